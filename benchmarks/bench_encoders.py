@@ -1,0 +1,380 @@
+"""Encoders side by side on one GPU: the old loop, transformers, and ours; speed and agreement.
+
+    python benchmarks/bench_encoders.py --out DIR [--encoder igt5 esm2-650m] [--tiny] [--quick]
+
+Real shapes with seeded random weights unless --checkpoint gives folders. Share of peak is
+(2 x matmul weights x tokens + 4 x layers x inner width x sum of squared lengths) / seconds over
+the rate of an 8192-cubed bf16 product measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from abag.embed.batches import fill
+from abag.embed.device import choose
+from abag.embed.encoders import identify, load_encoder
+from abag.embed.pooling import pool
+from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
+
+LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+REAL = {
+    "igt5": {"d_model": 1024, "d_ff": 16384, "d_kv": 128, "num_heads": 32, "num_layers": 24},
+    "esm2-650m": {
+        "hidden_size": 1280,
+        "intermediate_size": 5120,
+        "num_hidden_layers": 33,
+        "num_attention_heads": 20,
+    },
+}
+TINY = {"igt5": "tiny-igt5", "esm2-650m": "tiny-esm2"}
+
+
+def config_of(name, tiny):
+    return {**TINY_CONFIG[TINY[name]], **({} if tiny else REAL[name])}
+
+
+def shape_of(config):
+    """Matmul weights a token passes, layers, inner width of attention."""
+    if config["model_type"] == "t5":
+        inner = config["num_heads"] * config["d_kv"]
+        layer = 4 * config["d_model"] * inner + 2 * config["d_model"] * config["d_ff"]
+        return layer * config["num_layers"], config["num_layers"], inner
+    d = config["hidden_size"]
+    layer = 4 * d * d + 2 * d * config["intermediate_size"]
+    return layer * config["num_hidden_layers"], config["num_hidden_layers"], d
+
+
+def draw_chains(kind, count, rng):
+    def chain(n):
+        return "".join(rng.choice(LETTERS, max(1, int(n))))
+
+    if kind == "antibody":
+        return [(chain(rng.normal(121, 4)), chain(rng.normal(108, 3))) for _ in range(count)]
+    return [
+        (chain(np.clip(300 * np.exp(0.6 * rng.standard_normal()), 30, 1022)),) for _ in range(count)
+    ]
+
+
+def synchronize(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def matmul_peak(device, tiny):
+    n = 512 if tiny else 8192
+    a = torch.randn(n, n, device=device, dtype=torch.bfloat16)
+    b = torch.randn(n, n, device=device, dtype=torch.bfloat16)
+    for _ in range(5):
+        a @ b
+    synchronize(device)
+    start = time.perf_counter()
+    for _ in range(20):
+        a @ b
+    synchronize(device)
+    return 20 * 2 * n**3 / (time.perf_counter() - start)
+
+
+class Bench:
+    """One encoder on one device: its workload, its peak, its table."""
+
+    def __init__(self, name, folder, config, device, peak, count):
+        self.kind = "antibody" if config["model_type"] == "t5" else "antigen"
+        self.identity = identify(str(folder), self.kind)
+        self.config, self.device, self.peak = config, device, peak
+        chains = draw_chains(self.kind, count, np.random.default_rng(0))
+        layout = self.identity.layout
+        self.chains = sorted(chains, key=lambda c: -sum(map(len, c)))
+        self.pieces = [(i, p) for i, c in enumerate(self.chains) for p in layout.pieces(c)]
+        self.rows = []
+        self.name = name
+
+    def flop(self, lengths):
+        weights, layers, inner = shape_of(self.config)
+        lengths = np.asarray(lengths, dtype=np.float64)
+        return 2 * weights * lengths.sum() + 4 * layers * inner * np.square(lengths).sum()
+
+    def batches(self, budget, count=None):
+        return list(fill(self.pieces[:count], budget))
+
+    def time(self, label, run, batches, repeat=1):
+        """Run over all batches after a warm-up; add a line to the table."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        start = time.perf_counter()
+        for batch in batches[:1] + batches[-1:]:
+            run(batch)
+        synchronize(self.device)
+        warm_s = time.perf_counter() - start
+        seconds = []
+        for _ in range(repeat):
+            start = time.perf_counter()
+            for batch in batches:
+                run(batch)
+            synchronize(self.device)
+            seconds.append(time.perf_counter() - start)
+        best = float(np.median(seconds))
+        lengths = np.concatenate([np.diff(b.offsets) for b in batches])
+        row = {
+            "path": label,
+            "sequences/s": len(lengths) / best,
+            "tokens/s": lengths.sum() / best,
+            "share of peak": self.flop(lengths) / best / self.peak,
+            "GiB": torch.cuda.max_memory_allocated() / 2**30 if self.device.type == "cuda" else 0,
+            "first batches, s": warm_s,
+        }
+        self.rows.append(row)
+        print(
+            f"{self.name:10} {label:48} {row['sequences/s']:8.1f} seq/s {row['tokens/s']:10.0f} tokens/s "
+            f"{100 * row['share of peak']:5.1f} % {row['GiB']:5.1f} GiB, warm-up {warm_s:.1f} s",
+            flush=True,
+        )
+
+    def reference_model(self, dtype):
+        from abag.embed.reference import _load, quiet_transformers
+
+        with quiet_transformers():
+            model = _load(self.identity.checkpoint)
+        return model.eval().requires_grad_(False).to(self.device, dtype)
+
+    def padded(self, model, autocast=False):
+        pad = self.identity.layout.alphabet.pad
+
+        def run(batch):
+            lengths = torch.from_numpy(np.diff(batch.offsets))
+            inside = torch.arange(batch.max_length)[None] < lengths[:, None]
+            ids = torch.full(inside.shape, pad)
+            ids[inside] = torch.from_numpy(batch.ids).long()
+            with (
+                torch.inference_mode(),
+                torch.autocast(self.device.type, torch.bfloat16, enabled=autocast),
+            ):
+                inside = inside.to(self.device)
+                out = model(input_ids=ids.to(self.device), attention_mask=inside.long())
+                return out.last_hidden_state[inside]
+
+        return run
+
+    def ours(self, precision="bf16", attention="auto"):
+        plan = choose(str(self.device), precision)
+        return load_encoder(self.identity, plan, attention=attention)
+
+    def products(self):
+        """The encoder's matrix products alone, on a batch of the same tokens."""
+        config, d = self.config, {"device": self.device, "dtype": torch.bfloat16}
+        if config["model_type"] == "t5":
+            m, i, f = config["d_model"], config["num_heads"] * config["d_kv"], config["d_ff"]
+            shapes, layers = [(3 * i, m), (m, i), (f, m), (m, f)], config["num_layers"]
+        else:
+            m, f = config["hidden_size"], config["intermediate_size"]
+            shapes, layers = [(3 * m, m), (m, m), (f, m), (m, f)], config["num_hidden_layers"]
+        weights = [torch.randn(s, **d) for s in shapes]
+        inputs: dict = {}
+
+        def run(batch):
+            t = len(batch.ids)
+            for _, k in shapes:
+                if (t, k) not in inputs:
+                    inputs[t, k] = torch.randn(t, k, **d)
+            for _ in range(layers):
+                for w in weights:
+                    F.linear(inputs[t, w.shape[1]], w)
+
+        return run
+
+
+def pooled_means(run, batches, device):
+    with torch.inference_mode():
+        return torch.cat(
+            [
+                pool(
+                    run(b),
+                    torch.from_numpy(b.weights).to(device),
+                    torch.from_numpy(b.bounds).long().to(device),
+                )[:, 0]
+                for b in batches
+            ]
+        ).cpu()
+
+
+def relative(a, b):
+    return ((a - b).norm(dim=1) / b.norm(dim=1)).numpy()
+
+
+def agreement(bench, count, long_lengths):
+    """Distance of pooled means to fp32, ours beside transformers'; and one mutation's shift."""
+    rng = np.random.default_rng(1)
+    layout, device = bench.identity.layout, bench.device
+    chains = draw_chains(bench.kind, count, rng)
+    for n in long_lengths:
+        chain = "".join(rng.choice(LETTERS, n))
+        chains += [(chain, "") if bench.kind == "antibody" else (chain,)] * 1
+    mutated = []
+    for c in chains:
+        at = int(rng.integers(len(c[0])))
+        other = rng.choice([x for x in LETTERS if x != c[0][at]])
+        mutated.append((c[0][:at] + other + c[0][at + 1 :], *c[1:]))
+
+    def one_by_one(chains):
+        return [b for c in chains for b in fill([(0, p) for p in layout.pieces(c)], 10**6)]
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    model = bench.reference_model(torch.float32)
+    exact = pooled_means(bench.padded(model), one_by_one(chains), device)
+    shift = relative(pooled_means(bench.padded(model), one_by_one(mutated), device), exact)
+    ours32 = bench.ours("fp32")
+    error32 = relative(pooled_means(ours32, one_by_one(chains), device), exact)
+    del model, ours32
+    theirs = pooled_means(
+        bench.padded(bench.reference_model(torch.bfloat16)), one_by_one(chains), device
+    )
+    encoder = bench.ours()
+    pieces = [(i, p) for i, c in enumerate(chains) for p in layout.pieces(c)]
+    packed = pooled_means(encoder, list(fill(pieces, 16384)), device)
+    # a long chain cut over two batches is pooled in two parts: take it whole instead
+    whole = pooled_means(encoder, one_by_one(chains), device)
+    packed = packed if len(packed) == len(whole) else whole
+    ours, theirs = relative(whole, exact), relative(theirs, exact)
+    lines = [
+        f"fp32 packed against transformers fp32, one at a time: mean {error32.mean():.2e}, worst {error32.max():.2e}",
+        f"bf16 ours {ours[:count].mean():.3e}, transformers' bf16 {theirs[:count].mean():.3e}, "
+        f"ratio {ours[:count].mean() / theirs[:count].mean():.3f} over {count} sequences",
+        f"packed among others against alone: worst {relative(packed, whole).max():.2e}",
+        f"one mutation moves the vector by {shift[:count].mean():.3e} (mean), {np.quantile(shift[:count], 0.05):.3e} (5 % quantile)",
+    ]
+    for i, n in enumerate(long_lengths):
+        lines.append(
+            f"  {n} residues: ours {ours[count + i]:.2e}, transformers' {theirs[count + i]:.2e}, "
+            f"mutation {shift[count + i]:.2e}"
+        )
+    for line in lines:
+        print(line, flush=True)
+    return lines
+
+
+def profile(bench, encoder, batch):
+    """Share of GPU time by kernel."""
+    from torch.profiler import ProfilerActivity, profile as profiler
+
+    encoder(batch)
+    synchronize(bench.device)
+    with profiler(activities=[ProfilerActivity.CUDA]) as prof:
+        encoder(batch)
+        synchronize(bench.device)
+    events = sorted(prof.key_averages(), key=lambda e: -e.self_device_time_total)
+    total = sum(e.self_device_time_total for e in events)
+    lines = [
+        f"{100 * e.self_device_time_total / total:5.1f} % {e.count:5d} x {e.key[:110]}"
+        for e in events[:12]
+    ]
+    print("\n".join(lines), flush=True)
+    return lines
+
+
+def bench_one(name, folder, config, args, device, peak):
+    count = 24 if args.tiny else 2048
+    bench = Bench(name, folder, config, device, peak, count)
+    full = bench.batches(2048 if args.tiny else 16384)
+    singles = [b for p in bench.pieces[:: max(1, count // 48)] for b in fill([p], 10**6)]
+    notes = []
+    start = time.perf_counter()
+    encoder = bench.ours()
+    synchronize(device)
+    notes.append(f"loading our encoder: {time.perf_counter() - start:.1f} s")
+    print(notes[-1], flush=True)
+    for budget in (8192, 16384, 32768, 65536) if not args.tiny else (2048,):
+        bench.time(f"abag packed, {budget} tokens a batch", encoder, bench.batches(budget), repeat=3)
+    if name.startswith("esm") and device.type == "cuda":
+        for kernel in ("varlen", "triton"):
+            if encoder._attention.name != kernel:
+                other = bench.ours(attention=kernel)
+                bench.time(f"abag packed, {kernel} attention", other, full, repeat=3)
+        from abag.embed.ops import PlainOps
+
+        eager = bench.ours(attention="varlen")
+        eager._ops = PlainOps()
+        bench.time("packed, torch varlen, plain torch steps (FAESM's way)", eager, full)
+        del eager, other
+    bench.time("the matrix products alone", bench.products(), full, repeat=3)
+    kernels = profile(bench, encoder, full[len(full) // 2]) if device.type == "cuda" else []
+    del encoder
+    if not args.quick:
+        model = bench.reference_model(torch.bfloat16)
+        bench.time("transformers, SDPA, sorted, 16k-token batches", bench.padded(model), full)
+        if device.type == "cuda":
+            compiled = torch.compile(model, dynamic=True)
+            some = full[:: max(1, len(full) // 12)]
+            bench.time("  the same under torch.compile", bench.padded(compiled), some)
+            torch.compiler.reset()
+        del model
+        slow = bench.padded(bench.reference_model(torch.float32), autocast=True)
+        bench.time("the old loop: one sequence a call, autocast", slow, singles)
+    lines = []
+    if not args.no_agreement:
+        lengths = (1, 2, 127, 128, 129, 255, 256, 257, 1022, 4000)
+        if args.tiny:
+            lengths = (1, 2, 127, 128)
+        lines = agreement(bench, 16 if args.tiny else 256, lengths)
+    return {"rows": bench.rows, "notes": notes, "agreement": lines, "kernels": kernels}
+
+
+def report(results, peak, args):
+    import transformers
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    lines = [
+        f"# Encoders on {device}, {date.today()}",
+        "",
+        f"torch {torch.__version__}, transformers {transformers.__version__}, Python "
+        f"{platform.python_version()}; random weights of the real shapes; "
+        f"bf16 product of 8192-cubed: {peak / 1e12:.0f} TFLOP/s in this run.",
+        f"Command: `python benchmarks/bench_encoders.py {' '.join(args.encoder)}`"
+        f"{' --tiny' if args.tiny else ''}{' --quick' if args.quick else ''}",
+    ]
+    for name, result in results.items():
+        lines += ["", f"## {name}", "", "| path | seq/s | tokens/s | share of peak | GiB |"]
+        lines += ["|---|---|---|---|---|"]
+        lines += [
+            f"| {r['path']} | {r['sequences/s']:.1f} | {r['tokens/s']:.0f} | "
+            f"{100 * r['share of peak']:.1f} % | {r['GiB']:.1f} |"
+            for r in result["rows"]
+        ]
+        for title in ("notes", "agreement", "kernels"):
+            lines += ["", f"{title.capitalize()}:", "", "```", *result[title], "```"]
+    return "\n".join(lines) + "\n"
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--encoder", nargs="+", default=["igt5", "esm2-650m"])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="ours only")
+    parser.add_argument("--no-agreement", action="store_true")
+    args = parser.parse_args(argv)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    peak = matmul_peak(device, args.tiny)
+    print(f"peak {peak / 1e12:.1f} TFLOP/s", flush=True)
+    results = {}
+    for name in args.encoder:
+        with tempfile.TemporaryDirectory() as folder:
+            config = config_of(name, args.tiny)
+            save_random_checkpoint(Path(folder), config, seed=0)
+            results[name] = bench_one(name, Path(folder), config, args, device, peak)
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "encoders.md").write_text(report(results, peak, args))
+        (args.out / "encoders.json").write_text(json.dumps({"peak": peak, **results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Choose tile sizes and fusions of the packed encoders' kernels on the GPU at hand.
+
+    python benchmarks/bench_kernels.py [--tokens 16384]
+
+Prints one line a variant: milliseconds (median) and TFLOP/s or GB/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import triton
+
+from abag.embed import attention as attention_module
+from abag.embed import kernels
+from abag.embed.attention import Attention
+from abag.embed.batches import pack
+from abag.embed.tokens import Piece
+
+
+def milliseconds(run) -> float:
+    return triton.testing.do_bench(run, warmup=10, rep=40, return_mode="median")
+
+
+def lengths_of(kind: str, tokens: int) -> list[int]:
+    rng = np.random.default_rng(0)
+    out, total = [], 0
+    while True:
+        if kind == "fv":
+            n = int(rng.normal(121, 4)) + int(rng.normal(108, 3)) + 2
+        else:
+            n = int(np.clip(300 * np.exp(0.6 * rng.standard_normal()), 30, 1022)) + 2
+        if total + n > tokens:
+            return sorted(out, reverse=True)
+        out.append(n)
+        total += n
+
+
+def bench_attention(kind, heads, width, tokens, biased):
+    lengths = lengths_of(kind, tokens)
+    pieces = [Piece(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
+    batch = pack(list(enumerate(pieces)))
+    device = torch.device("cuda")
+    qkv = torch.randn(sum(lengths), 3 * heads * width, device=device, dtype=torch.bfloat16)
+    bias = torch.randn(heads, 257, device=device, dtype=torch.bfloat16) if biased else None
+    flop = 4 * heads * width * sum(n * n for n in lengths)
+    scale = 1.0 if biased else width**-0.5
+    if biased:
+        qkv[:, : heads * width] *= width**-0.5
+    sdpa = Attention("sdpa", heads, scale, bias)
+    expected = sdpa(qkv.float(), sdpa.packing(batch, device)) if not biased else None
+    if biased:
+        plain = Attention("sdpa", heads, scale, bias.float())
+        expected = plain(qkv.float(), plain.packing(batch, device))
+    results = []
+    key = "biased" if biased else "plain"
+    for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3)):
+        if (m, warps) == (64, 8):
+            continue
+        attention_module._TILES[key] = (m, n, warps, stages)
+        try:
+            attention = Attention("triton", heads, scale, bias)
+            packing = attention.packing(batch, device)
+            out = attention(qkv, packing)
+            error = float((out.float() - expected).norm() / expected.norm())
+            ms = milliseconds(lambda: attention(qkv, packing))  # noqa: B023
+        except Exception as error:  # noqa: BLE001 - a tile too large for the chip
+            print(kind, (m, n, warps, stages), type(error).__name__, flush=True)
+            continue
+        results.append((ms, (m, n, warps, stages), error))
+    if not biased:
+        attention = Attention("varlen", heads, scale)
+        packing = attention.packing(batch, device)
+        out = attention(qkv, packing)
+        error = float((out.float() - expected).norm() / expected.norm())
+        results.append((milliseconds(lambda: attention(qkv, packing)), "torch varlen", error))
+    for ms, name, error in sorted(results, key=lambda r: r[0])[:8]:
+        print(f"attention {kind} {tokens} {name}: {ms:.3f} ms {flop / ms / 1e9:.0f} TFLOP/s, error {error:.1e}")
+
+
+def bench_steps(tokens):
+    device, bf16 = torch.device("cuda"), torch.bfloat16
+
+    def line(name, run, flop=0.0, byte=0.0):
+        ms = milliseconds(run)
+        rate = f"{flop / ms / 1e9:.0f} TFLOP/s" if flop else f"{byte / ms / 1e6:.0f} GB/s"
+        print(f"{name} {tokens}: {ms:.3f} ms {rate}", flush=True)
+
+    for d, f in ((1024, 16384), (1280, 5120)):
+        x = torch.randn(tokens, d, device=device, dtype=bf16)
+        h = torch.randn(tokens, f, device=device, dtype=bf16)
+        up = torch.randn(f, d, device=device, dtype=bf16) / d**0.5
+        down = torch.randn(d, f, device=device, dtype=bf16) / f**0.5
+        bias = torch.randn(f, device=device, dtype=bf16)
+        w = torch.ones(d, device=device)
+        flop = 2 * tokens * d * f
+        line(f"up {d}->{f}", lambda: F.linear(x, up), flop)  # noqa: B023
+        line("  + bias", lambda: torch.addmm(bias, x, up.T), flop)  # noqa: B023
+        line("  + relu epilogue", lambda: torch._addmm_activation(bias, x, up.T), flop)  # noqa: B023
+        line("  + tanh gelu epilogue", lambda: torch._addmm_activation(bias, x, up.T, use_gelu=True), flop)  # noqa: B023
+        line("  + bias, erf gelu kernel", lambda: kernels.gelu_(torch.addmm(bias, x, up.T)), flop)  # noqa: B023
+        for config in FUSED_CONFIGS:
+            try:
+                out = linear_gelu(x, up, bias, *config)
+                expected = F.gelu(torch.addmm(bias, x, up.T).float())
+                error = float((out.float() - expected).norm() / expected.norm())
+                line(f"  triton fused {config} error {error:.1e}", lambda: linear_gelu(x, up, bias, *config), flop)  # noqa: B023
+            except Exception as error:  # noqa: BLE001
+                print("  triton fused", config, type(error).__name__, str(error)[:200])
+        line(f"down {f}->{d}", lambda: F.linear(h, down), flop)  # noqa: B023
+        line("  + residual", lambda: torch.addmm(x, h, down.T), flop)  # noqa: B023
+        line(f"gelu {f}", lambda: kernels.gelu_(h), byte=4 * tokens * f)  # noqa: B023
+        line(f"layer norm {d}", lambda: kernels.layer_norm(x, w, w, w, 1e-5), byte=4 * tokens * d)  # noqa: B023
+        line(f"rms norm {d}", lambda: kernels.rms_norm(x, w.to(bf16), 1e-5), byte=4 * tokens * d)  # noqa: B023
+    for d, n in ((1024, 12288), (4096, 1024), (1280, 3840), (1280, 1280)):
+        x = torch.randn(tokens, d, device=device, dtype=bf16)
+        w = torch.randn(n, d, device=device, dtype=bf16)
+        line(f"linear {d}->{n}", lambda: F.linear(x, w), 2 * tokens * d * n)  # noqa: B023
+    qkv = torch.randn(tokens, 3840, device=device, dtype=bf16)
+    cos = torch.randn(1026, 32, device=device)
+    pos = torch.arange(tokens, device=device, dtype=torch.int32) % 400
+    line("rotary", lambda: kernels.rotary_(qkv, pos, cos, cos, 20), byte=tokens * 2560 * 4)
+
+
+FUSED_CONFIGS = [(128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4), (256, 128, 64, 8, 3)]
+
+import triton.language as tl  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
+
+
+@triton.jit
+def _linear_gelu_kernel(a_desc, b_desc, c_desc, bias_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, SMS: tl.constexpr):
+    m_tiles = tl.cdiv(M, BM)
+    n_tiles = tl.cdiv(N, BN)
+    k_tiles = tl.cdiv(K, BK)
+    for tile in tl.range(tl.program_id(0), m_tiles * n_tiles, SMS, flatten=True):
+        group = tile // (GROUP * n_tiles)
+        first_m = group * GROUP
+        size = min(m_tiles - first_m, GROUP)
+        m = first_m + (tile % (GROUP * n_tiles)) % size
+        n = (tile % (GROUP * n_tiles)) // size
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(k_tiles):
+            a = a_desc.load([m * BM, k * BK])
+            b = b_desc.load([n * BN, k * BK])
+            acc = tl.dot(a, b.T, acc)
+        x = acc + tl.load(bias_ptr + n * BN + tl.arange(0, BN))[None, :].to(tl.float32)
+        y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+        c_desc.store([m * BM, n * BN], y.to(c_desc.dtype))
+
+
+def linear_gelu(x, w, bias, bm, bn, bk, warps, stages):
+    m, k = x.shape
+    n = w.shape[0]
+    out = torch.empty(m, n, device=x.device, dtype=x.dtype)
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    a = TensorDescriptor.from_tensor(x, [bm, bk])
+    b = TensorDescriptor.from_tensor(w, [bn, bk])
+    c = TensorDescriptor.from_tensor(out, [bm, bn])
+    _linear_gelu_kernel[(sms,)](a, b, c, bias, m, n, k, BM=bm, BN=bn, BK=bk, GROUP=8, SMS=sms, num_warps=warps, num_stages=stages)
+    return out
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 32768])
+    args = parser.parse_args()
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    ms = milliseconds(lambda: a @ a)
+    print(f"peak: {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s; torch {torch.__version__}, triton {triton.__version__}")
+    for tokens in args.tokens:
+        bench_steps(tokens)
+    bench_attention("fv", 32, 128, 16384, True)
+    bench_attention("antigen", 20, 64, 16384, False)

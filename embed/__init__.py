@@ -1,0 +1,1 @@
+"""Stage one: sequences to vectors on disk. Knows no labels."""

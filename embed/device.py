@@ -1,0 +1,88 @@
+"""Which device, precision and attention to use, decided in one place, with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from abag import AbagError
+
+Precision = Literal["auto", "bf16", "fp16", "fp32"]
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+class DeviceUnavailable(AbagError):
+    """A device or precision that this machine does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How an encoder will run.
+
+    Attributes
+    ----------
+    device : torch.device
+    precision : {"bf16", "fp16", "fp32"}
+    why : str
+        One phrase for the person who wonders.
+    """
+
+    device: torch.device
+    precision: Literal["bf16", "fp16", "fp32"]
+    why: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights and activations."""
+        return _DTYPES[self.precision]
+
+
+def choose(device: str = "auto", precision: Precision = "auto") -> Plan:
+    """Decide device and precision.
+
+    bf16 needs compute capability 8.0. `torch.cuda.is_bf16_supported` is not asked: it answers
+    yes on a T4, which emulates bf16 slowly.
+
+    Raises
+    ------
+    DeviceUnavailable
+        For a device that is not there or a precision it cannot compute in.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = _device(device)
+    if chosen.type == "cpu":
+        if precision == "fp16":
+            msg = "--precision fp16 on a CPU: not supported; give fp32 (or bf16)"
+            raise DeviceUnavailable(msg)
+        return Plan(chosen, "fp32" if precision == "auto" else precision, "CPU: fp32")
+    major, minor = torch.cuda.get_device_capability(chosen)
+    name = torch.cuda.get_device_name(chosen)
+    if precision == "auto":
+        return Plan(
+            chosen, "bf16" if major >= 8 else "fp16", f"{name}, compute capability {major}.{minor}"
+        )
+    if precision == "bf16" and major < 8:
+        msg = (
+            f"--precision bf16 on {name}: compute capability {major}.{minor} has no bf16 "
+            "units (8.0 and newer have); give fp16 or leave it to auto"
+        )
+        raise DeviceUnavailable(msg)
+    return Plan(chosen, precision, f"{name}, as asked")
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        msg = f"--device {name}: not a device; give auto, cpu, cuda or cuda:N"
+        raise DeviceUnavailable(msg) from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        msg = f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; give auto or cpu"
+        raise DeviceUnavailable(msg)
+    if device.type not in ("cpu", "cuda"):
+        msg = f"--device {name}: only cpu and cuda are supported"
+        raise DeviceUnavailable(msg)
+    return device

@@ -1,0 +1,127 @@
+"""What an encoder is, what identifies its vectors, and how one is loaded by name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from abag.embed.checkpoints import Checkpoint, find_checkpoint, weights_digest
+from abag.embed.sequences import Kind
+from abag.embed.tokens import BERT, COMPOSITION, ESM, T5, TOKENS_VERSION, Layout, LongPolicy
+
+if TYPE_CHECKING:
+    import torch
+
+    from abag.embed.batches import PackedBatch
+    from abag.embed.device import Plan
+
+POOLING_VERSION = 1  # changes when the pooled sums change meaning
+ALPHABETS = {"t5": T5, "esm": ESM, "bert": BERT, "composition": COMPOSITION}
+
+Backend = Literal["packed", "reference"]
+
+
+class Encoder(Protocol):
+    """Packed token ids to one vector a token."""
+
+    width: int
+
+    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+        """Encode a batch.
+
+        Returns
+        -------
+        Tensor, shape=(T, D), dtype=float32, bfloat16 or float16
+            Last hidden state of every token, special tokens included, on the encoder's device.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An encoder chosen but not loaded: enough to look its vectors up in a store.
+
+    Attributes
+    ----------
+    checkpoint : Checkpoint
+    layout : Layout
+    fingerprint : str
+        32 hexadecimal digits over everything that changes the meaning of a vector.
+    meaning : dict
+        The fields under the fingerprint.
+    """
+
+    checkpoint: Checkpoint
+    layout: Layout
+    fingerprint: str
+    meaning: dict[str, object]
+
+    def info(self) -> dict[str, object]:
+        """Content of the store's encoder.json."""
+        return {
+            "name": self.checkpoint.name,
+            "fingerprint": self.fingerprint,
+            "origin": self.checkpoint.origin,
+            "random_weights": self.checkpoint.random,
+            **self.meaning,
+        }
+
+
+def identify(name: str, kind: Kind, long: LongPolicy = "window") -> Identity:
+    """Find an encoder's checkpoint and compute its fingerprint; loads no weights.
+
+    Raises
+    ------
+    EncoderNotFound, BadCheckpoint
+        See `find_checkpoint`.
+    """
+    checkpoint = find_checkpoint(name)
+    layout = Layout(kind, ALPHABETS[checkpoint.family], long)
+    # "error" stores only sequences that no policy would have touched: they are windows of one
+    policy = "truncate" if long == "truncate" else "window"
+    meaning: dict[str, object] = {
+        "weights": weights_digest(checkpoint),
+        "family": checkpoint.family,
+        "tokens": TOKENS_VERSION,
+        "pooling": POOLING_VERSION,
+        "long": f"{policy}-{layout.limit}" if layout.limit else "whole",
+        "adapter": None,
+    }
+    canonical = json.dumps(meaning, sort_keys=True).encode()
+    fingerprint = hashlib.blake2b(canonical, digest_size=16).hexdigest()
+    return Identity(checkpoint, layout, fingerprint, meaning)
+
+
+def load_encoder(
+    identity: Identity, plan: Plan, *, backend: Backend = "packed", attention: str = "auto"
+) -> Encoder:
+    """Load an encoder's weights onto a device.
+
+    Raises
+    ------
+    BadCheckpoint
+        Weights that are missing, unexpected or of another shape than config.json says.
+    TokenizerMismatch
+        The checkpoint's tokenizer gives other ids than our table.
+    AttentionUnavailable
+        The attention asked for cannot run here.
+    """
+    checkpoint = identity.checkpoint
+    if checkpoint.family == "composition":
+        from abag.embed.composition import Composition
+
+        return Composition(plan.device)
+    from abag.embed.reference import ReferenceEncoder, check_tokenizer
+
+    check_tokenizer(checkpoint, identity.layout)
+    if backend == "reference" or checkpoint.family == "bert":
+        return ReferenceEncoder(checkpoint, plan)
+    if checkpoint.family == "t5":
+        from abag.embed.t5 import PackedT5
+
+        return PackedT5(checkpoint, plan, attention)
+    from abag.embed.esm import PackedEsm
+
+    return PackedEsm(checkpoint, plan, attention)

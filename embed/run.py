@@ -1,0 +1,473 @@
+"""Stage one: a table's unique sequences, encoded once, into a store.
+
+What is stored already is never encoded again; what is encoded is handed to the store's writer
+at once; stopping at any moment loses at most what was not yet committed.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Queue
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from abag import AbagError
+from abag.embed.batches import BatchTooLarge, PackedBatch, fill, longest_first
+from abag.embed.device import Plan, Precision, choose
+from abag.embed.encoders import Backend, Encoder, Identity, identify, load_encoder
+from abag.embed.pooling import pool
+from abag.embed.sequences import Chains, PairTable, TableOptions, UniqueSequences, read_pairs
+from abag.embed.store import EncoderFolder, open_store
+from abag.embed.tokens import Layout, LongPolicy, Piece, SequenceTooLong
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CPU_BATCH_TOKENS = 2048  # a batch of a large encoder stays well under a commit interval
+GPU_BATCH_TOKENS = 16384
+_DTYPES = {"float16": torch.float16, "float32": torch.float32}
+
+
+class NonFiniteVector(AbagError):
+    """An encoder returned NaN or infinity, or a value that float16 cannot hold."""
+
+
+class MixedPrecision(AbagError):
+    """A store begun in another precision, and mixing was forbidden."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedOptions:
+    """Options of stage one."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Role to column name, where detection must be helped."""
+    antigen: str | None = None
+    """One antigen for a table without an antigen column."""
+    limit: int | None = None
+    """Take the first rows only; None: all."""
+    bad_rows: Literal["error", "skip"] = "error"
+    """Refuse the table for a bad row, or skip and count it."""
+    long_antigens: LongPolicy = "window"
+    """What happens to chains longer than 1,022 residues."""
+    device: str = "auto"
+    precision: Precision = "auto"
+    strict_precision: bool = False
+    """Refuse to add to a store begun in another precision."""
+    backend: Backend = "packed"
+    """Our packed encoders, or transformers' own modules."""
+    attention: str = "auto"
+    """Attention kernel: triton, flash-attn, varlen, sdpa; auto: the fastest that runs here."""
+    batch_tokens: int | None = None
+    """Most tokens in a batch; None: chosen from the device."""
+    commit_seconds: float = 30.0
+    """Work at risk at most; 0 commits after every batch."""
+    store_dtype: Literal["float16", "float32"] = "float16"
+    progress: bool = False
+    """Say on stderr what is done, with a progress bar."""
+
+    def __post_init__(self) -> None:
+        if self.batch_tokens is not None and self.batch_tokens < 1:
+            msg = f"--batch-tokens {self.batch_tokens}: at least 1 is needed"
+            raise AbagError(msg)
+        if self.commit_seconds < 0:
+            msg = f"--commit-seconds {self.commit_seconds}: a time cannot be negative"
+            raise AbagError(msg)
+
+
+class KindSummary(TypedDict):
+    """What happened to the antibodies, or to the antigens."""
+
+    unique: int
+    reused: int
+    encoded: int
+    tokens: int
+    seconds: float
+    encoder: str
+    fingerprint: str
+
+
+def embed_table(
+    table: Path | str | pd.DataFrame,
+    store: Path | str,
+    antibody_encoder: str = "igt5",
+    antigen_encoder: str = "esm2-650m",
+    **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
+) -> dict[str, Any]:
+    """Encode every sequence of a table that the store does not hold yet.
+
+    Parameters
+    ----------
+    table : path or DataFrame
+    store : path
+        Made if it does not exist.
+    antibody_encoder, antigen_encoder : str
+        Alias, hub name or checkpoint folder.
+    **options
+        Fields of `EmbedOptions`.
+
+    Returns
+    -------
+    dict
+        ``antibodies`` and ``antigens`` (see `KindSummary`), ``rows`` and ``skipped_rows``.
+
+    Raises
+    ------
+    AbagError
+        Any refusal; nothing is written before the whole table and both encoders are checked.
+    """
+    chosen = EmbedOptions(**options)
+    plan = choose(chosen.device, chosen.precision)
+    pairs = read_pairs(
+        table,
+        TableOptions(
+            columns=chosen.columns,
+            antigen=chosen.antigen,
+            limit=chosen.limit,
+            bad_rows=chosen.bad_rows,
+        ),
+    )
+    work = [
+        (pairs.antibodies, identify(antibody_encoder, "antibody")),
+        (pairs.antigens, identify(antigen_encoder, "antigen", chosen.long_antigens)),
+    ]
+    for sequences, identity in work:
+        _refuse_what_cannot_be_encoded(sequences, identity, chosen)
+    opened = open_store(store, create=True)
+    folders = [opened.create_folder(i.layout.kind, i.info()) for _, i in work]
+    jobs = [_Job(pairs, i, f, plan) for (_, i), f in zip(work, folders, strict=True)]
+    if chosen.progress:
+        _announce(pairs, jobs, plan)
+    for job in jobs:
+        _check_precision(job, chosen)
+    antibodies, antigens = (_encode_missing(job, chosen) for job in jobs)
+    return {
+        "antibodies": antibodies,
+        "antigens": antigens,
+        "rows": len(pairs.frame),
+        "skipped_rows": pairs.counts.get("skipped_rows", 0),
+    }
+
+
+class _Job:
+    """The sequences of one kind, their encoder, and where their vectors go.
+
+    `todo` holds the missing sequences' positions among the unique ones, in encoding order.
+    """
+
+    def __init__(
+        self, pairs: PairTable, identity: Identity, folder: EncoderFolder, plan: Plan
+    ) -> None:
+        kind = identity.layout.kind
+        # composition has no weights to cast: it is fp32 on the CPU wherever it runs
+        self.plan = choose("cpu", "fp32") if identity.checkpoint.folder is None else plan
+        self.sequences = pairs.antibodies if kind == "antibody" else pairs.antigens
+        self.identity = identity
+        self.folder = folder
+        missing = np.flatnonzero(folder.missing(self.sequences.keys))
+        lengths = [max(identity.layout.piece_lengths(self.sequences.chains[i])) for i in missing]
+        self.longest_piece = max(lengths, default=0)
+        self.todo = missing[longest_first(lengths)]
+        self._row_numbers = pairs.row_numbers
+
+    def row_of(self, sequence: int) -> int:
+        """Number of the first row that holds a sequence."""
+        return int(self._row_numbers[np.flatnonzero(self.sequences.of_row == sequence)[0]])
+
+
+@dataclass(frozen=True, slots=True)
+class _Vectors:
+    """Pooled vectors of sequences that are complete.
+
+    Attributes
+    ----------
+    positions : ndarray, shape=(S,), dtype=int64
+        Positions in the job's encoding order.
+    tokens : int
+        Tokens that the batch held.
+    stored_SPD : ndarray, shape=(S, P, D)
+        In the store's type.
+    """
+
+    positions: NDArray[np.int64]
+    tokens: int
+    stored_SPD: NDArray[np.float16 | np.float32]
+
+
+def _refuse_what_cannot_be_encoded(
+    sequences: UniqueSequences, identity: Identity, options: EmbedOptions
+) -> None:
+    layout = identity.layout
+    long = [chains for chains in sequences.chains if layout.is_long(chains)]
+    if long and options.long_antigens == "error":
+        longest = max(len(chain) for chains in long for chain in chains)
+        msg = (
+            f"{len(long)} {layout.kind} sequences have a chain over {layout.limit} residues "
+            f"(longest {longest}), which {identity.checkpoint.name} does not take at once; "
+            "give --long-antigens window or truncate"
+        )
+        raise SequenceTooLong(msg)
+    if options.batch_tokens is not None:
+        longest = max(max(layout.piece_lengths(chains)) for chains in sequences.chains)
+        if longest > options.batch_tokens:
+            msg = (
+                f"--batch-tokens {options.batch_tokens}: the longest {layout.kind} takes "
+                f"{longest} tokens at once; give {longest} or more"
+            )
+            raise BatchTooLarge(msg)
+
+
+def _check_precision(job: _Job, options: EmbedOptions) -> None:
+    """A store may mix precisions (T4, then A100), but never silently."""
+    if not len(job.todo):
+        return
+    others = {str(b.attrs.get("precision")) for b in job.folder.blocks()} - {job.plan.precision}
+    if not others:
+        return
+    begun = ", ".join(sorted(others))
+    text = f"{job.folder.path.name}: begun in {begun}, goes on in {job.plan.precision}"
+    if options.strict_precision:
+        msg = f"{text}; give --precision {min(others)}, or leave out --strict-precision"
+        raise MixedPrecision(msg)
+    if options.progress:
+        print(f"note: {text}", file=sys.stderr)
+
+
+def _announce(pairs: PairTable, jobs: Sequence[_Job], plan: Plan) -> None:
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    say(f"{pairs.source}: {len(pairs.frame):,} rows; running on {plan.why}, {plan.precision}")
+    for name, count in pairs.counts.items():
+        if count and name != "rows":
+            say(f"  {name.replace('_', ' ')}: {count:,}")
+    for job in jobs:
+        unique, missing = len(job.sequences.chains), len(job.todo)
+        plural = "antibodies" if job.sequences.kind == "antibody" else "antigens"
+        say(
+            f"  {unique:,} unique {plural}: {unique - missing:,} already stored, "
+            f"{missing:,} to encode with {job.identity.checkpoint.name}"
+        )
+        layout = job.identity.layout
+        if long := sum(map(layout.is_long, job.sequences.chains)):
+            how = "truncated" if layout.long == "truncate" else "in overlapping windows"
+            say(f"    {long:,} with a chain over {layout.limit:,} residues: {how}")
+        if job.identity.checkpoint.random:
+            say(f"    {job.identity.checkpoint.name}: random weights, no biology in its vectors")
+
+
+def _encode_missing(job: _Job, options: EmbedOptions) -> KindSummary:
+    unique, missing = len(job.sequences.chains), len(job.todo)
+    start_s = time.perf_counter()
+    tokens = _encode(job, options) if missing else 0
+    return KindSummary(
+        unique=unique,
+        reused=unique - missing,
+        encoded=missing,
+        tokens=tokens,
+        seconds=round(time.perf_counter() - start_s, 3),
+        encoder=job.identity.checkpoint.name,
+        fingerprint=job.identity.fingerprint,
+    )
+
+
+def _encode(job: _Job, options: EmbedOptions) -> int:
+    """Encode a job's missing sequences; returns the number of tokens."""
+    layout = job.identity.layout
+    encoder = load_encoder(
+        job.identity, job.plan, backend=options.backend, attention=options.attention
+    )
+    attrs = {
+        "precision": job.plan.precision,
+        "device": str(job.plan.device),
+        "backend": options.backend,
+    }
+    chains = (job.sequences.chains[i] for i in job.todo)
+    batches = _prefetch(fill(_pieces(layout, chains), _budget(job, options)))
+    with (
+        _Bar(job, options) as bar,
+        job.folder.writer(attrs=attrs, commit_seconds=options.commit_seconds) as writer,
+    ):
+        for vectors in _vectors(encoder, batches, job, _DTYPES[options.store_dtype]):
+            at = job.todo[vectors.positions]
+            writer.add(
+                job.sequences.keys[at],
+                np.array([sum(map(len, job.sequences.chains[i])) for i in at], dtype=np.int32),
+                {name: vectors.stored_SPD[:, p] for p, name in enumerate(layout.poolings)},
+                _flags(job, at),
+            )
+            bar.advance(len(at), vectors.tokens, writer.committed)
+    return bar.tokens
+
+
+def _budget(job: _Job, options: EmbedOptions) -> int:
+    default = CPU_BATCH_TOKENS if job.plan.device.type == "cpu" else GPU_BATCH_TOKENS
+    return options.batch_tokens or max(default, job.longest_piece)
+
+
+class _Bar:
+    """Progress on stderr: sequences, tokens a second, time left, what is committed."""
+
+    def __init__(self, job: _Job, options: EmbedOptions) -> None:
+        self.tokens = 0
+        self._start_s = time.perf_counter()
+        self._bar = tqdm(
+            total=len(job.todo),
+            unit="seq",
+            desc=f"{job.sequences.kind} · {job.identity.checkpoint.name}",
+            disable=not options.progress,
+            dynamic_ncols=True,
+        )
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def advance(self, sequences: int, tokens: int, committed: int) -> None:
+        """Count a batch."""
+        self.tokens += tokens
+        rate = self.tokens / (time.perf_counter() - self._start_s)
+        self._bar.set_postfix_str(f"{rate:,.0f} tokens/s, {committed:,} safe", refresh=False)
+        self._bar.update(sequences)
+
+
+def _flags(job: _Job, at: NDArray[np.int64]) -> dict[str, NDArray[np.uint8]]:
+    """Which chains an antibody has: a zero `light_mean` is an absent chain, not a vector."""
+    if job.sequences.kind != "antibody":
+        return {}
+    present = np.array([[bool(c) for c in job.sequences.chains[i]] for i in at], dtype=np.uint8)
+    return {"has_heavy": present[:, 0].copy(), "has_light": present[:, 1].copy()}
+
+
+def _pieces(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, Piece]]:
+    """Tokenise sequence by sequence, as batches ask for more."""
+    for position, sequence in enumerate(chains):
+        for piece in layout.pieces(sequence):
+            yield position, piece
+
+
+def _vectors(
+    encoder: Encoder, batches: Iterable[PackedBatch], job: _Job, dtype: torch.dtype
+) -> Iterator[_Vectors]:
+    """Encode and pool; a batch's vectors are fetched while the next one is computed."""
+    carry: torch.Tensor | None = None
+    pending: _Pending | None = None
+    for batch in batches:
+        pooled_SPD = _pooled(encoder, batch, job.plan, carry)
+        carry = pooled_SPD[-1].clone() if batch.continues else None
+        done = len(batch.sequences) - batch.continues
+        latest = _Pending(batch.sequences[:done], len(batch.ids), pooled_SPD[:done], dtype)
+        if pending is not None:
+            yield pending.fetch(job)
+        pending = latest
+    if pending is not None:
+        yield pending.fetch(job)
+
+
+@torch.inference_mode()
+def _pooled(
+    encoder: Encoder, batch: PackedBatch, plan: Plan, carry: torch.Tensor | None
+) -> torch.Tensor:
+    """Pool a batch; `carry` is what earlier batches summed of its first sequence."""
+    weights_TP = torch.from_numpy(batch.weights).to(plan.device, non_blocking=True)
+    bounds = torch.from_numpy(batch.bounds).long().to(plan.device, non_blocking=True)
+    pooled_SPD = pool(encoder(batch), weights_TP, bounds)
+    if carry is not None:
+        pooled_SPD[0] += carry
+    return pooled_SPD
+
+
+class _Pending:
+    """Pooled vectors on their way from the device."""
+
+    def __init__(
+        self,
+        positions: NDArray[np.int64],
+        tokens: int,
+        pooled_SPD: torch.Tensor,
+        dtype: torch.dtype,
+    ) -> None:
+        self._positions = positions
+        self._tokens = tokens
+        self._finite_S = _to_host(pooled_SPD.isfinite().flatten(1).all(1))
+        self._stored_SPD = _to_host(pooled_SPD.to(dtype))
+        self._copied = torch.cuda.Event() if pooled_SPD.is_cuda else None
+        if self._copied is not None:
+            self._copied.record()
+
+    def fetch(self, job: _Job) -> _Vectors:
+        """Wait for the copy, and refuse what must not be stored."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        stored_SPD = self._stored_SPD.numpy()
+        finite_S = self._finite_S.numpy()
+        if not np.isfinite(stored_SPD).all():
+            at = int(np.flatnonzero(~np.isfinite(stored_SPD).all((1, 2)))[0])
+            raise _not_finite(job, int(self._positions[at]), overflow=bool(finite_S[at]))
+        return _Vectors(self._positions, self._tokens, stored_SPD)
+
+
+def _to_host(x: torch.Tensor) -> torch.Tensor:
+    """Start copying to pinned memory; on a CPU there is nothing to copy."""
+    if not x.is_cuda:
+        return x
+    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+    return host.copy_(x, non_blocking=True)
+
+
+def _not_finite(job: _Job, position: int, *, overflow: bool) -> NonFiniteVector:
+    sequence = job.todo[position]
+    name = (
+        f"row {job.row_of(sequence)}: {job.sequences.kind} {_shown(job.sequences.chains[sequence])}"
+    )
+    if overflow:
+        return NonFiniteVector(
+            f"{name}: a value of its vector exceeds float16's 65,504; give --store-dtype float32"
+        )
+    return NonFiniteVector(
+        f"{name}: {job.identity.checkpoint.name} in {job.plan.precision} gave NaN or infinity; "
+        "nothing of it was stored; give --precision fp32, or check the checkpoint's weights"
+    )
+
+
+def _shown(chains: Chains) -> str:
+    text = "|".join(chains)
+    return text if len(text) <= 24 else f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
+
+
+def _prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
+    """Tokenise in a thread, a few batches ahead of the device."""
+    queue: Queue[PackedBatch | BaseException | None] = Queue(maxsize=4)
+    stopped = threading.Event()
+
+    def produce() -> None:
+        try:
+            for batch in batches:
+                if stopped.is_set():
+                    return
+                queue.put(batch)
+            queue.put(None)
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
+            queue.put(error)
+
+    thread = threading.Thread(target=produce, name="tokenise", daemon=True)
+    thread.start()
+    try:
+        while (item := queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()

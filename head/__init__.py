@@ -1,0 +1,1 @@
+"""Stage two: stored vectors and labels to a predictor. Knows no residues."""

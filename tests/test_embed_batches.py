@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abag.embed.batches import BatchTooLarge, fill, longest_first, unpack
+from abag.embed.tokens import Piece
+
+sequences = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=30)
+
+
+def _pieces(lengths):
+    token = iter(range(10**6))
+    for sequence, own in enumerate(lengths):
+        for length in own:
+            ids = np.array([next(token) for _ in range(length)], dtype=np.int32)
+            yield sequence, Piece(ids, np.ones((length, 2), dtype=np.float32))
+
+
+@given(lengths=sequences, budget=st.integers(40, 200))
+def test_batches_partition_the_tokens_in_order_and_none_is_empty_or_over_budget(lengths, budget):
+    batches = list(fill(_pieces(lengths), budget))
+    tokens = np.concatenate([b.ids for b in batches])
+    assert tokens.tolist() == list(range(sum(map(sum, lengths))))
+    assert all(0 < len(b.ids) <= budget for b in batches)
+    split = [len(piece) for b in batches for piece in unpack(b.ids, b.offsets)]
+    assert split == [length for own in lengths for length in own]
+
+
+@given(lengths=sequences, budget=st.integers(40, 200))
+def test_every_token_belongs_to_its_sequence_and_only_a_cut_sequence_continues(lengths, budget):
+    owner = [s for s, own in enumerate(lengths) for _ in range(sum(own))]
+    batches = list(fill(_pieces(lengths), budget))
+    seen = np.concatenate([np.repeat(b.sequences, np.diff(b.bounds)) for b in batches])
+    assert seen.tolist() == owner
+    for batch, following in zip(batches, batches[1:], strict=False):
+        assert batch.continues == (batch.sequences[-1] == following.sequences[0])
+    assert not batches[-1].continues
+
+
+def test_a_piece_over_the_budget_is_refused_with_both_numbers():
+    with pytest.raises(BatchTooLarge, match="41 tokens does not fit into a batch of 40"):
+        list(fill(_pieces([[41]]), 40))
+
+
+@given(st.lists(st.integers(1, 9), min_size=1))
+def test_the_longest_comes_first_and_equals_keep_their_order(lengths):
+    order = longest_first(lengths)
+    assert sorted(order) == list(range(len(lengths)))
+    ranked = [(-lengths[i], i) for i in order]
+    assert ranked == sorted(ranked)

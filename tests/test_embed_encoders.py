@@ -1,0 +1,190 @@
+"""Golden numerics: what is stored against transformers, one sequence at a time, by hand."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from transformers import AutoTokenizer, EsmModel, T5EncoderModel
+
+from abag.embed.batches import pack
+from abag.embed.checkpoints import (
+    BadCheckpoint,
+    EncoderNotFound,
+    find_checkpoint,
+    weights_digest,
+)
+from abag.embed.device import choose
+from abag.embed.encoders import identify, load_encoder
+from abag.embed.pooling import pool
+from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
+
+CPU = choose("cpu")
+RNG = np.random.default_rng(7)
+
+
+def residues(length):
+    return "".join(RNG.choice(list("ACDEFGHIKLMNPQRSTVWY"), length))
+
+
+def vectors(identity, chains, encoder=None):
+    """Our vectors of one sequence: {pooling: (D,)}."""
+    encoder = encoder or load_encoder(identity, CPU)
+    batch = pack([(0, piece) for piece in identity.layout.pieces(chains)])
+    out_PD = pool(
+        encoder(batch), torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
+    )[0]
+    return dict(zip(identity.layout.poolings, out_PD.numpy(), strict=True))
+
+
+@torch.no_grad()
+def hidden_states(name, text):
+    """Every token's vector from transformers itself: (T, D)."""
+    folder = find_checkpoint(name).folder
+    model = (T5EncoderModel if "igt5" in name else EsmModel).from_pretrained(folder).eval()
+    ids = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")["input_ids"]
+    return model(input_ids=ids).last_hidden_state[0].numpy()
+
+
+def assert_close(ours, theirs):
+    error = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+    assert error <= 1e-5, error
+
+
+@pytest.mark.parametrize(("heavy", "light"), [(118, 107), (121, 0), (0, 109), (1, 1), (1, 0)])
+@pytest.mark.parametrize("backend", ["packed", "reference"])
+def test_igt5_vectors_equal_transformers_with_residues_averaged_by_hand(heavy, light, backend):
+    chains = (residues(heavy), residues(light))
+    spaced = [" ".join(chain) for chain in chains if chain]
+    token_TD = hidden_states("tiny-igt5", " </s> ".join(spaced))
+    heavy_LD = token_TD[:heavy]
+    first_light = heavy + bool(heavy and light)
+    light_LD = token_TD[first_light : first_light + light]
+    identity = identify("tiny-igt5", "antibody")
+    ours = vectors(identity, chains, load_encoder(identity, CPU, backend=backend))
+    assert_close(ours["mean"], np.concatenate([heavy_LD, light_LD]).mean(0))
+    for name, part in (("heavy_mean", heavy_LD), ("light_mean", light_LD)):
+        if len(part):
+            assert_close(ours[name], part.mean(0))
+        else:
+            assert not ours[name].any()
+
+
+@pytest.mark.parametrize("lengths", [[1], [300], [1022], [90, 40, 7]])
+@pytest.mark.parametrize("backend", ["packed", "reference"])
+def test_esm_vectors_equal_transformers_with_residues_averaged_by_hand(lengths, backend):
+    chains = tuple(residues(n) for n in lengths)
+    token_TD = [hidden_states("tiny-esm2", " ".join(chain)) for chain in chains]
+    identity = identify("tiny-esm2", "antigen")
+    ours = vectors(identity, chains, load_encoder(identity, CPU, backend=backend))
+    assert_close(ours["mean"], np.concatenate([x[1:-1] for x in token_TD]).mean(0))
+    assert_close(ours["cls"], np.mean([x[0] for x in token_TD], axis=0))
+
+
+def test_a_2500_residue_antigen_averages_its_windows_residue_by_residue_then_pools():
+    chain = residues(2500)
+    total_LD, cover_L, cls = np.zeros((2500, 64)), np.zeros(2500), []
+    for start in (0, 511, 1022, 1533):
+        token_TD = hidden_states("tiny-esm2", " ".join(chain[start : start + 1022]))
+        total_LD[start : start + 1022] += token_TD[1:-1]
+        cover_L[start : start + 1022] += 1
+        cls.append(token_TD[0])
+    ours = vectors(identify("tiny-esm2", "antigen"), (chain,))
+    assert_close(ours["mean"], (total_LD / cover_L[:, None]).mean(0))
+    assert_close(ours["cls"], np.mean(cls, axis=0))
+
+
+@pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
+def test_pooling_one_residue_off_is_far_outside_the_tolerance(name):
+    chain = residues(120)
+    kind, chains = ("antibody", (chain, "")) if "igt5" in name else ("antigen", (chain,))
+    token_TD = hidden_states(name, " ".join(chain))
+    first = 0 if "igt5" in name else 1
+    shifted = token_TD[first + 1 : first + 121].mean(0)
+    ours = vectors(identify(name, kind), chains)["mean"]
+    assert np.linalg.norm(ours - shifted) / np.linalg.norm(shifted) > 1e-3
+
+
+def test_antiberty_encodes_heavy_and_light_apart_and_averages_all_residues():
+    chains = (residues(118), residues(107))
+    identity = identify("antiberty", "antibody")
+    encoder = load_encoder(identity, CPU)
+    both = vectors(identity, chains, encoder)
+    heavy = vectors(identity, (chains[0], ""), encoder)["mean"]
+    light = vectors(identity, ("", chains[1]), encoder)["mean"]
+    assert_close(both["heavy_mean"], heavy)
+    assert_close(both["light_mean"], light)
+    assert_close(both["mean"], (118 * heavy + 107 * light) / 225)
+
+
+def test_composition_counts_residues_and_needs_no_weights():
+    ours = vectors(identify("composition", "antigen"), ("AAAC", "C"))["mean"]
+    assert ours[0] == pytest.approx(3 / 5)
+    assert ours[1] == pytest.approx(2 / 5)
+    assert ours[22:].sum() == pytest.approx(2 / 5)  # AAA and AAC, of five residues
+
+
+@pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2", "composition"])
+def test_a_vector_does_not_depend_on_its_neighbours_in_the_batch(name):
+    identity = identify(name, "antigen")
+    encoder = load_encoder(identity, CPU)
+    chains = [(residues(n),) for n in (40, 1, 1, 1022, 40, 700)]
+    alone = [vectors(identity, c, encoder)["mean"] for c in chains]
+    pieces = [(i, piece) for i, c in enumerate(chains) for piece in identity.layout.pieces(c)]
+    batch = pack(pieces)
+    together = pool(
+        encoder(batch), torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
+    )[:, 0]
+    for ours, expected in zip(together.numpy(), alone, strict=True):
+        assert_close(ours, expected)
+
+
+# ---- names, fingerprints, checkpoints that cannot be what they say -------------------------
+
+
+def test_the_fingerprint_is_the_weights_and_not_the_name_or_place(tmp_path):
+    one = save_random_checkpoint(tmp_path / "one", TINY_CONFIG["tiny-esm2"], seed=1)
+    same = save_random_checkpoint(tmp_path / "same", TINY_CONFIG["tiny-esm2"], seed=1)
+    other = save_random_checkpoint(tmp_path / "other", TINY_CONFIG["tiny-esm2"], seed=2)
+    prints = [identify(str(f), "antigen").fingerprint for f in (one, same, other)]
+    assert prints[0] == prints[1] != prints[2]
+    assert identify(str(one), "antigen", "truncate").fingerprint != prints[0]
+    assert identify(str(one), "antigen", "error").fingerprint == prints[0]
+
+
+def test_weights_changed_in_place_change_the_digest(tmp_path):
+    folder = save_random_checkpoint(tmp_path / "one", TINY_CONFIG["tiny-esm2"], seed=1)
+    before = weights_digest(find_checkpoint(str(folder)))
+    save_random_checkpoint(folder, TINY_CONFIG["tiny-esm2"], seed=2)
+    assert weights_digest(find_checkpoint(str(folder))) != before
+
+
+def test_an_unknown_name_lists_the_aliases():
+    with pytest.raises(EncoderNotFound, match=r"'igt6': neither .* igt5, .*composition"):
+        find_checkpoint("igt6")
+
+
+def test_weights_that_cannot_be_fetched_say_how_to_get_them(monkeypatch, tmp_path):
+    def unreachable(*_args, **_kwargs):
+        msg = "no network\nand a long story"
+        raise OSError(msg)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    with pytest.raises(EncoderNotFound, match=r"not on disk.*\(no network\).*hf download.*folder"):
+        find_checkpoint("igt5")
+
+
+def test_a_folder_of_another_model_type_is_refused_by_name(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(BadCheckpoint, match="model_type 'gpt2' is not supported"):
+        find_checkpoint(str(tmp_path))
+
+
+def test_a_checkpoint_without_one_of_its_encoder_weights_is_refused(tmp_path):
+    folder = save_random_checkpoint(tmp_path / "esm", TINY_CONFIG["tiny-esm2"], seed=1)
+    weights = load_file(folder / "model.safetensors")
+    del weights["esm.encoder.layer.1.output.dense.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(BadCheckpoint, match=r"layer.1.output.dense.weight"):
+        load_encoder(identify(str(folder), "antigen"), CPU)

@@ -1,0 +1,100 @@
+"""The Triton kernels, interpreted on the CPU, against their plain torch twins."""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+
+import numpy as np
+import pytest
+import torch
+
+from abag.embed import kernels
+from abag.embed.attention import Attention, dense_bias, query_tiles
+from abag.embed.batches import pack
+from abag.embed.ops import FusedOps, PlainOps
+from abag.embed.tokens import Piece
+
+CPU = torch.device("cpu")
+FUSED, PLAIN = FusedOps(), PlainOps()
+
+
+def batch_of(lengths):
+    pieces = [Piece(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
+    return pack(list(enumerate(pieces)))
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def far(ours, theirs):
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("lengths", [[1], [64], [65, 1, 130], [300, 17], [16, 15, 14]])
+def test_packed_attention_equals_one_sequence_at_a_time(lengths, biased):
+    heads, width = 2, 32
+    bias = draw(heads, 257, seed=1) if biased else None
+    qkv = draw(sum(lengths), 3 * heads * width)
+    fast = Attention("triton", heads, 0.5, bias)
+    plain = Attention("sdpa", heads, 0.5, bias)
+    ours = fast(qkv, fast.packing(batch_of(lengths), CPU))
+    theirs = plain(qkv, plain.packing(batch_of(lengths), CPU))
+    assert far(ours, theirs) < 1e-5
+
+
+def test_attention_one_position_off_is_far_outside_the_tolerance():
+    qkv = draw(70, 3 * 2 * 32)
+    bias = draw(2, 257, seed=1)
+    attention = Attention("triton", 2, 1.0, bias)
+    off = Attention("triton", 2, 1.0, bias.roll(1, dims=1))
+    packing = attention.packing(batch_of([70]), CPU)
+    assert far(off(qkv, packing), attention(qkv, packing)) > 1e-2
+
+
+@pytest.mark.parametrize("blocks", [(64, 64), (128, 64), (64, 128), (128, 128), (32, 16)])
+def test_tiled_bias_holds_the_dense_bias_of_every_tile(blocks):
+    m, n = blocks
+    bias = draw(3, 257)
+    tiled, dense = kernels.tile_bias(bias, m, n), dense_bias(bias, 1024)
+    reach = kernels.bias_reach(m, n)
+    for i in range(0, 1024, m):
+        for j in range(0, 1024, n):
+            at = min(max(j - i, -reach), reach) + reach
+            torch.testing.assert_close(tiled[:, :, at : at + n], dense[:, i : i + m, j : j + n])
+
+
+def test_query_tiles_cover_every_token_once_within_its_own_sequence():
+    offsets = np.array([0, 1, 65, 65 + 64, 200], dtype=np.int32)
+    first, start, stop = query_tiles(offsets, 64)
+    covered = [t for f, e in zip(first, stop, strict=True) for t in range(f, min(f + 64, e))]
+    assert covered == list(range(200))
+    assert set(zip(start, stop, strict=True)) == {(0, 1), (1, 65), (65, 129), (129, 200)}
+
+
+@pytest.mark.parametrize("width", [64, 80, 1280])
+def test_norms_equal_their_plain_twins(width):
+    x, weight, bias, shift = (draw(5, width), *(draw(width, seed=s) for s in (1, 2, 3)))
+    assert far(FUSED.rms_norm(x, weight, 1e-6), PLAIN.rms_norm(x, weight, 1e-6)) < 1e-6
+    ours = FUSED.layer_norm(x, shift, weight, bias, 1e-5)
+    assert far(ours, PLAIN.layer_norm(x, shift, weight, bias, 1e-5)) < 1e-6
+
+
+def test_rotary_equals_its_plain_twin():
+    from abag.embed.esm import rotary_tables
+
+    heads, width = 3, 16
+    cos, sin = rotary_tables(40, width, CPU)
+    positions = torch.tensor([0, 1, 2, 39, 0, 7], dtype=torch.int32)
+    qkv = draw(6, 3 * heads * width)
+    ours = FUSED.rotary_(qkv.clone(), positions, cos, sin, heads)
+    theirs = PLAIN.rotary_(qkv.clone(), positions, cos, sin, heads)
+    assert far(ours, theirs) < 1e-6
+    assert torch.equal(ours[:, 2 * heads * width :], qkv[:, 2 * heads * width :])
+
+
+def test_activations_equal_their_plain_twins():
+    x, weight, bias = draw(7, 24), draw(48, 24, seed=1), draw(48, seed=2)
+    assert far(FUSED.linear_relu(x, weight), PLAIN.linear_relu(x, weight)) < 1e-6
+    assert far(FUSED.linear_gelu(x, weight, bias), PLAIN.linear_gelu(x, weight, bias)) < 1e-6
