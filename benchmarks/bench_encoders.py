@@ -293,7 +293,9 @@ def bench_one(name, folder, config, args, device, peak):
     notes.append(f"loading our encoder: {time.perf_counter() - start:.1f} s")
     print(notes[-1], flush=True)
     for budget in (8192, 16384, 32768, 65536) if not args.tiny else (2048,):
-        bench.time(f"abag packed, {budget} tokens a batch", encoder, bench.batches(budget), repeat=3)
+        bench.time(
+            f"abag packed, {budget} tokens a batch", encoder, bench.batches(budget), repeat=3
+        )
     if name.startswith("esm") and device.type == "cuda":
         for kernel in ("varlen", "triton"):
             if encoder._attention.name != kernel:

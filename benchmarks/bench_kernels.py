@@ -58,7 +58,7 @@ def bench_attention(kind, heads, width, tokens, biased):
         expected = plain(qkv.float(), plain.packing(batch, device))
     results = []
     key = "biased" if biased else "plain"
-    for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3)):
+    for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
         if (m, warps) == (64, 8):
             continue
         attention_module._TILES[key] = (m, n, warps, stages)
@@ -79,7 +79,9 @@ def bench_attention(kind, heads, width, tokens, biased):
         error = float((out.float() - expected).norm() / expected.norm())
         results.append((milliseconds(lambda: attention(qkv, packing)), "torch varlen", error))
     for ms, name, error in sorted(results, key=lambda r: r[0])[:8]:
-        print(f"attention {kind} {tokens} {name}: {ms:.3f} ms {flop / ms / 1e9:.0f} TFLOP/s, error {error:.1e}")
+        print(
+            f"attention {kind} {tokens} {name}: {ms:.3f} ms {flop / ms / 1e9:.0f} TFLOP/s, error {error:.1e}"
+        )
 
 
 def bench_steps(tokens):
@@ -101,21 +103,30 @@ def bench_steps(tokens):
         line(f"up {d}->{f}", lambda: F.linear(x, up), flop)  # noqa: B023
         line("  + bias", lambda: torch.addmm(bias, x, up.T), flop)  # noqa: B023
         line("  + relu epilogue", lambda: torch._addmm_activation(bias, x, up.T), flop)  # noqa: B023
-        line("  + tanh gelu epilogue", lambda: torch._addmm_activation(bias, x, up.T, use_gelu=True), flop)  # noqa: B023
-        line("  + bias, erf gelu kernel", lambda: kernels.gelu_(torch.addmm(bias, x, up.T)), flop)  # noqa: B023
-        for config in FUSED_CONFIGS:
-            try:
-                out = linear_gelu(x, up, bias, *config)
-                expected = F.gelu(torch.addmm(bias, x, up.T).float())
-                error = float((out.float() - expected).norm() / expected.norm())
-                line(f"  triton fused {config} error {error:.1e}", lambda: linear_gelu(x, up, bias, *config), flop)  # noqa: B023
-            except Exception as error:  # noqa: BLE001
-                print("  triton fused", config, type(error).__name__, str(error)[:200])
+        line(
+            "  + tanh gelu epilogue",
+            lambda: torch._addmm_activation(bias, x, up.T, use_gelu=True),
+            flop,
+        )  # noqa: B023
+        line("  + bias and erf gelu", lambda: kernels.gelu_(F.linear(x, up), bias), flop)  # noqa: B023
         line(f"down {f}->{d}", lambda: F.linear(h, down), flop)  # noqa: B023
-        line("  + residual", lambda: torch.addmm(x, h, down.T), flop)  # noqa: B023
-        line(f"gelu {f}", lambda: kernels.gelu_(h), byte=4 * tokens * f)  # noqa: B023
-        line(f"layer norm {d}", lambda: kernels.layer_norm(x, w, w, w, 1e-5), byte=4 * tokens * d)  # noqa: B023
-        line(f"rms norm {d}", lambda: kernels.rms_norm(x, w.to(bf16), 1e-5), byte=4 * tokens * d)  # noqa: B023
+        line("  + residual", lambda: x.addmm_(h, down.T), flop)  # noqa: B023
+        line(f"gelu {f}", lambda: kernels.gelu_(h, bias), byte=4 * tokens * f)  # noqa: B023
+        out = torch.empty_like(x)
+        for warps in (1, 2, 4, 8):
+
+            def norm():
+                kernels._layer_norm_kernel[(tokens,)](
+                    x, w, w, w, out, 1e-5, WIDTH=d,  # noqa: B023
+                    BLOCK=triton.next_power_of_2(d), num_warps=warps,  # noqa: B023
+                )  # fmt: skip
+
+            line(f"layer norm {d} {warps} warps", norm, byte=4 * tokens * d)
+        line(
+            f"add and rms norm {d}",
+            lambda: kernels.add_rms_norm_(x, out, w.to(bf16), 1e-5),  # noqa: B023
+            byte=8 * tokens * d,
+        )
     for d, n in ((1024, 12288), (4096, 1024), (1280, 3840), (1280, 1280)):
         x = torch.randn(tokens, d, device=device, dtype=bf16)
         w = torch.randn(n, d, device=device, dtype=bf16)
@@ -123,46 +134,8 @@ def bench_steps(tokens):
     qkv = torch.randn(tokens, 3840, device=device, dtype=bf16)
     cos = torch.randn(1026, 32, device=device)
     pos = torch.arange(tokens, device=device, dtype=torch.int32) % 400
-    line("rotary", lambda: kernels.rotary_(qkv, pos, cos, cos, 20), byte=tokens * 2560 * 4)
-
-
-FUSED_CONFIGS = [(128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4), (256, 128, 64, 8, 3)]
-
-import triton.language as tl  # noqa: E402
-from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
-
-
-@triton.jit
-def _linear_gelu_kernel(a_desc, b_desc, c_desc, bias_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, SMS: tl.constexpr):
-    m_tiles = tl.cdiv(M, BM)
-    n_tiles = tl.cdiv(N, BN)
-    k_tiles = tl.cdiv(K, BK)
-    for tile in tl.range(tl.program_id(0), m_tiles * n_tiles, SMS, flatten=True):
-        group = tile // (GROUP * n_tiles)
-        first_m = group * GROUP
-        size = min(m_tiles - first_m, GROUP)
-        m = first_m + (tile % (GROUP * n_tiles)) % size
-        n = (tile % (GROUP * n_tiles)) // size
-        acc = tl.zeros((BM, BN), tl.float32)
-        for k in range(k_tiles):
-            a = a_desc.load([m * BM, k * BK])
-            b = b_desc.load([n * BN, k * BK])
-            acc = tl.dot(a, b.T, acc)
-        x = acc + tl.load(bias_ptr + n * BN + tl.arange(0, BN))[None, :].to(tl.float32)
-        y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-        c_desc.store([m * BM, n * BN], y.to(c_desc.dtype))
-
-
-def linear_gelu(x, w, bias, bm, bn, bk, warps, stages):
-    m, k = x.shape
-    n = w.shape[0]
-    out = torch.empty(m, n, device=x.device, dtype=x.dtype)
-    sms = torch.cuda.get_device_properties(0).multi_processor_count
-    a = TensorDescriptor.from_tensor(x, [bm, bk])
-    b = TensorDescriptor.from_tensor(w, [bn, bk])
-    c = TensorDescriptor.from_tensor(out, [bm, bn])
-    _linear_gelu_kernel[(sms,)](a, b, c, bias, m, n, k, BM=bm, BN=bn, BK=bk, GROUP=8, SMS=sms, num_warps=warps, num_stages=stages)
-    return out
+    zero = torch.zeros(2560, device=device)
+    line("rotary", lambda: kernels.rotary_(qkv, zero, pos, cos, cos, 20), byte=tokens * 2560 * 4)
 
 
 if __name__ == "__main__":
@@ -171,7 +144,9 @@ if __name__ == "__main__":
     args = parser.parse_args()
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     ms = milliseconds(lambda: a @ a)
-    print(f"peak: {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s; torch {torch.__version__}, triton {triton.__version__}")
+    print(
+        f"peak: {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s; torch {torch.__version__}, triton {triton.__version__}"
+    )
     for tokens in args.tokens:
         bench_steps(tokens)
     bench_attention("fv", 32, 128, 16384, True)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 AttentionName = Literal["triton", "flash-attn", "varlen", "sdpa"]
 
-# tile sizes measured on an H100 (benchmarks/results): queries, keys, warps, pipeline stages
-_TILES = {"biased": (64, 64, 4, 3), "plain": (128, 64, 4, 3)}
+# the fastest tiles on an H200 (benchmarks/bench_kernels.py): queries, keys, warps, stages
+_TILES = {"biased": (64, 32, 4, 2), "plain": (64, 64, 4, 3)}
 
 
 class AttentionUnavailable(AbagError):

@@ -32,7 +32,7 @@ class _Layer:
     norm1_D: torch.Tensor
     norm1_bias_D: torch.Tensor
     qkv_3DD: torch.Tensor
-    qkv_bias_3D: torch.Tensor
+    qk_bias_2D: torch.Tensor
     out_DD: torch.Tensor
     shift2_D: torch.Tensor
     norm2_D: torch.Tensor
@@ -47,14 +47,14 @@ class PackedEsm:
 
     The residual stream is kept without the biases that each layer adds to it: they are constant,
     so their running sum is added where the stream is read, in the norms. That leaves the addition
-    itself to the matrix product.
+    itself to the matrix product, in place.
     """
 
     def __init__(self, checkpoint: Checkpoint, plan: Plan, attention: str = "auto") -> None:
         config = checkpoint.config
         _refuse_other_shapes(checkpoint)
         self.width = int(config["hidden_size"])
-        self._device = plan.device
+        self._device, self._dtype = plan.device, plan.dtype
         self._eps = float(config["layer_norm_eps"])
         self._heads = int(config["num_attention_heads"])
         head_width = self.width // self._heads
@@ -87,15 +87,20 @@ class PackedEsm:
         at, d, f = f"esm.encoder.layer.{i}", self.width, int(take.config["intermediate_size"])
         take.ignore(f"{at}.attention.self.rotary_embeddings.inv_freq")
         projections = [f"{at}.attention.self.{p}" for p in ("query", "key", "value")]
+        query, key, value = projections
+        out_DD = take(f"{at}.attention.output.dense.weight", d, d, dtype=torch.float32)
+        # attention weights sum to 1, so the bias of the values passes through to the output
+        out_bias_D = take(f"{at}.attention.output.dense.bias", d, dtype=torch.float32)
+        value_bias_D = take(f"{value}.bias", d, dtype=torch.float32)
         shift1_D = self._shift_D
-        shift2_D = shift1_D + take(f"{at}.attention.output.dense.bias", d, dtype=torch.float32)
+        shift2_D = shift1_D + out_bias_D + out_DD @ value_bias_D
         self._shift_D = shift2_D + take(f"{at}.output.dense.bias", d, dtype=torch.float32)
         return _Layer(
             shift1_D,
             *self._norm(take, f"{at}.attention.LayerNorm"),
             torch.cat([take(f"{p}.weight", d, d) for p in projections]),
-            torch.cat([take(f"{p}.bias", d) for p in projections]),
-            take(f"{at}.attention.output.dense.weight", d, d),
+            torch.cat([take(f"{p}.bias", d, dtype=torch.float32) for p in (query, key)]),
+            out_DD.to(self._dtype),
             shift2_D,
             *self._norm(take, f"{at}.LayerNorm"),
             take(f"{at}.intermediate.dense.weight", f, d),
@@ -112,12 +117,12 @@ class PackedEsm:
         x_TD = self._embed_VD[ids_T]
         for layer in self._layers:
             y_TD = ops.layer_norm(x_TD, layer.shift1_D, layer.norm1_D, layer.norm1_bias_D, eps)
-            qkv = torch.addmm(layer.qkv_bias_3D, y_TD, layer.qkv_3DD.T)
-            ops.rotary_(qkv, packing.positions, self._cos, self._sin, self._heads)
-            x_TD = torch.addmm(x_TD, self._attention(qkv, packing), layer.out_DD.T)
+            qkv = y_TD @ layer.qkv_3DD.T
+            ops.rotary_(qkv, layer.qk_bias_2D, packing.positions, self._cos, self._sin, self._heads)
+            x_TD.addmm_(self._attention(qkv, packing), layer.out_DD.T)
             y_TD = ops.layer_norm(x_TD, layer.shift2_D, layer.norm2_D, layer.norm2_bias_D, eps)
             hidden_TF = ops.linear_gelu(y_TD, layer.up_FD, layer.up_bias_F)
-            x_TD = torch.addmm(x_TD, hidden_TF, layer.down_DF.T)
+            x_TD.addmm_(hidden_TF, layer.down_DF.T)
         return ops.layer_norm(x_TD, self._shift_D, *self._final, eps)
 
 

@@ -80,20 +80,14 @@ class PackedT5:
         packing = self._attention.packing(batch, self._device)
         ids_T = torch.from_numpy(batch.ids).to(self._device, non_blocking=True)
         x_TD = self._embed_VD[ids_T]
+        delta_TD = torch.zeros_like(x_TD)
         for layer in self._layers:
-            y_TD = self._ops.rms_norm(x_TD, layer.norm1_D, self._eps)
-            mixed_TI = self._attention(y_TD @ layer.qkv_3ID.T, packing)
-            x_TD = _add(x_TD, mixed_TI, layer.out_DI)
-            y_TD = self._ops.rms_norm(x_TD, layer.norm2_D, self._eps)
-            x_TD = _add(x_TD, self._ops.linear_relu(y_TD, layer.up_FD), layer.down_DF)
-        return self._ops.rms_norm(x_TD, self._final_D, self._eps)
-
-
-def _add(x_TD: torch.Tensor, y_TK: torch.Tensor, weight_DK: torch.Tensor) -> torch.Tensor:
-    """``x + y W^T``: summed inside the matrix product where the types agree."""
-    if x_TD.dtype == weight_DK.dtype == y_TK.dtype:
-        return torch.addmm(x_TD, y_TK, weight_DK.T)
-    return x_TD + (y_TK.to(weight_DK.dtype) @ weight_DK.T)
+            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm1_D, self._eps)
+            delta_TD = self._attention(y_TD @ layer.qkv_3ID.T, packing) @ layer.out_DI.T
+            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm2_D, self._eps)
+            hidden_TF = self._ops.linear_relu(y_TD, layer.up_FD)
+            delta_TD = hidden_TF.to(self._stream) @ layer.down_DF.T
+        return self._ops.add_rms_norm_(x_TD, delta_TD, self._final_D, self._eps)
 
 
 def bias_by_distance(table_BH: torch.Tensor, reach: int = REACH) -> torch.Tensor:

@@ -6,6 +6,7 @@ For demos, tests, parity checks and benchmarks. They carry no biology.
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,9 @@ def _t5_tokenizer_files() -> dict[str, bytes]:
     spec.model_type, spec.vocab_size = 1, len(model.pieces)
     spec.pad_id, spec.eos_id, spec.unk_id, spec.bos_id = 0, 1, 2, -1
     model.normalizer_spec.name = "identity"
+    # a normalisation table without rules: its size, then an empty double-array trie. Left out,
+    # some versions of transformers refuse the file
+    model.normalizer_spec.precompiled_charsmap = struct.pack("<I", 1024) + bytes(1024)
     config = {
         "tokenizer_class": "T5Tokenizer", "extra_ids": 100, "do_lower_case": False,
         "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>",

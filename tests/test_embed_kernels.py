@@ -76,7 +76,10 @@ def test_query_tiles_cover_every_token_once_within_its_own_sequence():
 @pytest.mark.parametrize("width", [64, 80, 1280])
 def test_norms_equal_their_plain_twins(width):
     x, weight, bias, shift = (draw(5, width), *(draw(width, seed=s) for s in (1, 2, 3)))
-    assert far(FUSED.rms_norm(x, weight, 1e-6), PLAIN.rms_norm(x, weight, 1e-6)) < 1e-6
+    x1, x2, delta = x.clone(), x.clone(), draw(5, width, seed=4)
+    ours, theirs = (o.add_rms_norm_(y, delta, weight, 1e-6) for o, y in ((FUSED, x1), (PLAIN, x2)))
+    assert far(ours, theirs) < 1e-6
+    assert torch.equal(x1, x2)
     ours = FUSED.layer_norm(x, shift, weight, bias, 1e-5)
     assert far(ours, PLAIN.layer_norm(x, shift, weight, bias, 1e-5)) < 1e-6
 
@@ -88,8 +91,9 @@ def test_rotary_equals_its_plain_twin():
     cos, sin = rotary_tables(40, width, CPU)
     positions = torch.tensor([0, 1, 2, 39, 0, 7], dtype=torch.int32)
     qkv = draw(6, 3 * heads * width)
-    ours = FUSED.rotary_(qkv.clone(), positions, cos, sin, heads)
-    theirs = PLAIN.rotary_(qkv.clone(), positions, cos, sin, heads)
+    bias = draw(2 * heads * width, seed=1)
+    ours = FUSED.rotary_(qkv.clone(), bias, positions, cos, sin, heads)
+    theirs = PLAIN.rotary_(qkv.clone(), bias, positions, cos, sin, heads)
     assert far(ours, theirs) < 1e-6
     assert torch.equal(ours[:, 2 * heads * width :], qkv[:, 2 * heads * width :])
 

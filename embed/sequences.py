@@ -1,0 +1,435 @@
+"""A table of antibody-antigen pairs -> unique, checked, keyed sequences.
+
+Promises that the same chains get the same key whatever their row, file, order, case or white
+space, and that nothing is cut, dropped or merged without being refused or counted. Knows no
+labels: their columns are found by name and handed on unread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, NamedTuple, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from abag import AbagError
+from abag.embed.domains import UnsureDomains, split_domains
+from abag.embed.tables import MissingColumn, Table, listed, read_table
+
+Kind = Literal["antibody", "antigen"]
+Chains = tuple[str, ...]
+"""Normalised: (heavy, light) of an antibody, the sorted chains of an antigen."""
+
+KEY_BYTES = 16
+RESIDUES = "ACDEFGHIKLMNPQRSTVWYX"
+REPLACED = "UZOB"
+"""Read as X: both tokenizers know X, and neither model learnt much about these."""
+
+# Not str.upper(): it would turn letters of other alphabets into residues.
+_NORMAL = str.maketrans(RESIDUES.lower() + REPLACED + REPLACED.lower(), RESIDUES + "X" * 8)
+_ILLEGAL = re.compile(f"[^{RESIDUES}]")
+_BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
+_SEPARATOR = re.compile("[|:]")
+
+
+class EmptySequence(AbagError):
+    """An antibody without a chain, or an antigen with an empty one."""
+
+
+class UnknownResidue(AbagError):
+    """A character that is no residue."""
+
+
+_REASONS: dict[type[AbagError], str] = {
+    EmptySequence: "empty_sequence",
+    UnknownResidue: "unknown_residue",
+    UnsureDomains: "unsure_domains",
+}
+_BAD_SEQUENCE = tuple(_REASONS)
+
+
+def sequence_key(kind: Kind, chains: Chains) -> bytes:
+    """Name a sequence by its residues alone.
+
+    Parameters
+    ----------
+    kind : {"antibody", "antigen"}
+        One chain has two keys, since two encoders may read it.
+    chains : tuple of str
+        Normalised chains, as :func:`antibody` and :func:`antigen` give them.
+
+    Returns
+    -------
+    bytes, length 16
+        blake2b over ``kind \\0 chain \\0 chain ...``; an empty chain keeps its place.
+    """
+    return hashlib.blake2b("\0".join((kind, *chains)).encode(), digest_size=KEY_BYTES).digest()
+
+
+def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
+    """Stack the keys of N sequences.
+
+    Returns
+    -------
+    ndarray, shape=(N, 16), dtype=uint8
+    """
+    keys = b"".join(sequence_key(kind, chains) for chains in sequences)
+    return np.frombuffer(bytearray(keys), np.uint8).reshape(-1, KEY_BYTES)
+
+
+def antibody(heavy: str = "", light: str = "") -> Chains:
+    """Normalise and check one antibody.
+
+    Returns
+    -------
+    tuple of two str
+        (heavy, light); one of them may be empty.
+
+    Raises
+    ------
+    UnknownResidue, EmptySequence
+    """
+    with _at("heavy"):
+        heavy = _normalised(heavy)
+    with _at("light"):
+        light = _normalised(light)
+    if not heavy and not light:
+        msg = "antibody: heavy and light are both empty; expected at least one. Give a chain."
+        raise EmptySequence(msg)
+    return heavy, light
+
+
+def antigen(text: str) -> Chains:
+    """Normalise and check one antigen, its chains joined by ``|`` or ``:``.
+
+    Returns
+    -------
+    tuple of str
+        Sorted, since the order of chains in a table means nothing.
+
+    Raises
+    ------
+    UnknownResidue, EmptySequence
+    """
+    with _at("antigen"):
+        return _read_antigen(text).chains
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """How a table of pairs is read."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Role to column name, for what is not detected or detected wrongly."""
+    antigen: str | None = None
+    """One antigen for every row; None: the table has a column of them."""
+    limit: int | None = None
+    """Rows to read from the top; None: all."""
+    bad_rows: Literal["error", "skip"] = "error"
+    """Refuse the table at its first bad row, or leave bad rows out and count them."""
+
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other."""
+        if self.limit is not None and self.limit < 1:
+            msg = f"--limit {self.limit}: leaves no row; expected 1 or more."
+            raise AbagError(msg)
+        if self.antigen is not None and "antigen" in self.columns:
+            msg = "--antigen and --column antigen=NAME: both say what the antigen is. Give one."
+            raise AbagError(msg)
+        if "antibody" in self.columns and self.columns.keys() & {"heavy", "light"}:
+            msg = "--column antibody=NAME: given beside heavy or light. Give one or the other."
+            raise AbagError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniqueSequences:
+    """The distinct sequences of one kind, in the order of their first rows."""
+
+    kind: Kind
+    chains: list[Chains]
+    """N sequences."""
+    keys: NDArray[np.uint8]
+    """shape=(N, 16)."""
+    of_row: NDArray[np.int64]
+    """shape=(R,); row ``r`` holds ``chains[of_row[r]]``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairTable(Table):
+    """A table whose every row holds a checked antibody and a checked antigen."""
+
+    row_numbers: NDArray[np.int64]
+    """shape=(R,); 1-based data row of the file that each kept row came from."""
+    antibodies: UniqueSequences
+    antigens: UniqueSequences
+    counts: dict[str, int]
+    """Rows kept and skipped; of the unique sequences, what was split and replaced."""
+    skipped: dict[str, int]
+    """Skipped rows by reason."""
+    notes: list[str]
+    """What was done to the table, one printable line each; empty when nothing was."""
+
+
+def read_pairs(
+    table: Path | str | pd.DataFrame, options: TableOptions = TableOptions()
+) -> PairTable:
+    """Read a table of antibody-antigen pairs and check every sequence in it.
+
+    A table with heavy or light columns is read by these, even beside a single antibody column,
+    unless ``options.columns`` names the latter. A string of the single column is ``heavy|light``,
+    or ``heavy:light``, or is split by :func:`~abag.embed.domains.split_domains`.
+
+    Parameters
+    ----------
+    table : path or DataFrame
+        See :func:`~abag.embed.tables.read_table`.
+    options : TableOptions, optional
+
+    Returns
+    -------
+    PairTable
+
+    Raises
+    ------
+    BadTable, MissingColumn, AmbiguousColumn
+        The table cannot be read, or lacks a column.
+    EmptySequence, UnknownResidue, UnsureDomains
+        The first bad row; with ``bad_rows="skip"``, only if no row is left.
+    """
+    whole = read_table(table, columns=options.columns, limit=options.limit)
+    raw, unread = _drop_unread(whole, options)
+    antibody_cells = _read_antibodies(raw)
+    antigen_cells = _read_antigens(raw, options.antigen)
+    keep, skipped = _good_rows(raw.source, (antibody_cells, antigen_cells), options.bad_rows)
+    antibodies, antibody_counts = _unique("antibody", antibody_cells, keep)
+    antigens, antigen_counts = _unique("antigen", antigen_cells, keep)
+    counts = {
+        "rows": len(keep),
+        "skipped_rows": len(raw.frame) - len(keep),
+        "split_antibodies": antibody_counts["glued"] + antibody_counts["linker"],
+        "split_glued": antibody_counts["glued"],
+        "split_linker": antibody_counts["linker"],
+        "unrecognised_antibodies": antibody_counts["no domain"],
+        "replaced_residues": antibody_counts["replaced"] + antigen_counts["replaced"],
+    }
+    return PairTable(
+        source=raw.source,
+        frame=raw.frame.iloc[keep].reset_index(drop=True) if skipped else raw.frame,
+        columns=raw.columns,
+        ties=raw.ties,
+        row_numbers=keep + 1,
+        antibodies=antibodies,
+        antigens=antigens,
+        counts=counts,
+        skipped=skipped,
+        notes=unread + _notes(counts, skipped),
+    )
+
+
+class _Cell(NamedTuple):
+    """What one distinct text of a column says."""
+
+    chains: Chains
+    replaced: int = 0
+    how: str = ""
+
+
+class _Cells(NamedTuple):
+    """A column: row ``r`` says ``cells[codes[r]]``, which is an error where the row is bad."""
+
+    codes: NDArray[np.int64]
+    cells: list[_Cell | AbagError]
+
+
+def _normalised(text: str) -> str:
+    residues = "".join(text.split()).translate(_NORMAL)
+    illegal = _ILLEGAL.search(residues)
+    if illegal is None:
+        return residues
+    msg = (
+        f"character {illegal[0]!r} at position {text.index(illegal[0]) + 1} of {_shortened(text)} "
+        f"is no residue; expected {RESIDUES} (and {REPLACED}, read as X). Correct or remove it."
+    )
+    raise UnknownResidue(msg)
+
+
+def _read_chain(text: str) -> _Cell:
+    return _Cell((_normalised(text),), _count_replaced(text))
+
+
+def _read_antigen(text: str) -> _Cell:
+    chains = sorted(_normalised(part) for part in _SEPARATOR.split(text))
+    if "" in chains:
+        msg = f"{_shortened(text)} has an empty antigen chain; expected residues. Give the chain."
+        raise EmptySequence(msg)
+    return _Cell(tuple(chains), _count_replaced(text))
+
+
+def _read_antibody(text: str) -> _Cell:
+    chains = tuple(_normalised(part) for part in _SEPARATOR.split(text))
+    if not any(chains):
+        msg = f"{_shortened(text)} has no heavy and no light chain; expected at least one."
+        raise EmptySequence(msg)
+    if len(chains) > 2:
+        msg = f"{_shortened(text)} has {len(chains)} chains; expected heavy|light."
+        raise UnsureDomains(msg)
+    if len(chains) == 2:
+        return _Cell(chains, _count_replaced(text))
+    with _at(_shortened(text)):
+        split = split_domains(chains[0])
+    return _Cell((split.heavy, split.light), _count_replaced(text), split.how)
+
+
+def _count_replaced(text: str) -> int:
+    return len(_BECOMES_X.findall(text))
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:30]}...{text[-7:]}")
+
+
+@contextmanager
+def _at(where: str) -> Iterator[None]:
+    """Put the place before the text of an error about a sequence."""
+    try:
+        yield
+    except _BAD_SEQUENCE as error:
+        msg = f"{where}: {error}"
+        raise type(error)(msg) from None
+
+
+def _drop_unread(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
+    """Leave out the roles that the options, or heavy and light, put out of use."""
+    unread = {"antigen"} if options.antigen is not None else set()
+    if "antibody" in options.columns:
+        unread |= {"heavy", "light"}
+    elif table.has("heavy") or table.has("light"):
+        unread |= {"antibody"}
+    columns = {role: name for role, name in table.columns.items() if role not in unread}
+    ties = {role: names for role, names in table.ties.items() if role not in unread}
+    notes = [
+        f"column {name!r} is not read: the {role} comes from elsewhere"
+        for role, name in table.columns.items()
+        if role in unread
+    ]
+    return replace(table, columns=columns, ties=ties), notes
+
+
+def _read_antibodies(table: Table) -> _Cells:
+    if table.has("antibody"):
+        return _read_column(table, "antibody", _read_antibody)
+    roles = [role for role in ("heavy", "light") if table.has(role)]
+    if not roles:
+        msg = (
+            f"{table.source}: no column for heavy, light or antibody; found "
+            f"{listed(table.frame.columns)}. Name them with --column heavy=NAME, light=NAME "
+            "or antibody=NAME."
+        )
+        raise MissingColumn(msg)
+    read = {role: _read_column(table, role, _read_chain) for role in roles}
+    absent = _Cells(np.zeros(len(table.frame), np.int64), [_Cell(("",))])
+    heavy, light = read.get("heavy", absent), read.get("light", absent)
+    where = f"column {listed(table.column(role) for role in roles)}"
+    codes, pairs = pd.factorize(heavy.codes * len(light.cells) + light.codes)
+    of_heavy, of_light = np.divmod(pairs, len(light.cells))
+    cells = [
+        _pair(heavy.cells[h], light.cells[k], where)
+        for h, k in zip(of_heavy, of_light, strict=True)
+    ]
+    return _Cells(codes.astype(np.int64), cells)
+
+
+def _pair(heavy: _Cell | AbagError, light: _Cell | AbagError, where: str) -> _Cell | AbagError:
+    if isinstance(heavy, AbagError):
+        return heavy
+    if isinstance(light, AbagError):
+        return light
+    chains = heavy.chains + light.chains
+    if not any(chains):
+        return EmptySequence(f"{where}: no antibody chain; expected at least one. Give a chain.")
+    return _Cell(chains, heavy.replaced + light.replaced)
+
+
+def _read_antigens(table: Table, text: str | None) -> _Cells:
+    if text is None:
+        return _read_column(table, "antigen", _read_antigen)
+    return _Cells(np.zeros(len(table.frame), np.int64), [_Cell(antigen(text))])
+
+
+def _read_column(table: Table, role: str, read: Callable[[str], _Cell]) -> _Cells:
+    """Read each distinct text of a column once."""
+    name = table.column(role)
+    codes, texts = pd.factorize(table.frame[name])  # -1: nothing in the cell
+
+    def cell(text: object) -> _Cell | AbagError:
+        try:
+            with _at(f"column {name!r}"):
+                return read(str(text))
+        except _BAD_SEQUENCE as error:
+            return error
+
+    bar = tqdm(["", *texts], desc=f"reading {name}", unit=" texts", delay=2, disable=None)
+    return _Cells(codes.astype(np.int64) + 1, [cell(text) for text in bar])
+
+
+def _good_rows(
+    source: str, sides: Sequence[_Cells], bad_rows: str
+) -> tuple[NDArray[np.int64], dict[str, int]]:
+    """Give the positions of the good rows, and count the bad ones by reason, or raise the first."""
+    bad = [np.array([isinstance(cell, AbagError) for cell in side.cells]) for side in sides]
+    row_is_bad = np.any([b[side.codes] for b, side in zip(bad, sides, strict=True)], axis=0)
+    if not row_is_bad.any():
+        return np.arange(len(row_is_bad)), {}
+    errors = [_first_error(sides, row) for row in np.flatnonzero(row_is_bad).tolist()]
+    if bad_rows == "error" or row_is_bad.all():
+        every = f"all {len(row_is_bad)} rows are bad; " if row_is_bad.all() else ""
+        msg = f"{source}: {every}row {row_is_bad.argmax() + 1}, {errors[0]}"
+        raise type(errors[0])(msg)
+    return np.flatnonzero(~row_is_bad), Counter(_REASONS[type(error)] for error in errors)
+
+
+def _first_error(sides: Sequence[_Cells], row: int) -> AbagError:
+    cells = (side.cells[side.codes[row]] for side in sides)
+    return next(cell for cell in cells if isinstance(cell, AbagError))
+
+
+def _unique(
+    kind: Kind, side: _Cells, keep: NDArray[np.int64]
+) -> tuple[UniqueSequences, Counter[str]]:
+    """Merge the texts that say the same sequence, and count what was done to read them."""
+    codes, used = pd.factorize(side.codes[keep])
+    index: dict[Chains, int] = {}
+    counts: Counter[str] = Counter()
+    of_code = np.empty(len(used), np.int64)
+    for i, cell in enumerate(cast("_Cell", side.cells[code]) for code in used):
+        if cell.chains not in index:
+            counts.update({cell.how: 1, "replaced": cell.replaced})
+        of_code[i] = index.setdefault(cell.chains, len(index))
+    chains = [*index]
+    keys = keys_array(kind, chains)
+    return UniqueSequences(kind=kind, chains=chains, keys=keys, of_row=of_code[codes]), counts
+
+
+def _notes(counts: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:
+    reasons = ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in skipped.items())
+    lines = {
+        f"{counts['skipped_rows']:,} bad rows skipped ({reasons})": counts["skipped_rows"],
+        f"{counts['split_antibodies']:,} antibody strings split into heavy and light "
+        f"({counts['split_glued']:,} glued, {counts['split_linker']:,} joined by a linker, which "
+        "was removed)": counts["split_antibodies"],
+        f"{counts['unrecognised_antibodies']:,} antibody strings have no known variable domain "
+        "and are taken for heavy chains": counts["unrecognised_antibodies"],
+        f"{counts['replaced_residues']:,} residues {', '.join(REPLACED)} read as X": counts[
+            "replaced_residues"
+        ],
+    }
+    return [line for line, n in lines.items() if n]

@@ -1,0 +1,236 @@
+"""A file of rows -> a DataFrame, and which of its columns plays which role.
+
+Promises that every column and row of the file is there, unchanged, or that one line says what is
+wrong with the file. Column names are read as people write them (``VH``, ``Ab_heavy_chain_seq``,
+``hc_sequence`` ...); where two fit equally well, nobody guesses.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pandas as pd
+
+from abag import AbagError
+
+# Patterns over a name's lower-case letters and digits. The first pattern that fits any column
+# decides, so a column that says "sequence" goes before one that may hold a name or a PDB chain.
+_SEQUENCE = "(seq|sequence|aa|aaseq|aminoacidsequence)"
+_MUTANT = "(mut|mutant|mutated)"
+_OWNER = "(antibody|ab|mab|fab|fv)?"
+_HEAVY = f"{_OWNER}(heavy|heavychain|vh|vhchain|vhh|hc|variableheavy|heavyvariable)"
+_LIGHT = f"{_OWNER}(light|lightchain|vl|vlchain|lc|variablelight|lightvariable)"
+_ANTIGEN = "(antigen|ag|target)"
+
+ROLES: dict[str, tuple[str, ...]] = {
+    "heavy": (
+        f"{_MUTANT}{_HEAVY}{_SEQUENCE}?",
+        f"({_HEAVY}|nanobody){_SEQUENCE}",
+        f"{_HEAVY}|fabh",
+    ),
+    "light": (f"{_MUTANT}{_LIGHT}{_SEQUENCE}?", f"{_LIGHT}{_SEQUENCE}", f"{_LIGHT}|fabl"),
+    "antibody": (
+        f"(antibody|ab|mab|scfv|fv){_SEQUENCE}",
+        "antibody|ab|mab|fv",
+        f"mata{_SEQUENCE}|{_SEQUENCE}",
+    ),
+    "antigen": (
+        f"{_ANTIGEN}(chain)?{_SEQUENCE}",
+        "antigen|ag",
+        f"target|matalpha{_SEQUENCE}",
+    ),
+    "pkd": (
+        "(affinity)?pkd(value)?|neg(ative)?log(10)?kdm?|affinitypkd",
+        "affinity|label",
+        "processedmeasurement|bindingscore|fitness|measurement|score",
+    ),
+    "kd_m": ("(affinity)?kdm|kdmolar",),
+    "kd_nm": ("(affinity)?kdnm|kdnanomolar",),
+    "log10_kd_nm": ("(affinity)?log(10)?kdnm", "alphaseqaffinity|predaffinity"),
+    "dg_kcal": ("(dg|deltag)(kcal|kcalmol)?",),
+    "censored": ("censored|censor|censoring", "(kd|affinity|aff|label)?(relation|operator|op)"),
+    "assay": ("assay|assayid|assayname", "dataset|study", "source"),
+    "affinity_type": ("(affinity|label|measurement)type",),
+    "id": ("id|pairid|rowid",),
+}
+"""Role to patterns; the label's roles are named for their units (``--label``)."""
+
+SEQUENCE_ROLES = ("heavy", "light", "antibody", "antigen")
+
+
+class BadTable(AbagError):
+    """A file that is no readable table, or a table without rows."""
+
+
+class MissingColumn(AbagError):
+    """A role that no column of the table plays, or a column that the table does not have."""
+
+
+class AmbiguousColumn(AbagError):
+    """A role that several columns fit equally well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows, and the roles of their columns."""
+
+    source: str
+    """The file's name, for messages."""
+    frame: pd.DataFrame
+    """Every column in the file's order, rows in the file's order, with a RangeIndex."""
+    columns: dict[str, str]
+    """Role to column name."""
+    ties: dict[str, list[str]]
+    """Roles left open, because several columns fit them equally well."""
+
+    def column(self, role: str) -> str:
+        """Name the column that plays a role.
+
+        Raises
+        ------
+        MissingColumn, AmbiguousColumn
+        """
+        if role in self.columns:
+            return self.columns[role]
+        if role in self.ties:
+            msg = (
+                f"{self.source}: columns {listed(self.ties[role])} fit {role} equally well; "
+                f"expected one. Choose with --column {role}=NAME."
+            )
+            raise AmbiguousColumn(msg)
+        msg = (
+            f"{self.source}: no column for {role}; found {listed(self.frame.columns)}. "
+            f"Name it with --column {role}=NAME."
+        )
+        raise MissingColumn(msg)
+
+    def has(self, role: str) -> bool:
+        """Tell whether some column plays the role, or several could."""
+        return role in self.columns or role in self.ties
+
+
+def read_table(
+    table: Path | str | pd.DataFrame,
+    *,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+) -> Table:
+    """Read a table and find the roles of its columns.
+
+    Parameters
+    ----------
+    table : path or DataFrame
+        CSV or TSV (the header line tells the separator) or Parquet, each also with ``.gz``.
+    columns : mapping, optional
+        Role to column name, as chosen by a person; goes before what is detected.
+    limit : int, optional
+        Read the first rows only.
+
+    Returns
+    -------
+    Table
+        Sequence columns are text, the other columns as pandas reads them.
+
+    Raises
+    ------
+    BadTable, MissingColumn
+    """
+    given = columns or {}
+    if isinstance(table, pd.DataFrame):
+        source, frame = "table", table.head(limit or len(table)).reset_index(drop=True)
+    else:
+        source, frame = Path(table).name, _read_file(Path(table), given, limit)
+    roles, ties = find_columns(frame.columns, given, source)
+    if frame.empty:
+        msg = f"{source}: the table has no rows; expected one antibody-antigen pair a row."
+        raise BadTable(msg)
+    return Table(source=source, frame=frame, columns=roles, ties=ties)
+
+
+def find_columns(
+    names: Iterable[Hashable], given: Mapping[str, str], source: str
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Find the columns that play the roles, and the roles that several fit equally well."""
+    present = [str(name) for name in names]
+    for role, name in given.items():
+        _check_given(role, name, present, source)
+    free = [name for name in present if name not in given.values()]
+    fits = {role: _best_fits(role, free) for role in ROLES if role not in given}
+    found = {role: names[0] for role, names in fits.items() if len(names) == 1}
+    return {**found, **given}, {role: names for role, names in fits.items() if len(names) > 1}
+
+
+def _check_given(role: str, name: str, present: Sequence[str], source: str) -> None:
+    if role not in ROLES:
+        msg = f"--column {role}={name}: no such role; expected one of {', '.join(ROLES)}."
+        raise MissingColumn(msg)
+    if name not in present:
+        msg = (
+            f"{source}: --column {role}={name}: no such column; found {listed(present)}. "
+            "Give one of these."
+        )
+        raise MissingColumn(msg)
+
+
+def _best_fits(role: str, names: Sequence[str]) -> list[str]:
+    for pattern in ROLES[role]:
+        fits = [name for name in names if re.fullmatch(pattern, _bare(name))]
+        if fits:
+            return fits
+    return []
+
+
+def _bare(name: str) -> str:
+    # pandas calls the second of two columns of one name "heavy.1"
+    return re.sub("[^a-z0-9]", "", re.sub(r"\.\d+$", "", name.lower()))
+
+
+def listed(names: Iterable[Hashable]) -> str:
+    """Quote names for a message."""
+    return ", ".join(repr(str(name)) for name in names)
+
+
+def _read_file(path: Path, given: Mapping[str, str], limit: int | None) -> pd.DataFrame:
+    zipped = path.suffix.lower() == ".gz"
+    suffix = Path(path.stem if zipped else path.name).suffix.lower()
+    readers = {".csv": _read_text, ".tsv": _read_text, ".parquet": _read_parquet}
+    if suffix not in readers:
+        msg = (
+            f"{path}: no known kind of table; expected a name that ends in "
+            f"{', '.join(readers)} or these with .gz. Convert or rename it."
+        )
+        raise BadTable(msg)
+    try:
+        with cast("IO[bytes]", gzip.open(path) if zipped else path.open("rb")) as file:
+            return readers[suffix](file, given, limit)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        reason = " ".join(str(error).split())
+        msg = f"{path}: cannot be read: {reason}; expected a {suffix[1:]} table. Check the file."
+        raise BadTable(msg) from error
+
+
+def _read_parquet(file: IO[bytes], _: Mapping[str, str], limit: int | None) -> pd.DataFrame:
+    frame = pd.read_parquet(file)
+    return frame.head(limit or len(frame)).reset_index(drop=True)
+
+
+def _read_text(file: IO[bytes], given: Mapping[str, str], limit: int | None) -> pd.DataFrame:
+    # Public tables come as .csv with tabs inside; the header line does not lie.
+    header = file.readline()
+    separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
+    read: dict[str, Any] = {"sep": separator, "low_memory": False}
+    file.seek(0)
+    roles, _ = find_columns(pd.read_csv(file, nrows=0, **read).columns, given, "")
+    text = {roles[role]: str for role in SEQUENCE_ROLES if role in roles}
+    file.seek(0)
+    frame: pd.DataFrame = pd.read_csv(file, dtype=text, nrows=limit, **read)
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas took the surplus fields for an index
+        msg = "rows have more fields than the header"
+        raise ValueError(msg)
+    return frame

@@ -1,0 +1,334 @@
+"""Look after stores: say what they hold, check every byte, merge several, pack one into a file."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag import AbagError
+from abag.embed.commit import Files, commit, copy_pieces, partial_owner
+from abag.embed.folder import EncoderFolder
+from abag.embed.shards import (
+    MAX_PACKED_CONTENTS_BYTES,
+    Block,
+    DamagedShard,
+    NewBlock,
+    pieces,
+    read_contents,
+)
+from abag.embed.store import Store, StoreMismatch, open_store
+
+PACKED_ROWS = 4096
+# bf16 and fp16 runs of one encoder differ by up to 1 %, one mutation moves a vector by 3-5 %
+CONFLICT_DISTANCE = 0.02
+_RECENT_SECONDS = 600.0
+_OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint", "rows"))
+
+
+class Finding(NamedTuple):
+    """Something in a store that is not as it was written."""
+
+    path: Path
+    what: str
+
+
+def info(store: Store) -> dict[str, Any]:
+    """Say what a store holds.
+
+    Returns
+    -------
+    dict
+        JSON values: ``path``, ``rows``, ``bytes``, ``encoders`` (one entry a folder), ``damaged``.
+    """
+    encoders = [_describe(folder) for folder in store.folders()]
+    return {
+        "path": str(store.path),
+        "rows": sum(e["rows"] for e in encoders),
+        "bytes": sum(e["bytes"] for e in encoders),
+        "encoders": encoders,
+        "damaged": [f"{what}" for _, what in store.damaged],
+    }
+
+
+def _describe(folder: EncoderFolder) -> dict[str, Any]:
+    blocks = folder.blocks()
+    now = time.time()
+    states = {path: path.stat() for path in {block.path for block in blocks}}
+    ages = [now - state.st_mtime for state in states.values()]
+    recent = [b.rows for b in blocks if now - states[b.path].st_mtime < _RECENT_SECONDS]
+    return {
+        "folder": folder.path.name,
+        "kind": folder.kind,
+        "encoder": folder.name,
+        "fingerprint": folder.fingerprint,
+        "rows": len(folder),
+        "unique": len(_first_places(folder.keys())),
+        "shards": len(blocks),
+        "bytes": sum(a.nbytes for block in blocks for a in block.arrays.values()),
+        "poolings": blocks[0].widths if blocks else {},
+        "values": _rows_by(blocks, lambda block: _values(block)),
+        "attrs": {
+            name: _rows_by(blocks, lambda block, name=name: block.attrs.get(name))  # type: ignore[misc]
+            for name in sorted({name for b in blocks for name in b.attrs} - _OWN_ATTRS)
+        },
+        "newest_seconds_ago": round(min(ages), 1) if ages else None,
+        "oldest_seconds_ago": round(max(ages), 1) if ages else None,
+        "rows_in_last_10_minutes": sum(recent),
+        "writing": _writers(folder.path),
+        "damaged": [what for _, what in folder.damaged],
+    }
+
+
+def _rows_by(blocks: Sequence[Block], value: Callable[[Block], object]) -> dict[str, int]:
+    """Count rows by what `value` says of their block."""
+    rows: Counter[str] = Counter()
+    for block in blocks:
+        rows[str(value(block))] += block.rows
+    return dict(rows)
+
+
+def _values(block: Block) -> str:
+    return np.dtype(block.arrays[next(iter(block.widths))].dtype).name
+
+
+def _writers(folder: Path) -> list[str]:
+    """Name the processes that are writing a shard at this moment, as host:pid."""
+    if not folder.is_dir():
+        return []
+    owners = (partial_owner(path) for path in folder.glob("*.partial"))
+    return sorted({f"{host}:{pid}" for host, pid in filter(None, owners)})
+
+
+def verify(store: Store) -> list[Finding]:
+    """Check every byte of a store, names and attributes included.
+
+    Returns
+    -------
+    list of Finding
+        Empty when all is as it was written.
+    """
+    findings: list[Finding] = []
+    folders = store.folders()
+    for folder in folders:
+        folder.check()
+        findings += [Finding(path, what) for path, what in folder.damaged]
+    findings += [Finding(path, what) for path, what in store.damaged]
+    if store.path.is_file():
+        try:
+            read_contents(store.path, most_bytes=MAX_PACKED_CONTENTS_BYTES).check_rest()
+        except DamagedShard as error:
+            findings.append(Finding(store.path, str(error)))
+    return findings
+
+
+# --- merging -------------------------------------------------------------------------------------
+
+
+def merge(
+    sources: Sequence[Path | str], out: Path | str, *, files: Files | None = None
+) -> dict[str, Any]:
+    """Bring all vectors of some stores into one, which is made if it is new.
+
+    Safe to repeat: what is there already is not copied again. Nothing is removed from `sources`.
+
+    Returns
+    -------
+    dict
+        ``copied`` and ``present`` (shards), ``rows``, ``duplicates`` (rows whose key an earlier
+        shard of `out` holds), ``conflicts`` (duplicates whose vectors differ by more than
+        rounding; the first shard's count), ``damaged`` (shards that were left out).
+    """
+    files = files or Files()
+    stores = [open_store(source) for source in sources]
+    if any(store.path.resolve() == Path(out).resolve() for store in stores):
+        msg = f"{out}: both a source and the result; another path was expected. Give a new one."
+        raise StoreMismatch(msg)
+    target = open_store(out, create=True, files=files)
+    counts: Counter[str] = Counter(copied=0, present=0)
+    damaged: list[str] = []
+    for store in stores:
+        for folder in store.folders():
+            path = target.create_folder(folder.kind, folder.info).path
+            folder.check()
+            for block in folder.blocks():
+                counts[_bring(block, path, files)] += 1
+            damaged += [what for _, what in folder.damaged]
+        damaged += [what for _, what in store.damaged]
+    pairs = [_compare_duplicates(folder) for folder in target.folders()]
+    return {
+        "out": str(out),
+        **counts,
+        "rows": sum(len(folder) for folder in target.folders()),
+        "duplicates": sum(duplicates for duplicates, _ in pairs),
+        "conflicts": sum(conflicts for _, conflicts in pairs),
+        "damaged": damaged,
+    }
+
+
+def _bring(block: Block, folder: Path, files: Files) -> str:
+    """Copy a block into a folder as a shard; say whether that was needed."""
+    if block.group == "/":
+        path = folder / block.path.name
+    else:  # from a packed store: a name that merging it again gives again
+        path = folder / f"{block.arrays['key'].digest[:16]}.h5"
+    if path.exists() and _is_same(path, block):
+        return "present"
+    if block.group == "/":
+        commit(path, copy_pieces(block.path), files)
+    else:
+        shapes = {name: (array.dtype, array.shape) for name, array in block.arrays.items()}
+        commit(path, pieces([NewBlock("/", block.attrs, shapes, block.load)]), files)
+    return "copied"
+
+
+def _is_same(path: Path, block: Block) -> bool:
+    """Say whether a shard holds the block's bytes; a damaged one is to be replaced.
+
+    Raises
+    ------
+    StoreMismatch
+        When it is sound and holds something else.
+    """
+    try:
+        (there,) = read_contents(path).blocks
+        there.check()
+    except (DamagedShard, ValueError):
+        return False
+    if _digests(there) != _digests(block):
+        msg = f"{path}: differs from {block.path} of the same name. Rename one of the two."
+        raise StoreMismatch(msg)
+    return True
+
+
+def _digests(block: Block) -> Mapping[str, str]:
+    return {name: array.digest for name, array in block.arrays.items()}
+
+
+def _compare_duplicates(folder: EncoderFolder) -> tuple[int, int]:
+    """Count the rows whose key came earlier, and those of them whose vectors differ."""
+    first, later = _duplicates(folder.keys())
+    blocks = folder.blocks()
+    conflicts = 0
+    for at in range(0, len(later), PACKED_ROWS):
+        pair = first[at : at + PACKED_ROWS], later[at : at + PACKED_ROWS]
+        differ = np.zeros(len(pair[0]), bool)
+        for name in folder.poolings:
+            one, other = (_fetch(blocks, places, name).astype(np.float32) for places in pair)
+            norms = np.linalg.norm(one, axis=1)
+            differ |= np.linalg.norm(one - other, axis=1) > CONFLICT_DISTANCE * norms
+        conflicts += int(differ.sum())
+    return len(later), conflicts
+
+
+# --- packing -------------------------------------------------------------------------------------
+
+
+def pack(store: Store, out: Path | str, *, files: Files | None = None) -> dict[str, Any]:
+    """Write a store into one file, sorted by key, each sequence once.
+
+    Returns
+    -------
+    dict
+        ``out``, ``rows``, ``bytes``, ``damaged`` (shards that were left out).
+
+    Raises
+    ------
+    StoreMismatch
+        When `out` exists.
+    """
+    out = Path(out)
+    if out.exists():
+        msg = f"{out}: exists; a new file's path was expected. Give another, or remove it."
+        raise StoreMismatch(msg)
+    folders = store.folders()
+    blocks = [block for folder in folders for block in _sorted_blocks(folder)]
+    encoders = {folder.path.name: folder.info for folder in folders}
+    try:
+        commit(out, pieces(blocks, {"encoders": encoders}), files or Files())
+    except OSError as error:
+        msg = f"{out}: cannot be written ({error}); a writable path was expected. Give another."
+        raise AbagError(msg) from error
+    return {
+        "out": str(out),
+        "rows": sum(block.shapes["key"][1][0] for block in blocks),
+        "bytes": out.stat().st_size,
+        "damaged": [what for folder in folders for _, what in folder.damaged],
+    }
+
+
+def _sorted_blocks(folder: EncoderFolder) -> Iterator[NewBlock]:
+    """Yield the folder's rows in the order of their keys, as blocks that load when written."""
+    folder.check()
+    blocks = folder.blocks()
+    places = _first_places(folder.keys())
+    if not blocks:
+        return
+    attrs = _common_attrs(blocks)
+    dtypes = {n: max(b.arrays[n].dtype for b in blocks) for n in blocks[0].arrays}  # <f4 over <f2
+    for number, at in enumerate(range(0, len(places), PACKED_ROWS)):
+        part = places[at : at + PACKED_ROWS]
+
+        def load(name: str, part: NDArray[np.int64] = part) -> NDArray[Any]:
+            return _fetch(blocks, part, name)
+
+        shapes = {n: (dtypes[n], (len(part), *row)) for n, row in blocks[0].layout.items()}
+        group = f"/{folder.path.name}/{number:06d}"
+        yield NewBlock(group, {**attrs, "rows": len(part)}, shapes, load)
+
+
+def _common_attrs(blocks: Sequence[Block]) -> dict[str, str | int | float]:
+    """Return attributes that are true of all blocks together: what differs is joined by +."""
+    names = dict.fromkeys(name for block in blocks for name in block.attrs)
+    joined: dict[str, str | int | float] = {}
+    for name in names:
+        values = list(dict.fromkeys(block.attrs.get(name, "unknown") for block in blocks))
+        joined[name] = values[0] if len(values) == 1 else "+".join(sorted(map(str, values)))
+    return joined
+
+
+# --- places: shape=(n, 2), which block and which of its rows -------------------------------------
+
+
+def _sorted_places(
+    keys: Sequence[NDArray[np.uint8]],
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Sort all rows by key, then block; say which have the key of the row before them."""
+    places = np.concatenate(
+        [np.empty((0, 2), np.int64)]
+        + [np.stack([np.full(len(k), b), np.arange(len(k))], axis=1) for b, k in enumerate(keys)]
+    )
+    words = np.concatenate([np.empty((0, 16), np.uint8), *keys]).view(">u8").astype(np.uint64)
+    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the first block stays first
+    words = words[order]
+    repeats = np.zeros(len(words), bool)
+    repeats[1:] = (words[1:] == words[:-1]).all(axis=1)
+    return places[order], repeats
+
+
+def _first_places(keys: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:
+    """Return the place that counts of each distinct key, in the order of the keys."""
+    places, repeats = _sorted_places(keys)
+    return places[~repeats]
+
+
+def _duplicates(keys: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of repeated keys: where each came first, and where again."""
+    places, repeats = _sorted_places(keys)
+    first = np.maximum.accumulate(np.where(repeats, 0, np.arange(len(places))))
+    return places[first[repeats]], places[repeats]
+
+
+def _fetch(blocks: Sequence[Block], places: NDArray[np.int64], name: str) -> NDArray[Any]:
+    """Read rows from wherever they lie."""
+    dtype = max(block.arrays[name].dtype for block in blocks)
+    out: NDArray[Any] = np.empty((len(places), *blocks[0].layout[name]), dtype)
+    for number in np.unique(places[:, 0]).tolist():
+        at = np.flatnonzero(places[:, 0] == number)
+        out[at] = blocks[number].load_rows(name, places[at, 1])
+    return out
