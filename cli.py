@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,7 +14,7 @@ import click
 
 from abag import AbagError, __version__
 
-_EXISTING_FILE = click.Path(path_type=Path)
+_PATH = click.Path(path_type=Path)
 
 
 class _Stopped(BaseException):
@@ -83,8 +83,8 @@ def _roles(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...])
     return dict(text.split("=", 1) for text in given)
 
 
-_TABLE = click.argument("table", type=_EXISTING_FILE)
-_STORE = click.option("--store", type=_EXISTING_FILE, required=True, help="Folder of vectors.")
+_TABLE = click.argument("table", type=_PATH)
+_STORE = click.option("--store", type=_PATH, required=True, help="Folder of vectors.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 _TABLE_OPTIONS = [
     click.option(
@@ -111,6 +111,41 @@ def _with(options: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     return apply
 
 
+_FIT_OPTIONS = [
+    click.option("--antibody-encoder", metavar="NAME",
+                 help="Whose vectors to take.  [default: the only one stored]"),
+    click.option("--antigen-encoder", metavar="NAME",
+                 help="Whose vectors to take.  [default: the only one stored]"),
+    click.option("--antibody-pooling", metavar="NAME", help="mean, heavy_mean, light_mean, cls."),
+    click.option("--antigen-pooling", metavar="NAME", help="mean or cls."),
+    click.option("--label", metavar="UNIT", help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
+    click.option("--replicates", metavar="RULE", help="median, mean, first, keep or error."),
+    click.option("--floor", metavar="RULE", help="keep, censor or drop the value many rows share."),
+    click.option("--split", metavar="HOW",
+                 help="random, antigen, antibody, both, mutations, column=NAME or file=PATH."),
+    click.option("--folds", type=int, help="Cross-validate over K folds."),
+    click.option("--repeats", type=int, help="Draw the folds R times."),
+    click.option("--preset", metavar="NAME", help="small, medium, large or seed."),
+    click.option("--head", metavar="NAME", help="mlp or lowrank."),
+    click.option("--epochs", type=int), click.option("--batch-size", type=int),
+    click.option("--accumulate", type=int, help="Batches an optimiser step."),
+    click.option("--lr", type=float, help="Highest learning rate."),
+    click.option("--scale-lr", is_flag=True, default=None,
+                 help="Scale the rate with the effective batch."),
+    click.option("--dropout", type=float), click.option("--weight-decay", type=float),
+    click.option("--loss", metavar="NAME", help="mse, huber or rank."),
+    click.option("--select", metavar="METRIC", help="Validation metric of the best checkpoint."),
+    click.option("--patience", type=int, help="Validations without progress before stopping."),
+    click.option("--seed", type=int), click.option("--split-seed", type=int),
+    click.option("--save-every", type=int, metavar="N", help="Steps between checkpoints."),
+    click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),
+    click.option("--precision", metavar="NAME", help="fp32 (TF32 on a GPU) or bf16."),
+    click.option("--no-compile", is_flag=True, help="Run the training step eagerly."),
+    click.option("--deterministic", is_flag=True, default=None,
+                 help="The same bits every time, also on a GPU."),
+]  # fmt: skip
+
+
 @main.command()
 @_TABLE
 @_STORE
@@ -127,9 +162,15 @@ def _with(options: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
               type=click.Choice(["auto", "bf16", "fp16", "fp32"]))  # fmt: skip
 @click.option("--strict-precision", is_flag=True,
               help="Refuse to add to a store begun in another precision.")  # fmt: skip
-@click.option("--backend", default="packed", show_default=True,
+@click.option("--antibody-backend", default="packed", show_default=True,
               type=click.Choice(["packed", "reference"]),
               help="Our packed encoders, or transformers' own modules.")  # fmt: skip
+@click.option("--antigen-backend", default="packed", show_default=True,
+              type=click.Choice(["packed", "reference", "faesm"]),
+              help="The same, or FAESM's modules for ESM-2.")  # fmt: skip
+@click.option("--attention", default="auto", show_default=True,
+              type=click.Choice(["auto", "triton", "flash-attn", "varlen", "sdpa"]),
+              help="Attention kernel of the packed encoders.")  # fmt: skip
 @click.option("--batch-tokens", type=click.IntRange(min=1), metavar="N",
               help="Most tokens in a batch.  [default: from the device]")  # fmt: skip
 @click.option("--commit-seconds", type=click.FloatRange(min=0), default=30.0, show_default=True,
@@ -157,8 +198,197 @@ def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # n
 
 
 def _embedded_line(plural: str, one: dict[str, Any]) -> str:
-    rate = f", {one['tokens'] / one['seconds']:,.0f} tokens/s" if one["encoded"] else ""
+    rate = f" in {one['seconds']:.1f} s" if one["encoded"] else ""
     return (
-        f"{plural}: {one['unique']:,} unique, {one['reused']:,} reused, {one['encoded']:,} encoded "
-        f"with {one['encoder']} in {one['seconds']:.1f} s{rate}"
+        f"{plural}: {one['unique']:,} unique, {one['reused']:,} reused, "
+        f"{one['encoded']:,} encoded with {one['encoder']}{rate}"
     )
+
+
+@main.command()
+@_TABLE
+@_STORE
+@click.option("--run", type=_PATH, required=True, help="Folder of the run.")
+@_with(_TABLE_OPTIONS)
+@_with(_FIT_OPTIONS)
+@_JSON
+def fit(table: Path, store: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Train a head on the stored vectors of TABLE, and report it beside baselines.
+
+    Run it again to go on where it was stopped.
+
+    \b
+    Example:
+      abag fit pairs.csv --store store --run runs/first
+    """
+    from abag.head.train import fit as fit_head
+
+    given = {name: value for name, value in options.items() if value is not None}
+    if given.pop("no_compile"):
+        given["compile"] = "off"
+    summary = fit_head(table, store, run, progress=True, **given)
+    click.echo(json.dumps(summary) if as_json else _score_table(summary))
+
+
+_SHOWN = ("spearman_within_antigen", "spearman", "pearson", "rmse", "mae", "r2")
+
+
+def _score_table(summary: dict[str, Any]) -> str:
+    """Lay the head's and the baselines' test metrics out side by side."""
+    rows = {"head": summary["metrics"]["test"]}
+    rows |= {name: scores["test"] for name, scores in summary["baselines"].items()}
+    lines = [
+        f"{'test rows: ' + str(rows['head']['n']):24}" + "".join(f"{m:>12.12}" for m in _SHOWN)
+    ]
+    for name, scores in rows.items():
+        cells = [scores.get(metric) for metric in _SHOWN]
+        lines.append(
+            f"{name:24}" + "".join(f"{'-' if c is None else format(c, '.3f'):>12}" for c in cells)
+        )
+    return "\n".join(lines)
+
+
+@main.command()
+@click.argument("folder", type=_PATH, default=Path("abag-demo"))
+def demo(folder: Path) -> None:
+    """Show both stages on a synthetic table with a known answer: no download, about a minute.
+
+    \b
+    Example:
+      abag demo
+    """
+    from abag.embed.run import embed_table
+    from abag.head.demo import demo_table, planted_ceiling
+    from abag.head.train import fit as fit_head
+
+    pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    table = demo_table()
+    table.to_csv(pairs, index=False)
+    click.echo(f"A synthetic table of {len(table):,} antibody-antigen pairs: {pairs}")
+    encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
+    click.secho("\nStage one: abag embed", bold=True)
+    embed_table(pairs, store, progress=True, **encoders)
+    click.secho("\nThe same command again: nothing is encoded twice", bold=True)
+    again = embed_table(pairs, store, **encoders)
+    for plural in ("antibodies", "antigens"):
+        click.echo(_embedded_line(plural, again[plural]))
+    click.secho("\nStage two: abag fit", bold=True)
+    summary = fit_head(pairs, store, run, progress=True, split="random")
+    click.echo(_score_table(summary))
+    click.echo(
+        f"\nThe planted rule itself, without its noise, scores a Spearman of "
+        f"{planted_ceiling(table):.3f}: nothing can do better on this table.\n"
+        "tiny-igt5 and tiny-esm2 are the real architectures with random weights: they see which "
+        "residues\nthere are, and carry no biology. With your own table: abag embed pairs.csv "
+        f"--store store\n\nTable {pairs}\nStore {store}\nRun   {run}"
+    )
+
+
+@main.group("store")
+def store_group() -> None:
+    """Look into, check and combine stores."""
+
+
+_STORE_ARGUMENT = click.argument("store", type=_PATH)
+
+
+@store_group.command("info")
+@_STORE_ARGUMENT
+@_JSON
+def store_info(store: Path, as_json: bool) -> None:
+    """Say what a store holds, and how a running embed is doing.
+
+    \b
+    Example:
+      abag store info store
+    """
+    from abag.embed import upkeep
+    from abag.embed.store import open_store
+
+    _report(upkeep.info(open_store(store)), as_json=as_json)
+
+
+@store_group.command("verify")
+@_STORE_ARGUMENT
+@_JSON
+def store_verify(store: Path, as_json: bool) -> None:
+    """Check every byte of a store against its digests; exit 1 if any is not as written.
+
+    \b
+    Example:
+      abag store verify store
+    """
+    from abag.embed import upkeep
+    from abag.embed.store import open_store
+
+    findings = upkeep.verify(open_store(store))
+    problems = [{"path": str(f.path), "what": f.what} for f in findings]
+    if as_json:
+        click.echo(json.dumps({"problems": problems}))
+    else:
+        for problem in problems:
+            click.echo(problem["what"])
+        click.echo(f"{store}: {len(problems)} problems found")
+    sys.exit(1 if problems else 0)
+
+
+@store_group.command("merge")
+@click.argument("sources", type=_PATH, nargs=-1, required=True)
+@click.option("--out", type=_PATH, required=True, help="Store to add to; made if it is not there.")
+@_JSON
+def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
+    """Add the shards of SOURCES to one store, and report duplicates and conflicts.
+
+    \b
+    Example:
+      abag store merge laptop-store cluster-store --out store
+    """
+    from abag.embed import upkeep
+
+    _report(upkeep.merge(sources, out), as_json=as_json)
+
+
+@store_group.command("pack")
+@_STORE_ARGUMENT
+@click.option("--out", type=_PATH, required=True, help="The one .h5 file to write.")
+@_JSON
+def store_pack(store: Path, out: Path, as_json: bool) -> None:
+    """Write a store into one file, which every reading command accepts in its place.
+
+    \b
+    Example:
+      abag store pack store --out store.h5
+    """
+    from abag.embed import upkeep
+    from abag.embed.store import open_store
+
+    _report(upkeep.pack(open_store(store), out), as_json=as_json)
+
+
+def _report(record: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a record as JSON, or as indented lines."""
+    if as_json:
+        click.echo(json.dumps(record))
+        return
+    for line in _lines(record, ""):
+        click.echo(line)
+
+
+def _lines(value: Any, indent: str) -> Iterator[str]:  # noqa: ANN401
+    for name, inner in value.items():
+        if isinstance(inner, dict) and inner:
+            yield f"{indent}{name}:"
+            yield from _lines(inner, indent + "  ")
+        elif isinstance(inner, list) and inner and isinstance(inner[0], dict):
+            for one in inner:
+                yield f"{indent}{name.rstrip('s')}:"
+                yield from _lines(one, indent + "  ")
+        elif isinstance(inner, list):
+            yield f"{indent}{name}: {', '.join(map(str, inner)) or 'none'}"
+        else:
+            yield (
+                f"{indent}{name}: {inner:,}"
+                if isinstance(inner, int)
+                else f"{indent}{name}: {inner}"
+            )

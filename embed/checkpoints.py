@@ -219,7 +219,10 @@ def _antiberty() -> Checkpoint:
 
     spec = find_spec("antiberty")
     if spec is None or not spec.submodule_search_locations:
-        msg = "encoder antiberty: the package antiberty is not installed; pip install 'abag[antiberty]'"
+        msg = (
+            "encoder antiberty: the package antiberty is not installed; "
+            "pip install 'abag[antiberty]'"
+        )
         raise EncoderNotFound(msg)
     root = Path(spec.submodule_search_locations[0]) / "trained_models"
     folder = root / "AntiBERTy_md_smooth"

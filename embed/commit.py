@@ -87,7 +87,7 @@ def commit(path: Path, parts: Iterable[Piece], files: Files, *, shard: bool = Tr
             check_file(partial)
         files.replace(partial, path)
     except BaseException:
-        _remove_quietly(partial, files)
+        remove_quietly(partial, files)
         raise
     files.sync_folder(path.parent)
 
@@ -137,11 +137,12 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _remove_quietly(path: Path, files: Files) -> None:
+def remove_quietly(path: Path, files: Files) -> None:
+    """Remove a file that does no harm if it stays."""
     try:
         files.remove(path)
     except OSError as error:
-        _log.info("%s: a partial file stays: %s", path, error)
+        _log.info("%s: stays: %s", path, error)
 
 
 def is_local(path: Path) -> bool:

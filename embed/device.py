@@ -80,7 +80,8 @@ def _device(name: str) -> torch.device:
         msg = f"--device {name}: not a device; give auto, cpu, cuda or cuda:N"
         raise DeviceUnavailable(msg) from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        msg = f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; give auto or cpu"
+        count = torch.cuda.device_count()
+        msg = f"--device {name}: this machine has {count} CUDA devices; give auto or cpu"
         raise DeviceUnavailable(msg)
     if device.type not in ("cpu", "cuda"):
         msg = f"--device {name}: only cpu and cuda are supported"

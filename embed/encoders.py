@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
+from abag import AbagError
 from abag.embed.checkpoints import Checkpoint, find_checkpoint, weights_digest
 from abag.embed.sequences import Kind
 from abag.embed.tokens import BERT, COMPOSITION, ESM, T5, TOKENS_VERSION, Layout, LongPolicy
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 POOLING_VERSION = 1  # changes when the pooled sums change meaning
 ALPHABETS = {"t5": T5, "esm": ESM, "bert": BERT, "composition": COMPOSITION}
 
-Backend = Literal["packed", "reference"]
+Backend = Literal["packed", "reference", "faesm"]
+
+
+class WrongBackend(AbagError):
+    """A backend that cannot run the encoder it was asked to run."""
 
 
 class Encoder(Protocol):
@@ -94,6 +99,33 @@ def identify(name: str, kind: Kind, long: LongPolicy = "window") -> Identity:
     return Identity(checkpoint, layout, fingerprint, meaning)
 
 
+def check_backend(identity: Identity, backend: Backend) -> None:
+    """Refuse a backend that cannot run an encoder, before anything is loaded or encoded.
+
+    Raises
+    ------
+    WrongBackend
+        An unknown name, or FAESM for an encoder that is no ESM-2.
+    FaesmUnavailable
+        FAESM asked for and not importable.
+    """
+    if backend not in get_args(Backend):
+        msg = f"backend {backend!r}: not known; give one of {', '.join(get_args(Backend))}"
+        raise WrongBackend(msg)
+    if backend != "faesm":
+        return
+    checkpoint = identity.checkpoint
+    if checkpoint.family != "esm":
+        msg = (
+            f"backend faesm with encoder {checkpoint.name}: it is of family {checkpoint.family}, "
+            "and FAESM runs ESM-2 only; give packed or reference"
+        )
+        raise WrongBackend(msg)
+    from abag.embed.faesm_backend import import_faesm
+
+    import_faesm()
+
+
 def load_encoder(
     identity: Identity, plan: Plan, *, backend: Backend = "packed", attention: str = "auto"
 ) -> Encoder:
@@ -101,6 +133,8 @@ def load_encoder(
 
     Raises
     ------
+    WrongBackend, FaesmUnavailable
+        See `check_backend`.
     BadCheckpoint
         Weights that are missing, unexpected or of another shape than config.json says.
     TokenizerMismatch
@@ -108,6 +142,7 @@ def load_encoder(
     AttentionUnavailable
         The attention asked for cannot run here.
     """
+    check_backend(identity, backend)
     checkpoint = identity.checkpoint
     if checkpoint.family == "composition":
         from abag.embed.composition import Composition
@@ -118,6 +153,10 @@ def load_encoder(
     check_tokenizer(checkpoint, identity.layout)
     if backend == "reference" or checkpoint.family == "bert":
         return ReferenceEncoder(checkpoint, plan)
+    if backend == "faesm":
+        from abag.embed.faesm_backend import FaesmEncoder
+
+        return FaesmEncoder(checkpoint, plan)
     if checkpoint.family == "t5":
         from abag.embed.t5 import PackedT5
 

@@ -75,7 +75,10 @@ def _tokenizer(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' i
         return AutoTokenizer.from_pretrained(checkpoint.folder, do_lower_case=False)
     except (OSError, ValueError, TypeError, KeyError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        msg = f"{checkpoint.folder}: no readable tokenizer ({first_line}); copy its files beside config.json"
+        msg = (
+            f"{checkpoint.folder}: no readable tokenizer ({first_line}); "
+            "copy its files beside config.json"
+        )
         raise BadCheckpoint(msg) from error
 
 

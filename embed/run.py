@@ -24,9 +24,16 @@ from tqdm import tqdm
 from abag import AbagError
 from abag.embed.batches import BatchTooLarge, PackedBatch, fill, longest_first
 from abag.embed.device import Plan, Precision, choose
-from abag.embed.encoders import Backend, Encoder, Identity, identify, load_encoder
+from abag.embed.encoders import (
+    Backend,
+    Encoder,
+    Identity,
+    check_backend,
+    identify,
+    load_encoder,
+)
 from abag.embed.pooling import pool
-from abag.embed.sequences import Chains, PairTable, TableOptions, UniqueSequences, read_pairs
+from abag.embed.sequences import Chains, Kind, PairTable, TableOptions, UniqueSequences, read_pairs
 from abag.embed.store import EncoderFolder, open_store
 from abag.embed.tokens import Layout, LongPolicy, Piece, SequenceTooLong
 
@@ -64,8 +71,10 @@ class EmbedOptions:
     precision: Precision = "auto"
     strict_precision: bool = False
     """Refuse to add to a store begun in another precision."""
-    backend: Backend = "packed"
+    antibody_backend: Backend = "packed"
     """Our packed encoders, or transformers' own modules."""
+    antigen_backend: Backend = "packed"
+    """The same, or FAESM's modules, which know ESM-2 only."""
     attention: str = "auto"
     """Attention kernel: triton, flash-attn, varlen, sdpa; auto: the fastest that runs here."""
     batch_tokens: int | None = None
@@ -83,6 +92,10 @@ class EmbedOptions:
         if self.commit_seconds < 0:
             msg = f"--commit-seconds {self.commit_seconds}: a time cannot be negative"
             raise AbagError(msg)
+
+    def backend(self, kind: Kind) -> Backend:
+        """Whose modules encode sequences of a kind."""
+        return self.antibody_backend if kind == "antibody" else self.antigen_backend
 
 
 class KindSummary(TypedDict):
@@ -208,6 +221,7 @@ def _refuse_what_cannot_be_encoded(
     sequences: UniqueSequences, identity: Identity, options: EmbedOptions
 ) -> None:
     layout = identity.layout
+    check_backend(identity, options.backend(layout.kind))
     long = [chains for chains in sequences.chains if layout.is_long(chains)]
     if long and options.long_antigens == "error":
         longest = max(len(chain) for chains in long for chain in chains)
@@ -248,9 +262,8 @@ def _announce(pairs: PairTable, jobs: Sequence[_Job], plan: Plan) -> None:
         print(text, file=sys.stderr)
 
     say(f"{pairs.source}: {len(pairs.frame):,} rows; running on {plan.why}, {plan.precision}")
-    for name, count in pairs.counts.items():
-        if count and name != "rows":
-            say(f"  {name.replace('_', ' ')}: {count:,}")
+    for note in pairs.notes:
+        say(f"  {note}")
     for job in jobs:
         unique, missing = len(job.sequences.chains), len(job.todo)
         plural = "antibodies" if job.sequences.kind == "antibody" else "antigens"
@@ -284,13 +297,12 @@ def _encode_missing(job: _Job, options: EmbedOptions) -> KindSummary:
 def _encode(job: _Job, options: EmbedOptions) -> int:
     """Encode a job's missing sequences; returns the number of tokens."""
     layout = job.identity.layout
-    encoder = load_encoder(
-        job.identity, job.plan, backend=options.backend, attention=options.attention
-    )
+    backend = options.backend(layout.kind)
+    encoder = load_encoder(job.identity, job.plan, backend=backend, attention=options.attention)
     attrs = {
         "precision": job.plan.precision,
         "device": str(job.plan.device),
-        "backend": options.backend,
+        "backend": backend,
     }
     chains = (job.sequences.chains[i] for i in job.todo)
     batches = _prefetch(fill(_pieces(layout, chains), _budget(job, options)))

@@ -20,6 +20,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,7 +33,6 @@ from abag import AbagError
 FORMAT = "abag-shard"
 VERSION = 1
 DIGEST_BYTES = 16
-DTYPES = ("|u1", "<i4", "<f2", "<f4")
 MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; what one read may take of memory
 MAX_ARRAYS = 64
 MAX_CONTENTS_BYTES = 1 << 20
@@ -200,7 +200,7 @@ def read_contents(path: Path, *, most_bytes: int = MAX_CONTENTS_BYTES) -> Conten
         size = os.fstat(file.fileno()).st_size
         if not size:
             raise _damaged(path, "the file is empty")
-        match = _HEADER.match(file.read(_HEADER_BYTES))
+        match = _HEADER.match(_read(file, 0, min(size, _HEADER_BYTES)))
         if match is None:
             raise _damaged(path, "it does not begin as an abag shard")
         version, length = int(match[1]), int(match[2])
@@ -208,8 +208,7 @@ def read_contents(path: Path, *, most_bytes: int = MAX_CONTENTS_BYTES) -> Conten
             raise _damaged(path, f"format version {version}, this abag reads {VERSION}")
         if match.end() + length > min(size, most_bytes):
             raise _damaged(path, f"a table of contents of {length} bytes in a file of {size}")
-        file.seek(match.end())
-        text = file.read(length)
+        text = _read(file, match.end(), length)
     if _digest(text) != match[3].decode():
         raise _damaged(path, "its table of contents does not match its digest")
     contents = _parse(path, match.end() + length, text)
@@ -236,12 +235,11 @@ def _parse(path: Path, start: int, text: bytes) -> Contents:
     try:
         toc = json.loads(text)
         blocks = tuple(
-            Block(path, block["group"], block["attrs"], _arrays(block["arrays"]))
+            Block(path, block["group"], dict(block["attrs"]), _arrays(block["arrays"]))
             for block in toc["blocks"]
         )
-        contents = Contents(
-            path, start, int(toc["file_bytes"]), toc["rest_digest"], toc["about"], blocks
-        )
+        size, rest, about = index(toc["file_bytes"]), toc["rest_digest"], dict(toc["about"])
+        contents = Contents(path, start, size, rest, about, blocks)
         for block in blocks:
             _check_block(block, start, contents.file_bytes)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -252,7 +250,7 @@ def _parse(path: Path, start: int, text: bytes) -> Contents:
 def _arrays(table: Mapping[str, Mapping[str, Any]]) -> dict[str, Array]:
     return {
         name: Array(
-            a["dtype"], tuple(map(int, a["shape"])), int(a["offset"]), a["crc32"], a["digest"]
+            a["dtype"], tuple(map(index, a["shape"])), index(a["offset"]), a["crc32"], a["digest"]
         )
         for name, a in table.items()
     }
@@ -261,6 +259,9 @@ def _arrays(table: Mapping[str, Mapping[str, Any]]) -> dict[str, Array]:
 def _check_block(block: Block, start: int, file_bytes: int) -> None:
     """Raise ValueError unless the arrays are of the format's shapes and inside the file."""
     rows = block.arrays["key"].shape[0]
+    if not all(isinstance(value, str | int | float) for value in block.attrs.values()):
+        msg = f"attributes {block.attrs}"
+        raise ValueError(msg)
     if not 1 <= len(block.arrays) <= MAX_ARRAYS or "length" not in block.arrays or not block.widths:
         msg = f"arrays {list(block.arrays)[:MAX_ARRAYS]}"
         raise ValueError(msg)
@@ -276,15 +277,14 @@ def _check_block(block: Block, start: int, file_bytes: int) -> None:
 
 def _is_known(name: str, array: Array) -> bool:
     """Say whether type and shape are among those that the format allows."""
-    if array.dtype not in DTYPES or any(size < 1 for size in array.shape):
-        return False
-    kind = (array.dtype, len(array.shape))
-    if name in ("key", "length"):
-        return kind == {"key": ("|u1", 2), "length": ("<i4", 1)}[name] and array.shape[1:] in (
-            (16,),
-            (),
-        )
-    return kind in (("<f2", 2), ("<f4", 2), ("|u1", 1))
+    row = array.shape[1:]
+    if name == "key":
+        return (array.dtype, row) == ("|u1", (16,))
+    if name == "length":
+        return (array.dtype, row) == ("<i4", ())
+    if array.dtype == "|u1":  # a flag
+        return row == ()
+    return array.dtype in ("<f2", "<f4") and len(row) == 1 and row[0] > 0
 
 
 def open_plain(path: Path) -> BinaryIO:
@@ -305,6 +305,18 @@ def open_plain(path: Path) -> BinaryIO:
         os.close(fd)
         raise _damaged(path, "not a plain file")
     return open(fd, "rb", buffering=0)  # noqa: PTH123 -- a descriptor, not a path
+
+
+def read_plain(path: Path, most_bytes: int) -> bytes:
+    """Read the front of a plain file."""
+    with open_plain(path) as file:
+        return _read(file, 0, min(os.fstat(file.fileno()).st_size, most_bytes))
+
+
+def _read(file: BinaryIO, offset: int, size: int) -> bytes:
+    data = bytearray(size)
+    _fill(file, offset, memoryview(data))
+    return bytes(data)
 
 
 def _fill(file: BinaryIO, offset: int, view: memoryview) -> None:
@@ -381,6 +393,11 @@ def pieces(blocks: Sequence[NewBlock], about: Mapping[str, Any] | None = None) -
     Yields
     ------
     (offset, buffer)
+
+    Raises
+    ------
+    ValueError
+        When the format has no such arrays.
     """
     about = about or {}
     room = _HEADER_BYTES + len(_toc(_placed(blocks, None), 1 << 50, _BLANK[1], about))
@@ -390,13 +407,15 @@ def pieces(blocks: Sequence[NewBlock], about: Mapping[str, Any] | None = None) -
         placed = _placed(blocks, offsets)
         size = skeleton.stat().st_size
         start = len(_front(_toc(placed, size, _BLANK[1], about)))
+        for block in placed:  # what no reader would take is refused before it is written
+            _check_block(block, start, size)
         gaps = _read_gaps(skeleton, list(_gaps(start, size, placed)))
     yield from gaps
     hashed = []
-    for block, place in zip(blocks, placed, strict=True):
+    for new, place in zip(blocks, placed, strict=True):
         arrays = {}
         for name, array in place.arrays.items():
-            view = _bytes(np.ascontiguousarray(block.load(name), dtype=array.dtype))
+            view = _bytes(np.ascontiguousarray(new.load(name), dtype=array.dtype))
             yield array.offset, view
             crc = f"{zlib.crc32(view):08x}"
             arrays[name] = Array(array.dtype, array.shape, array.offset, crc, _digest(view))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,8 +31,8 @@ from abag.embed.sequences import Chains, Kind, antibody, antigen, keys_array
 from abag.embed.shards import (
     MAX_PACKED_CONTENTS_BYTES,
     DamagedShard,
-    open_plain,
     read_contents,
+    read_plain,
 )
 from abag.embed.writer import NotFinite, ShardWriter, StoreUnreachable
 
@@ -106,15 +107,18 @@ class Store:
 
     def _refresh(self) -> None:
         """Take note of folders that others made."""
-        for path in _listed(self.path):
-            if path.name in self._folders or not _FOLDER.fullmatch(path.name):
-                continue
-            try:
-                self._folders[path.name] = EncoderFolder(path, _read_info(path), files=self._files)
-            except DamagedShard as error:
-                if (path, str(error)) not in self.damaged:
-                    self.damaged.append((path, str(error)))
-                    _log.warning("%s The folder is skipped.", error)
+        with _reachable(self.path):
+            for path in _listed(self.path):
+                if path.name not in self._folders and _FOLDER.fullmatch(path.name):
+                    self._take_in(path)
+
+    def _take_in(self, path: Path) -> None:
+        try:
+            self._folders[path.name] = EncoderFolder(path, _read_info(path), files=self._files)
+        except DamagedShard as error:
+            if (path, str(error)) not in self.damaged:
+                self.damaged.append((path, str(error)))
+                _log.warning("%s The folder is skipped.", error)
 
     def folder(self, kind: Kind, encoder: str | None = None) -> EncoderFolder:
         """Find one encoder's vectors.
@@ -132,7 +136,7 @@ class Store:
         folders = self.folders(kind)
         found = [f for f in folders if encoder is None or _answers_to(f, encoder)]
         if len(found) > 1:
-            found = [f for f in found if len(f)] or found
+            found = [f for f in found if f.rows] or found
         listed = ", ".join(f.path.name for f in folders) or "none"
         wanted = f"{kind} encoder {encoder!r}" if encoder else f"{kind} encoder"
         if not found:
@@ -165,10 +169,11 @@ class Store:
         fingerprint = str(info["fingerprint"])
         path = self.path / f"{kind}-{name}-{fingerprint[:8]}"
         known = _checked_info(path, {**info, "kind": kind})
-        try:
-            known = _read_info(path)
-        except DamagedShard:  # not made yet, or damaged: what it says is known
-            create_encoder_folder(path, known, self._files)
+        with _reachable(path):
+            try:
+                known = _read_info(path)
+            except DamagedShard:  # not made yet, or damaged: what it says is known
+                create_encoder_folder(path, known, self._files)
         if known["fingerprint"] != fingerprint:
             msg = f"{path}: holds fingerprint {known['fingerprint']}; {fingerprint} was expected."
             raise StoreMismatch(msg)
@@ -223,20 +228,32 @@ def open_store(path: Path | str, *, create: bool = False, files: Files | None = 
         When there is nothing, or something else.
     """
     path, files = Path(path), files or Files()
-    if path.is_file():
-        return _open_packed(path)
-    store = Store(path, files=files)
-    if _is_store(path):
-        return store
-    if path.exists() and (not path.is_dir() or not _is_empty(path)):
-        msg = f"{path}: no {STORE_FILE}, no encoder's folder; a store was expected. Give another."
-        raise NotAStore(msg)
-    if not create:
-        what = "empty" if path.exists() else "no such folder"
-        msg = f"{path}: {what}; a store was expected. Make one with abag embed."
-        raise NotAStore(msg)
-    create_store(path, files)
-    return store
+    with _reachable(path):
+        if path.is_file():
+            return _open_packed(path)
+        found = _listed(path)  # before the look for a store, which another process may just make
+        if not _is_store(path):
+            if found:
+                msg = (
+                    f"{path}: holds {found[0].name}, and no store. Give a store's or a new folder."
+                )
+                raise NotAStore(msg)
+            if not create:
+                what = "is empty" if path.exists() else "does not exist"
+                msg = f"{path}: {what}; a store was expected. Make one with abag embed."
+                raise NotAStore(msg)
+            create_store(path, files)
+    return Store(path, files=files)
+
+
+@contextmanager
+def _reachable(path: Path) -> Iterator[None]:
+    """Turn what a file system says into an error that a person can mend."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"{path}: out of reach ({error}); a readable store was expected. Try again."
+        raise StoreUnreachable(msg) from error
 
 
 def _is_store(path: Path) -> bool:
@@ -259,18 +276,13 @@ def _is_encoder_folder(path: Path) -> bool:
         return False
 
 
-def _is_empty(path: Path) -> bool:
-    """Say whether nothing is there but hidden files and what a killed creation left."""
-    mark = Path(STORE_FILE).stem
-    return all(entry.name.startswith((".", mark)) for entry in _listed(path))
-
-
 def _listed(path: Path) -> list[Path]:
-    try:
-        return sorted(path.iterdir())
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error}); a readable store was expected. Try again."
-        raise StoreUnreachable(msg) from error
+    """List a folder without hidden files and what a killed creation of a store left."""
+    mark = Path(STORE_FILE).stem
+    if path.exists() and not path.is_dir():
+        return [path]
+    names = path.iterdir() if path.exists() else ()
+    return sorted(entry for entry in names if not entry.name.startswith((".", mark)))
 
 
 def _open_packed(path: Path) -> Store:
@@ -284,6 +296,7 @@ def _open_packed(path: Path) -> Store:
                 packed=[b for b in contents.blocks if b.group.startswith(f"/{name}/")],
             )
             for name, info in infos.items()
+            if _FOLDER.fullmatch(name)
         ]
     except (DamagedShard, KeyError, TypeError, AttributeError) as error:
         msg = f"{path}: not a packed store ({error}). Give a store's folder or a packed store."
@@ -322,8 +335,7 @@ def _checked_info(path: Path, info: object) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> object:
-    with open_plain(path) as file:
-        text = file.read(_MAX_JSON_BYTES)
+    text = read_plain(path, _MAX_JSON_BYTES)
     try:
         return cast("object", json.loads(text))
     except (ValueError, RecursionError) as error:

@@ -226,7 +226,8 @@ def _read_text(file: IO[bytes], given: Mapping[str, str], limit: int | None) -> 
     separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
     read: dict[str, Any] = {"sep": separator, "low_memory": False}
     file.seek(0)
-    roles, _ = find_columns(pd.read_csv(file, nrows=0, **read).columns, given, "")
+    names = pd.read_csv(file, nrows=0, **read).columns
+    roles, _ = find_columns(names, given, Path(file.name).name)
     text = {roles[role]: str for role in SEQUENCE_ROLES if role in roles}
     file.seek(0)
     frame: pd.DataFrame = pd.read_csv(file, dtype=text, nrows=limit, **read)

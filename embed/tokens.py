@@ -178,7 +178,10 @@ class Layout:
         if self.long == "truncate":
             return [(0, size)]
         if self.long == "error":
-            msg = f"{self.kind} chain of {residues} residues: at most {size} fit; give --long-antigens window"
+            msg = (
+                f"{self.kind} chain of {residues} residues: at most {size} fit; "
+                "give --long-antigens window"
+            )
             raise SequenceTooLong(msg)
         stride = size // 2
         last = -(-(residues - size) // stride)  # ceiling: the first start that reaches the end

@@ -67,7 +67,7 @@ def _describe(folder: EncoderFolder) -> dict[str, Any]:
         "kind": folder.kind,
         "encoder": folder.name,
         "fingerprint": folder.fingerprint,
-        "rows": len(folder),
+        "rows": folder.rows,
         "unique": len(_first_places(folder.keys())),
         "shards": len(blocks),
         "bytes": sum(a.nbytes for block in blocks for a in block.arrays.values()),
@@ -164,7 +164,7 @@ def merge(
     return {
         "out": str(out),
         **counts,
-        "rows": sum(len(folder) for folder in target.folders()),
+        "rows": sum(folder.rows for folder in target.folders()),
         "duplicates": sum(duplicates for duplicates, _ in pairs),
         "conflicts": sum(conflicts for _, conflicts in pairs),
         "damaged": damaged,

@@ -8,6 +8,7 @@ is thrown away, and a writer that cannot go on stops the run with its own error.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import shutil
 import tempfile
@@ -30,6 +31,7 @@ from abag.embed.commit import (
     create_encoder_folder,
     create_store,
     is_local,
+    remove_quietly,
     sweep_partials,
 )
 from abag.embed.shards import Attrs, DamagedShard, NewBlock, Piece, pieces
@@ -37,7 +39,7 @@ from abag.embed.shards import Attrs, DamagedShard, NewBlock, Piece, pieces
 COMMIT_ROWS = 4096
 QUEUED_COMMITS = 4  # added but not yet taken by the thread, before add() waits
 HURRY_SECONDS = 4.0  # what a failing store gets after a signal or an error
-LONGEST_PAUSE_SECONDS = 30.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 30.0
 _EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
 _log = logging.getLogger("abag")
 
@@ -166,6 +168,8 @@ class ShardWriter:
             The writer's own, when it can no longer commit.
         """
         arrays = _as_arrays(keys, lengths, poolings, flags or {})
+        if not len(keys):
+            return
         with self._changed:
             most = QUEUED_COMMITS * self._commit_rows
             while self._error is None and self._added_rows >= most:
@@ -209,7 +213,8 @@ class ShardWriter:
             self._changed.notify_all()
         self._thread.join(None if patience is None else patience + 0.5)
         if self._thread.is_alive():  # the file system hangs in a call that nothing can interrupt
-            raise self._unreachable("does not answer")
+            what = "does not answer"
+            raise self._unreachable(what)
         self._raise_error()
 
     def _raise_error(self) -> None:
@@ -240,27 +245,23 @@ class ShardWriter:
         with self._changed:
             while not self._is_done():
                 now = time.monotonic()
-                if self._is_due(now):
+                if now >= self._commit_at():
                     return self._cut()
                 if self._finished and now >= self._retry_at:
                     return None
-                self._changed.wait(self._next_event(now))
+                times = [self._commit_at(), self._retry_at if self._finished else math.inf]
+                self._changed.wait(min(*times, now + LONGEST_PAUSE_SECONDS) - now)
             return None
 
-    def _is_due(self, now: float) -> bool:
-        """Say whether what was added has to be, and can be, made a shard."""
+    def _commit_at(self) -> float:
+        """Return when what was added has to become a shard; never while too much waits."""
         in_memory = sum(shard.path is None for shard in self._finished)
         on_disk = sum(shard.staged_bytes for shard in self._finished)
         if not self._added or in_memory > 1 or on_disk >= self._waiting_bytes:
-            return False
-        enough = self._added_rows >= self._commit_rows
-        return self._closing or enough or now - self._added[0][0] >= self._commit_seconds
-
-    def _next_event(self, now: float) -> float | None:
-        times = [self._retry_at] if self._finished else []
-        if self._added:
-            times.append(self._added[0][0] + self._commit_seconds)
-        return max(0.01, min(times) - now) if times else None
+            return math.inf
+        if self._closing or self._added_rows >= self._commit_rows:
+            return 0.0
+        return self._added[0][0] + self._commit_seconds
 
     def _cut(self) -> Arrays:
         """Take one shard's rows from what was added."""
@@ -290,9 +291,9 @@ class ShardWriter:
                 self._note_failure(error)
                 return
             self._finished.popleft()
-            if shard.path is not None:
-                shard.path.unlink()
             self._acknowledge(shard.rows)
+            if shard.path is not None:
+                remove_quietly(shard.path, Files())
 
     def _stage_finished(self) -> None:
         """Bring finished shards from memory to the local disk, as far as that has room."""
@@ -320,8 +321,8 @@ class ShardWriter:
         elapsed = now - self._failing_since
         if elapsed >= self._retry_seconds:
             raise self._gave_up(error) from error
-        pause = min(max(0.1, elapsed / 2), LONGEST_PAUSE_SECONDS, self._retry_seconds - elapsed)
-        self._retry_at = now + pause
+        pause = min(max(FIRST_PAUSE_SECONDS, elapsed / 2), LONGEST_PAUSE_SECONDS)
+        self._retry_at = now + min(pause, self._retry_seconds - elapsed)
 
     def _gave_up(self, error: OSError | DamagedShard) -> StoreUnreachable:
         """Bring everything to the local disk and return the error that says where it is."""
@@ -371,7 +372,8 @@ def _as_arrays(
     """Copy what was handed over into the format's types; refuse what a store cannot hold."""
     arrays: Arrays = {"key": np.array(keys, "|u1"), "length": np.array(lengths, "<i4")}
     arrays |= {
-        name: np.array(values, values.dtype.newbyteorder("<")) for name, values in poolings.items()
+        name: np.array(values, values.dtype.newbyteorder("<"), order="C")
+        for name, values in poolings.items()
     }
     arrays |= {name: np.array(values, "|u1") for name, values in flags.items()}
     if any(len(values) != len(keys) for values in arrays.values()):
@@ -388,8 +390,10 @@ def _refuse_not_finite(name: str, values: NDArray[Any]) -> None:
     bad = (values.view(bits) & exponent) == exponent
     if bad.any():
         rows = int(bad.any(axis=1).sum())
+        half = values.dtype == np.float16
+        remedy = "--store-dtype float32" if half else "--precision fp32"
         msg = (
             f"store: {rows} of {len(values)} {name!r} vectors hold infinities or NaN as "
-            f"{values.dtype.name}; finite values were expected. Give --store-dtype float32."
+            f"{values.dtype.name}; finite values were expected. Give {remedy}."
         )
         raise NotFinite(msg)

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,7 +35,7 @@ def test_every_token_belongs_to_its_sequence_and_only_a_cut_sequence_continues(l
     batches = list(fill(_pieces(lengths), budget))
     seen = np.concatenate([np.repeat(b.sequences, np.diff(b.bounds)) for b in batches])
     assert seen.tolist() == owner
-    for batch, following in zip(batches, batches[1:], strict=False):
+    for batch, following in pairwise(batches):
         assert batch.continues == (batch.sequences[-1] == following.sequences[0])
     assert not batches[-1].continues
 

@@ -1,0 +1,163 @@
+"""Heads: an antibody vector and an antigen vector in, one number a pair out; and their losses.
+
+B pairs of a batch, D width of an antibody vector, E of an antigen vector, I of both, R rank.
+Vectors arrive standardised; what comes out is pKd in training standard deviations.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import huber_loss, softplus
+
+if TYPE_CHECKING:
+    from abag.head.config import FitConfig, LossName, RankScope
+
+
+class Head(Protocol):
+    """What every head can do."""
+
+    def __call__(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
+        """Score each pair, shape (B,), float32."""
+        ...
+
+
+class Mlp(nn.Module):
+    """Both vectors joined: a linear term, plus blocks of linear, LayerNorm, GELU and dropout.
+
+    The linear term is what a ridge can do, so the blocks need only learn the rest.
+    """
+
+    def __init__(
+        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], dropout: float
+    ) -> None:
+        super().__init__()
+        joined = antibody_width + antigen_width
+        blocks: list[nn.Module] = []
+        for inner, outer in pairwise((joined, *widths)):
+            blocks += [nn.Linear(inner, outer), nn.LayerNorm(outer), nn.GELU(), nn.Dropout(dropout)]
+        self.layers = nn.Sequential(*blocks, nn.Linear(widths[-1], 1))
+        self.linear = nn.Linear(joined, 1, bias=False)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
+        """Score each pair, shape (B,)."""
+        x_BI = torch.cat([antibody_BD, antigen_BE], dim=1)
+        scores_B1: Tensor = self.layers(x_BI) + self.linear(x_BI)
+        return scores_B1.squeeze(1).float()
+
+
+class Notebook(nn.Module):
+    """The old notebooks' regressor, layer for layer; for comparison.
+
+    Its dropout lies before the LayerNorm, whose statistics then differ between training and use.
+    """
+
+    def __init__(
+        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], dropout: float
+    ) -> None:
+        super().__init__()
+        blocks: list[nn.Module] = []
+        for inner, outer in pairwise((antibody_width + antigen_width, *widths)):
+            blocks += [nn.Linear(inner, outer), nn.GELU(), nn.Dropout(dropout), nn.LayerNorm(outer)]
+        self.layers = nn.Sequential(*blocks[:-1], nn.Linear(widths[-1], 1))
+
+    def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
+        """Score each pair, shape (B,)."""
+        scores_B1: Tensor = self.layers(torch.cat([antibody_BD, antigen_BE], dim=1))
+        return scores_B1.squeeze(1).float()
+
+
+class LowRank(nn.Module):
+    """A linear term a side plus an antibody x antigen interaction of low rank."""
+
+    def __init__(self, antibody_width: int, antigen_width: int, rank: int, dropout: float) -> None:
+        super().__init__()
+        self.antibody = nn.Sequential(nn.Linear(antibody_width, rank), nn.LayerNorm(rank))
+        self.antigen = nn.Sequential(nn.Linear(antigen_width, rank), nn.LayerNorm(rank))
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(3 * rank, 1)
+
+    def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
+        """Score each pair, shape (B,)."""
+        antibody_BR, antigen_BR = self.antibody(antibody_BD), self.antigen(antigen_BE)
+        joint = torch.cat([antibody_BR, antigen_BR, antibody_BR * antigen_BR], dim=1)
+        scores_B1: Tensor = self.out(self.dropout(joint))
+        return scores_B1.squeeze(1).float()
+
+
+def build_head(config: FitConfig, antibody_width: int, antigen_width: int) -> nn.Module:
+    """Make the head that a configuration asks for, its weights drawn from torch's seed.
+
+    Parameters
+    ----------
+    config : FitConfig
+    antibody_width, antigen_width : int
+        D and E.
+    """
+    filled = config.filled()
+    if filled.head == "lowrank":
+        return LowRank(antibody_width, antigen_width, config.rank, filled.dropout)
+    kind = Notebook if filled.head == "notebook" else Mlp
+    return kind(antibody_width, antigen_width, filled.widths, filled.dropout)
+
+
+def pair_losses(
+    loss: LossName,
+    scope: RankScope,
+    predicted_B: Tensor,
+    target_B: Tensor,
+    censored_B: Tensor,
+    antigen_B: Tensor,
+    weight_B: Tensor,
+) -> Tensor:
+    """Give each pair its loss; the caller weighs and sums them.
+
+    Parameters
+    ----------
+    loss, scope : str
+        ``mse``, ``huber`` or ``rank``; what ``rank`` compares.
+    predicted_B, target_B : Tensor, shape=(B,), dtype=float32
+        In training standard deviations.
+    censored_B : Tensor, shape=(B,), dtype=int8
+        -1: the truth lies below the target, +1: above, 0: exact.
+    antigen_B : Tensor, shape=(B,), dtype=int64
+    weight_B : Tensor, shape=(B,), dtype=float32
+        0 marks padding, which must not serve as a partner of the ranking loss.
+
+    Returns
+    -------
+    Tensor, shape=(B,), dtype=float32
+    """
+    error_B = predicted_B - target_B
+    # A bound is only missed on its wrong side: below it (-1) no prediction is too low.
+    error_B = torch.where(censored_B < 0, error_B.clamp(min=0), error_B)
+    error_B = torch.where(censored_B > 0, error_B.clamp(max=0), error_B)
+    if loss == "huber":
+        return huber_loss(error_B, torch.zeros_like(error_B), reduction="none")
+    if loss == "mse":
+        return error_B.square()
+    ranking_B = ranking_losses(scope, predicted_B, target_B, censored_B, antigen_B, weight_B)
+    # Order alone leaves the scale open: the squared error pins it to pKd.
+    return ranking_B + error_B.square()
+
+
+def ranking_losses(
+    scope: RankScope,
+    predicted_B: Tensor,
+    target_B: Tensor,
+    censored_B: Tensor,
+    antigen_B: Tensor,
+    weight_B: Tensor,
+) -> Tensor:
+    """Average, for each pair, the logistic loss over the partners it certainly outranks."""
+    stronger = target_B[:, None] > target_B[None, :]
+    certain = (censored_B >= 0)[:, None] & (censored_B <= 0)[None, :]
+    decidable = stronger & certain & (weight_B > 0)[None, :]
+    if scope == "antigen":
+        decidable &= antigen_B[:, None] == antigen_B[None, :]
+    losses_BB = softplus(predicted_B[None, :] - predicted_B[:, None]) * decidable
+    return losses_BB.sum(1) / decidable.sum(1).clamp(min=1)

@@ -1,0 +1,305 @@
+"""Measured pairs: the label column as pKd, censoring, replicates, and vectors standardised.
+
+A pair is two indices and a number; the vectors stay one a sequence, never one a pair.
+Pairs come in the order of their keys, so the order of the rows in the file changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+
+from abag import AbagError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from abag.embed.sequences import PairTable, UniqueSequences
+
+Label = Literal["pkd", "kd_m", "kd_nm", "log10_kd_nm", "dg_kcal"]
+Replicates = Literal["median", "mean", "first", "keep", "error"]
+Floor = Literal["keep", "censor", "drop"]
+
+# R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd
+KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
+FLOOR_SHARE = 0.05
+FLOORED_SPREAD = 0.1
+"""Columns that vary less than this share of the median column are not blown up to variance 1."""
+Z_LIMIT = 10.0
+"""Largest standardised input: cold test rows were seen at 39 standard deviations."""
+
+_TO_PKD: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "pkd": lambda x: x,
+    "kd_m": lambda x: -np.log10(x),
+    "kd_nm": lambda x: 9.0 - np.log10(x),
+    "log10_kd_nm": lambda x: 9.0 - x,
+    "dg_kcal": lambda x: -x / KCAL_PER_PKD,
+}
+
+
+class BadLabel(AbagError):
+    """A label, or the whole label column, cannot be what it is said to be."""
+
+
+class ConflictingReplicates(AbagError):
+    """One pair has several labels and ``--replicates error`` was given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelOptions:
+    """How the label column is read."""
+
+    label: Label = "pkd"
+    """Unit of the column."""
+    replicates: Replicates = "median"
+    """What several labels of one pair become."""
+    floor: Floor = "keep"
+    """What the lowest value becomes when more than 5 % of the rows share it."""
+    bad_rows: Literal["error", "skip"] = "error"
+    """Refuse the table, or leave out and count the rows whose label is no number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledPairs:
+    """Pairs with a measured affinity, P of them."""
+
+    antibody: NDArray[np.int64]
+    """(P,) index into ``table.antibodies``."""
+    antigen: NDArray[np.int64]
+    """(P,) index into ``table.antigens``."""
+    pkd: NDArray[np.float64]
+    """(P,) -log10 of Kd in M."""
+    censored: NDArray[np.int8]
+    """(P,) 0 exact, -1 the true pKd is below the label, +1 above."""
+    row: NDArray[np.int64]
+    """(P,) row of ``table.frame`` that stands for the pair: the first of its replicates."""
+    table: PairTable
+    noise: float | None
+    """Pooled standard deviation of exact replicates in pKd; None without any."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Rows that were skipped, averaged, censored or dropped, by reason."""
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.pkd)
+
+    def antibody_keys(self) -> NDArray[np.uint8]:
+        """Return each pair's antibody key, shape (P, 16)."""
+        return self.table.antibodies.keys[self.antibody]
+
+    def antigen_keys(self) -> NDArray[np.uint8]:
+        """Return each pair's antigen key, shape (P, 16)."""
+        return self.table.antigens.keys[self.antigen]
+
+
+def label_pairs(table: PairTable, options: LabelOptions | None = None) -> LabelledPairs:
+    """Read the labels of a table and bring each pair to one row.
+
+    Parameters
+    ----------
+    table : PairTable
+        Checked table; its roles ``pkd`` and, if there is one, ``censored`` are read. The result's
+        ``table`` is this one with its unique sequences in the order of their keys.
+    options : LabelOptions, optional
+
+    Returns
+    -------
+    LabelledPairs
+        In the order of (antibody key, antigen key), whatever the order of the rows.
+
+    Raises
+    ------
+    BadLabel
+        If there is no label column, a value is no finite number, or the unit cannot be right.
+    ConflictingReplicates
+        Under ``replicates="error"``.
+    """
+    options = options or LabelOptions()
+    table = _ordered_by_key(table)
+    pkd, usable = _read_labels(table, options)
+    rows = pd.DataFrame(
+        {
+            "row": np.arange(len(pkd)),
+            "antibody": table.antibodies.of_row,
+            "antigen": table.antigens.of_row,
+            "pkd": pkd,
+            "censored": _read_censored(table),
+        }
+    )[usable]
+    rows, floored = _apply_floor(rows, options.floor)
+    noise = _replicate_noise(rows)
+    pairs = _merge_replicates(table, rows, options.replicates)
+    pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
+    return LabelledPairs(
+        antibody=pairs["antibody"].to_numpy(np.int64, copy=True),
+        antigen=pairs["antigen"].to_numpy(np.int64, copy=True),
+        pkd=pairs["pkd"].to_numpy(np.float64, copy=True),
+        censored=pairs["censored"].to_numpy(np.int8, copy=True),
+        row=pairs["row"].to_numpy(np.int64, copy=True),
+        table=table,
+        noise=noise,
+        counts={
+            "rows": len(pkd),
+            "skipped_labels": int((~usable).sum()),
+            "floor_rows": floored,
+            "replicate_rows": len(rows) - len(pairs),
+            "censored_pairs": int((pairs["censored"] != 0).sum()),
+        },
+    )
+
+
+def _read_labels(
+    table: PairTable, options: LabelOptions
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return every row's pKd and whether it can be used."""
+    column = table.column("pkd")
+    raw = pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)
+    usable = np.isfinite(raw)
+    if options.label in ("kd_m", "kd_nm"):
+        usable &= raw > 0
+    if options.bad_rows == "error" and not usable.all():
+        _refuse_first(table, column, usable, options.label)
+    if not usable.any():
+        msg = f"{table.source}: column {column} holds no usable label. Choose another with --column pkd=NAME."  # noqa: E501
+        raise BadLabel(msg)
+    _check_unit(table.source, column, raw[usable], options.label)
+    pkd = np.full(len(raw), np.nan)
+    pkd[usable] = _TO_PKD[options.label](raw[usable])
+    return pkd, usable
+
+
+def _refuse_first(table: PairTable, column: str, usable: NDArray[np.bool_], label: Label) -> None:
+    at = int(np.flatnonzero(~usable)[0])
+    wanted = "a positive number" if label in ("kd_m", "kd_nm") else "a finite number"
+    msg = (
+        f"{table.source}: row {table.row_numbers[at]}, column {column}: "
+        f"{table.frame[column].iloc[at]!r} is no label; expected {wanted} "
+        f"({int((~usable).sum())} such rows). Mend them, or leave them out with --bad-rows skip."
+    )
+    raise BadLabel(msg)
+
+
+def _check_unit(source: str, column: str, raw: NDArray[np.float64], label: Label) -> None:
+    if label == "pkd" and (raw > 0).all() and (raw < 1e-3).all():
+        msg = (
+            f"{source}: column {column} looks like Kd in M (all values below 1e-3), "
+            "but pKd was expected. Give --label kd_m."
+        )
+        raise BadLabel(msg)
+
+
+def _read_censored(table: PairTable) -> NDArray[np.int8]:
+    """Turn the Kd relation of each row into the side on which its pKd lies."""
+    column = table.columns.get("censored")
+    if column is None:
+        return np.zeros(len(table.frame), dtype=np.int8)
+    text = table.frame[column].fillna("").astype(str).str.strip()
+    first = text.str[:1]
+    known = first.isin(["", ">", "<", "=", "~", "≥", "≤"])
+    if not known.all():
+        at = int(np.flatnonzero(~known.to_numpy())[0])
+        msg = (
+            f"{table.source}: row {table.row_numbers[at]}, column {column}: {text.iloc[at]!r} is "
+            "no relation; expected > or < (of Kd), = or nothing. Mend it, or name another column "
+            "with --column censored=NAME."
+        )
+        raise BadLabel(msg)
+    # Kd above the limit means pKd below the label, and the reverse
+    sides = first.map({">": -1, "≥": -1, "<": 1, "≤": 1}).fillna(0)
+    return np.asarray(sides, dtype=np.int8)
+
+
+def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
+    """Find the floor: the lowest value, when more than 5 % of the rows share it."""
+    at_floor = (rows["pkd"] == rows["pkd"].min()) & (rows["censored"] == 0)
+    count = int(at_floor.sum())
+    if count <= FLOOR_SHARE * len(rows) or count == len(rows):
+        return rows, 0
+    if floor == "drop":
+        return rows[~at_floor], count
+    if floor == "censor":
+        return rows.assign(censored=rows["censored"].where(~at_floor, -1)), count
+    return rows, count
+
+
+def _replicate_noise(rows: pd.DataFrame) -> float | None:
+    """Pool the spread of exact replicates over pairs: the noise ceiling of any metric."""
+    exact = rows[rows["censored"] == 0].groupby(["antibody", "antigen"])["pkd"]
+    freedom = int((exact.size() - 1).sum())
+    if freedom == 0:
+        return None
+    squares = ((rows["pkd"] - exact.transform("mean")) ** 2).sum()
+    return float(np.sqrt(squares / freedom))
+
+
+def _merge_replicates(table: PairTable, rows: pd.DataFrame, how: Replicates) -> pd.DataFrame:
+    if how == "keep":
+        return rows
+    _refuse_conflicts(table, rows, how)
+    # Exact and censored are separate rows of one pair: a bound is no measurement to average with.
+    groups = rows.groupby(["antibody", "antigen", "censored"], sort=False, as_index=False)
+    value = how if how in ("median", "mean") else "first"
+    return groups.agg(row=("row", "first"), pkd=("pkd", value))
+
+
+def _refuse_conflicts(table: PairTable, rows: pd.DataFrame, how: Replicates) -> None:
+    if how != "error":
+        return
+    groups = rows.groupby(["antibody", "antigen"])
+    spread = groups["pkd"].transform("max") - groups["pkd"].transform("min")
+    if (spread > 0).any():
+        worst = rows[spread == spread.max()]
+        at = ", ".join(str(table.row_numbers[r]) for r in worst["row"][:5])
+        msg = (
+            f"{table.source}: rows {at} measure one pair and differ by up to {spread.max():.2f} "
+            "pKd. Mend them, or choose --replicates median."
+        )
+        raise ConflictingReplicates(msg)
+
+
+def _ordered_by_key(table: PairTable) -> PairTable:
+    """Number sequences by their keys: every draw over them then forgets the file's row order."""
+    return replace(table, antibodies=_sorted(table.antibodies), antigens=_sorted(table.antigens))
+
+
+def _sorted(unique: UniqueSequences) -> UniqueSequences:
+    order = np.argsort(np.ascontiguousarray(unique.keys).view("V16").ravel(), kind="stable")
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order))
+    return replace(
+        unique,
+        chains=[unique.chains[i] for i in order],
+        keys=unique.keys[order],
+        of_row=ranks[unique.of_row],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What standardises one kind of vector."""
+
+    mean: NDArray[np.float32]
+    """(D,)"""
+    scale: NDArray[np.float32]
+    """(D,) one over the standard deviation; 0 for a column that does not vary."""
+
+    @classmethod
+    def of(cls, x_ND: NDArray[np.float32]) -> Statistics:
+        """Measure vectors, one a unique training sequence, shape (N, D)."""
+        mean = x_ND.mean(axis=0, dtype=np.float64)
+        spread = x_ND.std(axis=0, dtype=np.float64)
+        # Below this a column's spread is float16 rounding (2.8e-4 of its size), not signal.
+        varies = spread > 5e-4 * np.abs(mean) + 1e-12
+        floor = FLOORED_SPREAD * np.median(spread[varies]) if varies.any() else 1.0
+        scale = np.where(varies, 1.0 / np.maximum(spread, floor), 0.0)
+        return cls(mean.astype(np.float32), scale.astype(np.float32))
+
+    def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Standardise and clip vectors, shape (N, D), float32."""
+        z_ND = (x_ND - self.mean) * self.scale
+        return np.clip(z_ND, -Z_LIMIT, Z_LIMIT, out=z_ND)

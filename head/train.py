@@ -1,0 +1,425 @@
+"""``fit``: table and store in, a run folder out.
+
+Every input is checked before the folder is touched. Each file of the folder is written whole or
+not at all, so the same command, run again after a kill at any instant, goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from abag import AbagError
+from abag.embed.sequences import TableOptions, read_pairs
+from abag.embed.store import open_store
+from abag.head import metrics
+from abag.head.baselines import baselines
+from abag.head.checkpoint import publish, write_text
+from abag.head.comparison import warnings
+from abag.head.config import BadOption, FitConfig, RunMismatch, check_same, flag
+from abag.head.loop import Task, Trained, train
+from abag.head.predictor import save_predictor
+from abag.head.splits import TEST, VALIDATION, Split, make_splits
+from abag.head.table import LabelledPairs, label_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from abag.embed.sequences import Kind, PairTable
+    from abag.embed.store import EncoderFolder, Store
+
+SCORED = {"validation": VALIDATION, "test": TEST}
+
+
+class VectorsMissing(AbagError):
+    """The store lacks some of the table's sequences."""
+
+
+class NoSuchDevice(AbagError):
+    """The device asked for is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """One side of the pairs: a vector for each unique sequence of the table."""
+
+    folder: EncoderFolder
+    pooling: str
+    x_ND: NDArray[np.float32]
+
+
+def fit(
+    table: Path | str | pd.DataFrame,
+    store: Path | str,
+    run: Path | str,
+    *,
+    say: Callable[[str], None] | None = None,
+    progress: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> dict[str, Any]:
+    """Train a head on the stored vectors of a table, or go on with a run that was stopped.
+
+    Parameters
+    ----------
+    table : path or DataFrame
+        Pairs with a measured affinity.
+    store : path
+        Holds a vector for every sequence of the table.
+    run : path
+        Folder of the run; made if it is not there.
+    say : callable, optional
+        Takes each message; by default they go to stderr.
+    progress : bool
+        Whether to draw a bar on stderr.
+    **options
+        Fields of `FitConfig`.
+
+    Returns
+    -------
+    dict
+        The keys of ``abag fit --json``.
+
+    Raises
+    ------
+    AbagError
+        In one line, before anything is written if an input is at fault.
+    """
+    config, run, say = make_config(options), Path(run), say or _to_stderr
+    device = pick_device(config.device)
+    _refuse_graph_on_cpu(device, config)
+    pairs = label_pairs(read_pairs(table, _table_options(config)), config.label_options())
+    _say_counts(pairs, say)
+    opened = open_store(store)
+    antibody = _vectors(opened, pairs.table, "antibody", config)
+    antigen = _vectors(opened, pairs.table, "antigen", config)
+    record = _describe(config, opened, pairs, antibody, antigen)
+    finished = _finished_summary(run, record)
+    if finished is not None:
+        say(f"{run}: nothing to do, this run has finished")
+        return finished
+    splits = _open_run(run, record, pairs, config)
+    begun = time.monotonic()
+    with torch_switches(device, config):
+        trained = [
+            train(
+                Task(
+                    pairs=pairs,
+                    antibody_ND=antibody.x_ND,
+                    antigen_ME=antigen.x_ND,
+                    split=split,
+                    config=config,
+                    device=device,
+                    checkpoints=_checkpoints(run, splits, i),
+                    log=_log(run, splits, i),
+                    label=run.name if len(splits) == 1 else f"{run.name} fold {i + 1}",
+                    say=say,
+                    bar=progress,
+                )
+            )
+            for i, split in enumerate(splits)
+        ]
+    summary = _summarise(run, pairs, splits, trained, antibody, antigen)
+    _write_outcome(run, pairs, splits, trained, config, antibody, antigen, summary)
+    for warning in summary["warnings"]:
+        say(f"warning: {warning}")
+    kept = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
+    say(
+        f"{run}: {summary['steps']} steps in {time.monotonic() - begun:.1f} s; "
+        f"checkpoints hold {kept / 2**20:.1f} MiB"
+    )
+    return summary
+
+
+def make_config(options: dict[str, Any]) -> FitConfig:
+    """Turn keyword options into a configuration.
+
+    Raises
+    ------
+    BadOption
+        If a name is unknown or a value out of range.
+    """
+    known = {f.name for f in fields(FitConfig)}
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        msg = f"{flag(unknown[0])}: no such option of fit; expected one of {', '.join(sorted(known))}."  # noqa: E501
+        raise BadOption(msg)
+    return FitConfig(**options)
+
+
+def pick_device(name: str) -> torch.device:
+    """Choose the device: ``auto`` is the first GPU, or the CPU.
+
+    Raises
+    ------
+    NoSuchDevice
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    there = device.type == "cpu" or (
+        device.type == "cuda" and (device.index or 0) < torch.cuda.device_count()
+    )
+    if not there:
+        msg = f"--device {name}: not here; this machine has cpu and {torch.cuda.device_count()} CUDA devices."  # noqa: E501
+        raise NoSuchDevice(msg)
+    return device
+
+
+def _refuse_graph_on_cpu(device: torch.device, config: FitConfig) -> None:
+    if config.compile == "graph" and device.type == "cpu":
+        msg = "--compile graph: CUDA graphs need a CUDA device; this run is on the CPU. Give --compile auto."  # noqa: E501
+        raise BadOption(msg)
+
+
+@contextmanager
+def torch_switches(device: torch.device, config: FitConfig) -> Iterator[None]:
+    """Set torch's process-wide switches for one training, and put them back."""
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.set_float32_matmul_precision("high" if device.type == "cuda" else "highest")  # TF32
+    if config.deterministic and not deterministic:  # the call imports the compiler: 2 s
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        if config.deterministic and not deterministic:
+            torch.use_deterministic_algorithms(False)
+
+
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _table_options(config: FitConfig) -> TableOptions:
+    return TableOptions(
+        columns=config.columns,
+        antigen=config.antigen,
+        limit=config.limit,
+        bad_rows=config.bad_rows,
+    )
+
+
+def _say_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
+    counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in pairs.counts.items() if n)
+    noise = "" if pairs.noise is None else f"; replicates differ by sd {pairs.noise:.2f} pKd"
+    say(f"{pairs.table.source}: {len(pairs)} pairs ({counts}){noise}")
+
+
+def _vectors(store: Store, table: PairTable, kind: Kind, config: FitConfig) -> Vectors:
+    """Read one side of the table from the store, which holds finite numbers only."""
+    encoder = config.antibody_encoder if kind == "antibody" else config.antigen_encoder
+    pooling = config.antibody_pooling if kind == "antibody" else config.antigen_pooling
+    sequences = table.antibodies if kind == "antibody" else table.antigens
+    folder = store.folder(kind, encoder)
+    missing = int(folder.missing(sequences.keys).sum())
+    if missing:
+        msg = (
+            f"{store.path}: {missing} of {len(sequences.keys)} {kind} sequences of {table.source} "
+            f"have no vector from {folder.name}. Run: abag embed {table.source} --store "
+            f"{store.path} --{kind}-encoder {folder.name}"
+        )
+        raise VectorsMissing(msg)
+    return Vectors(folder, pooling, folder.read(sequences.keys, pooling))
+
+
+def _describe(
+    config: FitConfig, store: Store, pairs: LabelledPairs, antibody: Vectors, antigen: Vectors
+) -> dict[str, Any]:
+    """Return what config.json holds: the options and what they were applied to."""
+    running = blake2b(digest_size=16)
+    for array in (pairs.antibody_keys(), pairs.antigen_keys(), pairs.pkd, pairs.censored):
+        running.update(np.ascontiguousarray(array).data)
+    return config.to_json() | {
+        "antibody_encoder": antibody.folder.name,
+        "antibody_fingerprint": antibody.folder.fingerprint,
+        "antigen_encoder": antigen.folder.name,
+        "antigen_fingerprint": antigen.folder.fingerprint,
+        "store": str(store.path),
+        "pairs": len(pairs),
+        "pairs_digest": running.hexdigest(),
+    }
+
+
+def _finished_summary(run: Path, record: dict[str, Any]) -> dict[str, Any] | None:
+    """Check the folder against this command; return its result if it has one."""
+    if not run.exists() or not any(run.iterdir()):
+        return None
+    if not (run / "config.json").exists():
+        msg = f"{run}: is not empty and holds no run. Give another --run folder."
+        raise RunMismatch(msg)
+    before = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    check_same(run, before, record)
+    summary = run / "summary.json"
+    if not summary.exists() or before["epochs"] != record["epochs"]:
+        return None
+    result: dict[str, Any] = json.loads(summary.read_text(encoding="utf-8"))
+    return result
+
+
+def _open_run(
+    run: Path, record: dict[str, Any], pairs: LabelledPairs, config: FitConfig
+) -> list[Split]:
+    """Fix split and configuration on disk before the first step."""
+    splits = make_splits(pairs, config.split_options())
+    frames = [split_frame(pairs, split, fold) for fold, split in enumerate(splits)]
+    unique = pd.concat(frames, ignore_index=True).drop_duplicates(ignore_index=True)
+    _refuse_other_split(run / "splits.parquet", unique)
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "summary.json").unlink(missing_ok=True)
+    write_text(run / "config.json", json.dumps(record, indent=2, sort_keys=True) + "\n")
+    write_parquet(run / "splits.parquet", unique)
+    return splits
+
+
+def _refuse_other_split(path: Path, frame: pd.DataFrame) -> None:
+    """A split may depend on a file or on MMseqs2: going on with another one would leak."""
+    if path.exists() and not pd.read_parquet(path).equals(frame):
+        msg = (
+            f"{path}: the same options now give another split; expected the stored one. Undo what "
+            "changed (a split file, MMseqs2 installed since), or give another --run folder."
+        )
+        raise RunMismatch(msg)
+
+
+def split_frame(pairs: LabelledPairs, split: Split, fold: int) -> pd.DataFrame:
+    """Tell each pair's part, by key: row numbers would mean nothing in another table."""
+    names = np.array(["train", "validation", "test", "unused"])  # -1 is the last
+    return pd.DataFrame(
+        {
+            "antibody_key": _hex(pairs.antibody_keys()),
+            "antigen_key": _hex(pairs.antigen_keys()),
+            "split": names[split.part],
+            "fold": fold,
+            "group": split.group,
+        }
+    )
+
+
+def _hex(keys: NDArray[np.uint8]) -> list[str]:
+    text = keys.tobytes().hex()
+    return [text[i : i + 32] for i in range(0, len(text), 32)]
+
+
+def write_parquet(path: Path, frame: pd.DataFrame) -> None:
+    """Write a table whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    frame.to_parquet(partial, index=False)
+    publish(partial, path)
+
+
+def _checkpoints(run: Path, splits: list[Split], i: int) -> Path:
+    return run / "checkpoints" if len(splits) == 1 else run / "checkpoints" / f"fold-{i:02d}"
+
+
+def _log(run: Path, splits: list[Split], i: int) -> Path:
+    return run / "metrics.jsonl" if len(splits) == 1 else _checkpoints(run, splits, i) / "log.jsonl"
+
+
+def _summarise(
+    run: Path,
+    pairs: LabelledPairs,
+    splits: list[Split],
+    trained: list[Trained],
+    antibody: Vectors,
+    antigen: Vectors,
+) -> dict[str, Any]:
+    """Score the head and the baselines on the full validation and test parts."""
+    scores = {
+        "head": [_scores(pairs, s, t.predicted) for s, t in zip(splits, trained, strict=True)]
+    }
+    for split in splits:
+        for name, predicted in baselines(pairs, split, antibody.x_ND, antigen.x_ND).items():
+            scores.setdefault(name, []).append(_scores(pairs, split, predicted))
+    means = {name: _mean_scores(folds) for name, folds in scores.items()}
+    resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
+    summary = {
+        "run": str(run),
+        "steps": sum(t.progress.step for t in trained),
+        "epochs": max(t.epochs for t in trained),
+        "seconds": sum(t.progress.seconds for t in trained),
+        "resumed_from_step": max(resumed, default=None),
+        "best_step": trained[0].progress.best_step,
+        "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
+        "noise": pairs.noise,
+        "counts": pairs.counts,
+        "warnings": warnings(pairs, splits),
+        "metrics": means.pop("head"),
+        "baselines": means,
+    }
+    if len(splits) > 1:
+        summary["cv"] = {
+            name: metrics.average_folds([fold["test"] for fold in folds])
+            for name, folds in scores.items()
+        }
+    return summary
+
+
+def _mean_scores(folds: list[dict[str, metrics.Scores]]) -> dict[str, metrics.Scores]:
+    """Average each metric over folds, which are never pooled; ``n`` is their sum."""
+    if len(folds) == 1:
+        return folds[0]
+    means = {}
+    for part in SCORED:
+        scores = [fold[part] for fold in folds]
+        means[part] = {k: v["mean"] for k, v in metrics.average_folds(scores).items()}
+        means[part]["n"] = sum(int(score["n"] or 0) for score in scores)
+    return means
+
+
+def _scores(
+    pairs: LabelledPairs, split: Split, predicted: NDArray[np.float64]
+) -> dict[str, metrics.Scores]:
+    return {
+        name: metrics.score(
+            pairs.pkd[rows], predicted[rows], pairs.antigen[rows], pairs.censored[rows]
+        )
+        for name, part in SCORED.items()
+        for rows in [split.rows(part)]
+    }
+
+
+def _write_outcome(
+    run: Path,
+    pairs: LabelledPairs,
+    splits: list[Split],
+    trained: list[Trained],
+    config: FitConfig,
+    antibody: Vectors,
+    antigen: Vectors,
+    summary: dict[str, Any],
+) -> None:
+    """Write predictions, log and predictor; the summary last, for it says that all is there."""
+    frames = [
+        split_frame(pairs, s, i).assign(
+            pkd=pairs.pkd, censored=pairs.censored, pkd_predicted=t.predicted
+        )
+        for i, (s, t) in enumerate(zip(splits, trained, strict=True))
+    ]
+    write_parquet(run / "predictions.parquet", pd.concat(frames, ignore_index=True))
+    if len(splits) > 1:
+        logs = [
+            {"fold": i} | json.loads(line)
+            for i in range(len(splits))
+            for line in _log(run, splits, i).read_text(encoding="utf-8").splitlines()
+        ]
+        write_text(run / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in logs))
+    save_predictor(run / "predictor", pairs, splits, trained, config, antibody, antigen)
+    write_text(run / "summary.json", json.dumps(summary, indent=2) + "\n")

@@ -1,0 +1,192 @@
+"""Kill writers of a store at any instant, and count what that costs.
+
+    python tests/crash/kills.py --kills 1000 --writers 2 --seed 7
+
+Children are forked, so that a thousand of them take minutes. Each goes on where the store ends,
+tells its parent what the writer calls committed, and is killed: at a random time, or, with
+--steps, at one file operation after the other. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import random
+import select
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from abag.embed.commit import Files
+from abag.embed.store import open_store
+
+SEQUENCES = 400
+WIDTH = 24
+BATCH = 7
+COMMIT_ROWS = 16
+INFO = {"name": "crash", "fingerprint": "c0" * 16}
+KEYS = np.random.default_rng(0).integers(0, 256, (SEQUENCES, 16), dtype=np.uint8)
+VECTORS = np.random.default_rng(1).standard_normal((SEQUENCES, WIDTH)).astype(np.float16)
+
+
+class SuicidalFiles(Files):
+    """Kills its own process, without any warning, at the n-th file operation."""
+
+    def __init__(self, last: int) -> None:
+        self.left = last
+
+    def step(self):
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def write(self, path, parts):
+        super().write(path, self.counted(parts))
+        self.step()
+
+    def counted(self, parts):
+        for part in parts:
+            self.step()
+            yield part
+
+    def replace(self, source, target):
+        self.step()
+        super().replace(source, target)
+        self.step()
+
+    def sync_folder(self, folder):
+        super().sync_folder(folder)
+        self.step()
+
+
+def child(root: Path, seed: int, report: int, files: Files) -> None:
+    """Add what is missing; write (row, committed?) pairs to `report`."""
+    rng = random.Random(seed)
+    tempfile.tempdir = str(root.parent)  # what killed children leave there goes with the store
+    folder = open_store(root, create=True, files=files).create_folder("antibody", INFO)
+    rows = np.flatnonzero(folder.missing(KEYS, verify=True))
+    rows = rows[np.random.default_rng(seed).permutation(len(rows))]
+    told = 0
+    with folder.writer(attrs={}, commit_rows=COMMIT_ROWS, commit_seconds=0.01) as writer:
+        for at in range(0, len(rows), BATCH):
+            part = rows[at : at + BATCH]
+            lengths = np.full(len(part), 100)
+            writer.add(KEYS[part], lengths, {"mean": VECTORS[part], "cls": -VECTORS[part]})
+            os.write(report, b"".join(struct.pack("<ii", r, 0) for r in part.tolist()))
+            told = tell(report, rows, told, writer.committed)
+            time.sleep(rng.random() * 0.002)
+    tell(report, rows, told, writer.committed)
+
+
+def tell(report: int, rows, told: int, committed: int) -> int:
+    os.write(report, b"".join(struct.pack("<ii", r, 1) for r in rows[told:committed].tolist()))
+    return committed
+
+
+def spawn(root: Path, seed: int, files: Files) -> tuple[int, int]:
+    """Fork a child; return its process and the pipe it reports to."""
+    receive, send = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(send)
+        return pid, receive
+    code = 1
+    try:
+        os.close(receive)
+        child(root, seed, send, files)
+        code = 0
+    except BaseException:  # noqa: BLE001 -- told, and the parent stops
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def drain(receive: int) -> tuple[set[int], set[int]]:
+    """Read a dead child's report: the rows it added, and those it was told are committed."""
+    data = b""
+    while part := os.read(receive, 1 << 16):
+        data += part
+    os.close(receive)
+    data = data[: len(data) // 8 * 8]
+    told = list(struct.iter_unpack("<ii", data))
+    return {row for row, safe in told if not safe}, {row for row, safe in told if safe}
+
+
+def check(root: Path, acknowledged: set[int], counts: Counter) -> set[int]:
+    """Look at the store with fresh eyes; return the rows that it holds."""
+    try:
+        folder = open_store(root).folder("antibody")
+    except Exception:  # noqa: BLE001 -- anything at all here is a failure
+        if (root / "abag-store.json").exists() and acknowledged:
+            counts["unreadable"] += 1
+        return set()
+    present = np.flatnonzero(~folder.missing(KEYS, verify=True))
+    counts["unreadable"] += len(folder.damaged)
+    counts["lost"] += len(acknowledged - set(present.tolist()))
+    if len(present):
+        counts["wrong"] += int((folder.read(KEYS[present]) != VECTORS[present]).any(axis=1).sum())
+        wrong = folder.read(KEYS[present], "cls") != -VECTORS[present]
+        counts["wrong"] += int(wrong.any(axis=1).sum())
+    return set(present.tolist())
+
+
+def run(kills: int, writers: int, seed: int, *, steps: bool) -> dict[str, int]:
+    """Kill until there were enough, on one store after the other."""
+    rng = random.Random(seed)
+    counts = Counter(dict.fromkeys(("kills", "stores", "lost", "unreadable", "wrong"), 0))
+    step = 0
+    while counts["kills"] < kills:
+        with tempfile.TemporaryDirectory() as folder:
+            root, acknowledged, present = Path(folder) / "store", set(), set()
+            while len(present) < SEQUENCES:
+                step = step + 1 if steps else 0
+                children = [
+                    spawn(root, rng.randrange(1 << 30), SuicidalFiles(step) if steps else Files())
+                    for _ in range(writers)
+                ]
+                for pid, receive in children:
+                    if not steps:
+                        select.select([], [], [], rng.random() * 0.1 / writers)
+                        os.kill(pid, signal.SIGKILL)
+                    added, safe = drain(receive)
+                    _, status = os.waitpid(pid, 0)
+                    counts["kills"] += os.WIFSIGNALED(status)
+                    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+                        sys.exit("a writer failed by itself")
+                    step = step if os.WIFSIGNALED(status) else 0
+                    acknowledged |= safe
+                    counts["added"] += len(added)
+                before, present = present, check(root, acknowledged, counts)
+                if writers == 1:
+                    risk = len(added - present)
+                    counts["most_at_risk"] = max(counts["most_at_risk"], risk)
+                counts["encoded_again"] += len(added & before) if writers == 1 else 0
+            counts["acknowledged"] += len(acknowledged)
+            counts["stores"] += 1
+            counts["partials_left"] += len(list(root.glob("*/*.partial")))
+    return dict(counts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--writers", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", action="store_true", help="kill at each file operation")
+    options = parser.parse_args()
+    logging.disable()
+    counts = run(options.kills, options.writers, options.seed, steps=options.steps)
+    json.dump(counts, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

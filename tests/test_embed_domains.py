@@ -1,0 +1,164 @@
+"""An antibody string without separator -> heavy and light."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from abag import AbagError
+from abag.embed import domains
+from abag.embed.domains import UnsureDomains, split_domains
+
+# Variable domains of trastuzumab (PDB 1N8Z), of the mouse antibody D1.3 (1VFB) and a germline-like
+# human lambda domain that starts with the letter that ends a (G4S)n linker.
+TRASTUZUMAB = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
+    "SRWGGDGFYAMDYWGQGTLVTVSS",
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
+    "TFGQGTKVEIK",
+)
+D13 = (
+    "QVQLQESGPGLVAPSQSLSITCTVSGFSLTGYGVNWVRQPPGKGLEWLGMIWGDGNTDYNSALKSRLSISKDNSKSQVFLKMNSLHTDDTARYYCA"
+    "RERDYRLDYWGQGTTLTVSS",
+    "DIVLTQSPASLSASVGETVTITCRASGNIHNYLAWYQQKQGKSPQLLVYYTTTLADGVPSRFSGSGSGTQYSLKINSLQPEDFGSYYCQHFWSTPR"
+    "TFGGGTKLEIK",
+)
+LAMBDA = (
+    "SYELTQPPSVSVSPGQTASITCSGDKLGDKYACWYQQKPGQSPVLVIYQDSKRPSGIPERFSGSNSGNTATLTISGTQAMDEADYYCQAWDSSTAVF"
+    "GGGTKLTVL"
+)
+PAIRS = [TRASTUZUMAB, D13, (TRASTUZUMAB[0], LAMBDA), (D13[0], TRASTUZUMAB[1])]
+VH, VL = TRASTUZUMAB
+LINKERS = ["", "GGGGS" * 3, "GGGGS" * 4, "GGGGS", "XXX", "GSTSGSGKPGSGEGSTKG"]
+CH1 = (
+    "ASTKGPSVFPLAPSSKSTSGGTAALGCLVKDYFPEPVTVSWNSGALTSGVHTFPAVLQSSGLYSLSSVVTVPSSSLGTQTYICNVNHKPSNTK"
+)
+CK = (
+    "RTVAAPSVFIFPPSDEQLKSGTASVVCLLNNFYPREAKVQWKVDNALQSGNSQESVTEQDSKDSTYSLSSTLTLSKADYEKHKVYACEVTHQGLSS"
+    "PVTKSFNRGEC"
+)
+
+
+@pytest.mark.parametrize("linker", LINKERS)
+@pytest.mark.parametrize(("heavy", "light"), PAIRS)
+def test_two_domains_are_split_in_either_order_and_the_linker_removed(heavy, light, linker):
+    how = "linker" if linker else "glued"
+    assert split_domains(heavy + linker + light) == (heavy, light, how)
+    assert split_domains(light + linker + heavy) == (heavy, light, how)
+
+
+def test_a_trimmed_end_does_not_take_residues_from_the_other_chain_or_the_linker():
+    assert split_domains(VH[:-2] + VL) == (VH[:-2], VL, "glued")
+    assert split_domains(D13[0][:-2] + D13[1][2:]) == (D13[0][:-2], D13[1][2:], "glued")
+    assert split_domains(VL + "R" + VH) == (VH, VL + "R", "glued")
+    assert split_domains(LAMBDA + "G" + VH) == (VH, LAMBDA + "G", "glued")
+    assert split_domains(VH[:-1] + "GGGGS" * 3 + VL[2:]) == (VH[:-1], VL[2:], "linker")
+    assert split_domains(VL + "R" + "GGGGS" * 3 + VH[1:]) == (VH[1:], VL + "R", "linker")
+
+
+def test_a_framework_motif_in_cdr3_is_not_taken_for_the_end_of_the_domain():
+    heavy = VH.replace("SRWGGDGFYAMDYWGQG", "SRWGGWGFGAFDYWGQG")
+    assert split_domains(heavy + VL) == (heavy, VL, "glued")
+    trimmed = D13[0].replace("ARERDYRLDYWGQG", "ARWGYGAFDYWGQG")[:-2]
+    assert split_domains(trimmed + VL[2:]) == (trimmed, VL[2:], "glued")
+    mutant = heavy.replace("YWGQG", "YWGQA")
+    assert split_domains(mutant + VL) == (mutant, VL, "glued")
+
+
+def test_a_linker_after_a_broken_framework_motif_is_removed():
+    light = D13[1].replace("FGGGTKLEIK", "CGEETFLEFK")
+    assert split_domains(light + "GGGGS" * 3 + VH) == (VH, light, "linker")
+
+
+def test_an_unknown_linker_is_removed_and_a_stretch_too_short_for_one_refused():
+    assert split_domains(VH + "ASPAAPAPASPAAPAP" + VL).how == "linker"
+    with pytest.raises(UnsureDomains, match="boundary is not clear"):
+        split_domains(VH + "TPKWP" + VL)
+
+
+@pytest.mark.parametrize("chain", [VH, VH + CH1, "MGWSCIILFLVATATGVHS" + VH, VH + "AAAHHHHHH"])
+def test_one_heavy_domain_is_one_whole_chain(chain):
+    assert split_domains(chain) == (chain, "", "one chain")
+
+
+@pytest.mark.parametrize("chain", [VL, VL + CK, LAMBDA])
+def test_one_light_domain_is_one_whole_chain(chain):
+    assert split_domains(chain) == ("", chain, "one chain")
+
+
+def test_a_full_light_chain_after_a_heavy_domain_is_kept_whole():
+    assert split_domains(VH + VL + CK) == (VH, VL + CK, "glued")
+
+
+@pytest.mark.parametrize("text", ["ACD", "A" * 120])
+def test_a_short_string_without_a_known_domain_is_one_heavy_chain(text):
+    assert split_domains(text) == (text, "", "no domain")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (VH + VH, "heavy + heavy"),
+        (VL + "GGGGS" * 3 + LAMBDA, "light + light"),
+        (VH + VL + VH + VL, "heavy + light + heavy + light"),
+        (VH[:60] + VL, "fragment"),
+        (VH + VL[:60], "fragment"),
+        (VH + CH1 + VL + CK, "93 residues"),
+        (VH + "M" * 61, "61 residues"),
+        ("M" * 61 + VH, "61 residues"),
+        ("M" * 191, "191 residues"),
+        (VH + "GGGGS" * 3 + VL + "M" * 100, "100 residues"),
+    ],
+)
+def test_what_is_unsure_is_refused(text, part):
+    with pytest.raises(UnsureDomains, match=re.escape(part)):
+        split_domains(text)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text("ACDEFGHIKLMNPQRSTVWY", max_size=250))
+def test_a_random_string_is_never_split(text):
+    try:
+        assert split_domains(text) == (text, "", "no domain")
+    except UnsureDomains:
+        assert len(text) > domains.LONE_RESIDUES
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(PAIRS), st.sampled_from(LINKERS), st.booleans(), st.data())
+def test_mutants_lose_no_residue_but_the_linkers(pair, linker, swapped, data):
+    first, second = (list(chain) for chain in (reversed(pair) if swapped else pair))
+    for chain in (first, second):
+        for _ in range(4):
+            at = data.draw(st.integers(8, 90))
+            chain[at] = data.draw(st.sampled_from("ACDEFGHIKLMNPQRSTVWY"))
+    try:
+        split = split_domains("".join(first) + linker + "".join(second))
+    except UnsureDomains:
+        return
+    chains = (split.light, split.heavy) if swapped else (split.heavy, split.light)
+    assert chains == ("".join(first), "".join(second))
+
+
+def test_without_immunum_the_error_says_what_to_do(monkeypatch):
+    domains._annotator.cache_clear()
+    monkeypatch.setitem(sys.modules, "immunum", None)
+    with pytest.raises(AbagError, match=r"immunum: not installed.*heavy\|light"):
+        split_domains(VH)
+    domains._annotator.cache_clear()
+
+
+def test_the_benchmark_counts_what_is_exact_and_what_is_refused(tmp_path, capsys):
+    table = tmp_path / "pairs.csv"
+    unknown = "M" * 120
+    table.write_text(f"heavy,light,antigen\n{VH},{VL},M\n{unknown},{VL},M\n")
+    path = Path(__file__).parents[1] / "benchmarks" / "bench_domains.py"
+    runpy.run_path(str(path))["main"](str(table))
+    printed = capsys.readouterr().out
+    assert "pairs.csv: 2 unique pairs" in printed
+    assert "| H L | 1 | 1 (50.0%) | 0 | 1 | 0 |" in printed
+    assert "| L alone | 2 | 2 (100.0%) | 0 | 0 | 0 |" in printed

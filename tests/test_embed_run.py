@@ -1,0 +1,282 @@
+"""Stage one as a whole, on the tiny encoders."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from click.testing import CliRunner
+
+import abag
+from abag.cli import main
+from abag.embed import run as run_module
+from abag.embed.checkpoints import cache_dir
+from abag.embed.run import MixedPrecision, NonFiniteVector, embed_table
+from abag.embed.sequences import antibody, antigen
+from abag.head.demo import demo_table
+
+TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
+PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+
+
+@pytest.fixture
+def table():
+    return demo_table().head(30)
+
+
+def stored(store, table, kind="antibody", pooling="mean"):
+    opened = abag.open_store(store)
+    if kind == "antigen":
+        return opened.vectors("antigen", list(table["antigen"]), pooling=pooling)
+    chains = [(h, light or "") for h, light in zip(table["heavy"], table["light"], strict=True)]
+    return opened.vectors("antibody", chains, pooling=pooling)
+
+
+def test_a_second_run_encodes_nothing_and_leaves_every_file_as_it_was(table, tmp_path):
+    first = embed_table(table, tmp_path / "store", **TINY)
+    before = {p: p.read_bytes() for p in (tmp_path / "store").rglob("*") if p.is_file()}
+    again = embed_table(table, tmp_path / "store", **TINY)
+    assert first["antibodies"]["encoded"] == first["antibodies"]["unique"] > 0
+    assert again["antibodies"]["encoded"] == again["antigens"]["encoded"] == 0
+    assert again["antibodies"]["reused"] == first["antibodies"]["unique"]
+    assert {p: p.read_bytes() for p in (tmp_path / "store").rglob("*") if p.is_file()} == before
+
+
+def test_a_grown_reordered_and_duplicated_table_encodes_only_what_is_new(table, tmp_path):
+    few = embed_table(table, tmp_path / "store", limit=10, **TINY)
+    grown = pd.concat([table, table]).sample(frac=1, random_state=0)
+    more = embed_table(grown, tmp_path / "store", **TINY)
+    assert more["antibodies"]["reused"] == few["antibodies"]["unique"]
+    assert more["antibodies"]["encoded"] == (
+        more["antibodies"]["unique"] - few["antibodies"]["unique"]
+    )
+    assert more["rows"] == 60
+
+
+def test_a_resumed_store_equals_an_unbroken_one_within_rounding(table, tmp_path):
+    embed_table(table, tmp_path / "whole", store_dtype="float32", **TINY)
+    embed_table(table, tmp_path / "broken", store_dtype="float32", limit=7, **TINY)
+    embed_table(table, tmp_path / "broken", store_dtype="float32", batch_tokens=600, **TINY)
+    for kind, pooling in (("antibody", "mean"), ("antibody", "light_mean"), ("antigen", "cls")):
+        whole, broken = (stored(tmp_path / s, table, kind, pooling) for s in ("whole", "broken"))
+        np.testing.assert_allclose(broken, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_vectors_do_not_depend_on_how_long_antigens_are_cut_over_batches(tmp_path):
+    long = "ACDEFGHIKLMNPQRSTVWY" * 150
+    table = pd.DataFrame({"heavy": ["EVQL"], "light": ["DIQM"], "antigen": [f"{long}|MKT"]})
+    for name, budget in (("one", 9000), ("many", 1024)):
+        embed_table(table, tmp_path / name, batch_tokens=budget, store_dtype="float32", **TINY)
+    one, many = (stored(tmp_path / n, table, "antigen") for n in ("one", "many"))
+    np.testing.assert_allclose(many, one, rtol=1e-4, atol=1e-6)
+
+
+def test_absent_chains_are_zero_and_flagged(tmp_path):
+    table = pd.DataFrame({"heavy": ["EVQLV", ""], "light": ["", "DIQMT"], "antigen": ["MK", "MK"]})
+    embed_table(table, tmp_path / "store", **TINY)
+    light = stored(tmp_path / "store", table, pooling="light_mean")
+    assert not light[0].any()
+    assert light[1].any()
+    folder = abag.open_store(tmp_path / "store").folder("antibody")
+    from abag.embed.sequences import keys_array
+
+    keys = keys_array("antibody", [antibody("EVQLV"), antibody("", "DIQMT")])
+    assert folder.flags(keys, "has_light").tolist() == [0, 1]
+    assert folder.lengths(keys).tolist() == [5, 5]
+
+
+def test_a_row_of_two_encoders_lies_in_two_folders_and_reading_asks_which(table, tmp_path):
+    embed_table(table, tmp_path / "store", **TINY)
+    embed_table(table, tmp_path / "store", **PLAIN)
+    with pytest.raises(abag.AbagError, match=r"composition.*tiny-igt5|tiny-igt5.*composition"):
+        stored(tmp_path / "store", table)
+    vectors = abag.open_store(tmp_path / "store").vectors(
+        "antigen", [antigen(table["antigen"][0])], encoder="tiny-esm2"
+    )
+    assert vectors.shape == (1, 64)
+
+
+# ---- refusals ------------------------------------------------------------------------------
+
+
+def refused(tmp_path, *arguments):
+    """Run the command; returns its one line, having checked that nothing was written."""
+    store = tmp_path / "store"
+    result = CliRunner().invoke(main, ["embed", *map(str, arguments), "--store", str(store)])
+    assert result.exit_code == 1, result.output
+    lines = [line for line in result.stderr.splitlines() if line.startswith("Error:")]
+    assert len(lines) == 1
+    assert "Traceback" not in result.output
+    assert not store.exists()
+    return lines[0]
+
+
+def write(tmp_path, text):
+    path = tmp_path / "pairs.csv"
+    path.write_text(text)
+    return path
+
+
+def test_a_missing_column_is_refused_with_those_found(tmp_path):
+    path = write(tmp_path, "heavy,light,pKd\nEVQL,DIQ,7\n")
+    assert "'heavy', 'light', 'pKd'" in refused(tmp_path, path)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("EVQ1L,DIQ,MKT", ["row 2", "heavy", "'1'"]),
+        ("EVQL,DI*,MKT", ["row 2", "light", "'*'"]),
+        ("EVQL,DIQ,MK-T", ["row 2", "antigen", "'-'"]),
+        (",,MKT", ["row 2"]),
+        ("EVQL,DIQ,", ["row 2", "antigen"]),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_refused_by_its_number(tmp_path, row, words):
+    line = refused(tmp_path, write(tmp_path, f"heavy,light,antigen\nEVQL,DIQ,MKT\n{row}\n"))
+    assert all(word in line for word in words), line
+
+
+def test_an_empty_table_and_a_file_that_is_none_are_refused(tmp_path):
+    assert "no rows" in refused(tmp_path, write(tmp_path, "heavy,light,antigen\n"))
+    assert "nowhere.csv" in refused(tmp_path, tmp_path / "nowhere.csv")
+
+
+def test_an_unknown_encoder_is_refused_before_the_store_is_made(tmp_path):
+    path = write(tmp_path, "heavy,light,antigen\nEVQL,DIQ,MKT\n")
+    assert "igt6" in refused(tmp_path, path, "--antibody-encoder", "igt6")
+
+
+def test_a_budget_smaller_than_the_longest_sequence_is_refused_with_both_numbers(tmp_path):
+    path = write(tmp_path, f"heavy,light,antigen\n{'E' * 200},DIQ,MKT\n")
+    tiny = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
+    assert "205 tokens" in refused(tmp_path, path, "--batch-tokens", 100, *tiny)
+
+
+def test_long_antigens_can_be_refused(tmp_path):
+    path = write(tmp_path, f"heavy,light,antigen\nEVQL,DIQ,{'E' * 1500}\n")
+    tiny = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
+    assert "1500" in refused(tmp_path, path, "--long-antigens", "error", *tiny)
+
+
+def test_a_folder_that_is_not_a_store_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
+    path = write(tmp_path, "heavy,light,antigen\nEVQL,DIQ,MKT\n")
+    plain = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+    result = CliRunner().invoke(
+        main, ["embed", str(path), "--store", str(tmp_path / "photos"), *plain]
+    )
+    assert result.exit_code == 1
+    assert "photos" in result.stderr
+    assert [p.name for p in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+
+
+def test_mixed_precision_is_said_and_can_be_refused(table, tmp_path, capsys):
+    embed_table(table, tmp_path / "store", limit=5, precision="fp32", **TINY)
+    with pytest.raises(MixedPrecision, match=r"begun in fp32, goes on in bf16.*--precision fp32"):
+        embed_table(table, tmp_path / "store", precision="bf16", strict_precision=True, **TINY)
+    embed_table(table, tmp_path / "store", precision="bf16", progress=True, **TINY)
+    assert "begun in fp32, goes on in bf16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "match"),
+    [(float("nan"), "gave NaN or infinity.*fp32"), (7e4, "--store-dtype float32")],
+)
+def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
+    table, tmp_path, monkeypatch, value, match
+):
+    class Broken:
+        width = 4
+
+        def __call__(self, batch):
+            out = torch.ones(len(batch.ids), 4)
+            out[batch.offsets[2] : batch.offsets[3]] = value
+            return out
+
+    monkeypatch.setattr(run_module, "load_encoder", lambda *_a, **_k: Broken())
+    with pytest.raises(NonFiniteVector, match=f"row [0-9]+: antibody .*{match}"):
+        embed_table(table, tmp_path / "store", batch_tokens=1024, **TINY)
+
+
+# ---- stops ---------------------------------------------------------------------------------
+
+CHILD = """
+import sys, time, torch
+from abag.embed import run
+from abag.embed.store import EncoderFolder
+
+torch.set_num_threads(1)
+real = run.load_encoder
+
+def slow(*args, **kwargs):
+    encoder = real(*args, **kwargs)
+    def call(batch):
+        time.sleep(0.05)
+        return encoder(batch)
+    call.width = encoder.width
+    return call
+
+run.load_encoder = slow
+from abag.cli import main
+main(sys.argv[1:])
+"""
+
+
+def start(table_path, store):
+    arguments = ["embed", str(table_path), "--store", str(store), "--commit-seconds", "0.2"]
+    arguments += ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
+    arguments += ["--batch-tokens", "600", "--json"]
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache_dir().parent), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for_shards(store, process, count):
+    while len(list(store.rglob("*.h5"))) < count and process.poll() is None:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_stopped_run_goes_on_without_encoding_any_committed_sequence_twice(tmp_path, number):
+    table = demo_table().head(120)
+    path, store = tmp_path / "pairs.csv", tmp_path / "store"
+    table.to_csv(path, index=False)
+    process = start(path, store)
+    wait_for_shards(store, process, 2)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number), err
+    committed = {p.relative_to(store): p.read_bytes() for p in store.rglob("*.h5")}
+    safe = sum(folder.rows for folder in abag.open_store(store).folders())
+    assert safe > 0
+    resumed = embed_table(table, store, **TINY)
+    assert resumed["antibodies"]["reused"] + resumed["antigens"]["reused"] == safe
+    for name, content in committed.items():
+        assert (store / name).read_bytes() == content
+    embed_table(table, tmp_path / "whole", **TINY)
+    np.testing.assert_allclose(
+        stored(store, table), stored(tmp_path / "whole", table), rtol=2e-3, atol=2e-3
+    )
+
+
+def test_the_summary_has_the_promised_keys(table, tmp_path):
+    table.to_csv(tmp_path / "pairs.csv", index=False)
+    arguments = ["embed", str(tmp_path / "pairs.csv"), "--store", str(tmp_path / "store")]
+    arguments += ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+    result = CliRunner().invoke(main, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert set(summary) == {"antibodies", "antigens", "rows", "skipped_rows"}
+    keys = {"unique", "reused", "encoded", "tokens", "seconds", "encoder", "fingerprint"}
+    assert set(summary["antibodies"]) == set(summary["antigens"]) == keys

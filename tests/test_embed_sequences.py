@@ -1,0 +1,287 @@
+"""Table -> unique, checked, keyed sequences."""
+
+import hashlib
+import string
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abag import AbagError
+from abag.embed.domains import UnsureDomains
+from abag.embed.sequences import (
+    EmptySequence,
+    TableOptions,
+    UnknownResidue,
+    antibody,
+    antigen,
+    keys_array,
+    read_pairs,
+    sequence_key,
+)
+from abag.embed.tables import AmbiguousColumn, MissingColumn
+
+# Trastuzumab's variable domains (PDB 1N8Z).
+VH = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
+    "SRWGGDGFYAMDYWGQGTLVTVSS"
+)
+VL = (
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
+    "TFGQGTKVEIK"
+)
+
+chains = st.text("ACDEFGHIKLMNPQRSTVWYX", min_size=1, max_size=30)
+
+
+def table(**columns):
+    return pd.DataFrame(columns)
+
+
+def refusal(frame, **options):
+    with pytest.raises(AbagError) as caught:
+        read_pairs(frame, TableOptions(**options))
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+# --- keys -------------------------------------------------------------------------------------
+
+
+def test_a_key_is_sixteen_bytes_of_blake2b_over_kind_and_chains():
+    expected = hashlib.blake2b(b"antibody\0QVQ\0DIQ", digest_size=16).digest()
+    assert sequence_key("antibody", ("QVQ", "DIQ")) == expected
+    assert keys_array("antibody", [("QVQ", "DIQ")] * 2).tolist() == [list(expected)] * 2
+    assert keys_array("antigen", []).shape == (0, 16)
+
+
+@given(chains, chains, st.lists(st.sampled_from(string.whitespace), max_size=3))
+def test_case_and_white_space_do_not_change_a_key(heavy, light, blanks):
+    messy = "".join(blanks).join(["", *heavy.lower(), ""])
+    assert sequence_key("antibody", antibody(messy, light)) == sequence_key(
+        "antibody", (heavy, light)
+    )
+
+
+@given(chains, chains)
+def test_heavy_and_light_swapped_are_another_antibody(heavy, light):
+    swapped = sequence_key("antibody", (light, heavy)) == sequence_key("antibody", (heavy, light))
+    assert swapped == (heavy == light)
+
+
+@given(chains)
+def test_an_empty_chain_keeps_its_place_in_the_key(chain):
+    keys = {
+        sequence_key("antibody", antibody(chain)),
+        sequence_key("antibody", antibody("", chain)),
+    }
+    assert len(keys | {sequence_key("antigen", antigen(chain))}) == 3
+
+
+@given(
+    st.lists(chains, min_size=1, max_size=4).flatmap(
+        lambda x: st.tuples(st.just(x), st.permutations(x))
+    )
+)
+def test_the_order_of_antigen_chains_does_not_matter(orders):
+    given_order, other_order = orders
+    assert antigen("|".join(given_order)) == antigen(":".join(other_order))
+
+
+@given(st.lists(st.tuples(chains, chains, chains), min_size=1, max_size=8), st.randoms())
+def test_a_sequence_has_one_key_whatever_its_row_and_table(rows, random):
+    def keys_of(some):
+        heavy, light, target = zip(*some, strict=True)
+        pairs = read_pairs(table(heavy=heavy, light=light, antigen=target))
+        sides = (pairs.antibodies, pairs.antigens)
+        return [[side.keys[i].tobytes() for i in side.of_row] for side in sides]
+
+    shuffled = random.sample(rows, len(rows))
+    for before, after in zip(keys_of(rows), keys_of(shuffled), strict=True):
+        assert dict(zip(rows, before, strict=True)) == dict(zip(shuffled, after, strict=True))
+
+
+# --- one sequence -----------------------------------------------------------------------------
+
+
+def test_rare_residues_become_x():
+    assert antibody("auzobx", "\tD I\n") == ("AXXXXX", "DI")
+
+
+@pytest.mark.parametrize("character", ["-", ".", "*", "J", "1", "|", "ß", "\u0131", "\0", "\u212a"])
+def test_any_other_character_is_refused_with_its_position(character):
+    # the last ones: str.upper() makes S, I and K of them
+    with pytest.raises(UnknownResidue, match=r"heavy: .* at position 3 of .* is no residue"):
+        antibody(f"AC{character}D")
+
+
+def test_an_antibody_without_chains_and_an_antigen_with_an_empty_one_are_refused():
+    with pytest.raises(EmptySequence, match="heavy and light are both empty"):
+        antibody(" ", "")
+    for text in ("", "MKT|", "MKT||ACD", ":"):
+        with pytest.raises(EmptySequence, match=r"antigen: .* empty antigen chain"):
+            antigen(text)
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def test_repeated_sequences_are_kept_once_and_found_again_by_row():
+    pairs = read_pairs(
+        table(heavy=["QVQ", "EVQ", "qv q"], light=["DIQ", None, "DIQ"], antigen=["M|A", "M", "a:m"])
+    )
+    assert pairs.antibodies.chains == [("QVQ", "DIQ"), ("EVQ", "")]
+    assert pairs.antibodies.of_row.tolist() == [0, 1, 0]
+    assert pairs.antigens.chains == [("A", "M"), ("M",)]
+    assert pairs.antigens.of_row.tolist() == [0, 1, 0]
+    assert np.array_equal(pairs.antigens.keys, keys_array("antigen", pairs.antigens.chains))
+    assert pairs.notes == []
+
+
+def test_a_table_may_hold_one_kind_of_chain_alone():
+    assert read_pairs(table(vh=["QVQ"], antigen=["M"])).antibodies.chains == [("QVQ", "")]
+    assert read_pairs(table(vl=["DIQ"], antigen=["M"])).antibodies.chains == [("", "DIQ")]
+
+
+def test_every_other_column_is_handed_on_unread():
+    frame = table(heavy=["QVQ"], antigen=["M"], pKd=["not a number"], batch=[7])
+    pairs = read_pairs(frame)
+    assert pairs.column("pkd") == "pKd"
+    pd.testing.assert_frame_equal(pairs.frame, frame)
+
+
+def test_a_separator_splits_the_single_column():
+    pairs = read_pairs(table(antibody=["QVQ|DIQ", "|DIQ", "QVQ:"], antigen=["M"] * 3))
+    assert pairs.antibodies.chains == [("QVQ", "DIQ"), ("", "DIQ"), ("QVQ", "")]
+    assert pairs.counts["split_antibodies"] == 0
+
+
+def test_strings_without_separator_are_split_by_domains_and_counted():
+    texts = [VH + VL, VL + VH, VL + "GGGGS" * 3 + VH, VH, VL, "ACDWYK"]
+    pairs = read_pairs(table(antibody=texts, antigen=["M"] * 6))
+    assert pairs.antibodies.chains == [(VH, VL), (VH, ""), ("", VL), ("ACDWYK", "")]
+    assert pairs.antibodies.of_row.tolist() == [0, 0, 0, 1, 2, 3]
+    assert pairs.counts["split_antibodies"] == 1
+    assert "1 antibody strings split into heavy and light" in pairs.notes[0]
+    assert "no known variable domain" in pairs.notes[1]
+
+
+def test_heavy_and_light_go_before_a_single_column_unless_it_is_named():
+    frame = table(heavy=["QVQ"], light=["DIQ"], antibody=["EVQ|DIV"], antigen=["M"])
+    pairs = read_pairs(frame)
+    assert pairs.antibodies.chains == [("QVQ", "DIQ")]
+    assert pairs.notes == ["column 'antibody' is not read: the antibody comes from elsewhere"]
+    named = read_pairs(frame, TableOptions(columns={"antibody": "antibody"}))
+    assert named.antibodies.chains == [("EVQ", "DIV")]
+
+
+def test_one_antigen_can_be_given_for_the_whole_table():
+    frame = table(heavy=["QVQ", "EVQ"], Target=["MIT_Target", "MIT_Target"])
+    pairs = read_pairs(frame, TableOptions(antigen="MK|AC"))
+    assert pairs.antigens.chains == [("AC", "MK")]
+    assert pairs.antigens.of_row.tolist() == [0, 0]
+    assert "'Target' is not read" in pairs.notes[0]
+
+
+def test_replaced_residues_are_counted_once_a_unique_sequence():
+    pairs = read_pairs(table(heavy=["QUQ", "QUQ"], light=["Z", "Z"], antigen=["bo", "M"]))
+    assert pairs.counts["replaced_residues"] == 4
+    assert pairs.notes == ["4 residues U, Z, O, B read as X"]
+
+
+def test_limit_reads_the_first_rows():
+    pairs = read_pairs(table(heavy=["QVQ", "*"], antigen=["M", "M"]), TableOptions(limit=1))
+    assert pairs.counts["rows"] == 1
+    assert "--limit 0" in str(refusal(table(heavy=["QVQ"], antigen=["M"]), limit=0))
+
+
+# --- bad rows ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "parts"),
+    [
+        ({"VH": "QV*"}, UnknownResidue, ["column 'VH'", "'*'", "position 3", "'QV*'"]),
+        ({"VL": "D-Q"}, UnknownResidue, ["column 'VL'", "'-'", "position 2"]),
+        ({"target": "MK.T"}, UnknownResidue, ["column 'target'", "'.'", "position 3"]),
+        ({"target": None}, EmptySequence, ["column 'target'", "empty antigen chain"]),
+        ({"VH": " ", "VL": None}, EmptySequence, ["column 'VH', 'VL'", "no antibody chain"]),
+    ],
+)
+def test_a_bad_row_is_refused_by_row_column_and_value(bad, error, parts):
+    good = {"VH": "QVQ", "VL": "DIQ", "target": "MKT"}
+    caught = refusal(pd.DataFrame([good, good | bad]))
+    assert type(caught) is error
+    assert all(part in str(caught) for part in ["table: row 2, ", *parts])
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("QVQ|DIQ|EVQ", "3 chains; expected heavy|light"),
+        (VH + VH, "heavy + heavy; expected one heavy and one light"),
+        (VH + "A" * 116, "cannot be told apart"),
+    ],
+)
+def test_a_string_that_cannot_be_split_with_certainty_is_refused(text, part):
+    caught = refusal(table(antibody=[VH, text], antigen=["M", "M"]))
+    assert type(caught) is UnsureDomains
+    assert "row 2, column 'antibody'" in str(caught)
+    assert part in str(caught)
+    assert len(str(caught)) < 350
+
+
+def test_bad_rows_can_be_skipped_and_are_counted_by_reason():
+    frame = table(
+        heavy=["QVQ", "Q*Q", None, "EVQ", "Q*Q"], antigen=["M", "M", "M", "", "K"], pKd=range(5)
+    )
+    pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
+    assert pairs.frame["pKd"].tolist() == [0]
+    assert pairs.frame.index.tolist() == [0]
+    assert pairs.row_numbers.tolist() == [1]
+    assert pairs.counts["skipped_rows"] == 4
+    assert pairs.skipped == {"unknown_residue": 2, "empty_sequence": 2}
+    assert pairs.antibodies.chains == [("QVQ", "")]
+    assert pairs.antigens.chains == [("M",)]
+    assert pairs.notes == ["4 bad rows skipped (2 unknown residue, 2 empty sequence)"]
+
+
+def test_kept_rows_remember_their_number_in_the_file():
+    frame = table(heavy=["*", "QVQ", "*", "EVQ"], antigen=["M"] * 4)
+    pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
+    assert pairs.row_numbers.tolist() == [2, 4]
+    assert pairs.antibodies.of_row.tolist() == [0, 1]
+
+
+def test_a_table_of_bad_rows_only_is_refused_even_when_they_may_be_skipped():
+    caught = refusal(table(heavy=["*", "*"], antigen=["M", "M"]), bad_rows="skip")
+    assert "all 2 rows are bad; row 1, column 'heavy'" in str(caught)
+
+
+def test_a_table_without_the_columns_needed_is_refused_with_those_found():
+    caught = refusal(table(name=["a"], antigen=["M"]))
+    assert type(caught) is MissingColumn
+    assert "no column for heavy, light or antibody; found 'name', 'antigen'" in str(caught)
+    assert "--column heavy=NAME" in str(caught)
+    assert "no column for antigen; found 'heavy'" in str(refusal(table(heavy=["QVQ"])))
+
+
+def test_two_columns_that_fit_equally_well_are_refused_only_if_they_are_needed():
+    frame = table(VH=["QVQ"], heavy=["EVQ"], antigen=["M"])
+    caught = refusal(frame)
+    assert type(caught) is AmbiguousColumn
+    assert "columns 'VH', 'heavy' fit heavy equally well" in str(caught)
+    assert "--column heavy=NAME" in str(caught)
+    pairs = read_pairs(frame.assign(affinity=1, label=2), TableOptions(columns={"heavy": "VH"}))
+    assert pairs.antibodies.chains == [("QVQ", "")]
+    with pytest.raises(AmbiguousColumn, match="'affinity', 'label' fit pkd equally well"):
+        pairs.column("pkd")
+
+
+def test_options_that_contradict_each_other_are_refused():
+    with pytest.raises(AbagError, match="both say what the antigen is"):
+        TableOptions(antigen="M", columns={"antigen": "x"})
+    with pytest.raises(AbagError, match="given beside heavy or light"):
+        TableOptions(columns={"antibody": "x", "heavy": "y"})

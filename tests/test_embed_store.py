@@ -1,0 +1,860 @@
+"""The store gives back the bits it was given, or says what is wrong."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import random
+import re
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from abag import AbagError
+from abag.embed import shards, upkeep, writer
+from abag.embed.commit import STALE_SECONDS, is_local, partial_name
+from abag.embed.folder import KeyIndex
+from abag.embed.sequences import keys_array
+from abag.embed.store import (
+    AmbiguousEncoder,
+    Files,
+    MissingVectors,
+    NoSuchEncoder,
+    NotAStore,
+    NotFinite,
+    ReadOnlyStore,
+    StoreMismatch,
+    StoreUnreachable,
+    UnknownPooling,
+    open_store,
+)
+
+INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
+OTHER = {"name": "igt5", "fingerprint": "9b1e77aa" * 4}
+FORMAT_PAGE = Path(__file__).parents[1] / "docs" / "store-format.md"
+
+
+def keys_of(n, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (n, 16), dtype=np.uint8)
+
+
+def vectors_of(n, width=8, seed=0, dtype=np.float16):
+    return np.random.default_rng(seed).standard_normal((n, width)).astype(dtype)
+
+
+def add(folder, keys, vectors, *, flag=1, attrs=None, **options):
+    with folder.writer(attrs=attrs or {"precision": "fp32"}, **options) as out:
+        n = len(keys)
+        poolings = {"mean": vectors, "cls": vectors + vectors.dtype.type(1)}
+        out.add(keys, np.arange(n) + 100, poolings, {"has_light": np.full(n, flag, np.uint8)})
+    return out
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return open_store(tmp_path / "store", create=True).create_folder("antibody", INFO)
+
+
+@pytest.fixture
+def filled(folder):
+    """A folder of three shards of 20, 20 and 10 rows."""
+    add(folder, keys_of(50), vectors_of(50), commit_rows=20)
+    return folder
+
+
+def afresh(folder):
+    return open_store(folder.path.parent).folder(folder.kind, folder.path.name)
+
+
+def shard_of(folder, number=0):
+    return sorted(folder.path.glob("*.h5"))[number]
+
+
+# --- what goes in comes out ----------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n=st.integers(1, 60),
+    width=st.integers(1, 9),
+    batch=st.integers(1, 25),
+    commit_rows=st.integers(1, 30),
+    dtype=st.sampled_from([np.float16, np.float32]),
+    seed=st.integers(0, 99),
+)
+def test_the_store_returns_the_bits_it_was_given(
+    tmp_path_factory, n, width, batch, commit_rows, dtype, seed
+):
+    folder = open_store(tmp_path_factory.mktemp("s"), create=True).create_folder("antigen", INFO)
+    keys, vectors = keys_of(n, seed), vectors_of(n, width, seed, dtype)
+    with folder.writer(attrs={}, commit_rows=commit_rows) as out:
+        for at in range(0, n, batch):
+            part = slice(at, at + batch)
+            out.add(keys[part], np.arange(n)[part], {"mean": vectors[part]})
+    order = np.random.default_rng(seed).integers(0, n, 2 * n)
+    assert out.committed == n
+    assert np.array_equal(folder.read(keys[order]), vectors[order].astype(np.float32))
+    assert np.array_equal(folder.lengths(keys[order]), order)
+    assert max(block.rows for block in folder.blocks()) <= commit_rows
+
+
+def test_poolings_lengths_and_flags_are_stored_side_by_side(filled):
+    keys, vectors = keys_of(50), vectors_of(50)
+    assert filled.poolings == ("mean", "cls")
+    assert np.array_equal(filled.read(keys, "cls"), (vectors + np.float16(1)).astype(np.float32))
+    assert np.array_equal(filled.lengths(keys[:3]), [100, 101, 102])
+    assert filled.flags(keys, "has_light").all()
+    assert filled.read_half(keys).dtype == np.float16
+
+
+def test_vectors_stored_as_float32_are_not_read_as_float16(folder):
+    add(folder, keys_of(2), vectors_of(2, dtype=np.float32))
+    with pytest.raises(UnknownPooling, match=r"stored as float32"):
+        folder.read_half(keys_of(2))
+
+
+def test_an_unknown_pooling_is_refused_and_the_stored_ones_listed(filled):
+    with pytest.raises(UnknownPooling, match=r"'max' is not stored; expected one of mean, cls"):
+        filled.read(keys_of(50), "max")
+
+
+def test_absent_sequences_are_counted_and_named(filled):
+    asked = np.concatenate([keys_of(50), keys_of(2, seed=1)])
+    assert filled.missing(asked).tolist() == 50 * [False] + 2 * [True]
+    with pytest.raises(MissingVectors, match="2 of 52 sequences") as caught:
+        filled.read(asked)
+    assert caught.value.count == 2
+    assert caught.value.rows.tolist() == [50, 51]
+
+
+def test_vectors_are_found_by_their_residues(folder):
+    keys = keys_array("antibody", [("EVQL", "DIQM"), ("EVQL", "")])
+    add(folder, keys, vectors_of(2))
+    store = open_store(folder.path.parent)
+    found = store.vectors("antibody", [("evql", ""), ("EVQL", "DIQM")])
+    assert np.array_equal(found, vectors_of(2)[::-1])
+    with pytest.raises(MissingVectors):
+        store.vectors("antibody", [("DIQM", "EVQL")])
+
+
+def test_a_key_stored_twice_is_read_from_the_first_file_name(folder):
+    keys = keys_of(5)
+    add(folder, keys, vectors_of(5, seed=1))
+    add(folder, keys, vectors_of(5, seed=2))
+    first = shards.read_contents(shard_of(folder)).blocks[0].load("mean")
+    assert np.array_equal(afresh(folder).read(keys), first.astype(np.float32))
+
+
+def test_the_index_tells_keys_apart_that_share_their_first_eight_bytes():
+    keys = keys_of(300)
+    keys[:, :8] = 7
+    index = KeyIndex([keys[:100], keys[50:200]])
+    block, row = index.find(keys)
+    assert (block[:100] == 0).all()
+    assert (block[100:200] == 1).all()
+    assert (block[200:] == -1).all()
+    assert row[150] == 100
+    assert KeyIndex([]).find(keys)[0].tolist() == 300 * [-1]
+
+
+def test_shards_that_others_add_are_seen_at_the_next_call(filled):
+    other = afresh(filled)
+    assert other.missing(keys_of(60)).sum() == 10
+    add(filled, keys_of(60)[50:], vectors_of(10))
+    assert other.missing(keys_of(60)).sum() == 0
+
+
+# --- encoders and stores -------------------------------------------------------------------------
+
+
+def test_an_encoder_is_found_by_name_folder_or_fingerprint(filled):
+    store = open_store(filled.path.parent)
+    for encoder in (None, "igt5", "antibody-igt5-3f2c9b1e", "3f2c9b1e3f"):
+        assert store.folder("antibody", encoder).path == filled.path
+    with pytest.raises(NoSuchEncoder, match=r"no antibody encoder 'esm2'; stored: antibody-igt5"):
+        store.folder("antibody", "esm2")
+    with pytest.raises(NoSuchEncoder, match="no antigen encoder"):
+        store.folder("antigen")
+
+
+def test_two_encoders_of_one_name_have_to_be_told_apart(filled):
+    store = open_store(filled.path.parent)
+    other = store.create_folder("antibody", OTHER)
+    assert store.folder("antibody").path == filled.path  # the other holds nothing yet
+    add(other, keys_of(2), vectors_of(2))
+    with pytest.raises(AmbiguousEncoder, match="igt5-3f2c9b1e, antibody-igt5-9b1e77aa"):
+        store.folder("antibody", "igt5")
+    assert store.folder("antibody", "9b1e77").path == other.path
+
+
+def test_making_a_folder_again_returns_it_and_another_fingerprint_is_refused(filled):
+    store = open_store(filled.path.parent)
+    assert store.create_folder("antibody", {**INFO, "note": "new"}).rows == 50
+    with pytest.raises(StoreMismatch, match="was expected"):
+        store.create_folder("antibody", {**INFO, "fingerprint": "3f2c9b1e" + 24 * "0"})
+
+
+@pytest.mark.parametrize("name", ["../../evil", "a/b", "", "x\n"])
+def test_an_encoder_name_cannot_leave_the_store(tmp_path, name):
+    store = open_store(tmp_path / "store", create=True)
+    try:
+        made = store.create_folder("antibody", {**INFO, "name": name}).path
+    except AbagError:
+        return
+    assert made.parent == store.path
+    assert [p.name for p in tmp_path.iterdir()] == ["store"]
+
+
+def test_what_holds_no_store_is_refused_and_left_alone(tmp_path):
+    with pytest.raises(NotAStore, match="does not exist"):
+        open_store(tmp_path / "none")
+    with pytest.raises(NotAStore, match="is empty"):
+        open_store(tmp_path)
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(NotAStore, match=r"holds thesis.txt, and no store"):
+        open_store(tmp_path, create=True)
+    with pytest.raises(NotAStore, match="not a packed store"):
+        open_store(tmp_path / "thesis.txt")
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_copied_encoder_folders_are_a_store_without_its_mark(filled):
+    (filled.path.parent / "abag-store.json").unlink()
+    assert open_store(filled.path.parent).folder("antibody").missing(keys_of(50)).sum() == 0
+
+
+def test_a_store_of_a_later_version_is_refused(filled):
+    (filled.path.parent / "abag-store.json").write_text('{"format": "abag-store", "version": 2}')
+    with pytest.raises(NotAStore, match="newer abag"):
+        open_store(filled.path.parent)
+
+
+def test_a_damaged_encoder_json_is_named_and_rewritten_by_the_next_run(filled, caplog):
+    (filled.path / "encoder.json").write_text("{")
+    store = open_store(filled.path.parent)
+    assert store.folders() == []
+    assert "encoder.json" in store.damaged[0][1]
+    assert "skipped" in caplog.text
+    assert store.create_folder("antibody", INFO).missing(keys_of(50)).sum() == 0
+
+
+# --- the writer ----------------------------------------------------------------------------------
+
+
+class Clumsy(Files):
+    """Fails at chosen file operations, and counts all of them."""
+
+    def __init__(self, fails=lambda n: False, code=errno.EIO):
+        self.fails, self.code, self.calls = fails, code, 0
+
+    def step(self):
+        self.calls += 1
+        if self.fails(self.calls):
+            raise OSError(self.code, os.strerror(self.code))
+
+    def write(self, path, parts):
+        super().write(path, self.each(parts))
+        self.step()
+
+    def each(self, parts):
+        for part in parts:
+            self.step()
+            yield part
+
+    def replace(self, source, target):
+        self.step()
+        super().replace(source, target)
+
+    def sync_folder(self, folder):
+        self.step()
+        super().sync_folder(folder)
+
+    def remove(self, path):
+        self.step()
+        super().remove(path)
+
+
+def test_a_shard_is_synced_before_its_rename_and_its_folder_after(folder, monkeypatch):
+    done = []
+    sync, replace = os.fsync, os.replace
+
+    def noting_sync(fd):
+        done.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file")
+        sync(fd)
+
+    def noting_replace(source, target):
+        done.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr("os.fsync", noting_sync)
+    monkeypatch.setattr("os.replace", noting_replace)
+    add(folder, keys_of(3), vectors_of(3))
+    assert done == ["file", "rename", "folder"]
+
+
+def wait_until(happened):
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_added_vectors_are_committed_in_time_though_no_more_come(folder):
+    with folder.writer(attrs={}, commit_seconds=0.05) as out:
+        out.add(keys_of(3), np.ones(3), {"mean": vectors_of(3)})
+        wait_until(lambda: out.committed == 3)
+        assert afresh(folder).missing(keys_of(3)).sum() == 0
+
+
+def test_leaving_by_an_exception_commits_what_was_added(folder):
+    def interrupted():
+        with folder.writer(attrs={}) as out:
+            out.add(keys_of(3), np.ones(3), {"mean": vectors_of(3)})
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert folder.missing(keys_of(3)).sum() == 0
+
+
+def test_the_encoder_waits_while_too_much_is_unwritten(folder):
+    gate = threading.Event()
+
+    class Slow(Files):
+        def replace(self, source, target):
+            gate.wait(60)
+            super().replace(source, target)
+
+    done = []
+    out = folder.writer(attrs={}, commit_rows=2, files=Slow())
+
+    def encode():
+        for i in range(30):
+            out.add(keys_of(30)[i : i + 1], np.ones(1), {"mean": vectors_of(1)})
+            done.append(i)
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    wait_until(lambda: len(done) >= 8)
+    time.sleep(0.1)
+    assert len(done) <= (writer.QUEUED_COMMITS + 1) * 2
+    gate.set()
+    thread.join()
+    out.close()
+    assert out.committed == 30
+
+
+def test_a_writer_that_dies_stops_the_encoder_with_its_own_error(folder):
+    class Broken(Files):
+        def replace(self, source, target):
+            msg = "a bug"
+            raise ZeroDivisionError(msg)
+
+    def encode():
+        with folder.writer(attrs={}, commit_rows=1, files=Broken()) as out:
+            for i in range(30):
+                out.add(keys_of(30)[i : i + 1], np.ones(1), {"mean": vectors_of(1)})
+
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "remedy"),
+    [(np.inf, np.float16, "--store-dtype float32"), (np.nan, np.float32, "--precision fp32")],
+)
+def test_values_that_the_number_format_cannot_hold_are_refused(folder, value, dtype, remedy):
+    vectors = vectors_of(3, dtype=dtype)
+    vectors[1, 2] = value
+    with folder.writer(attrs={}) as out:
+        with pytest.raises(NotFinite, match=f"1 of 3 'mean' vectors .* {remedy}"):
+            out.add(keys_of(3), np.ones(3), {"mean": vectors})
+        out.add(keys_of(3), np.ones(3), {"mean": np.full((3, 8), np.finfo(dtype).max, dtype)})
+    assert (folder.read(keys_of(3)) == np.finfo(dtype).max).all()
+
+
+@pytest.mark.parametrize("wrong", ["Mean", "../mean", "wide"])
+def test_what_the_format_cannot_hold_is_refused_at_once(folder, monkeypatch, wrong):
+    monkeypatch.setattr(shards, "MAX_ARRAY_BYTES", 1000)
+    vectors = vectors_of(3, width=200 if wrong == "wide" else 8)
+    with pytest.raises(ValueError, match=r"(?i)mean|component"), folder.writer(attrs={}) as out:
+        out.add(keys_of(3), np.ones(3), {wrong.replace("wide", "mean"): vectors})
+    with pytest.raises(ValueError, match="store's own"):
+        folder.writer(attrs={"rows": 3})
+
+
+def test_adding_nothing_writes_nothing(folder):
+    assert add(folder, keys_of(0), vectors_of(0)).committed == 0
+    assert not list(folder.path.glob("*.h5"))
+
+
+def test_partial_files_are_swept_when_their_process_is_gone_or_after_a_day(folder):
+    host = partial_name(Path("x.h5")).name.split(".")[1]
+    gone = folder.path / f"a.{host}.999999999.partial"
+    running = folder.path / f"b.{host}.{os.getpid()}.partial"
+    elsewhere = folder.path / "c.elsewhere.1.partial"
+    old = folder.path / "d.elsewhere.1.partial"
+    for path in (gone, running, elsewhere, old):
+        path.write_bytes(b"half a shard")
+    os.utime(old, (0, time.time() - STALE_SECONDS - 60))
+    add(folder, keys_of(2), vectors_of(2))
+    assert [p.exists() for p in (gone, running, elsewhere, old)] == [False, True, True, False]
+    assert upkeep.info(open_store(folder.path.parent))["encoders"][0]["writing"] == [
+        "elsewhere:1",
+        f"{host}:{os.getpid()}",
+    ]
+
+
+# --- a file system that fails --------------------------------------------------------------------
+
+CODES = [errno.EIO, errno.ENOTCONN, errno.ENOSPC, errno.ESTALE, errno.EROFS]
+
+
+@pytest.fixture
+def local(tmp_path, monkeypatch):
+    """Where shards wait; retries come at once."""
+    room = tmp_path / "local"
+    room.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(room))
+    monkeypatch.setattr(writer, "FIRST_PAUSE_SECONDS", 0.001)
+    return room
+
+
+def operations(folder):
+    files = Clumsy()
+    add(folder, keys_of(9, seed=9), vectors_of(9), files=files)
+    return files.calls
+
+
+@pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
+@pytest.mark.parametrize("stage", [False, True], ids=["direct", "staged"])
+def test_one_failure_at_any_operation_of_a_commit_heals(folder, local, code, stage):
+    for n in range(1, operations(folder) + 1):
+        keys, vectors = keys_of(9, seed=100 + n), vectors_of(9, seed=n)
+        files = Clumsy(lambda call, n=n: call == n, code)
+        assert add(folder, keys, vectors, files=files, stage=stage).committed == 9
+        assert np.array_equal(afresh(folder).read(keys), vectors.astype(np.float32))
+    assert not list(folder.path.glob("*.partial"))
+    assert not list(local.iterdir())
+
+
+@pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
+def test_what_a_store_does_not_take_waits_and_is_published_by_one_command(folder, local, code):
+    for n in range(1, operations(folder) + 1):
+        keys, vectors = keys_of(45, seed=200 + n), vectors_of(45, seed=n)
+        files = Clumsy(lambda call, n=n: call >= n, code)
+        with pytest.raises(StoreUnreachable, match=r"abag store merge \S+ --out") as caught:
+            add(folder, keys, vectors, files=files, retry_seconds=0.0, commit_rows=20)
+        command = re.search(r"abag store merge (\S+) --out (\S+)", str(caught.value))
+        upkeep.merge([command[1]], command[2])
+        assert np.array_equal(afresh(folder).read(keys), vectors.astype(np.float32))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_store_that_comes_back_gets_everything_in_the_end(folder, local, caplog):
+    down = threading.Event()
+    down.set()
+    files = Clumsy(lambda _: down.is_set(), errno.ENOTCONN)
+    with folder.writer(attrs={}, commit_rows=10, files=files) as out:
+        for at in range(0, 100, 10):
+            part = slice(at, at + 10)
+            out.add(keys_of(100)[part], np.ones(10), {"mean": vectors_of(100)[part]})
+        wait_until(lambda: len(list(local.glob("*/*/*.h5"))) == 10)
+        assert out.committed == 0
+        down.clear()
+    assert out.committed == 100
+    assert np.array_equal(afresh(folder).read(keys_of(100)), vectors_of(100).astype(np.float32))
+    assert "can be written to again" in caplog.text
+    assert not list(local.iterdir())
+
+
+def test_an_error_of_the_run_comes_before_the_stores_but_names_what_waits(folder, local):
+    def failing():
+        files = Clumsy(lambda _: True)
+        with folder.writer(attrs={}, files=files, retry_seconds=0.0) as out:
+            out.add(keys_of(3), np.ones(3), {"mean": vectors_of(3)})
+            msg = "encoder"
+            raise ValueError(msg)
+
+    with pytest.raises(ValueError, match="encoder") as caught:
+        failing()
+    assert "abag store merge" in caught.value.__notes__[0]
+
+
+def test_what_could_be_kept_nowhere_is_said(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("abag.embed.writer.commit", refuse)
+    with pytest.raises(StoreUnreachable, match="9 sequences could be kept nowhere"):
+        add(folder, keys_of(9), vectors_of(9), retry_seconds=0.0)
+
+
+def refuse(*_, **__):
+    raise OSError(errno.ENOSPC, "full")
+
+
+def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(filled, monkeypatch):
+    def unreachable(_):
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    monkeypatch.setattr("os.scandir", unreachable)
+    with pytest.raises(StoreUnreachable, match="cannot be read"):
+        filled.missing(keys_of(50))
+
+
+def test_disks_of_this_machine_are_told_from_remote_ones(tmp_path):
+    assert not is_local(Path("/proc"))
+    assert isinstance(is_local(tmp_path), bool)
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def outcome(folder):
+    """Read everything afresh; assert that what comes is right, and return how many came."""
+    fresh = afresh(folder)
+    keys, vectors = keys_of(50), vectors_of(50)
+    for pooling, expected in (("mean", vectors), ("cls", vectors + np.float16(1))):
+        while True:
+            there = ~fresh.missing(keys)
+            try:
+                got = fresh.read(keys[there], pooling)
+            except MissingVectors:  # damage that only reading shows
+                continue
+            assert np.array_equal(got, expected[there].astype(np.float32))
+            break
+    return int(there.sum())
+
+
+@pytest.mark.parametrize("times", [250, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_flipped_bits_never_give_a_wrong_vector_and_are_all_found(filled, times):
+    logging.disable()
+    path, rng = shard_of(filled, 1), random.Random(4)
+    whole = path.read_bytes()
+    detected = 0
+    for _ in range(times):
+        at = rng.randrange(len(whole))
+        flipped = whole[at] ^ (1 << rng.randrange(8))
+        path.write_bytes(whole[:at] + bytes([flipped]) + whole[at + 1 :])
+        assert outcome(filled) in (30, 40, 50)
+        detected += len(upkeep.verify(open_store(filled.path.parent)))
+    logging.disable(logging.NOTSET)
+    assert detected == times
+
+
+def cut(data):
+    return data[: len(data) // 2]
+
+
+def swap_pages(data):
+    half = len(data) // 2
+    return data[half:] + data[:half]
+
+
+DAMAGE = {
+    "empty": lambda data: b"",
+    "cut short": cut,
+    "one byte short": lambda data: data[:-1],
+    "longer": lambda data: data + b"\0",
+    "half synced": lambda data: cut(data) + bytes(len(data) - len(cut(data))),
+    "swapped": swap_pages,
+    "only zeros": lambda data: bytes(len(data)),
+    "foreign": lambda data: b"PK\x03\x04" + data[4:],
+    "later version": lambda data: data.replace(b"abag-shard 1", b"abag-shard 2", 1),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_shard_is_named_left_in_place_and_encoded_again(filled, caplog, how):
+    path = shard_of(filled)
+    path.write_bytes(DAMAGE[how](path.read_bytes()))
+    fresh = afresh(filled)
+    missing = fresh.missing(keys_of(50), verify=True)
+    assert 10 <= missing.sum() <= 20
+    assert [(p, path.name in why) for p, why in fresh.damaged] == [(path, True)]
+    assert caplog.text.count("count as missing") == 1
+    add(fresh, keys_of(50)[missing], vectors_of(50)[missing])
+    assert outcome(filled) == 50
+    assert path.exists()
+    assert len(upkeep.verify(open_store(filled.path.parent))) == 1
+
+
+def test_a_vector_damaged_on_the_disk_is_missing_to_a_run_that_verifies(filled):
+    flip_vector(shard_of(filled))
+    fresh = afresh(filled)
+    assert fresh.missing(keys_of(50)).sum() == 0
+    assert fresh.missing(keys_of(50), verify=True).sum() in (10, 20)
+    assert len(fresh.damaged) == 1
+
+
+def flip_vector(path):
+    data = bytearray(path.read_bytes())
+    data[shards.read_contents(path).blocks[0].arrays["mean"].offset + 3] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_flipped_vector_is_repaired_from_another_shard_that_holds_it(filled):
+    add(filled, keys_of(50), vectors_of(50))
+    flip_vector(shard_of(filled))
+    assert outcome(filled) == 50
+
+
+@pytest.mark.parametrize("change", ["attribute", "name", "value"])
+def test_changes_made_through_hdf5_are_found_by_verify(filled, change):
+    with h5py.File(shard_of(filled), "r+") as file:
+        if change == "attribute":
+            file.attrs["precision"] = np.bytes_(b"bf16")
+        elif change == "name":
+            file.move("mean", "mode")
+        else:
+            file["length"][0] += 1
+    assert len(upkeep.verify(open_store(filled.path.parent))) == 1
+
+
+def test_a_shard_of_another_encoder_is_skipped(filled):
+    other = open_store(filled.path.parent).create_folder("antibody", OTHER)
+    add(other, keys_of(5, seed=5), vectors_of(5))
+    shard_of(other).rename(filled.path / "0000000000000000.h5")
+    fresh = afresh(filled)
+    assert fresh.missing(keys_of(5, seed=5)).all()
+    assert "made by antibody encoder 9b1e77aa" in fresh.damaged[0][1]
+
+
+def test_a_shard_of_another_width_is_skipped(filled):
+    add(filled, keys_of(5, seed=5), vectors_of(5, width=4))
+    shard_of(filled, -1)
+    assert afresh(filled).rows in (5, 50)
+    assert upkeep.verify(open_store(filled.path.parent))
+
+
+# --- strangers -----------------------------------------------------------------------------------
+
+
+def forged(path, change, n=4):
+    """Write a shard whose table of contents is signed, yet says what `change` makes of it."""
+    arrays = {"key": keys_of(n), "length": np.ones(n, "<i4"), "mean": vectors_of(n)}
+    parts = list(shards.pieces([shards.NewBlock.of({"kind": "antibody", **INFO}, arrays)]))
+    toc = json.loads(bytes(parts.pop()[1]).split(b"\n", 1)[1])
+    change(toc, toc["blocks"][0]["arrays"])
+    front = shards._front(json.dumps(toc, separators=(",", ":")).encode())
+    Files().write(path, [*parts, (0, front)])
+
+
+LIES = {
+    "beyond the file": lambda toc, a: a["mean"].update(shape=[4, 1 << 40]),
+    "rows": lambda toc, a: a["key"].update(shape=[1 << 40, 16]),
+    "negative": lambda toc, a: a["mean"].update(shape=[4, -8]),
+    "no rows": lambda toc, a: [x.update(shape=[0, *x["shape"][1:]]) for x in a.values()],
+    "offset": lambda toc, a: a["mean"].update(offset=-4096),
+    "in the table": lambda toc, a: a["mean"].update(offset=0),
+    "objects": lambda toc, a: a["mean"].update(dtype="|O"),
+    "dtype": lambda toc, a: a["mean"].update(dtype=["<f2"]),
+    "name": lambda toc, a: a.update({"../mean": a.pop("mean")}),
+    "no keys": lambda toc, a: a.pop("key"),
+    "no vectors": lambda toc, a: a.pop("mean"),
+    "shape": lambda toc, a: a["mean"].update(shape=None),
+    "size": lambda toc, a: toc.update(file_bytes=1 << 60),
+    "list": lambda toc, a: toc.update(blocks=[[]]),
+    "infinite": lambda toc, a: a["mean"].update(offset=float("inf")),
+    "fraction": lambda toc, a: a["key"].update(shape=[4.0, 16]),
+    "attributes": lambda toc, a: toc["blocks"][0].update(attrs=[1]),
+    "deep attributes": lambda toc, a: toc["blocks"][0]["attrs"].update(kind=["antibody"]),
+    "about": lambda toc, a: toc.update(about=7),
+    "no group": lambda toc, a: toc["blocks"][0].pop("group"),
+    "many arrays": lambda toc, a: a.update({f"m{i}": a["mean"] for i in range(100)}),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_table_of_contents_is_refused_before_anything_is_read(tmp_path, lie):
+    forged(tmp_path / "x.h5", LIES[lie])
+    with pytest.raises(shards.DamagedShard):
+        shards.read_contents(tmp_path / "x.h5")
+
+
+def test_a_sparse_file_cannot_make_a_reader_take_a_terabyte(tmp_path):
+    def change(toc, arrays):
+        toc["file_bytes"] = 1 << 40
+        for array in arrays.values():
+            array["shape"][0] = 1 << 33
+            array["offset"] = 1 << 20
+
+    forged(tmp_path / "x.h5", change)
+    os.truncate(tmp_path / "x.h5", 1 << 40)
+    with pytest.raises(shards.DamagedShard):
+        shards.read_contents(tmp_path / "x.h5")
+
+
+def test_links_pipes_and_folders_are_not_read_as_shards(filled, tmp_path):
+    outside = tmp_path / "outside.h5"
+    shard_of(filled).rename(outside)
+    (filled.path / "0000000000000000.h5").symlink_to(outside)
+    os.mkfifo(filled.path / "0000000000000001.h5")
+    (filled.path / "0000000000000002.h5").mkdir()
+    fresh = afresh(filled)
+    assert 30 <= (~fresh.missing(keys_of(50))).sum() <= 40
+    assert len(fresh.damaged) == 3
+
+
+def test_a_linked_encoder_folder_is_not_followed(filled, tmp_path):
+    filled.path.rename(tmp_path / filled.path.name)
+    filled.path.symlink_to(tmp_path / filled.path.name)
+    assert open_store(filled.path.parent).folders() == []
+
+
+@pytest.mark.parametrize("how", ["external link", "soft link", "external storage", "virtual"])
+def test_hdf5_that_points_out_of_its_file_is_never_followed(filled, tmp_path, how):
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(vectors_of(50, seed=6).tobytes())
+    path = shard_of(filled)
+    with h5py.File(path, "r+") as file:
+        shape = file["mean"].shape
+        del file["mean"]
+        if how == "external link":
+            file["mean"] = h5py.ExternalLink(str(secret), "/mean")
+        elif how == "soft link":
+            file["mean"] = h5py.SoftLink("/cls")
+        elif how == "external storage":
+            space = [(str(secret), 0, h5py.h5f.UNLIMITED)]
+            file.create_dataset("mean", shape, "<f2", external=space)
+        else:
+            layout = h5py.VirtualLayout(shape, "<f2")
+            layout[:] = h5py.VirtualSource(str(secret), "mean", shape)
+            file.create_virtual_dataset("mean", layout)
+    assert outcome(filled) >= 30
+    assert len(upkeep.verify(open_store(filled.path.parent))) == 1
+
+
+# --- info, verify, merge, pack -------------------------------------------------------------------
+
+
+def second_store(tmp_path, keys, vectors, dtype=np.float16):
+    folder = open_store(tmp_path / "other", create=True).create_folder("antibody", INFO)
+    add(folder, keys, vectors.astype(dtype), attrs={"precision": "bf16"})
+    return folder
+
+
+def test_info_says_what_is_stored(filled):
+    (told,) = upkeep.info(open_store(filled.path.parent))["encoders"]
+    assert (told["rows"], told["unique"], told["shards"]) == (50, 50, 3)
+    assert told["attrs"] == {"precision": {"fp32": 50}}
+    assert told["poolings"] == {"mean": 8, "cls": 8}
+    assert told["values"] == {"float16": 50}
+    assert json.dumps(told)
+
+
+def test_merging_copies_each_shard_once_and_counts_duplicates_and_conflicts(filled, tmp_path):
+    keys, vectors = keys_of(60), vectors_of(60)
+    vectors[:50] = vectors_of(50)
+    vectors[3] *= 2
+    other = second_store(tmp_path, keys, vectors)
+    sources = [filled.path.parent, other.path.parent]
+    first = upkeep.merge(sources, tmp_path / "all")
+    again = upkeep.merge(sources, tmp_path / "all")
+    assert (first["copied"], first["present"], first["rows"]) == (4, 0, 110)
+    assert (first["duplicates"], first["conflicts"]) == (50, 1)
+    assert (again["copied"], again["present"], again["rows"]) == (0, 4, 110)
+    merged = open_store(tmp_path / "all")
+    assert upkeep.verify(merged) == []
+    assert merged.folder("antibody").missing(keys).sum() == 0
+
+
+def test_merging_leaves_damaged_shards_out_and_replaces_them_where_it_can(filled, tmp_path):
+    upkeep.merge([filled.path.parent], tmp_path / "copy")
+    path = shard_of(filled)
+    path.write_bytes(cut(path.read_bytes()))
+    told = upkeep.merge([filled.path.parent], tmp_path / "all")
+    assert told["copied"] == 2
+    assert path.name in told["damaged"][0]
+    upkeep.merge([tmp_path / "copy"], filled.path.parent)
+    assert outcome(filled) == 50
+
+
+def test_a_store_is_not_merged_into_itself(filled):
+    with pytest.raises(StoreMismatch, match="both a source and the result"):
+        upkeep.merge([filled.path.parent], filled.path.parent)
+
+
+def test_a_packed_store_reads_like_the_folder_it_was_made_from(filled, tmp_path):
+    add(filled, keys_of(50)[:7], vectors_of(7, dtype=np.float32), attrs={"precision": "bf16"})
+    store = open_store(filled.path.parent)
+    told = upkeep.pack(store, tmp_path / "packed.h5")
+    packed = open_store(tmp_path / "packed.h5")
+    (folder,) = packed.folders()
+    assert told["rows"] == folder.rows == 50
+    assert np.array_equal(folder.read(keys_of(50)), store.folder("antibody").read(keys_of(50)))
+    assert np.array_equal(folder.keys()[0], np.array(sorted(map(tuple, keys_of(50)))))
+    assert folder.blocks()[0].attrs["precision"] == "bf16+fp32"
+    assert upkeep.verify(packed) == []
+    assert upkeep.info(packed)["rows"] == 50
+    with pytest.raises(ReadOnlyStore):
+        folder.writer(attrs={})
+    with pytest.raises(ReadOnlyStore):
+        packed.create_folder("antibody", INFO)
+    with pytest.raises(StoreMismatch, match="exists"):
+        upkeep.pack(store, tmp_path / "packed.h5")
+
+
+def test_a_packed_store_can_be_merged_back(filled, tmp_path):
+    upkeep.pack(open_store(filled.path.parent), tmp_path / "packed.h5")
+    for copied in (1, 0):
+        assert upkeep.merge([tmp_path / "packed.h5"], tmp_path / "out")["copied"] == copied
+    back = open_store(tmp_path / "out").folder("antibody")
+    assert np.array_equal(back.read(keys_of(50)), vectors_of(50).astype(np.float32))
+
+
+def test_packing_many_blocks_keeps_the_order_of_the_keys(filled, tmp_path, monkeypatch):
+    monkeypatch.setattr(upkeep, "PACKED_ROWS", 7)
+    upkeep.pack(open_store(filled.path.parent), tmp_path / "packed.h5")
+    folder = open_store(tmp_path / "packed.h5").folder("antibody")
+    assert len(folder.blocks()) == 8
+    assert np.array_equal(np.concatenate(folder.keys()), np.array(sorted(map(tuple, keys_of(50)))))
+    assert np.array_equal(folder.read(keys_of(50)), vectors_of(50).astype(np.float32))
+
+
+def test_a_flipped_bit_in_a_packed_store_is_found(filled, tmp_path):
+    path = tmp_path / "packed.h5"
+    upkeep.pack(open_store(filled.path.parent), path)
+    whole, rng = path.read_bytes(), random.Random(5)
+    logging.disable()
+    for _ in range(100):
+        at = rng.randrange(len(whole))
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+        try:
+            packed = open_store(path)
+        except NotAStore:
+            continue
+        assert upkeep.verify(packed)
+    logging.disable(logging.NOTSET)
+
+
+# --- the specification ---------------------------------------------------------------------------
+
+
+def test_the_reader_of_the_format_page_reads_a_store(filled):
+    (example,) = re.findall(r"```python\n(.*?)```", FORMAT_PAGE.read_text(), re.DOTALL)
+    assert len(example.strip().splitlines()) <= 15
+    scope = {}
+    exec(compile(example, str(FORMAT_PAGE), "exec"), scope)
+    found = scope["read_folder"](filled.path, "mean")
+    assert len(found) == 50
+    for key, vector in zip(keys_of(50), vectors_of(50), strict=True):
+        assert np.array_equal(found[key.tobytes()], vector)
+
+
+def test_the_benchmark_of_the_store_runs(tmp_path):
+    bench = FORMAT_PAGE.parents[1] / "benchmarks" / "bench_store.py"
+    command = [sys.executable, str(bench), "--quick", "--out", str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["keys"][1]["keys"] == 5000
+    assert (tmp_path / "store.png").stat().st_size > 1000

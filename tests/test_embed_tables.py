@@ -1,0 +1,177 @@
+"""File -> DataFrame and the roles of its columns."""
+
+import gzip
+
+import pandas as pd
+import pytest
+
+from abag.embed.tables import BadTable, MissingColumn, find_columns, read_table
+
+
+def written(folder, name, text, encoding="utf-8"):
+    path = folder / name
+    data = text.encode(encoding)
+    path.write_bytes(gzip.compress(data) if name.lower().endswith("gz") else data)
+    return path
+
+
+def refusal(path, **options):
+    with pytest.raises(BadTable) as caught:
+        read_table(path, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def roles(*names):
+    return find_columns(names, {}, "table")[0]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.CSV", "a.csv.gz", "a.b.TSV.GZ"])
+@pytest.mark.parametrize("separator", [",", "\t", ";"])
+def test_the_header_line_tells_the_separator(tmp_path, name, separator):
+    text = f"heavy{separator}antigen\nQVQ{separator}MKT\n"
+    table = read_table(written(tmp_path, name, text))
+    assert table.frame.to_dict("list") == {"heavy": ["QVQ"], "antigen": ["MKT"]}
+    assert table.source == name
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.parquet.gz"])
+def test_parquet_is_read(tmp_path, name):
+    frame = pd.DataFrame({"heavy": ["QVQ", "EVQ"], "antigen": ["M", None], "pKd": [7.5, 8.0]})
+    data = frame.to_parquet()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    pd.testing.assert_frame_equal(read_table(path).frame, frame)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
+    path = written(tmp_path, "a.csv", "heavy,antigen\nQVQ,MKT\n", "utf-8-sig")
+    assert read_table(path).columns == {"heavy": "heavy", "antigen": "antigen"}
+
+
+def test_sequences_that_look_like_numbers_stay_text_and_empty_cells_stay_empty(tmp_path):
+    path = written(tmp_path, "a.csv", "heavy,light,antigen,id\nINF,,TRUE,001\n1E5,,NaN,002\n")
+    frame = read_table(path).frame
+    assert frame["heavy"].tolist() == ["INF", "1E5"]
+    assert frame["antigen"].tolist()[0] == "TRUE"
+    assert frame["light"].isna().all()
+
+
+def test_limit_reads_no_further_than_it_says(tmp_path):
+    path = written(tmp_path, "a.csv", "heavy,antigen\nQVQ,MKT\nEVQ,MKT,surplus\n")
+    assert len(read_table(path, limit=1).frame) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "part"),
+    [
+        ("a.csv", "heavy,antigen\n", "no rows"),
+        ("a.csv", "", "cannot be read: No columns"),
+        ("a.csv", "heavy,antigen\nQVQ,M\nQVQ,M,1\n", "Expected 2 fields in line 3, saw 3"),
+        ("a.csv", "heavy,antigen\nx,QVQ,M\ny,QVQ,M\n", "more fields than the header"),
+        ("a.xlsx", "", "no known kind of table; expected a name that ends in .csv, .tsv"),
+        ("a", "", "no known kind of table"),
+        ("a.parquet", "heavy,antigen\n", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path, name, text, part):
+    message = refusal(written(tmp_path, name, text))
+    assert name in message
+    assert part in message
+
+
+def test_broken_and_absent_files_are_refused_in_one_line(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    assert "No such file" in refusal(path)
+    path.write_bytes(b"heavy,antigen\n")
+    assert "gzip" in refusal(path)
+    whole = gzip.compress(b"heavy,antigen\nQVQ,M\n" * 1000)
+    path.write_bytes(whole[:-20])
+    assert "cannot be read" in refusal(path)
+    path.write_bytes(whole[:12] + b"\xff" * 20 + whole[32:])
+    assert "cannot be read" in refusal(path)
+    assert "utf-8" in refusal(written(tmp_path, "b.csv", "heavy\nQVQ\n", "utf-16"))
+
+
+@pytest.mark.parametrize(
+    ("heavy", "light", "antigen"),
+    [
+        ("antibody_heavy", "antibody_light", "antigen"),
+        ("heavy", "light", "antigen_sequence"),
+        ("VH", "VL", "Antigen Seq"),
+        ("heavy_chain", "light_chain", "target"),
+        ("Heavy", "Light", "Target"),
+        ("fab_h", "fab_l", "ag"),
+        ("hc_sequence", "lc_sequence", "antigen_seq"),
+        ("HC", "LC", "Target"),
+        ("Ab_heavy_chain_seq", "Ab_light_chain_seq", "Ag_seq"),
+        ("mut_heavy_chain_seq", "light_chain_seq", "antigen_seq"),
+        ("heavy_sequence", "light_sequence", "antigen_sequence"),
+    ],
+)
+def test_the_usual_spellings_are_found(heavy, light, antigen):
+    assert roles("x", heavy, light, antigen) == {"heavy": heavy, "light": light, "antigen": antigen}
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("antibody_sequence", "antibody"),
+        ("antibody", "antibody"),
+        ("scFv_sequence", "antibody"),
+        ("Sequence", "antibody"),
+        ("mata_sequence", "antibody"),
+        ("matalpha_sequence", "antigen"),
+        ("VHH_sequence", "heavy"),
+        ("nanobody_sequence", "heavy"),
+        ("pKd", "pkd"),
+        ("affinity", "pkd"),
+        ("label", "pkd"),
+        ("binding_score", "pkd"),
+        ("-log10(Kd)", None),
+        ("Kd", None),
+        ("Affinity_Kd [nM]", "kd_nm"),
+        ("Kd (M)", "kd_m"),
+        ("alphaseq_affinity", "log10_kd_nm"),
+        ("dG (kcal/mol)", "dg_kcal"),
+        ("Aff_op", "censored"),
+        ("affinity_type", "affinity_type"),
+        ("scfv", None),
+        ("nanobody", None),
+        ("antigen_name", None),
+        ("Hchain", None),
+        ("H", None),
+    ],
+)
+def test_a_name_plays_one_role_or_none(name, role):
+    assert roles(name) == ({role: name} if role else {})
+
+
+def test_a_column_that_says_sequence_goes_before_one_that_may_hold_a_name():
+    assert roles("antigen", "antigen_sequence", "target")["antigen"] == "antigen_sequence"
+    assert roles("heavy_chain_seq", "mut_heavy_chain_seq")["heavy"] == "mut_heavy_chain_seq"
+
+
+def test_columns_of_one_name_are_a_tie(tmp_path):
+    table = read_table(written(tmp_path, "a.csv", "heavy,heavy,antigen\nQVQ,EVQ,M\n"))
+    assert table.ties == {"heavy": ["heavy", "heavy.1"]}
+
+
+def test_a_named_column_must_exist_and_its_role_too():
+    with pytest.raises(MissingColumn, match="no such column; found 'a', 'b'"):
+        find_columns(["a", "b"], {"heavy": "c"}, "t.csv")
+    with pytest.raises(MissingColumn, match="no such role; expected one of heavy, light"):
+        find_columns(["a", "b"], {"weight": "a"}, "t.csv")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_column_that_the_file_has_not_is_refused_by_the_files_name(tmp_path, name):
+    path = written(tmp_path, name, "VH,antigen\nQVQ,M\n")
+    with pytest.raises(MissingColumn, match=f"^{name}: --column heavy=x: no such column"):
+        read_table(path, columns={"heavy": "x"})
+
+
+def test_a_named_column_is_not_taken_for_another_role():
+    columns, ties = find_columns(["VH", "heavy"], {"id": "VH"}, "t.csv")
+    assert columns == {"id": "VH", "heavy": "heavy"}
+    assert ties == {}

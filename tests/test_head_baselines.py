@@ -1,0 +1,266 @@
+"""Baselines against the plain formulas, and comparisons on planted tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from abag.embed.sequences import read_pairs
+from abag.head import baselines as module
+from abag.head import comparison
+from abag.head.baselines import Block, NothingToLearn, baselines, group_mean, ridge, standardised
+from abag.head.comparison import compare, explained, strongest, verdict, warnings
+from abag.head.metrics import score
+from abag.head.splits import TEST, TRAIN, SplitOptions, make_splits, random_split
+from abag.head.table import LabelOptions, label_pairs
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+
+
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch):
+    monkeypatch.setattr(comparison, "DRAWS", 100)
+
+
+def plain_ridge(x_PD, y, penalty):
+    """Ridge with a free intercept, by the normal equations on one row a pair."""
+    mean = x_PD.mean(0)
+    centred = x_PD - mean
+    weights = np.linalg.solve(
+        centred.T @ centred + penalty * np.eye(x_PD.shape[1]), centred.T @ (y - y.mean())
+    )
+    return lambda new: y.mean() + (new - mean) @ weights
+
+
+def planted(seed=0, antibodies=60, antigens=12, rows=300, antigen_effect=1.0, noise=0.2):
+    """A table, and vectors from which its labels follow linearly but for the noise."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "heavy": rng.choice(
+                ["".join(rng.choice(RESIDUES, 60)) for _ in range(antibodies)], rows
+            ),
+            "antigen": rng.choice(
+                ["".join(rng.choice(RESIDUES, 80)) for _ in range(antigens)], rows
+            ),
+        }
+    ).drop_duplicates(ignore_index=True)
+    antibody_of = {h: rng.normal(size=6) for h in sorted(set(frame["heavy"]))}
+    antigen_of = {a: rng.normal(size=4) for a in sorted(set(frame["antigen"]))}
+    pkd = 8 + frame["heavy"].map(lambda h: antibody_of[h][0]) + rng.normal(0, noise, len(frame))
+    pkd += antigen_effect * frame["antigen"].map(lambda a: antigen_of[a][0])
+    pairs = label_pairs(read_pairs(frame.assign(pkd=pkd)), LabelOptions())
+    table = pairs.table
+    antibody_ND = np.array([antibody_of[heavy] for heavy, _ in table.antibodies.chains], np.float32)
+    antigen_ND = np.array([antigen_of[chain] for (chain,) in table.antigens.chains], np.float32)
+    return pairs, antibody_ND, antigen_ND
+
+
+@pytest.mark.parametrize("width", [5, 80])
+def test_ridge_equals_the_normal_equations_on_one_row_a_pair(width, monkeypatch):
+    monkeypatch.setattr(module, "STRENGTHS", np.array([0.3]))
+    monkeypatch.setattr(module, "CHUNK", 7)
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(20, width)), rng.normal(size=(15, 3))
+    blocks = [
+        Block(table.astype(np.float32), rng.integers(len(table), size=60))
+        for table in (left, right)
+    ]
+    pkd, fit_rows = rng.normal(8, 1, 60), np.arange(40)
+    found = ridge(blocks, pkd, fit_rows, np.arange(40) % 5)
+    x_PD = np.hstack([b.table_ND[b.index] for b in blocks]).astype(np.float64)
+    train = x_PD[:40]
+    columns = min(width, len(np.unique(blocks[0].index[:40]))) + 3
+    penalty = 0.3 * ((train - train.mean(0)) ** 2).sum() / min(40, columns)
+    expected = plain_ridge(train, pkd[:40], penalty)(x_PD)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_ridge_recovers_a_planted_rule_and_turns_to_the_mean_on_noise():
+    pairs, antibody_ND, antigen_ND = planted()
+    split = random_split(pairs.antibody, pairs.antigen, 0)
+    rows = split.rows(TEST)
+    good = baselines(pairs, split, antibody_ND, antigen_ND)["ridge"]
+    assert score(pairs.pkd[rows], good[rows], pairs.antigen[rows])["rmse"] < 0.3
+    shuffled = replace(pairs, pkd=np.random.default_rng(1).permutation(pairs.pkd))
+    blind = baselines(shuffled, split, antibody_ND, antigen_ND)
+    assert blind["ridge"].std() < 0.3 * pairs.pkd.std()
+
+
+def test_no_baseline_looks_at_a_label_outside_training_or_at_a_censored_one():
+    pairs, antibody_ND, antigen_ND = planted()
+    split = random_split(pairs.antibody, pairs.antigen, 0)
+    censored = np.where(np.arange(len(pairs)) % 5 == 0, -1, 0).astype(np.int8)
+    hidden = (split.part != TRAIN) | (censored != 0)
+    first = baselines(replace(pairs, censored=censored), split, antibody_ND, antigen_ND)
+    other = replace(pairs, censored=censored, pkd=np.where(hidden, 99.0, pairs.pkd))
+    second = baselines(other, split, antibody_ND, antigen_ND)
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_the_antigen_mean_is_undefined_where_every_antigen_is_new():
+    pairs, antibody_ND, antigen_ND = planted()
+    cold = make_splits(pairs, SplitOptions(split="antigen"))[0]
+    found = baselines(pairs, cold, antibody_ND, antigen_ND)["antigen_mean"]
+    assert np.isnan(found[cold.rows(TEST)]).all()
+    warm = random_split(pairs.antibody, pairs.antigen, 0)
+    found = baselines(pairs, warm, antibody_ND, antigen_ND)["antigen_mean"]
+    row = warm.rows(TEST)[0]
+    mates = (warm.part == TRAIN) & (pairs.antigen == pairs.antigen[row])
+    assert found[row] == pytest.approx(pairs.pkd[mates].mean())
+
+
+def test_a_single_new_antigen_among_known_ones_gets_the_training_mean():
+    split = random_split(np.arange(10), np.zeros(10, np.int64), 0)
+    group = np.zeros(10, np.int64)
+    group[split.rows(TRAIN)[0]] = 1
+    part = split.part.copy()
+    part[split.rows(TRAIN)[0]] = TEST
+    moved = replace(split, part=part)
+    pkd = np.arange(10.0)
+    found = group_mean(group, pkd, moved, moved.rows(TRAIN))
+    assert found[group == 1] == pytest.approx(pkd[moved.rows(TRAIN)].mean())
+
+
+def test_constant_inputs_and_a_single_antigen_divide_by_nothing():
+    pairs, antibody_ND, _ = planted(antigens=1, antigen_effect=0)
+    split = random_split(pairs.antibody, pairs.antigen, 0)
+    found = baselines(pairs, split, antibody_ND, np.ones((1, 4), np.float32))
+    rows = split.rows(TEST)
+    assert all(np.isfinite(p[rows]).all() for p in found.values())
+    assert found["antigen_ridge"] == pytest.approx(found["train_mean"])
+    constant = baselines(pairs, split, np.ones_like(antibody_ND), np.ones((1, 4), np.float32))
+    assert constant["ridge"] == pytest.approx(constant["train_mean"])
+
+
+def test_an_assay_mean_is_there_when_the_table_names_assays():
+    pairs, antibody_ND, antigen_ND = planted()
+    frame = pairs.table.frame.assign(assay=lambda f: np.where(f["pkd"] > 8, "spr", "elisa"))
+    named = label_pairs(read_pairs(frame), LabelOptions())
+    split = random_split(named.antibody, named.antigen, 0)
+    found = baselines(named, split, antibody_ND, antigen_ND)["assay_mean"]
+    assert len(np.unique(found.round(6))) == 2
+    assert any("assay alone explains" in line for line in warnings(named, make_splits(named)))
+
+
+def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
+    rng = np.random.default_rng(4)
+    parent = rng.choice(RESIDUES, 60)
+    heavies, pkd = [], []
+    for _ in range(300):
+        letters, at = parent.copy(), rng.choice(10, rng.integers(0, 6), replace=False)
+        letters[at] = rng.choice(RESIDUES, len(at))
+        heavies.append("".join(letters) + "A" * int(rng.random() < 0.1))
+        pkd.append(9 - 0.5 * (letters != parent).sum() + 0.01 * rng.normal())
+    frame = pd.DataFrame({"heavy": heavies, "antigen": "".join(parent[::-1]), "pkd": pkd})
+    pairs = label_pairs(read_pairs(frame), LabelOptions())
+    split = random_split(pairs.antibody, pairs.antigen, 0)
+    vectors = rng.normal(size=(len(pairs.table.antibodies.chains), 3)), np.zeros((1, 2))
+    found = baselines(pairs, split, *vectors)
+    rows = np.flatnonzero(
+        [
+            split.part[i] == TEST and len(h) == 60
+            for i, h in enumerate(pairs.table.frame["heavy"].iloc[pairs.row])
+        ]
+    )
+    counted = score(pairs.pkd[rows], found["mutation_count"][rows], pairs.antigen[rows])
+    assert counted["spearman"] > 0.95
+    hot = score(pairs.pkd[rows], found["one_hot_ridge"][rows], pairs.antigen[rows])
+    assert hot["spearman"] > 0.8
+    assert "one_hot_ridge" not in baselines(*unlike_lengths())
+
+
+def unlike_lengths():
+    rng = np.random.default_rng(0)
+    heavies = ["".join(rng.choice(RESIDUES, 40 + i)) for i in range(40)]
+    frame = pd.DataFrame({"heavy": heavies, "antigen": "ACDEFGHIKL", "pkd": rng.normal(8, 1, 40)})
+    pairs = label_pairs(read_pairs(frame), LabelOptions())
+    split = random_split(pairs.antibody, pairs.antigen, 0)
+    return pairs, split, rng.normal(size=(40, 3)), np.zeros((1, 2))
+
+
+def test_the_nearest_antibody_lends_its_label_for_the_same_antigen():
+    pairs, antibody_ND, antigen_ND = planted()
+    split = random_split(pairs.antibody, pairs.antigen, 0)
+    found = baselines(pairs, split, antibody_ND, antigen_ND)["nearest_antibody"]
+    train = split.rows(TRAIN)
+    z_ND = standardised(antibody_ND, pairs.antibody[train])
+    seen = np.unique(pairs.antibody[train])
+    for row in split.rows(TEST)[:10]:
+        own = pairs.antibody[row]
+        nearest = own if own in seen else seen[np.argmin(((z_ND[seen] - z_ND[own]) ** 2).sum(1))]
+        mates = train[pairs.antibody[train] == nearest]
+        same = mates[pairs.antigen[mates] == pairs.antigen[row]]
+        assert found[row] == pytest.approx(pairs.pkd[same if len(same) else mates].mean())
+
+
+def test_training_on_censored_labels_alone_is_refused():
+    pairs, antibody_ND, antigen_ND = planted()
+    split = random_split(pairs.antibody, pairs.antigen, 0)
+    with pytest.raises(NothingToLearn, match="censored labels only"):
+        baselines(
+            replace(pairs, censored=np.ones(len(pairs), np.int8)), split, antibody_ND, antigen_ND
+        )
+
+
+def test_a_real_gain_is_told_apart_and_equal_models_are_not():
+    pairs, antibody_ND, antigen_ND = planted()
+    splits = make_splits(pairs, SplitOptions(split="antigen", folds=4))
+    found = [baselines(pairs, split, antibody_ND, antigen_ND) for split in splits]
+    ours, mean = [f["ridge"] for f in found], [f["train_mean"] for f in found]
+    for metric in ("rmse", "spearman_within_antigen", "spearman"):
+        against_itself = compare(pairs, splits, ours, ours, metric)
+        assert against_itself.difference == against_itself.low == against_itself.high == 0
+        assert "is not told apart from" in verdict("head", "itself", metric, against_itself)
+    gain = compare(pairs, splits, ours, mean, "rmse")
+    assert gain.low <= gain.difference <= gain.high < 0
+    assert verdict("head", "train_mean", "rmse", gain).startswith("The head beats train_mean: +")
+    assert compare(pairs, splits, ours, mean, "spearman") is None
+
+
+def test_shuffled_labels_give_no_skill_within_the_interval():
+    pairs, antibody_ND, antigen_ND = planted(rows=400)
+    for seed in range(3):
+        shuffled = replace(pairs, pkd=np.random.default_rng(seed).permutation(pairs.pkd))
+        splits = make_splits(shuffled, SplitOptions(split="antigen", folds=4, seed=seed))
+        found = [baselines(shuffled, split, antibody_ND, antigen_ND) for split in splits]
+        gain = compare(
+            shuffled, splits, [f["nearest_antibody"] for f in found],
+            [f["train_mean"] for f in found], "rmse",
+        )  # fmt: skip
+        assert not verdict("head", "train_mean", "rmse", gain).startswith("The head beats")
+
+
+def test_one_cluster_gives_a_difference_without_an_interval():
+    pairs, antibody_ND, antigen_ND = planted(antigens=1, antigen_effect=0)
+    (split,) = make_splits(pairs, SplitOptions(split="random"))
+    one = replace(split, group=np.zeros(len(pairs), np.int64))
+    found = baselines(pairs, split, antibody_ND, antigen_ND)
+    gain = compare(pairs, [one], [found["ridge"]], [found["train_mean"]], "rmse")
+    assert gain.low is None
+    assert "no interval" in verdict("head", "train_mean", "rmse", gain)
+
+
+def test_a_label_that_follows_from_the_antigen_alone_is_called_out():
+    pairs, *_ = planted(antigen_effect=8.0)
+    assert explained(pairs.pkd, pairs.antigen) > 0.9
+    assert any("antigen alone explains" in w for w in warnings(pairs, make_splits(pairs)))
+    plain, *_ = planted(antigen_effect=0.0)
+    assert not any("antigen alone explains" in w for w in warnings(plain, make_splits(plain)))
+
+
+def test_a_floor_in_the_labels_is_called_out():
+    pairs, *_ = planted()
+    floored = replace(pairs, pkd=np.maximum(pairs.pkd, np.quantile(pairs.pkd, 0.3)))
+    assert any("a floor" in line for line in warnings(floored, make_splits(floored)))
+
+
+def test_the_strongest_baseline_is_the_best_by_the_metrics_own_direction():
+    scores = {"a": {"rmse": 1.0, "spearman": 0.2}, "b": {"rmse": 2.0, "spearman": None}}
+    assert strongest(scores, "rmse") == "a"
+    assert strongest(scores, "spearman") == "a"
+    assert strongest({"b": scores["b"]}, "spearman") is None

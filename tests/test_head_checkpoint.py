@@ -1,0 +1,109 @@
+import errno
+import json
+import pickle
+
+import pytest
+import torch
+
+from abag.head import checkpoint
+from abag.head.checkpoint import (
+    CheckpointDamaged,
+    CheckpointVersion,
+    DiskFull,
+    load,
+    load_newest,
+    save,
+    save_rotating,
+)
+
+TENSORS = {"model.w": torch.arange(6.0).reshape(2, 3), "optimizer.step": torch.tensor(3.0)}
+
+
+def silent(_text):
+    pass
+
+
+def test_a_checkpoint_gives_back_its_tensors_and_state_bit_for_bit(tmp_path):
+    save(tmp_path / "best", TENSORS, {"step": 3, "best_score": 0.1})
+    found = load(tmp_path / "best")
+    assert found.state == {"step": 3, "best_score": 0.1}
+    assert all(torch.equal(found.tensors[name], TENSORS[name]) for name in TENSORS)
+    assert found.tensors["optimizer.step"].shape == ()
+
+
+def test_rotation_keeps_two_and_nothing_else(tmp_path):
+    for step in (1, 2, 3):
+        save_rotating(tmp_path, TENSORS, {"step": step})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "previous"]
+    assert load(tmp_path / "latest").state["step"] == 3
+    assert load(tmp_path / "previous").state["step"] == 2
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "state"])
+def test_damage_is_passed_over_said_and_kept_out_of_the_rotation(tmp_path, damage):
+    save_rotating(tmp_path, TENSORS, {"step": 1})
+    save_rotating(tmp_path, TENSORS, {"step": 2})
+    whole = (tmp_path / "latest").read_bytes()
+    broken = {
+        "truncated": whole[:-5],
+        "flipped": whole[:-1] + bytes([whole[-1] ^ 1]),
+        "empty": b"",
+        "state": whole.replace(b'\\"step\\": 2', b'\\"step\\": 7'),
+    }[damage]
+    assert broken != whole
+    (tmp_path / "latest").write_bytes(broken)
+    said = []
+    found = load_newest(tmp_path, said.append)
+    assert found.state["step"] == 1
+    assert "previous, step 1" in said[0]
+    save_rotating(tmp_path, TENSORS, {"step": 2})
+    assert load(tmp_path / "previous").state["step"] == 1
+
+
+def test_no_whole_checkpoint_is_an_error_and_none_at_all_is_a_fresh_start(tmp_path):
+    assert load_newest(tmp_path, silent) is None
+    (tmp_path / "latest").write_bytes(b"")
+    with pytest.raises(CheckpointDamaged, match="no checkpoint is whole"):
+        load_newest(tmp_path, silent)
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.fail, ("a pickle was run",))
+
+    (tmp_path / "latest").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(CheckpointDamaged):
+        load(tmp_path / "latest")
+    torch.save({"model.w": torch.zeros(1)}, tmp_path / "latest")
+    with pytest.raises(CheckpointDamaged):
+        load(tmp_path / "latest")
+
+
+def test_another_schema_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SCHEMA", 2)
+    save(tmp_path / "latest", TENSORS, {"step": 1})
+    monkeypatch.undo()
+    with pytest.raises(CheckpointVersion, match="schema '2'; this abag reads 1"):
+        load_newest(tmp_path, silent)
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_whole_and_no_partial(tmp_path, monkeypatch):
+    save_rotating(tmp_path, TENSORS, {"step": 1})
+
+    def full(_tensors, path, _header):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(DiskFull, match="No space left"):
+        save_rotating(tmp_path, TENSORS, {"step": 2})
+    assert load_newest(tmp_path, silent).state["step"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["latest"]
+
+
+def test_the_header_is_readable_json(tmp_path):
+    save(tmp_path / "latest", TENSORS, {"step": 1})
+    raw = (tmp_path / "latest").read_bytes()
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    assert json.loads(header["__metadata__"]["state"]) == {"step": 1}

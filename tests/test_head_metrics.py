@@ -1,0 +1,153 @@
+"""Metrics against scipy, by hand, and on what is undefined."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from abag.head.metrics import (
+    average_folds,
+    average_precision,
+    concordance,
+    score,
+    within_antigen,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+TIED = st.integers(0, 4).map(float)
+
+
+def columns(*elements, min_size=0, max_size=25):
+    """Columns of one length, drawn row by row."""
+    rows = st.lists(st.tuples(*elements), min_size=min_size, max_size=max_size)
+    return rows.map(lambda r: [np.array(c) for c in zip(*r, strict=True)] if r else None)
+
+
+def test_correlations_and_errors_equal_scipys_on_tied_values():
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(5, 11, 200).astype(float), rng.integers(5, 11, 200).astype(float)
+    found = score(y, p, np.zeros(200, int))
+    assert found["spearman"] == pytest.approx(stats.spearmanr(y, p).statistic)
+    assert found["pearson"] == pytest.approx(stats.pearsonr(y, p).statistic)
+    assert found["rmse"] == pytest.approx(np.sqrt(np.mean((y - p) ** 2)))
+    assert found["mae"] == pytest.approx(np.mean(abs(y - p)))
+    line = stats.linregress(p, y)
+    assert found["calibration_slope"] == pytest.approx(line.slope)
+    assert found["calibration_intercept"] == pytest.approx(line.intercept)
+
+
+def test_recall_precision_and_enrichment_at_9_are_those_counted_by_hand():
+    found = score([9.5, 9.0, 8.0, 7.0, 6.0], [9.2, 8.0, 9.1, 6.0, 5.0], [0] * 5)
+    assert found["recall_at_9"] == 1 / 2
+    assert found["precision_at_9"] == 1 / 2
+    assert found["enrichment_at_9"] == pytest.approx((1 / 2) / (2 / 5))
+    # in the order 9.2 hit, 9.1 miss, 8.0 hit: (1/1 + 2/3) / 2
+    assert found["average_precision_at_9"] == pytest.approx(5 / 6)
+    assert found["r2"] == pytest.approx(1 - 4.3 / 8.2)
+
+
+def test_a_budget_picks_the_best_tenth_and_ties_share_its_last_places():
+    y = np.array([9.5] * 4 + [6.0] * 16)
+    p = np.array([8.0, 7.0, 7.0, 1.0] + [7.0] * 2 + [2.0] * 14)
+    found = score(y, p, np.zeros(20, int))
+    # two picks: one hit for certain, one of four tied rows of which two are hits
+    assert found["precision_at_9_budget"] == pytest.approx(1.5 / 2)
+    assert found["recall_at_9_budget"] == pytest.approx(1.5 / 4)
+
+
+@given(columns(st.booleans(), TIED, min_size=1))
+def test_average_precision_does_not_depend_on_the_order_of_tied_rows(data):
+    strong, p = data
+    reverse = average_precision(strong[::-1], p[::-1])
+    assert average_precision(strong, p) == pytest.approx(reverse)
+
+
+def test_the_headline_is_the_median_over_antigens_with_five_rows():
+    antigen = np.repeat([0, 1, 2, 3], [5, 5, 5, 4])
+    y = np.concatenate([np.arange(5.0)] * 3 + [np.arange(4.0)])
+    p = y.copy()
+    p[5:10] *= -1
+    p[10:15] = [0, 1, 2, 4, 3]
+    found = within_antigen(y, p, antigen)
+    assert found["antigens_scored"] == 3
+    assert found["spearman_within_antigen"] == pytest.approx(0.9)
+    assert found["spearman_within_antigen_q75"] == pytest.approx(0.95)
+
+
+def plain_concordance(y, p, censored):
+    """Every ordered pair, one by one."""
+    right = pairs = 0.0
+    for i in range(len(y)):
+        for j in range(len(y)):
+            upper = np.inf if censored[i] > 0 else y[i]
+            lower = -np.inf if censored[j] < 0 else y[j]
+            certain = upper < lower or (upper == lower and bool(censored[i] or censored[j]))
+            if certain and i != j:
+                pairs += 1
+                right += 1 if p[i] < p[j] else 0.5 if p[i] == p[j] else 0
+    return (right / pairs if pairs else None), int(pairs)
+
+
+@settings(deadline=None)
+@given(columns(TIED, TIED, st.sampled_from([-1, 0, 1])))
+def test_concordance_equals_the_count_over_every_decidable_pair(data):
+    if data is None:
+        return
+    y, p, censored = data
+    found = concordance(y, p, censored.astype(np.int8))
+    expected, pairs = plain_concordance(y, p, censored)
+    assert found["decidable_pairs"] == pairs
+    assert found["concordance"] == (None if expected is None else pytest.approx(expected))
+
+
+def test_without_censoring_concordance_is_kendalls_tau_rescaled():
+    rng = np.random.default_rng(1)
+    y, p = rng.normal(size=300), rng.normal(size=300)
+    found = concordance(y, p, np.zeros(300, np.int8))
+    assert found["concordance"] == pytest.approx((stats.kendalltau(y, p).statistic + 1) / 2)
+
+
+def test_censored_rows_count_in_nothing_but_concordance():
+    rng = np.random.default_rng(2)
+    y, p, antigen = rng.normal(7, 1, 40), rng.normal(7, 1, 40), np.zeros(40, int)
+    censored = np.zeros(40, int)
+    censored[30:] = -1
+    exact, all_rows = score(y[:30], p[:30], antigen[:30]), score(y, p, antigen, censored)
+    differ = {name for name in exact if exact[name] != all_rows[name]}
+    assert differ == {"n", "n_censored", "concordance", "decidable_pairs"}
+
+
+@pytest.mark.parametrize(
+    ("y", "p"), [([], []), ([7.0], [7.0]), ([7.0] * 6, range(6)), (range(6), [7.0] * 6)]
+)
+def test_what_is_undefined_is_none_and_the_rest_is_json(y, p):
+    found = score(list(y), list(p), np.zeros(len(list(y)), int))
+    assert found["spearman"] is None
+    assert found["pearson"] is None
+    assert found["spearman_within_antigen"] is None
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_one_prediction_that_is_not_finite_leaves_every_metric_undefined():
+    found = score([6.0, 7.0, 9.5], [6.0, np.nan, 9.5], [0, 0, 0])
+    assert found["n"] == 3
+    assert found["rmse"] is None
+    assert found["recall_at_9"] is None
+
+
+def test_folds_are_averaged_and_never_pooled():
+    # Two folds whose means differ: each is ranked perfectly backwards, pooled they look good.
+    low, high = np.array([5.0, 5.1, 5.2]), np.array([9.0, 9.1, 9.2])
+    folds = [score(y, y[::-1], [0] * 3) for y in (low, high)]
+    summary = average_folds(folds)["spearman"]
+    pooled = score(np.r_[low, high], np.r_[low[::-1], high[::-1]], [0] * 6)
+    assert summary == {"mean": pytest.approx(-1), "sd": pytest.approx(0), "n": 2}
+    assert pooled["spearman"] > 0.5
+
+
+def test_a_fold_without_a_value_is_left_out_of_the_mean_and_counted():
+    folds = [score([1.0, 2.0], [1.0, 2.0], [0, 0]), score([1.0, 1.0], [1.0, 2.0], [0, 0])]
+    assert average_folds(folds)["spearman"] == {"mean": pytest.approx(1), "sd": None, "n": 1}

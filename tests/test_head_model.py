@@ -1,0 +1,127 @@
+import pytest
+import torch
+
+from abag.head.config import PRESETS, BadOption, FitConfig
+from abag.head.model import LowRank, build_head, pair_losses
+
+IGT5, ESM = 1024, 1280
+
+
+def losses(
+    kind="mse", scope="antigen", *, predicted, target, censored=None, antigen=None, weight=None
+):
+    n = len(predicted)
+    return pair_losses(
+        kind,
+        scope,
+        torch.tensor(predicted, requires_grad=True),
+        torch.tensor(target),
+        torch.tensor(censored or [0] * n, dtype=torch.int8),
+        torch.tensor(antigen or [0] * n),
+        torch.tensor(weight or [1.0] * n),
+    )
+
+
+@pytest.mark.parametrize(
+    ("preset", "millions"), [("seed", 3.05), ("small", 0.78), ("medium", 3.94), ("large", 21.6)]
+)
+def test_presets_have_the_sizes_that_they_are_known_by(preset, millions):
+    head = build_head(FitConfig(preset=preset), IGT5, ESM)
+    assert sum(p.numel() for p in head.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+def test_the_seed_preset_is_the_notebooks_regressor():
+    seed = PRESETS["seed"]
+    assert (seed.widths, seed.dropout) == ((1024, 512, 256, 128), 0.3)
+    layers = [type(x).__name__ for x in build_head(FitConfig(preset="seed"), 4, 4).layers]
+    assert layers == ["Linear", "GELU", "Dropout", "LayerNorm"] * 3 + [
+        "Linear", "GELU", "Dropout", "Linear",
+    ]  # fmt: skip
+    assert (seed.batch_size, seed.accumulate, seed.lr, seed.epochs) == (12, 4, 4e-3, 50)
+
+
+def test_any_field_of_a_preset_can_be_overridden_alone():
+    filled = FitConfig(preset="large", dropout=0.0, widths=(8,)).filled()
+    assert (filled.dropout, filled.widths, filled.epochs) == (0.0, (8,), PRESETS["large"].epochs)
+
+
+@pytest.mark.parametrize("head", ["mlp", "lowrank", "notebook"])
+def test_a_head_gives_one_number_a_pair_whatever_else_is_in_the_batch(head):
+    torch.manual_seed(0)
+    model = build_head(FitConfig(head=head, widths=(16, 8)), 6, 5).eval()
+    antibody_BD, antigen_BE = torch.randn(7, 6), torch.randn(7, 5)
+    scores_B = model(antibody_BD, antigen_BE)
+    assert scores_B.shape == (7,)
+    torch.testing.assert_close(model(antibody_BD[2:3], antigen_BE[2:3]), scores_B[2:3])
+
+
+def test_the_low_rank_head_is_an_interaction_and_not_a_sum_of_two_sides():
+    torch.manual_seed(0)
+    model = LowRank(6, 5, 4, 0.0)
+    (a, b), (g, h) = torch.randn(2, 1, 6), torch.randn(2, 1, 5)
+    crossed = model(a, g) + model(b, h) - model(a, h) - model(b, g)
+    assert crossed.abs() > 1e-4
+
+
+def test_a_bound_costs_only_on_its_wrong_side():
+    found = losses(predicted=[1.0, 3.0, 1.0, 3.0], target=[2.0] * 4, censored=[-1, -1, 1, 1])
+    assert found.tolist() == [0.0, 1.0, 1.0, 0.0]
+
+
+def test_huber_is_square_near_and_linear_far():
+    assert losses("huber", predicted=[0.5, 3.0], target=[0.0, 0.0]).tolist() == [0.125, 2.5]
+
+
+def test_the_ranking_loss_compares_within_an_antigen_by_default():
+    apart = {"predicted": [0.0, 1.0], "target": [1.0, 0.0], "antigen": [0, 1]}
+    squared = losses(**apart)
+    assert torch.equal(losses("rank", "antigen", **apart), squared)
+    assert losses("rank", "batch", **apart).sum() > squared.sum()
+
+
+def test_undecidable_pairs_have_no_order_to_learn():
+    # the stronger label is only an upper bound of its pKd: either may be the stronger one
+    case = {"predicted": [0.0, 0.5], "target": [1.0, 0.0], "censored": [-1, 0]}
+    assert torch.equal(losses("rank", **case), losses("mse", **case))
+
+
+def test_padding_is_nobodys_partner():
+    case = {"predicted": [0.0, 1.0], "target": [1.0, 0.0]}
+    padded = losses("rank", **case, weight=[1.0, 0.0])
+    assert padded[0] == losses("mse", **case)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dropout": 1.0}, "--dropout: 1.0 is out of range"),
+        ({"epochs": 0}, "--epochs"),
+        ({"preset": "huge"}, "--preset: 'huge' is unknown; expected one of small, medium"),
+        ({"select": "loss"}, "--select"),
+        ({"save_every": 0}, "--save-every"),
+        ({"widths": ()}, "--widths"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_before_anything_is_read(options, said):
+    with pytest.raises(BadOption, match=said):
+        FitConfig(**options)
+
+
+def test_the_linear_rule_starts_from_the_notebooks_step_of_48_pairs():
+    assert FitConfig(lr=1e-3, scale_lr=True).peak_lr(96) == pytest.approx(2e-3)
+    assert FitConfig(lr=1e-3).peak_lr(96) == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "n_training", "expected"),
+    [
+        ({}, 128_000, (1024, 1)),
+        ({}, 773, (32, 1)),  # 24 steps an epoch, not one
+        ({}, 5, (5, 1)),
+        ({"batch_size": 512}, 773, (512, 1)),
+        ({"preset": "seed"}, 773, (12, 4)),
+        ({"batch_size": 512, "accumulate": 4}, 773, (512, 2)),
+    ],
+)
+def test_a_presets_batch_leaves_a_small_table_enough_steps(options, n_training, expected):
+    assert FitConfig(**options).fitting_batch(n_training) == expected

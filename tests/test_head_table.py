@@ -1,0 +1,152 @@
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abag.embed.sequences import read_pairs
+from abag.head.table import (
+    BadLabel,
+    ConflictingReplicates,
+    LabelOptions,
+    Statistics,
+    label_pairs,
+)
+
+ANTIBODIES = {"a": "EVQLVESGG", "b": "QVQLQESGP", "c": "DVQLQASGG"}
+
+
+def labelled(rows, **options):
+    """Label pairs given as (antibody letter, antigen, label[, censored])."""
+    frame = pd.DataFrame(rows, columns=["who", "antigen", "pKd", "censored"][: len(rows[0])])
+    frame["heavy"] = frame.pop("who").map(ANTIBODIES)
+    return label_pairs(read_pairs(frame), LabelOptions(**options))
+
+
+def by_antibody(pairs):
+    chains = [pairs.table.antibodies.chains[i][0] for i in pairs.antibody]
+    names = {sequence: letter for letter, sequence in ANTIBODIES.items()}
+    return [(names[c], round(float(y), 6)) for c, y in zip(chains, pairs.pkd, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("pkd", 8.0),
+        ("kd_m", 1e-8),
+        ("kd_nm", 10.0),
+        ("log10_kd_nm", 1.0),
+        ("dg_kcal", -10.9140),  # -RT ln(1e8) at 298.15 K
+    ],
+)
+def test_every_unit_of_ten_nanomolar_is_pkd_eight(label, value):
+    pairs = labelled([("a", "MKT", value), ("b", "MKT", value * 2)], label=label)
+    assert dict(by_antibody(pairs))["a"] == pytest.approx(8.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("value", ["n.d.", np.nan, np.inf, ""])
+def test_a_label_that_is_no_finite_number_is_refused_by_row_and_column(value):
+    with pytest.raises(BadLabel, match=r"row 2, column pKd.*--bad-rows skip"):
+        labelled([("a", "MKT", 7.0), ("b", "MKT", value)])
+
+
+def test_a_kd_of_zero_is_refused():
+    with pytest.raises(BadLabel, match="a positive number"):
+        labelled([("a", "MKT", 1.0), ("b", "MKT", 0.0)], label="kd_nm")
+
+
+def test_skipped_labels_are_counted():
+    pairs = labelled([("a", "MKT", 7.0), ("b", "MKT", np.nan)], bad_rows="skip")
+    assert (len(pairs), pairs.counts["skipped_labels"]) == (1, 1)
+
+
+def test_a_column_of_molar_kd_names_the_flag_that_reads_it():
+    with pytest.raises(BadLabel, match="--label kd_m"):
+        labelled([("a", "MKT", 1e-9), ("b", "MKT", 3e-4)])
+
+
+def test_replicates_become_their_median_and_leave_their_spread():
+    pairs = labelled([("a", "MKT", 6.0), ("a", "MKT", 7.0), ("a", "MKT", 9.0), ("b", "MKT", 5.0)])
+    assert dict(by_antibody(pairs)) == {"a": 7.0, "b": 5.0}
+    assert pairs.counts["replicate_rows"] == 2
+    assert pairs.noise == pytest.approx(np.std([6, 7, 9], ddof=1))
+
+
+@pytest.mark.parametrize(("how", "expected"), [("mean", [22 / 3]), ("first", [6]), ("keep", 3)])
+def test_replicates_are_merged_as_asked(how, expected):
+    pairs = labelled([("a", "MKT", 6.0), ("a", "MKT", 7.0), ("a", "MKT", 9.0)], replicates=how)
+    if how == "keep":
+        assert len(pairs) == expected
+    else:
+        assert pairs.pkd.tolist() == pytest.approx(expected)
+
+
+def test_conflicting_replicates_are_refused_by_row_when_asked():
+    with pytest.raises(ConflictingReplicates, match=r"rows 1, 2 .* 1\.50 pKd"):
+        labelled([("a", "MKT", 6.0), ("a", "MKT", 7.5)], replicates="error")
+
+
+def test_equal_replicates_are_no_conflict():
+    assert len(labelled([("a", "MKT", 6.0), ("a", "MKT", 6.0)], replicates="error")) == 1
+
+
+def test_kd_above_means_pkd_below_and_bounds_are_never_averaged_with_measurements():
+    pairs = labelled(
+        [
+            ("a", "MKT", 5.0, ">1E-5"),
+            ("a", "MKT", 7.0, ""),
+            ("b", "MKT", 11.0, "<"),
+            ("c", "MKT", 8, "="),
+        ]
+    )
+    found = sorted(zip(by_antibody(pairs), pairs.censored.tolist(), strict=True))
+    assert found == [(("a", 5.0), -1), (("a", 7.0), 0), (("b", 11.0), 1), (("c", 8.0), 0)]
+
+
+def test_an_unknown_relation_is_refused():
+    with pytest.raises(BadLabel, match=r"row 1.*no relation"):
+        labelled([("a", "MKT", 5.0, "about"), ("b", "MKT", 7.0, "")])
+
+
+@pytest.mark.parametrize(
+    ("floor", "size", "sides"), [("keep", 3, 0), ("drop", 2, 0), ("censor", 3, -1)]
+)
+def test_a_floor_is_kept_dropped_or_censored(floor, size, sides):
+    rows = [("a", "MKT", 6.0), ("b", "MKT", 7.0), ("c", "MKT", 8.0)]
+    pairs = labelled(rows, floor=floor)
+    assert (len(pairs), pairs.censored.min()) == (size, sides)
+    assert pairs.counts["floor_rows"] == 1
+
+
+@given(st.permutations(range(6)))
+def test_the_order_of_rows_changes_nothing(order):
+    rows = [
+        (x, y, 5.0 + i) for i, (x, y) in enumerate((x, y) for x in "abc" for y in ("MKT", "GGS"))
+    ]
+    one, other = labelled(rows), labelled([rows[i] for i in order])
+    assert np.array_equal(one.antibody_keys(), other.antibody_keys())
+    assert np.array_equal(one.pkd, other.pkd)
+
+
+def test_statistics_bring_training_vectors_to_mean_zero_and_spread_one():
+    x_ND = np.random.default_rng(0).normal(3, [1, 2, 4], (500, 3)).astype(np.float32)
+    z_ND = Statistics.of(x_ND).apply(x_ND)
+    assert z_ND.mean(0) == pytest.approx(0, abs=1e-5)
+    assert z_ND.std(0) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_constant_column_and_float16_rounding_of_one_become_zero():
+    x_ND = np.random.default_rng(0).normal(0, 1, (50, 3)).astype(np.float32)
+    x_ND[:, 0] = 7.3
+    x_ND[:, 1] = np.where(np.arange(50) % 2, 7.3, 7.3 * (1 + 2**-11))
+    assert not Statistics.of(x_ND).apply(x_ND * 2)[:, :2].any()
+
+
+def test_one_training_sequence_gives_zeros_and_no_division_by_zero():
+    x_ND = np.ones((1, 4), np.float32)
+    assert not Statistics.of(x_ND).apply(np.full((2, 4), 5, np.float32)).any()
+
+
+def test_far_inputs_are_clipped():
+    x_ND = np.random.default_rng(0).normal(0, 1, (50, 3)).astype(np.float32)
+    assert np.abs(Statistics.of(x_ND).apply(x_ND * 1000)).max() == 10

@@ -1,0 +1,481 @@
+import json
+import os
+import signal
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import abag
+from abag.embed.sequences import read_pairs
+from abag.embed.store import open_store
+from abag.head import loop
+from abag.head.checkpoint import load
+from abag.head.config import BadOption, FitConfig, RunMismatch
+from abag.head.loop import LossNotFinite, NothingToLearn
+from abag.head.step import Stepper, cosine_rates, plan_epoch
+from abag.head.table import BadLabel
+from abag.head.train import NoSuchDevice, VectorsMissing
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+QUICK = {"split": "random", "widths": (16, 8), "epochs": 3, "batch_size": 16, "device": "cpu"}
+
+
+def planted_table(n_antibodies=30, n_antigens=4, seed=0):
+    """Write down pairs whose pKd is the sum of a number for each side."""
+    rng = np.random.default_rng(seed)
+    heavy = ["".join(rng.choice(RESIDUES, 15)) for _ in range(n_antibodies)]
+    antigen = ["".join(rng.choice(RESIDUES, 15)) for _ in range(n_antigens)]
+    side, other = rng.normal(size=n_antibodies), rng.normal(size=n_antigens)
+    rows = [
+        {"heavy": h, "antigen": g, "pKd": 8 + side[i] + other[j]}
+        for i, h in enumerate(heavy)
+        for j, g in enumerate(antigen)
+    ]
+    return pd.DataFrame(rows)
+
+
+def fill_store(path, frame, *, fingerprint="ab" * 16, drop=0):
+    """Store vectors that hold each sequence's planted number in their first column."""
+    table = read_pairs(frame)
+    store = open_store(path, create=True)
+    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
+        of = table.antibodies.of_row if kind == "antibody" else table.antigens.of_row
+        planted = pd.Series(frame["pKd"].to_numpy()).groupby(of).mean().to_numpy()
+        x_ND = np.random.default_rng(0).normal(size=(len(unique.keys), 6)).astype(np.float32)
+        x_ND[:, 0] = planted
+        keep = slice(0, len(x_ND) - drop)
+        folder = store.create_folder(kind, {"name": "drawn", "fingerprint": fingerprint})
+        with folder.writer(attrs={"precision": "fp32"}) as writer:
+            lengths = np.full(len(x_ND), 15, np.int32)
+            writer.add(unique.keys[keep], lengths[keep], {"mean": x_ND[keep]})
+    return path
+
+
+@pytest.fixture
+def case(tmp_path):
+    frame = planted_table()
+    return SimpleNamespace(frame=frame, store=fill_store(tmp_path / "store", frame), at=tmp_path)
+
+
+def quick_fit(case, name="run", **options):
+    said = []
+    options = QUICK | {"say": said.append} | options
+    summary = abag.fit(case.frame, case.store, case.at / name, **options)
+    return summary, said
+
+
+def lines_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_times(summary):
+    ignored = ("run", "seconds", "resumed_from_step")
+    return {key: value for key, value in summary.items() if key not in ignored}
+
+
+def tensors_of(run):
+    return load(run / "checkpoints/latest").tensors
+
+
+def same_tensors(one, other):
+    a, b = tensors_of(one), tensors_of(other)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# --- what a run is ------------------------------------------------------------------------------
+
+
+def test_a_fit_learns_a_planted_rule_and_beats_the_training_mean(case):
+    summary, _ = quick_fit(case, epochs=40, lr=1e-2, dropout=0.0)
+    assert summary["metrics"]["test"]["spearman"] > 0.8
+    mean = summary["baselines"]["train_mean"]["test"]
+    assert summary["metrics"]["test"]["rmse"] < 0.6 * mean["rmse"]
+
+
+def test_the_run_folder_holds_what_was_promised(case):
+    quick_fit(case)
+    run = case.at / "run"
+    for name in ("config.json", "predictions.parquet", "predictor/predictor.json", "summary.json"):
+        assert (run / name).is_file()
+    assert {p.name for p in (run / "checkpoints").iterdir()} <= {"latest", "previous", "best"}
+    splits = pd.read_parquet(run / "splits.parquet")
+    assert list(splits) == ["antibody_key", "antigen_key", "split", "fold", "group"]
+    assert set(splits["split"]) == {"train", "validation", "test"}
+    assert len(splits) == len(case.frame)
+    assert not list(run.rglob("*.partial"))
+
+
+def test_the_summary_has_the_promised_keys(case):
+    summary, _ = quick_fit(case)
+    promised = {
+        "run", "steps", "epochs", "seconds", "resumed_from_step", "split", "metrics", "baselines",
+    }  # fmt: skip
+    assert promised <= summary.keys()
+    assert summary["resumed_from_step"] is None
+    scores = {"n", "spearman", "spearman_within_antigen", "rmse", "r2", "recall_at_9"}
+    assert scores <= summary["metrics"]["validation"].keys()
+    assert scores <= summary["baselines"]["ridge"]["test"].keys()
+
+
+def test_predictions_are_those_that_the_metrics_were_computed_from(case):
+    summary, _ = quick_fit(case)
+    test = pd.read_parquet(case.at / "run/predictions.parquet").query("split == 'test'")
+    rmse = np.sqrt(np.mean((test["pkd"] - test["pkd_predicted"]) ** 2))
+    assert rmse == pytest.approx(summary["metrics"]["test"]["rmse"])
+
+
+def test_every_step_has_one_line_and_every_epoch_a_validation(case):
+    summary, _ = quick_fit(case, validate_every=2, validate_pairs=5)
+    lines = lines_of(case.at / "run")
+    assert [line["step"] for line in lines] == list(range(1, summary["steps"] + 1))
+    validated = [line["epoch"] for line in lines if "validation" in line]
+    assert validated == [2, 3]  # every second one, and the last
+    assert all(line["validation_pairs"] == 5 for line in lines if "validation" in line)
+
+
+def test_the_best_checkpoint_is_the_one_of_the_best_validation(case):
+    summary, _ = quick_fit(case, epochs=12, select="rmse", lr=1e-2)
+    scores = {
+        line["step"]: line["validation"]["rmse"]
+        for line in lines_of(case.at / "run")
+        if "validation" in line
+    }
+    assert summary["best_step"] == min(scores, key=scores.__getitem__)
+    assert summary["metrics"]["validation"]["rmse"] == pytest.approx(min(scores.values()))
+
+
+def test_training_stops_when_validation_no_longer_improves(case):
+    summary, _ = quick_fit(case, epochs=200, patience=3, lr=1e-2)
+    assert summary["epochs"] < 200
+    an_epoch = summary["steps"] // summary["epochs"]
+    assert summary["steps"] - summary["best_step"] == 3 * an_epoch
+
+
+def test_the_order_of_rows_in_the_table_changes_nothing(case):
+    one, _ = quick_fit(case)
+    case.frame = case.frame.sample(frac=1, random_state=1).reset_index(drop=True)
+    rerun, said = quick_fit(case)
+    assert "nothing to do" in said[-1]
+    assert rerun == one
+
+
+# --- going on -----------------------------------------------------------------------------------
+
+
+def stop_after(monkeypatch, steps, error=KeyboardInterrupt):
+    """Make training die after some steps, as a kill would: nothing is saved on the way out."""
+    real, taken = Stepper.step, []
+
+    def step(self, at, seed):
+        if len(taken) == steps:
+            raise error
+        taken.append(at)
+        real(self, at, seed)
+
+    monkeypatch.setattr(Stepper, "step", step)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 6, 7, 13])
+def test_a_run_that_died_and_was_rerun_equals_an_unbroken_one(case, monkeypatch, steps):
+    whole, _ = quick_fit(case, "whole", save_every=2)
+    stop_after(monkeypatch, steps)
+    with pytest.raises(KeyboardInterrupt):
+        quick_fit(case, "broken", save_every=2)
+    monkeypatch.undo()
+    resumed, _ = quick_fit(case, "broken", save_every=2)
+    assert resumed["resumed_from_step"] == (steps // 2 * 2 or None)
+    assert without_times(resumed) == without_times(whole)
+    assert same_tensors(case.at / "broken", case.at / "whole")
+    logs = [
+        [{k: v for k, v in line.items() if k != "seconds"} for line in lines_of(case.at / name)]
+        for name in ("broken", "whole")
+    ]
+    assert logs[0] == logs[1]
+
+
+def test_a_signal_waits_for_the_step_and_saves_before_it_acts(case, monkeypatch):
+    real = Stepper.step
+
+    def step(self, at, seed):
+        real(self, at, seed)
+        if at == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Stepper, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        quick_fit(case)
+    monkeypatch.undo()
+    assert quick_fit(case)[0]["resumed_from_step"] == 4
+
+
+def test_a_finished_command_has_nothing_to_do_and_gives_the_same_result(case):
+    first, _ = quick_fit(case)
+    before = {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
+    again, said = quick_fit(case)
+    assert again == first
+    assert "nothing to do" in said[-1]
+    assert before == {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
+
+
+def test_epochs_may_grow_on_a_finished_run(case):
+    before = quick_fit(case)[0]["steps"]
+    summary, _ = quick_fit(case, epochs=5)
+    assert (summary["epochs"], summary["resumed_from_step"]) == (5, before)
+    lines = lines_of(case.at / "run")
+    assert lines[before]["lr"] > lines[before - 1]["lr"]  # the longer cosine's rate at that step
+    assert [line["step"] for line in lines] == list(range(1, before // 3 * 5 + 1))
+
+
+def test_a_cross_validated_run_that_died_in_its_second_fold_equals_an_unbroken_one(
+    case, monkeypatch
+):
+    options = {"folds": 3, "epochs": 2, "save_every": 3}
+    whole, _ = quick_fit(case, "whole", **options)
+    stop_after(monkeypatch, whole["steps"] // 2)
+    with pytest.raises(KeyboardInterrupt):
+        quick_fit(case, "broken", **options)
+    monkeypatch.undo()
+    resumed, _ = quick_fit(case, "broken", **options)
+    assert without_times(resumed) == without_times(whole)
+    weights = [case.at / name / "predictor/weights.safetensors" for name in ("whole", "broken")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    logs = [lines_of(case.at / name) for name in ("whole", "broken")]
+    assert [(x["fold"], x["step"], x["loss"]) for x in logs[0]] == [
+        (x["fold"], x["step"], x["loss"]) for x in logs[1]
+    ]
+
+
+def test_folds_are_scored_apart_and_then_averaged(case):
+    summary, _ = quick_fit(case, folds=3)
+    predictions = pd.read_parquet(case.at / "run/predictions.parquet").query("split == 'test'")
+    assert sorted(predictions["fold"].unique()) == [0, 1, 2]
+    rmse = predictions.assign(e=(predictions["pkd"] - predictions["pkd_predicted"]) ** 2)
+    each = np.sqrt(rmse.groupby("fold")["e"].mean())
+    assert summary["cv"]["head"]["rmse"]["mean"] == pytest.approx(each.mean())
+    assert summary["cv"]["head"]["rmse"]["sd"] == pytest.approx(each.std(ddof=1))
+    assert summary["cv"]["ridge"]["rmse"]["n"] == 3
+    assert summary["metrics"]["test"]["rmse"] == pytest.approx(each.mean())
+    assert summary["metrics"]["test"]["n"] == len(case.frame)
+
+
+def test_what_does_not_change_the_result_may_change_on_going_on(case):
+    first, _ = quick_fit(case)
+    assert quick_fit(case, save_every=5, tables="host")[0] == first
+
+
+@pytest.mark.parametrize("change", [{"lr": 0.5}, {"widths": (8,)}, {"seed": 3}, {"loss": "huber"}])
+def test_another_configuration_is_refused_and_named(case, change):
+    quick_fit(case)
+    with pytest.raises(RunMismatch, match=rf"{next(iter(change))} .* then, .* now"):
+        quick_fit(case, **change)
+
+
+def test_another_table_is_refused(case):
+    quick_fit(case)
+    case.frame.loc[0, "pKd"] += 1
+    with pytest.raises(RunMismatch, match="pairs_digest"):
+        quick_fit(case)
+
+
+def test_a_folder_that_is_no_run_is_left_alone(case):
+    (case.at / "run").mkdir()
+    (case.at / "run/thesis.txt").write_text("years of work")
+    with pytest.raises(RunMismatch, match="holds no run"):
+        quick_fit(case)
+    assert [p.name for p in (case.at / "run").iterdir()] == ["thesis.txt"]
+
+
+def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(case, monkeypatch):
+    stop_after(monkeypatch, 9)
+    with pytest.raises(KeyboardInterrupt):
+        quick_fit(case, save_every=4)
+    monkeypatch.undo()
+    latest = case.at / "run/checkpoints/latest"
+    latest.write_bytes(latest.read_bytes()[:-9])
+    summary, said = quick_fit(case, save_every=4)
+    assert summary["resumed_from_step"] == 4
+    assert any("Going on from previous, step 4" in text for text in said)
+
+
+# --- the step -----------------------------------------------------------------------------------
+
+
+def test_tables_on_the_host_give_the_same_bits_as_on_the_device(case):
+    quick_fit(case, "device", tables="device", accumulate=2)
+    quick_fit(case, "host", tables="host", accumulate=2)
+    assert same_tensors(case.at / "device", case.at / "host")
+
+
+def test_accumulated_batches_equal_one_large_batch(case):
+    # 96 pairs in steps of 40: the last group is incomplete in both
+    quick_fit(case, "large", batch_size=40, dropout=0.0, loss="huber")
+    quick_fit(case, "parts", batch_size=10, accumulate=4, dropout=0.0, loss="huber")
+    large, parts = (lines_of(case.at / name) for name in ("large", "parts"))
+    assert [x["loss"] for x in large] == pytest.approx([x["loss"] for x in parts], rel=1e-4)
+
+
+def test_a_last_batch_of_one_pair_trains_as_any_other(case):
+    summary, _ = quick_fit(case, batch_size=95)
+    assert summary["steps"] == 6
+    assert all(np.isfinite(line["loss"]) for line in lines_of(case.at / "run"))
+
+
+@pytest.mark.parametrize(("n", "batch_size", "accumulate"), [(96, 16, 1), (97, 16, 3), (5, 5, 1)])
+def test_an_epoch_takes_every_pair_once_with_equal_weight_within_its_step(
+    n, batch_size, accumulate
+):
+    training = np.arange(100, 100 + n)
+    plan = plan_epoch(training, 0, 3, batch_size, accumulate)
+    taken = plan.rows_SAB[plan.weight_SAB > 0]
+    assert sorted(taken) == training.tolist()
+    assert plan.weight_SAB.sum((1, 2)) == pytest.approx(1)
+    assert all(len(np.unique(w[w > 0])) == 1 for w in plan.weight_SAB)
+
+
+def test_the_order_of_an_epoch_depends_on_seed_and_epoch_alone():
+    training = np.arange(50)
+    one, again, later, other = (
+        plan_epoch(training, seed, epoch, 8, 1).rows_SAB.tolist()
+        for seed, epoch in ((1, 2), (1, 2), (1, 3), (2, 2))
+    )
+    assert one == again
+    assert one not in (later, other)
+
+
+def test_the_rate_rises_then_falls_to_nothing():
+    rates = cosine_rates(0, 100, 100, 0.1, 1e-3)
+    assert rates[:10] == pytest.approx(np.linspace(1e-4, 1e-3, 10))
+    assert (np.diff(rates[10:]) < 0).all()
+    assert rates[-1] < 1e-6
+    assert cosine_rates(40, 7, 100, 0.1, 1e-3) == pytest.approx(rates[40:47])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own
+def test_compiled_and_eager_agree_over_the_first_steps(case):
+    options = {"batch_size": 16, "epochs": 4, "dropout": 0.0}
+    quick_fit(case, "eager", compile="off", **options)
+    quick_fit(case, "compiled", compile="full", **options)
+    eager, compiled = (lines_of(case.at / name)[:20] for name in ("eager", "compiled"))
+    assert [x["loss"] for x in eager] == pytest.approx([x["loss"] for x in compiled], rel=1e-4)
+
+
+def test_dropout_and_seed_change_the_result_and_the_callers_random_state_is_kept(case):
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    quick_fit(case, "one", seed=1)
+    quick_fit(case, "other", seed=2, split_seed=1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert not same_tensors(case.at / "one", case.at / "other")
+
+
+@pytest.mark.parametrize("options", [{"head": "lowrank"}, {"loss": "rank"}, {"precision": "bf16"}])
+def test_other_heads_losses_and_precisions_train(case, options):
+    summary, _ = quick_fit(case, epochs=30, lr=1e-2, **options)
+    assert summary["metrics"]["test"]["spearman"] > 0.6
+
+
+def test_censored_rows_train_and_are_not_scored_as_exact(case):
+    case.frame["censored"] = np.where(np.arange(len(case.frame)) % 4, "", ">")
+    summary, _ = quick_fit(case)
+    assert summary["counts"]["censored_pairs"] == 30
+    assert summary["metrics"]["test"]["n_censored"] > 0
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+def test_missing_vectors_are_counted_and_the_command_that_makes_them_is_named(case):
+    case.store = fill_store(case.at / "partial", case.frame, drop=3)
+    with pytest.raises(VectorsMissing, match=r"3 of 30 antibody.*abag embed .* --store"):
+        quick_fit(case)
+    assert not (case.at / "run").exists()
+
+
+def test_constant_labels_are_refused(case):
+    case.frame["pKd"] = 7.0
+    with pytest.raises(NothingToLearn, match="labels are 7"):
+        quick_fit(case)
+
+
+def test_one_antigen_trains(case):
+    case.frame = case.frame[case.frame["antigen"] == case.frame["antigen"][0]].reset_index(
+        drop=True
+    )
+    summary, _ = quick_fit(case)
+    assert summary["metrics"]["test"]["n"] == 3
+    assert all(np.isfinite(line["loss"]) for line in lines_of(case.at / "run"))
+
+
+def test_a_validation_set_too_small_for_a_correlation_falls_back_to_the_newest_weights(case):
+    case.frame = case.frame[:10]
+    summary, _ = quick_fit(case)
+    assert summary["metrics"]["validation"]["spearman"] is None
+    assert summary["best_step"] == summary["steps"]
+
+
+def test_a_loss_that_is_no_number_stops_names_step_and_rows_and_keeps_the_checkpoint(
+    case, monkeypatch
+):
+    def failing(self, *batch):
+        loss = self._real(*batch)
+        return loss * (float("nan") if int(self.cursor) == 4 else 1.0)
+
+    real = Stepper.__init__
+
+    def broken(self, *args, **kwargs):
+        real(self, *args, **kwargs)
+        self._real, self._loss = self._loss, lambda *batch: failing(self, *batch)
+
+    monkeypatch.setattr(Stepper, "__init__", broken)
+    with pytest.raises(LossNotFinite, match=r"nan at step 5 \(table rows .* step 4 is kept"):
+        quick_fit(case, save_every=2)
+    assert load(case.at / "run/checkpoints/latest").state["step"] == 4
+
+
+def test_weights_that_an_update_broke_are_never_saved(case):
+    with pytest.raises(LossNotFinite):
+        quick_fit(case, lr=10.0, clip=0.0, weight_decay=1e38, save_every=1)
+    assert not (case.at / "run/summary.json").exists()
+
+
+def test_an_unknown_option_and_device_are_refused(case):
+    with pytest.raises(BadOption, match="--learning-rate: no such option"):
+        quick_fit(case, learning_rate=1)
+    with pytest.raises(NoSuchDevice, match="--device warp"):
+        quick_fit(case, device="warp")
+    with pytest.raises(BadOption, match="--compile graph"):
+        quick_fit(case, compile="graph")
+
+
+def test_a_table_without_labels_is_refused(case):
+    case.frame = case.frame.drop(columns="pKd")
+    with pytest.raises(abag.AbagError, match="pkd"):
+        quick_fit(case)
+
+
+def test_a_label_that_is_no_number_is_refused_before_the_run_exists(case):
+    case.frame.loc[4, "pKd"] = np.nan
+    with pytest.raises(BadLabel, match="row 5"):
+        quick_fit(case)
+    assert not (case.at / "run").exists()
+
+
+def test_a_log_that_lost_lines_is_not_written_over(case, monkeypatch):
+    stop_after(monkeypatch, 9)
+    with pytest.raises(KeyboardInterrupt):
+        quick_fit(case, save_every=4)
+    monkeypatch.undo()
+    (case.at / "run/metrics.jsonl").write_text("")
+    with pytest.raises(loop.LogDamaged):
+        quick_fit(case, save_every=4)
+
+
+def test_every_field_of_the_configuration_is_written_down(case):
+    quick_fit(case)
+    written = json.loads((case.at / "run/config.json").read_text())
+    assert FitConfig.__dataclass_fields__.keys() <= written.keys()
+    assert written["lr"] is not None
