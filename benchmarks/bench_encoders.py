@@ -23,7 +23,7 @@ import torch.nn.functional as F
 
 from abag.embed.batches import fill
 from abag.embed.device import choose
-from abag.embed.encoders import identify, load_encoder
+from abag.embed.encoders import flop, identify, load_encoder
 from abag.embed.pooling import pool
 from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
 
@@ -42,17 +42,6 @@ TINY = {"igt5": "tiny-igt5", "esm2-650m": "tiny-esm2"}
 
 def config_of(name, tiny):
     return {**TINY_CONFIG[TINY[name]], **({} if tiny else REAL[name])}
-
-
-def shape_of(config):
-    """Matmul weights a token passes, layers, inner width of attention."""
-    if config["model_type"] == "t5":
-        inner = config["num_heads"] * config["d_kv"]
-        layer = 4 * config["d_model"] * inner + 2 * config["d_model"] * config["d_ff"]
-        return layer * config["num_layers"], config["num_layers"], inner
-    d = config["hidden_size"]
-    layer = 4 * d * d + 2 * d * config["intermediate_size"]
-    return layer * config["num_hidden_layers"], config["num_hidden_layers"], d
 
 
 def draw_chains(kind, count, rng):
@@ -100,9 +89,7 @@ class Bench:
         self.name = name
 
     def flop(self, lengths):
-        weights, layers, inner = shape_of(self.config)
-        lengths = np.asarray(lengths, dtype=np.float64)
-        return 2 * weights * lengths.sum() + 4 * layers * inner * np.square(lengths).sum()
+        return flop(self.identity.checkpoint, lengths)
 
     def batches(self, budget, count=None):
         return list(fill(self.pieces[:count], budget))

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from abag import AbagError
+from abag.embed.device import send
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,12 +106,11 @@ class Attention:
         positions = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], lengths)
         first, start, stop = query_tiles(batch.offsets, self._tile[0])
 
-        def send(x: NDArray[np.int32]) -> torch.Tensor:
-            host = torch.from_numpy(np.ascontiguousarray(x, dtype=np.int32))
-            return host.to(device, non_blocking=True)
-
         return Packing(
-            send(batch.offsets), send(positions), (send(first), send(start), send(stop)), lengths
+            send(batch.offsets, device),
+            send(positions.astype(np.int32), device),
+            (send(first, device), send(start, device), send(stop, device)),
+            lengths,
         )
 
     def __call__(self, qkv: torch.Tensor, packing: Packing) -> torch.Tensor:
@@ -214,8 +214,8 @@ def available(plan: Plan, *, biased: bool) -> dict[AttentionName, str]:
         fast = "" if capable else "needs compute capability 8.0"
     no_bias = "takes no relative bias"
     names: dict[AttentionName, str] = {
-        "flash-attn": no_bias if biased else fast or _missing("flash_attn"),
         "triton": fast or _missing("triton"),
+        "flash-attn": no_bias if biased else fast or _missing("flash_attn"),
         "varlen": no_bias if biased else fast or _missing("torch.nn.attention.varlen"),
         "sdpa": "",
     }

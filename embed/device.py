@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from numpy.typing import NDArray
 
 from abag import AbagError
 
@@ -71,6 +72,43 @@ def choose(device: str = "auto", precision: Precision = "auto") -> Plan:
         )
         raise DeviceUnavailable(msg)
     return Plan(chosen, precision, f"{name}, as asked")
+
+
+def default_budget(plan: Plan) -> int:
+    """Tokens a batch, from the device's free memory before the encoder is loaded.
+
+    IgT5 takes 2.4 GiB of weights and about 65 KiB of activations a token; larger batches than
+    65,536 tokens are no faster on an H200. On a CPU a batch of a large encoder must stay well
+    under a commit interval.
+    """
+    if plan.device.type == "cpu":
+        return 2048
+    free, _ = torch.cuda.mem_get_info(plan.device)
+    return next(t for gib, t in ((24, 65536), (12, 32768), (0, 8192)) if free >= gib * 2**30)
+
+
+def send(x: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Start copying an array to the device, without waiting for it.
+
+    From pinned memory: a copy from ordinary memory would first wait for the device to be idle.
+    """
+    host = torch.from_numpy(x)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+
+
+def matmul_peak(plan: Plan) -> float:
+    """Measure what this device's matrix units reach: FLOP/s of a large product in `precision`."""
+    n = 4096
+    x = torch.randn(n, n, device=plan.device, dtype=plan.dtype)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(3):
+        x @ x
+    begin.record()
+    for _ in range(10):
+        x @ x
+    end.record()
+    end.synchronize()
+    return 10 * 2 * n**3 / (begin.elapsed_time(end) / 1000)
 
 
 def _device(name: str) -> torch.device:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.embed.checkpoints import Checkpoint, find_checkpoint, weights_digest
@@ -26,6 +30,28 @@ Backend = Literal["packed", "reference", "faesm"]
 
 class WrongBackend(AbagError):
     """A backend that cannot run the encoder it was asked to run."""
+
+
+def flop(checkpoint: Checkpoint, lengths: Sequence[int] | NDArray[np.int32]) -> float:
+    """Count the floating-point operations of encoding pieces: products and attention.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Tokens in each piece.
+    """
+    config = checkpoint.config
+    if checkpoint.family == "composition":
+        return 0.0
+    if checkpoint.family == "t5":
+        width, layers, up = config["d_model"], config["num_layers"], config["d_ff"]
+        inner = config["num_heads"] * config["d_kv"]
+    else:
+        width, layers = config["hidden_size"], config["num_hidden_layers"]
+        inner, up = width, config["intermediate_size"]
+    tokens_N = np.asarray(lengths, dtype=np.float64)
+    weights = layers * (4 * width * inner + 2 * width * up)
+    return float(2 * weights * tokens_N.sum() + 4 * layers * inner * np.square(tokens_N).sum())
 
 
 class Encoder(Protocol):

@@ -12,6 +12,7 @@ import torch
 
 from abag.embed.attention import Attention, choose_attention
 from abag.embed.checkpoints import BadCheckpoint, Checkpoint
+from abag.embed.device import send
 from abag.embed.ops import FusedOps, Ops, PlainOps
 from abag.embed.weights import EncoderWeights
 
@@ -113,7 +114,7 @@ class PackedEsm:
         """Encode a batch: see `Encoder`."""
         ops, eps = self._ops, self._eps
         packing = self._attention.packing(batch, self._device)
-        ids_T = torch.from_numpy(batch.ids).to(self._device, non_blocking=True)
+        ids_T = send(batch.ids, self._device)
         x_TD = self._embed_VD[ids_T]
         for layer in self._layers:
             y_TD = ops.layer_norm(x_TD, layer.shift1_D, layer.norm1_D, layer.norm1_bias_D, eps)

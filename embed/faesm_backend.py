@@ -63,7 +63,7 @@ class FaesmEncoder:
         self.width = int(checkpoint.config["hidden_size"])
         self._pad = int(checkpoint.config["pad_token_id"])
         self._device = plan.device
-        self._model = _build(faesm, checkpoint, use_fa=flash).to(plan.device, plan.dtype)
+        self._model = _build(faesm, checkpoint, use_fa=flash)
         _load(self._model, checkpoint, plan)
 
     @torch.inference_mode()
@@ -83,19 +83,22 @@ def _build(faesm: ModuleType, checkpoint: Checkpoint, *, use_fa: bool) -> Any:  
     """FAESM's model in eval mode, its weights not loaded yet."""
     from transformers import EsmConfig
 
-    config = EsmConfig(**checkpoint.config)
-    config.use_fa = use_fa
+    config = EsmConfig.from_dict({**checkpoint.config, "use_fa": use_fa})
     return faesm.FAEsmModel(config, add_pooling_layer=False).eval().requires_grad_(False)
 
 
 def _load(model: torch.nn.Module, checkpoint: Checkpoint, plan: Plan) -> None:
-    """Fill the model from the checkpoint folder, every encoder weight accounted for."""
+    """Put the checkpoint's weights into the model, every one accounted for.
+
+    Parameters only: rotary frequencies in bf16 would turn far positions by wrong angles.
+    """
     with EncoderWeights(checkpoint, plan) as take:
         take.ignore("lm_head.", "esm.contact_head.", "esm.pooler.", "esm.embeddings.position_")
         take.ignore(*(f"esm.{name}" for name, _ in model.named_buffers()))
         for name, parameter in model.named_parameters():
             if not name.startswith("contact_head."):
-                parameter.copy_(take(f"esm.{name}", *parameter.shape))
+                parameter.data = take(f"esm.{name}", *parameter.shape)
+    model.to(plan.device)
 
 
 def _version(package: str) -> str:

@@ -138,8 +138,6 @@ class EncoderFolder:
     name, fingerprint : str
     info : dict
         What encoder.json holds.
-    damaged : list of (Path, str)
-        Shards that were skipped, and why.
     """
 
     def __init__(
@@ -155,11 +153,10 @@ class EncoderFolder:
         self.kind: Kind = info["kind"]
         self.name: str = info["name"]
         self.fingerprint: str = info["fingerprint"]
-        self.damaged: list[tuple[Path, str]] = []
         self._packed = None if packed is None else {block.group: block for block in packed}
         self._files = files or Files()
         self._held: dict[str, _Held] = {}
-        self._bad: dict[str, Stamp] = {}
+        self._bad: dict[str, tuple[Stamp, str]] = {}
         self._order: list[str] = []
         self._index = KeyIndex([])
 
@@ -167,6 +164,11 @@ class EncoderFolder:
     def rows(self) -> int:
         """Number of stored rows; a sequence stored twice counts twice."""
         return sum(block.rows for block in self.blocks())
+
+    @property
+    def damaged(self) -> list[tuple[Path, str]]:
+        """Shards that were found damaged and are skipped, and why."""
+        return [(self.path / name, self._bad[name][1]) for name in sorted(self._bad)]
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -289,10 +291,10 @@ class EncoderFolder:
         try:
             stamps = self._stamps()
             gone = [name for name, held in self._held.items() if stamps.get(name) != held.stamp]
-            for name in gone:
-                del self._held[name]
-            new = [n for n in stamps if n not in self._held and self._bad.get(n) != stamps[n]]
-            for name in sorted(new):
+            self._held = {name: self._held[name] for name in self._held.keys() - gone}
+            self._bad = {n: bad for n, bad in self._bad.items() if stamps.get(n) == bad[0]}
+            new = sorted(stamps.keys() - self._held.keys() - self._bad.keys())
+            for name in new:
                 self._take_in(name, stamps[name])
         except OSError as error:
             raise self._unreadable(error) from error
@@ -318,6 +320,8 @@ class EncoderFolder:
             self._held[name] = _Held(block, block.load("key"), stamp)
         except DamagedShard as error:
             self._skip(name, stamp, error)
+        except FileNotFoundError:  # gone since the folder was listed
+            return
 
     def _open(self, path: Path) -> Block:
         contents = read_contents(path)
@@ -342,8 +346,7 @@ class EncoderFolder:
 
     def _skip(self, name: str, stamp: Stamp, error: DamagedShard) -> None:
         self._held.pop(name, None)
-        self._bad[name] = stamp
-        self.damaged.append((self.path / name, str(error)))
+        self._bad[name] = stamp, str(error)
         _log.warning("%s It is skipped, and its sequences count as missing.", error)
 
     def _rebuild(self) -> None:
@@ -427,11 +430,9 @@ class EncoderFolder:
 
 def _fill(out: NDArray[Any], block: Block, name: str, task: _Task) -> None:
     """Bring one block's rows to their places; a whole block in order is read straight there."""
-    start, array = int(task.at[0]), block.arrays[name]
+    start = int(task.at[0])
     in_order = np.array_equal(task.rows, np.arange(block.rows))
     if not in_order or not np.array_equal(task.at, np.arange(start, start + block.rows)):
         out[task.at] = block.load(name)[task.rows]
-    elif out.dtype == array.dtype:
-        block.load(name, out=out[start : start + block.rows])
     else:
-        out[start : start + block.rows] = block.load(name)
+        block.load(name, out=out[start : start + block.rows])

@@ -7,12 +7,10 @@ at once; stopping at any moment loses at most what was not yet committed.
 from __future__ import annotations
 
 import sys
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Queue
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
@@ -22,31 +20,33 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from abag import AbagError
-from abag.embed.batches import BatchTooLarge, PackedBatch, fill, longest_first
-from abag.embed.device import Plan, Precision, choose
+from abag.embed.batches import BatchTooLarge, longest_first
+from abag.embed.device import Plan, Precision, choose, default_budget, matmul_peak
 from abag.embed.encoders import (
     Backend,
-    Encoder,
     Identity,
     check_backend,
+    flop,
     identify,
     load_encoder,
 )
-from abag.embed.pooling import pool
 from abag.embed.sequences import Chains, Kind, PairTable, TableOptions, UniqueSequences, read_pairs
-from abag.embed.store import EncoderFolder, open_store
-from abag.embed.tokens import Layout, LongPolicy, Piece, SequenceTooLong
+from abag.embed.store import EncoderFolder, ShardWriter, open_store
+from abag.embed.stream import Encoded, encode_stream
+from abag.embed.tokens import LongPolicy, SequenceTooLong
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CPU_BATCH_TOKENS = 2048  # a batch of a large encoder stays well under a commit interval
-GPU_BATCH_TOKENS = 16384
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
 class NonFiniteVector(AbagError):
     """An encoder returned NaN or infinity, or a value that float16 cannot hold."""
+
+
+class DeviceFull(AbagError):
+    """Not enough device memory for the longest sequence alone."""
 
 
 class MixedPrecision(AbagError):
@@ -198,25 +198,6 @@ class _Job:
         return int(self._row_numbers[np.flatnonzero(self.sequences.of_row == sequence)[0]])
 
 
-@dataclass(frozen=True, slots=True)
-class _Vectors:
-    """Pooled vectors of sequences that are complete.
-
-    Attributes
-    ----------
-    positions : ndarray, shape=(S,), dtype=int64
-        Positions in the job's encoding order.
-    tokens : int
-        Tokens that the batch held.
-    stored_SPD : ndarray, shape=(S, P, D)
-        In the store's type.
-    """
-
-    positions: NDArray[np.int64]
-    tokens: int
-    stored_SPD: NDArray[np.float16 | np.float32]
-
-
 def _refuse_what_cannot_be_encoded(
     sequences: UniqueSequences, identity: Identity, options: EmbedOptions
 ) -> None:
@@ -299,151 +280,60 @@ def _encode(job: _Job, options: EmbedOptions) -> int:
     layout = job.identity.layout
     backend = options.backend(layout.kind)
     encoder = load_encoder(job.identity, job.plan, backend=backend, attention=options.attention)
-    attrs = {
-        "precision": job.plan.precision,
-        "device": str(job.plan.device),
-        "backend": backend,
-    }
-    chains = (job.sequences.chains[i] for i in job.todo)
-    batches = _prefetch(fill(_pieces(layout, chains), _budget(job, options)))
+    attrs = {"precision": job.plan.precision, "device": str(job.plan.device), "backend": backend}
+    budget = options.batch_tokens or max(default_budget(job.plan), job.longest_piece)
+    todo, dtype = job.todo, _DTYPES[options.store_dtype]
     with (
         _Bar(job, options) as bar,
         job.folder.writer(attrs=attrs, commit_seconds=options.commit_seconds) as writer,
     ):
-        for vectors in _vectors(encoder, batches, job, _DTYPES[options.store_dtype]):
-            at = job.todo[vectors.positions]
-            writer.add(
-                job.sequences.keys[at],
-                np.array([sum(map(len, job.sequences.chains[i])) for i in at], dtype=np.int32),
-                {name: vectors.stored_SPD[:, p] for p, name in enumerate(layout.poolings)},
-                _flags(job, at),
-            )
-            bar.advance(len(at), vectors.tokens, writer.committed)
+        while len(todo):
+            done = 0
+            try:
+                chains = (job.sequences.chains[i] for i in todo)
+                for vectors in encode_stream(encoder, layout, chains, job.plan, budget, dtype):
+                    _store(job, todo, vectors, writer)
+                    done += len(vectors.positions)
+                    bar.advance(vectors, writer.committed)
+            except torch.OutOfMemoryError:
+                budget = _halved(budget, job)
+                torch.cuda.empty_cache()
+            todo = todo[done:]
     return bar.tokens
 
 
-def _budget(job: _Job, options: EmbedOptions) -> int:
-    default = CPU_BATCH_TOKENS if job.plan.device.type == "cpu" else GPU_BATCH_TOKENS
-    return options.batch_tokens or max(default, job.longest_piece)
-
-
-class _Bar:
-    """Progress on stderr: sequences, tokens a second, time left, what is committed."""
-
-    def __init__(self, job: _Job, options: EmbedOptions) -> None:
-        self.tokens = 0
-        self._start_s = time.perf_counter()
-        self._bar = tqdm(
-            total=len(job.todo),
-            unit="seq",
-            desc=f"{job.sequences.kind} · {job.identity.checkpoint.name}",
-            disable=not options.progress,
-            dynamic_ncols=True,
-        )
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def advance(self, sequences: int, tokens: int, committed: int) -> None:
-        """Count a batch."""
-        self.tokens += tokens
-        rate = self.tokens / (time.perf_counter() - self._start_s)
-        self._bar.set_postfix_str(f"{rate:,.0f} tokens/s, {committed:,} safe", refresh=False)
-        self._bar.update(sequences)
-
-
-def _flags(job: _Job, at: NDArray[np.int64]) -> dict[str, NDArray[np.uint8]]:
-    """Which chains an antibody has: a zero `light_mean` is an absent chain, not a vector."""
-    if job.sequences.kind != "antibody":
-        return {}
-    present = np.array([[bool(c) for c in job.sequences.chains[i]] for i in at], dtype=np.uint8)
-    return {"has_heavy": present[:, 0].copy(), "has_light": present[:, 1].copy()}
-
-
-def _pieces(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, Piece]]:
-    """Tokenise sequence by sequence, as batches ask for more."""
-    for position, sequence in enumerate(chains):
-        for piece in layout.pieces(sequence):
-            yield position, piece
-
-
-def _vectors(
-    encoder: Encoder, batches: Iterable[PackedBatch], job: _Job, dtype: torch.dtype
-) -> Iterator[_Vectors]:
-    """Encode and pool; a batch's vectors are fetched while the next one is computed."""
-    carry: torch.Tensor | None = None
-    pending: _Pending | None = None
-    for batch in batches:
-        pooled_SPD = _pooled(encoder, batch, job.plan, carry)
-        carry = pooled_SPD[-1].clone() if batch.continues else None
-        done = len(batch.sequences) - batch.continues
-        latest = _Pending(batch.sequences[:done], len(batch.ids), pooled_SPD[:done], dtype)
-        if pending is not None:
-            yield pending.fetch(job)
-        pending = latest
-    if pending is not None:
-        yield pending.fetch(job)
-
-
-@torch.inference_mode()
-def _pooled(
-    encoder: Encoder, batch: PackedBatch, plan: Plan, carry: torch.Tensor | None
-) -> torch.Tensor:
-    """Pool a batch; `carry` is what earlier batches summed of its first sequence."""
-    weights_TP = torch.from_numpy(batch.weights).to(plan.device, non_blocking=True)
-    bounds = torch.from_numpy(batch.bounds).long().to(plan.device, non_blocking=True)
-    pooled_SPD = pool(encoder(batch), weights_TP, bounds)
-    if carry is not None:
-        pooled_SPD[0] += carry
-    return pooled_SPD
-
-
-class _Pending:
-    """Pooled vectors on their way from the device."""
-
-    def __init__(
-        self,
-        positions: NDArray[np.int64],
-        tokens: int,
-        pooled_SPD: torch.Tensor,
-        dtype: torch.dtype,
-    ) -> None:
-        self._positions = positions
-        self._tokens = tokens
-        self._finite_S = _to_host(pooled_SPD.isfinite().flatten(1).all(1))
-        self._stored_SPD = _to_host(pooled_SPD.to(dtype))
-        self._copied = torch.cuda.Event() if pooled_SPD.is_cuda else None
-        if self._copied is not None:
-            self._copied.record()
-
-    def fetch(self, job: _Job) -> _Vectors:
-        """Wait for the copy, and refuse what must not be stored."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        stored_SPD = self._stored_SPD.numpy()
-        finite_S = self._finite_S.numpy()
-        if not np.isfinite(stored_SPD).all():
-            at = int(np.flatnonzero(~np.isfinite(stored_SPD).all((1, 2)))[0])
-            raise _not_finite(job, int(self._positions[at]), overflow=bool(finite_S[at]))
-        return _Vectors(self._positions, self._tokens, stored_SPD)
-
-
-def _to_host(x: torch.Tensor) -> torch.Tensor:
-    """Start copying to pinned memory; on a CPU there is nothing to copy."""
-    if not x.is_cuda:
-        return x
-    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-    return host.copy_(x, non_blocking=True)
-
-
-def _not_finite(job: _Job, position: int, *, overflow: bool) -> NonFiniteVector:
-    sequence = job.todo[position]
-    name = (
-        f"row {job.row_of(sequence)}: {job.sequences.kind} {_shown(job.sequences.chains[sequence])}"
+def _store(job: _Job, todo: NDArray[np.int64], vectors: Encoded, writer: ShardWriter) -> None:
+    """Hand a batch's vectors to the writer, unless one of them is not to be stored."""
+    at = todo[vectors.positions]
+    if vectors.bad is not None:
+        raise _not_finite(job, int(todo[vectors.bad.position]), overflow=vectors.bad.overflow)
+    writer.add(
+        job.sequences.keys[at],
+        np.array([sum(map(len, job.sequences.chains[i])) for i in at], dtype=np.int32),
+        {name: vectors.stored_SPD[:, p] for p, name in enumerate(job.identity.layout.poolings)},
+        _flags(job, at),
     )
+
+
+def _halved(budget: int, job: _Job) -> int:
+    """Go on with half the tokens a batch, or give up where a single sequence does not fit."""
+    if budget // 2 < job.longest_piece:
+        msg = (
+            f"out of memory on {job.plan.device} with {budget} tokens a batch, and the longest "
+            f"{job.sequences.kind} alone takes {job.longest_piece}; what was encoded is stored; "
+            "go on with --device cpu, or free the device's memory"
+        )
+        raise DeviceFull(msg)
+    print(
+        f"note: out of memory with {budget:,} tokens a batch; going on with {budget // 2:,}",
+        file=sys.stderr,
+    )
+    return budget // 2
+
+
+def _not_finite(job: _Job, sequence: int, *, overflow: bool) -> NonFiniteVector:
+    shown = _shown(job.sequences.chains[sequence])
+    name = f"row {job.row_of(sequence)}: {job.sequences.kind} {shown}"
     if overflow:
         return NonFiniteVector(
             f"{name}: a value of its vector exceeds float16's 65,504; give --store-dtype float32"
@@ -459,27 +349,44 @@ def _shown(chains: Chains) -> str:
     return text if len(text) <= 24 else f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
 
 
-def _prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
-    """Tokenise in a thread, a few batches ahead of the device."""
-    queue: Queue[PackedBatch | BaseException | None] = Queue(maxsize=4)
-    stopped = threading.Event()
+class _Bar:
+    """Progress on stderr: sequences, tokens a second, share of the matrix units, time left."""
 
-    def produce() -> None:
-        try:
-            for batch in batches:
-                if stopped.is_set():
-                    return
-                queue.put(batch)
-            queue.put(None)
-        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
-            queue.put(error)
+    def __init__(self, job: _Job, options: EmbedOptions) -> None:
+        self.tokens = 0
+        self._flop = 0.0
+        self._job = job
+        on_gpu = options.progress and job.plan.device.type == "cuda"
+        self._peak = matmul_peak(job.plan) if on_gpu else None
+        self._start_s = time.perf_counter()
+        self._bar = tqdm(
+            total=len(job.todo),
+            unit="seq",
+            desc=f"{job.sequences.kind} · {job.identity.checkpoint.name}",
+            disable=not options.progress,
+            dynamic_ncols=True,
+        )
 
-    thread = threading.Thread(target=produce, name="tokenise", daemon=True)
-    thread.start()
-    try:
-        while (item := queue.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stopped.set()
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def advance(self, vectors: Encoded, committed: int) -> None:
+        """Count a batch."""
+        self.tokens += int(vectors.lengths.sum())
+        self._flop += flop(self._job.identity.checkpoint, vectors.lengths)
+        seconds = time.perf_counter() - self._start_s
+        share = f", {self._flop / seconds / self._peak:.0%} of peak" if self._peak else ""
+        text = f"{self.tokens / seconds:,.0f} tokens/s{share}, {committed:,} safe"
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update(len(vectors.positions))
+
+
+def _flags(job: _Job, at: NDArray[np.int64]) -> dict[str, NDArray[np.uint8]]:
+    """Which chains an antibody has: a zero `light_mean` is an absent chain, not a vector."""
+    if job.sequences.kind != "antibody":
+        return {}
+    present = np.array([[bool(c) for c in job.sequences.chains[i]] for i in at], dtype=np.uint8)
+    return {"has_heavy": present[:, 0].copy(), "has_light": present[:, 1].copy()}

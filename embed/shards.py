@@ -1,4 +1,4 @@
-"""One shard: an immutable HDF5 file that carries its own table of contents.
+"""One shard: an immutable HDF5 file that carries its own table of contents. This file reads it.
 
 Any HDF5 reader can open a shard. abag itself never lets the HDF5 library parse one: the user
 block, the bytes at the front that HDF5 leaves to the application, says as text where each array
@@ -16,15 +16,13 @@ import math
 import os
 import re
 import stat
-import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import index
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,12 +35,10 @@ MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; what one read may t
 MAX_ARRAYS = 64
 MAX_CONTENTS_BYTES = 1 << 20
 MAX_PACKED_CONTENTS_BYTES = 64 << 20  # about 300 million rows
-_HEADER_BYTES = 128
+HEADER_BYTES = 128
 _HEADER = re.compile(rb"abag-shard (\d{1,9}) (\d{1,9}) ([0-9a-f]{32})\n")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _CHUNK_BYTES = 1 << 20
-
-_BLANK = ("0" * 8, "0" * 2 * DIGEST_BYTES)  # a CRC-32 and a digest that are not known yet
 
 Attrs = Mapping[str, str | int | float]
 Piece = tuple[int, Any]  # offset, buffer
@@ -104,7 +100,7 @@ class Block:
         ----------
         name : str
         out : ndarray, optional
-            Contiguous, of the array's type and shape; filled and returned.
+            Contiguous, of the array's shape; filled, converted to its type, and returned.
 
         Raises
         ------
@@ -112,16 +108,24 @@ class Block:
             When the bytes are not those that were written.
         """
         array = self.arrays[name]
-        data: NDArray[Any] = np.empty(array.shape, array.dtype) if out is None else out
-        view, crc = _bytes(data), 0
+        if out is None:
+            out = np.empty(array.shape, array.dtype)
+        row_bytes = array.nbytes // self.rows
+        step = max(1, _CHUNK_BYTES // row_bytes)  # small: still in the cache for CRC and conversion
+        same = out.dtype == array.dtype
+        scratch: NDArray[Any] = np.empty((0 if same else step, *array.shape[1:]), array.dtype)
+        crc = 0
         with open_plain(self.path) as file:
-            for at in range(0, array.nbytes, _CHUNK_BYTES):  # small: still in the cache for the CRC
-                part = view[at : at + _CHUNK_BYTES]
-                _fill(file, array.offset + at, part)
-                crc = zlib.crc32(part, crc)
+            for at in range(0, self.rows, step):
+                part = out[at : at + step]
+                data = part if same else scratch[: len(part)]
+                _fill(file, array.offset + at * row_bytes, as_bytes(data))
+                crc = zlib.crc32(as_bytes(data), crc)
+                if not same:
+                    part[...] = data
         if f"{crc:08x}" != array.crc32:
             raise _damaged(self.path, f"the bytes of {name!r} do not match their CRC-32")
-        return data
+        return out
 
     def check(self) -> None:
         """Check every byte of the arrays and, in a shard, of the file, against its digests.
@@ -137,7 +141,7 @@ class Block:
     def check_arrays(self) -> None:
         """Check every byte of the arrays against its digest."""
         for name, array in self.arrays.items():
-            if _digest_of(self.path, [(array.offset, array.end)]) != array.digest:
+            if _file_digest(self.path, [(array.offset, array.end)]) != array.digest:
                 raise _damaged(self.path, f"the bytes of {name!r} do not match their digest")
 
     def load_rows(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -152,7 +156,7 @@ class Block:
         row_bytes = array.nbytes // self.rows
         with open_plain(self.path) as file:
             for i, row in enumerate(rows.tolist()):
-                _fill(file, array.offset + row * row_bytes, _bytes(data[i : i + 1]))
+                _fill(file, array.offset + row * row_bytes, as_bytes(data[i : i + 1]))
         return data
 
 
@@ -174,8 +178,8 @@ class Contents:
         ------
         DamagedShard
         """
-        gaps = _gaps(self.start, self.file_bytes, self.blocks)
-        if _digest_of(self.path, gaps) != self.rest_digest:
+        gaps = gaps_between(self.start, self.file_bytes, self.blocks)
+        if _file_digest(self.path, gaps) != self.rest_digest:
             raise _damaged(self.path, "its HDF5 names, types or attributes were changed")
 
 
@@ -200,7 +204,7 @@ def read_contents(path: Path, *, most_bytes: int = MAX_CONTENTS_BYTES) -> Conten
         size = os.fstat(file.fileno()).st_size
         if not size:
             raise _damaged(path, "the file is empty")
-        match = _HEADER.match(_read(file, 0, min(size, _HEADER_BYTES)))
+        match = _HEADER.match(_read(file, 0, min(size, HEADER_BYTES)))
         if match is None:
             raise _damaged(path, "it does not begin as an abag shard")
         version, length = int(match[1]), int(match[2])
@@ -209,7 +213,7 @@ def read_contents(path: Path, *, most_bytes: int = MAX_CONTENTS_BYTES) -> Conten
         if match.end() + length > min(size, most_bytes):
             raise _damaged(path, f"a table of contents of {length} bytes in a file of {size}")
         text = _read(file, match.end(), length)
-    if _digest(text) != match[3].decode():
+    if digest_of(text) != match[3].decode():
         raise _damaged(path, "its table of contents does not match its digest")
     contents = _parse(path, match.end() + length, text)
     if contents.file_bytes != size:
@@ -241,7 +245,7 @@ def _parse(path: Path, start: int, text: bytes) -> Contents:
         size, rest, about = index(toc["file_bytes"]), toc["rest_digest"], dict(toc["about"])
         contents = Contents(path, start, size, rest, about, blocks)
         for block in blocks:
-            _check_block(block, start, contents.file_bytes)
+            check_block(block, start, contents.file_bytes)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(path, f"its table of contents is wrong ({error})") from error
     return contents
@@ -256,8 +260,8 @@ def _arrays(table: Mapping[str, Mapping[str, Any]]) -> dict[str, Array]:
     }
 
 
-def _check_block(block: Block, start: int, file_bytes: int) -> None:
-    """Raise ValueError unless the arrays are of the format's shapes and inside the file."""
+def check_block(block: Block, start: int, file_bytes: int) -> None:
+    """Raise ValueError unless the arrays are of the format's shapes, between start and end."""
     rows = block.arrays["key"].shape[0]
     if not all(isinstance(value, str | int | float) for value in block.attrs.values()):
         msg = f"attributes {block.attrs}"
@@ -328,7 +332,7 @@ def _fill(file: BinaryIO, offset: int, view: memoryview) -> None:
         view, offset = view[got:], offset + got
 
 
-def _digest_of(path: Path, spans: Iterable[tuple[int, int]]) -> str:
+def _file_digest(path: Path, spans: Iterable[tuple[int, int]]) -> str:
     """Hash stretches of a file, one after the other."""
     hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
     buffer = memoryview(bytearray(_CHUNK_BYTES))
@@ -341,7 +345,7 @@ def _digest_of(path: Path, spans: Iterable[tuple[int, int]]) -> str:
     return hasher.hexdigest()
 
 
-def _gaps(start: int, end: int, blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
+def gaps_between(start: int, end: int, blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
     """Yield the stretches from `start` to `end` that belong to no array."""
     spans = sorted((a.offset, a.end) for block in blocks for a in block.arrays.values())
     for left, right in [*spans, (end, end)]:
@@ -350,145 +354,15 @@ def _gaps(start: int, end: int, blocks: Sequence[Block]) -> Iterator[tuple[int, 
         start = max(start, right)
 
 
-def _bytes(data: NDArray[Any]) -> memoryview:
+def as_bytes(data: NDArray[Any]) -> memoryview:
+    """View a contiguous array as its bytes."""
     return data.reshape(-1).view(np.uint8).data
 
 
-def _digest(data: bytes | memoryview) -> str:
+def digest_of(data: bytes | memoryview) -> str:
+    """Hash with blake2b, as the format does everywhere."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def _damaged(path: Path, reason: str) -> DamagedShard:
     return DamagedShard(f"{path}: {reason}.")
-
-
-# --- writing -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NewBlock:
-    """A block to be written; `load` gives one array at a time, so that a pack needs no memory."""
-
-    group: str
-    attrs: Attrs
-    shapes: Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
-    load: Callable[[str], NDArray[Any]]
-
-    @classmethod
-    def of(cls, attrs: Attrs, arrays: Mapping[str, NDArray[Any]]) -> NewBlock:
-        """Make the one block of a shard from arrays in memory."""
-        shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
-        return cls("/", attrs, shapes, arrays.__getitem__)
-
-
-def pieces(blocks: Sequence[NewBlock], about: Mapping[str, Any] | None = None) -> Iterator[Piece]:
-    """Yield the bytes of a new file, each with its offset, the table of contents last.
-
-    Parameters
-    ----------
-    blocks : sequence of NewBlock
-    about : mapping, optional
-        What is true of the file as a whole; JSON values.
-
-    Yields
-    ------
-    (offset, buffer)
-
-    Raises
-    ------
-    ValueError
-        When the format has no such arrays.
-    """
-    about = about or {}
-    room = _HEADER_BYTES + len(_toc(_placed(blocks, None), 1 << 50, _BLANK[1], about))
-    with tempfile.TemporaryDirectory(prefix="abag-skeleton-") as folder:
-        skeleton = Path(folder) / "skeleton.h5"
-        offsets = _write_skeleton(skeleton, blocks, user_block=max(512, 1 << room.bit_length()))
-        placed = _placed(blocks, offsets)
-        size = skeleton.stat().st_size
-        start = len(_front(_toc(placed, size, _BLANK[1], about)))
-        for block in placed:  # what no reader would take is refused before it is written
-            _check_block(block, start, size)
-        gaps = _read_gaps(skeleton, list(_gaps(start, size, placed)))
-    yield from gaps
-    hashed = []
-    for new, place in zip(blocks, placed, strict=True):
-        arrays = {}
-        for name, array in place.arrays.items():
-            view = _bytes(np.ascontiguousarray(new.load(name), dtype=array.dtype))
-            yield array.offset, view
-            crc = f"{zlib.crc32(view):08x}"
-            arrays[name] = Array(array.dtype, array.shape, array.offset, crc, _digest(view))
-        hashed.append(Block(place.path, place.group, place.attrs, arrays))
-    rest = _digest(b"".join(data for _, data in gaps))
-    yield 0, _front(_toc(hashed, size, rest, about))
-
-
-def _placed(blocks: Sequence[NewBlock], offsets: Sequence[Mapping[str, int]] | None) -> list[Block]:
-    """Return the blocks as they will lie in the file, their digests still unknown."""
-    return [
-        Block(
-            Path(),
-            block.group,
-            block.attrs,
-            {
-                name: Array(dtype, shape, offsets[i][name] if offsets else 1 << 50, *_BLANK)
-                for name, (dtype, shape) in block.shapes.items()
-            },
-        )
-        for i, block in enumerate(blocks)
-    ]
-
-
-def _toc(blocks: Sequence[Block], size: int, rest: str, about: Mapping[str, Any]) -> bytes:
-    """Serialise; its length does not depend on what the digests are."""
-    toc = {
-        "file_bytes": size,
-        "rest_digest": rest,
-        "about": about,
-        "blocks": [
-            {
-                "group": block.group,
-                "attrs": block.attrs,
-                "arrays": {name: asdict(array) for name, array in block.arrays.items()},
-            }
-            for block in blocks
-        ],
-    }
-    return json.dumps(toc, separators=(",", ":")).encode()
-
-
-def _front(toc: bytes) -> bytes:
-    return f"{FORMAT} {VERSION} {len(toc)} {_digest(toc)}\n".encode() + toc
-
-
-def _write_skeleton(
-    path: Path, blocks: Sequence[NewBlock], *, user_block: int
-) -> list[dict[str, int]]:
-    """Let HDF5 write names, types and attributes and reserve the arrays; return their offsets.
-
-    The arrays stay holes. So no HDF5 call ever meets the store's file system, where a full disk
-    would leave the library with a file that it can neither close nor forget.
-    """
-    with h5py.File(path, "w", userblock_size=user_block) as file:
-        return [_reserve(file.require_group(block.group), block) for block in blocks]
-
-
-def _reserve(group: Any, block: NewBlock) -> dict[str, int]:  # noqa: ANN401
-    for name, value in block.attrs.items():
-        group.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
-    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plan.set_layout(h5py.h5d.CONTIGUOUS)
-    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    offsets = {}
-    for name, (dtype, shape) in block.shapes.items():
-        kind = h5py.h5t.py_create(np.dtype(dtype))
-        space = h5py.h5s.create_simple(shape)
-        offsets[name] = h5py.h5d.create(group.id, name.encode(), kind, space, plan).get_offset()
-    return offsets
-
-
-def _read_gaps(path: Path, gaps: Sequence[tuple[int, int]]) -> list[tuple[int, bytes]]:
-    with path.open("rb") as file:
-        return [(start, os.pread(file.fileno(), end - start, start)) for start, end in gaps]

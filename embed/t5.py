@@ -13,6 +13,7 @@ import torch
 
 from abag.embed.attention import Attention, choose_attention
 from abag.embed.checkpoints import BadCheckpoint, Checkpoint
+from abag.embed.device import send
 from abag.embed.ops import FusedOps, Ops, PlainOps
 from abag.embed.weights import EncoderWeights
 
@@ -78,7 +79,7 @@ class PackedT5:
     def __call__(self, batch: PackedBatch) -> torch.Tensor:
         """Encode a batch: see `Encoder`."""
         packing = self._attention.packing(batch, self._device)
-        ids_T = torch.from_numpy(batch.ids).to(self._device, non_blocking=True)
+        ids_T = send(batch.ids, self._device)
         x_TD = self._embed_VD[ids_T]
         delta_TD = torch.zeros_like(x_TD)
         for layer in self._layers:

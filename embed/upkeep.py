@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.embed.commit import Files, commit, copy_pieces, partial_owner
 from abag.embed.folder import EncoderFolder
+from abag.embed.hdf5 import NewBlock, pieces
 from abag.embed.shards import (
     MAX_PACKED_CONTENTS_BYTES,
     Block,
     DamagedShard,
-    NewBlock,
-    pieces,
     read_contents,
 )
 from abag.embed.store import Store, StoreMismatch, open_store

@@ -34,7 +34,8 @@ from abag.embed.commit import (
     remove_quietly,
     sweep_partials,
 )
-from abag.embed.shards import Attrs, DamagedShard, NewBlock, Piece, pieces
+from abag.embed.hdf5 import NewBlock, pieces
+from abag.embed.shards import Attrs, DamagedShard, Piece
 
 COMMIT_ROWS = 4096
 QUEUED_COMMITS = 4  # added but not yet taken by the thread, before add() waits

@@ -280,3 +280,39 @@ def test_the_summary_has_the_promised_keys(table, tmp_path):
     assert set(summary) == {"antibodies", "antigens", "rows", "skipped_rows"}
     keys = {"unique", "reused", "encoded", "tokens", "seconds", "encoder", "fingerprint"}
     assert set(summary["antibodies"]) == set(summary["antigens"]) == keys
+
+
+def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, monkeypatch, capsys):
+    real, sizes = run_module.load_encoder, []
+
+    def small(*args, **kwargs):
+        encoder = real(*args, **kwargs)
+
+        def call(batch):
+            sizes.append(len(batch.ids))
+            if len(batch.ids) > 700:
+                raise torch.OutOfMemoryError
+            return encoder(batch)
+
+        return call
+
+    monkeypatch.setattr(run_module, "load_encoder", small)
+    embed_table(table, tmp_path / "store", **TINY)
+    assert max(sizes) > 700
+    assert "out of memory with 2,048 tokens a batch; going on with 1,024" in capsys.readouterr().err
+    monkeypatch.undo()
+    embed_table(table, tmp_path / "whole", **TINY)
+    np.testing.assert_allclose(
+        stored(tmp_path / "store", table), stored(tmp_path / "whole", table), rtol=2e-3, atol=2e-3
+    )
+
+
+def test_a_sequence_that_does_not_fit_alone_is_refused_with_its_length(
+    table, tmp_path, monkeypatch
+):
+    def full(_batch):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(run_module, "load_encoder", lambda *_a, **_k: full)
+    with pytest.raises(run_module.DeviceFull, match="longest antibody alone takes 2[0-9]+"):
+        embed_table(table, tmp_path / "store", **TINY)

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag import AbagError
-from abag.embed import shards, upkeep, writer
+from abag.embed import hdf5, shards, upkeep, writer
 from abag.embed.commit import STALE_SECONDS, is_local, partial_name
 from abag.embed.folder import KeyIndex
 from abag.embed.sequences import keys_array
@@ -642,10 +642,10 @@ def test_a_shard_of_another_width_is_skipped(filled):
 def forged(path, change, n=4):
     """Write a shard whose table of contents is signed, yet says what `change` makes of it."""
     arrays = {"key": keys_of(n), "length": np.ones(n, "<i4"), "mean": vectors_of(n)}
-    parts = list(shards.pieces([shards.NewBlock.of({"kind": "antibody", **INFO}, arrays)]))
+    parts = list(hdf5.pieces([hdf5.NewBlock.of({"kind": "antibody", **INFO}, arrays)]))
     toc = json.loads(bytes(parts.pop()[1]).split(b"\n", 1)[1])
     change(toc, toc["blocks"][0]["arrays"])
-    front = shards._front(json.dumps(toc, separators=(",", ":")).encode())
+    front = hdf5._front(json.dumps(toc, separators=(",", ":")).encode())
     Files().write(path, [*parts, (0, front)])
 
 
@@ -775,7 +775,10 @@ def test_merging_leaves_damaged_shards_out_and_replaces_them_where_it_can(filled
     told = upkeep.merge([filled.path.parent], tmp_path / "all")
     assert told["copied"] == 2
     assert path.name in told["damaged"][0]
+    assert filled.missing(keys_of(50)).sum() in (10, 20)
     upkeep.merge([tmp_path / "copy"], filled.path.parent)
+    assert filled.missing(keys_of(50)).sum() == 0
+    assert filled.damaged == []
     assert outcome(filled) == 50
 
 

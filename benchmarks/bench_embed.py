@@ -1,0 +1,133 @@
+"""`abag embed` as a whole against its encoders alone, on the same sequences.
+
+    python benchmarks/bench_embed.py --out DIR [--antibodies N] [--antigens N] [--tiny]
+
+Real shapes with seeded random weights. "Alone" is the encoder over ready-made batches, nothing
+read, pooled, copied or written. The command's seconds are split into loading and the rest; a
+second run of the command shows what resuming costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from bench_encoders import config_of, draw_chains, synchronize
+
+from abag.embed import run as run_module
+from abag.embed.batches import fill, longest_first
+from abag.embed.device import choose, default_budget
+from abag.embed.encoders import identify, load_encoder
+from abag.embed.run import embed_table
+from abag.embed.tiny import save_random_checkpoint
+
+
+def alone(identity, chains, plan, encoder):
+    """Seconds of the encoder over all batches, made beforehand."""
+    layout = identity.layout
+    order = longest_first([max(layout.piece_lengths(c)) for c in chains])
+    pieces = [(k, p) for k, i in enumerate(order) for p in layout.pieces(chains[i])]
+    batches = list(fill(pieces, default_budget(plan)))
+    encoder(batches[0])
+    encoder(batches[-1])
+    synchronize(plan.device)
+    start = time.perf_counter()
+    for batch in batches:
+        encoder(batch)
+    synchronize(plan.device)
+    return time.perf_counter() - start
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--antibodies", type=int, default=40000)
+    parser.add_argument("--antigens", type=int, default=20000)
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args(argv)
+    if args.tiny:
+        args.antibodies, args.antigens = 60, 30
+    rng = np.random.default_rng(0)
+    antibodies = draw_chains("antibody", args.antibodies, rng)
+    antigens = draw_chains("antigen", args.antigens, rng)
+    rows = max(args.antibodies, args.antigens)
+    table = pd.DataFrame(
+        {
+            "heavy": [antibodies[i % len(antibodies)][0] for i in range(rows)],
+            "light": [antibodies[i % len(antibodies)][1] for i in range(rows)],
+            "antigen": [antigens[i % len(antigens)][0] for i in range(rows)],
+        }
+    )
+    plan = choose()
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        names = {}
+        for kind, name in (("antibody", "igt5"), ("antigen", "esm2-650m")):
+            save_random_checkpoint(work / name, config_of(name, args.tiny), seed=0)
+            names[kind] = str(work / name)
+            start = time.perf_counter()
+            identify(names[kind], kind)
+            lines.append(f"{kind}: hashing the weights, once: {time.perf_counter() - start:.1f} s")
+        table.to_csv(work / "pairs.csv", index=False)
+        load_s = []
+
+        def timed(*a, **k):
+            start = time.perf_counter()
+            encoder = load_encoder(*a, **k)
+            synchronize(plan.device)
+            load_s.append(time.perf_counter() - start)
+            return encoder
+
+        run_module.load_encoder = timed
+        start = time.perf_counter()
+        done = embed_table(
+            work / "pairs.csv", work / "store", names["antibody"], names["antigen"], progress=True
+        )
+        whole_s = time.perf_counter() - start
+        start = time.perf_counter()
+        embed_table(work / "pairs.csv", work / "store", names["antibody"], names["antigen"])
+        lines.append(
+            f"the whole command: {whole_s:.1f} s; again, with nothing missing: {time.perf_counter() - start:.1f} s"
+        )
+        for kind, plural, chains, load in (
+            ("antibody", "antibodies", antibodies, load_s[0]),
+            ("antigen", "antigens", antigens, load_s[1]),
+        ):
+            identity = identify(names[kind], kind)
+            seconds = alone(identity, chains, plan, load_encoder(identity, plan))
+            one = done[plural]
+            working = one["seconds"] - load
+            lines.append(
+                f"{kind}: {one['encoded']} sequences, {one['tokens']} tokens; loading {load:.1f} s, "
+                f"then {working:.1f} s = {one['tokens'] / working:.0f} tokens/s; encoder alone "
+                f"{seconds:.1f} s: {seconds / working:.1%} of its speed"
+            )
+        size = sum(p.stat().st_size for p in (work / "store").rglob("*.h5"))
+        shards = len(list((work / "store").rglob("*.h5")))
+        lines.append(f"store: {size / 2**20:.0f} MiB in {shards} shards")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    head = [
+        f"# abag embed as a whole on {device or platform.machine()}, {date.today()}",
+        "",
+        f"torch {torch.__version__}; {plan.precision}; random weights of "
+        f"{'tiny' if args.tiny else 'the real'} shapes; `python benchmarks/bench_embed.py "
+        f"--antibodies {args.antibodies} --antigens {args.antigens}`",
+        "",
+    ]
+    print("\n".join(lines), flush=True)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "embed.md").write_text("\n".join([*head, *(f"- {x}" for x in lines)]) + "\n")
+    (args.out / "embed.json").write_text(json.dumps(done))
+
+
+if __name__ == "__main__":
+    main()

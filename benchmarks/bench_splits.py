@@ -1,0 +1,182 @@
+"""Score every baseline under every split of a table: what a random split is worth.
+
+    python benchmarks/bench_splits.py TABLE --store DIR [--split NAME ...] [--out FOLDER]
+
+The store must hold a vector for every sequence of the table (`abag embed`). With `--clusters N` it
+times the built-in clustering of N made antibodies instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from abag import AbagError
+from abag.embed.sequences import read_pairs
+from abag.embed.store import open_store
+from abag.head.baselines import baselines
+from abag.head.clusters import antibody_clusters, antigen_clusters
+from abag.head.comparison import compare, verdict, warnings
+from abag.head.metrics import average_folds, score
+from abag.head.mmseqs import mmseqs_cluster, mmseqs_version
+from abag.head.splits import TEST, SplitOptions, describe, make_splits
+from abag.head.table import LabelOptions, label_pairs
+
+COLUMNS = ("spearman_within_antigen", "spearman", "rmse", "r2", "concordance")
+SPLITS = ("random", "antigen", "antibody", "both")
+RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+
+
+def bench(table, store, splits, folds, repeats, encoders):
+    """Markdown lines: baselines under each split."""
+    pairs = label_pairs(read_pairs(table), LabelOptions())
+    opened = open_store(store)
+    sides = (("antibody", pairs.table.antibodies), ("antigen", pairs.table.antigens))
+    vectors = [
+        opened.folder(kind, encoder).read(unique.keys)
+        for (kind, unique), encoder in zip(sides, encoders, strict=True)
+    ]
+    names = [opened.folder(kind, e).name for (kind, _), e in zip(sides, encoders, strict=True)]
+    lines = [f"## {Path(table).name}, {' + '.join(names)}", "", f"{len(pairs)} pairs."]
+    for name in splits:
+        whole = name.startswith(("mutations", "column", "file"))
+        options = SplitOptions(
+            split=name, folds=0 if whole else folds, repeats=1 if whole else repeats
+        )
+        try:
+            lines += ["", f"### {name}", "", *_bench_split(pairs, options, vectors)]
+        except AbagError as error:
+            lines += ["", f"### {name}", "", f"Refused: {error}"]
+    return lines
+
+
+def _bench_split(pairs, options, vectors):
+    begun = time.perf_counter()
+    splits = make_splits(pairs, options)
+    split_s = time.perf_counter() - begun
+    begun = time.perf_counter()
+    found = [baselines(pairs, split, *vectors) for split in splits]
+    lines = [f"- {line}" for line in describe(splits)]
+    lines += [f"- warning: {line}" for line in warnings(pairs, splits)]
+    lines += [f"- splits {split_s:.1f} s, baselines {time.perf_counter() - begun:.1f} s", ""]
+    lines += ["| baseline | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for name in found[0]:
+        folds = [
+            score(pairs.pkd[rows], f[name][rows], pairs.antigen[rows], pairs.censored[rows])
+            for split, f in zip(splits, found, strict=True)
+            for rows in [split.rows(TEST)]
+        ]
+        means = average_folds(folds)
+        lines.append(f"| {name} | " + " | ".join(_cell(means[c]) for c in COLUMNS) + " |")
+    ours, mean = ([f[name] for f in found] for name in ("ridge", "train_mean"))
+    gain = compare(pairs, splits, ours, mean, "rmse")
+    return [*lines, "", verdict("ridge", "train_mean", "rmse", gain)]
+
+
+def _cell(value):
+    if value["mean"] is None:
+        return "-"
+    spread = "" if value["sd"] is None else f" ± {value['sd']:.2f}"
+    return f"{value['mean']:.3f}{spread}"
+
+
+def agreement(table):
+    """Markdown lines: how the clusters of MMseqs2 differ from the exact ones."""
+    antigens = read_pairs(table).antigens.chains
+    begun = time.perf_counter()
+    exact = antigen_clusters(antigens, 0.4)
+    exact_s = time.perf_counter() - begun
+    lines = [f"Antigens at 40 %: built-in {exact.max() + 1} clusters in {exact_s:.1f} s."]
+    if mmseqs_version() is None:
+        return [*lines, "MMseqs2 is not installed."]
+    begun = time.perf_counter()
+    other = antigen_clusters(antigens, 0.4, mmseqs_cluster)
+    other_s = time.perf_counter() - begun
+    same_exact, same_other = (labels[:, None] == labels for labels in (exact, other))
+    off = ~np.eye(len(exact), dtype=bool)
+    both = (same_exact & same_other & off).sum()
+    return [
+        *lines,
+        f"MMseqs2 {mmseqs_version()}: {other.max() + 1} clusters in {other_s:.1f} s. Of the pairs "
+        f"together in the built-in {both / max(1, (same_exact & off).sum()):.1%} are together in "
+        f"MMseqs2, the other way {both / max(1, (same_other & off).sum()):.1%}.",
+    ]
+
+
+def made_antibodies(n, seed=0):
+    """Antibodies of 50 x 40 made germlines with 6 % mutations and random loops."""
+    rng = np.random.default_rng(seed)
+
+    def germlines(count, length):
+        root = rng.integers(20, size=length)
+        families = [np.where(rng.random(length) < 0.35, rng.integers(20, size=length), root)
+                    for _ in range(7)]  # fmt: skip
+        return [
+            np.where(rng.random(length) < 0.12, rng.integers(20, size=length), families[k % 7])
+            for k in range(count)
+        ]
+
+    heavies, lights = germlines(50, 98), germlines(40, 95)
+    ends = [rng.integers(20, size=length) for length in (11, 12)]
+
+    def chain(pool, loop, end):
+        v = pool[rng.integers(len(pool))].copy()
+        mutated = rng.random(len(v)) < 0.06
+        v[mutated] = rng.integers(20, size=mutated.sum())
+        return "".join(RESIDUES[np.concatenate([v, rng.integers(20, size=loop), end])])
+
+    return [
+        (chain(heavies, rng.integers(6, 20), ends[0]), chain(lights, 0, ends[1])) for _ in range(n)
+    ]
+
+
+def main():
+    """Run and print; write the report into a folder if asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("table", nargs="?")
+    parser.add_argument("--store")
+    parser.add_argument("--antibody-encoder")
+    parser.add_argument("--antigen-encoder")
+    parser.add_argument("--split", nargs="+", default=SPLITS)
+    parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--clusters", type=int)
+    parser.add_argument("--agreement", action="store_true")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    lines = [
+        "# Splits and baselines",
+        "",
+        f"`bench_splits.py {' '.join(Path(a).name if '/' in a else a for a in sys.argv[1:])}`, "
+        f"{date.today()}, Python {platform.python_version()}, numpy {np.__version__}, "
+        f"{platform.machine()} CPU.",
+        "",
+    ]
+    if args.clusters:
+        antibodies = made_antibodies(args.clusters)
+        begun, cpu = time.perf_counter(), time.process_time()
+        found = antibody_clusters(antibodies, 0.9)
+        lines.append(
+            f"{args.clusters} made antibodies at 90 %: {found.max() + 1} clusters in "
+            f"{time.perf_counter() - begun:.1f} s ({time.process_time() - cpu:.1f} s of one core)."
+        )
+    elif args.agreement:
+        lines += agreement(args.table)
+    else:
+        encoders = (args.antibody_encoder, args.antigen_encoder)
+        lines += bench(args.table, args.store, args.split, args.folds, args.repeats, encoders)
+    print("\n".join(lines))
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        name = f"splits_cpu_{date.today()}.md"
+        (args.out / name).write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Device, precision and attention by capability; hardware that is not here is faked."""
+
+import pytest
+import torch
+
+from abag.embed.attention import AttentionUnavailable, choose_attention
+from abag.embed.batches import pack
+from abag.embed.device import DeviceUnavailable, Plan, choose, default_budget
+from abag.embed.encoders import identify, load_encoder
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Pretend that a GPU of some capability and free memory is there."""
+
+    def fake(name, capability, free_gib=16):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (free_gib * 2**30, 0))
+
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "precision", "biased", "plain"),
+    [
+        ("Tesla T4", (7, 5), "fp16", "sdpa", "sdpa"),
+        ("Tesla V100", (7, 0), "fp16", "sdpa", "sdpa"),
+        ("L4", (8, 9), "bf16", "triton", "triton"),
+        ("A100", (8, 0), "bf16", "triton", "triton"),
+        ("H100", (9, 0), "bf16", "triton", "triton"),
+    ],
+)
+def test_capability_decides_precision_and_attention(
+    gpu, name, capability, precision, biased, plain
+):
+    gpu(name, capability)
+    plan = choose()
+    assert plan.precision == precision
+    assert name in plan.why
+    assert choose_attention(plan, biased=True) == biased
+    assert choose_attention(plan, biased=False) == plain
+
+
+def test_a_t4_refuses_bf16_and_fast_attention_before_any_weights(gpu):
+    gpu("Tesla T4", (7, 5))
+    with pytest.raises(DeviceUnavailable, match=r"bf16 on Tesla T4: compute capability 7.5.*fp16"):
+        choose("cuda", "bf16")
+    with pytest.raises(AttentionUnavailable, match=r"triton: needs compute capability 8.0"):
+        choose_attention(choose(), biased=True, asked="triton")
+
+
+def test_a_cpu_computes_in_fp32_with_sdpa():
+    plan = choose("cpu")
+    assert (plan.precision, choose_attention(plan, biased=True)) == ("fp32", "sdpa")
+    with pytest.raises(DeviceUnavailable, match="fp16 on a CPU"):
+        choose("cpu", "fp16")
+    with pytest.raises(AttentionUnavailable, match="varlen: needs a CUDA device; usable here"):
+        choose_attention(plan, biased=False, asked="varlen")
+
+
+def test_flash_attention_never_takes_a_biased_encoder_nor_fp32(gpu):
+    gpu("H100", (9, 0))
+    with pytest.raises(AttentionUnavailable, match="takes no relative bias"):
+        choose_attention(choose(), biased=True, asked="varlen")
+    assert choose_attention(choose(precision="fp32"), biased=True) == "sdpa"
+
+
+@pytest.mark.parametrize("name", ["cuda:7", "tpu", "mps"])
+def test_a_device_that_is_not_there_is_refused(name):
+    with pytest.raises(DeviceUnavailable, match=name):
+        choose(name)
+
+
+def test_the_batch_grows_with_free_memory(gpu):
+    budgets = []
+    for free_gib in (8, 15, 80):
+        gpu("some GPU", (8, 0), free_gib)
+        budgets.append(default_budget(choose()))
+    assert budgets == sorted(set(budgets))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
+def test_half_precision_stays_near_fp32(name, precision):
+    identity = identify(name, "antigen")
+    batch = pack([(0, p) for p in identity.layout.pieces(("ACDEFGHIKLMNPQRSTVWY" * 6,))])
+    half = load_encoder(identity, Plan(torch.device("cpu"), precision, "as on a GPU"))(batch)
+    full = load_encoder(identity, choose("cpu"))(batch)
+    assert float((half.float() - full).norm() / full.norm()) < 2e-2
+
+
+def test_t5_in_fp16_survives_a_residual_stream_beyond_65504(tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
+
+    folder = save_random_checkpoint(tmp_path / "t5", TINY_CONFIG["tiny-igt5"], seed=1)
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.block.0.layer.1.DenseReluDense.wo.weight"] *= 1e6
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    identity = identify(str(folder), "antibody")
+    batch = pack([(0, p) for p in identity.layout.pieces(("EVQLVESGGG", "DIQMTQSP"))])
+    half = load_encoder(identity, Plan(torch.device("cpu"), "fp16", ""))(batch)
+    full = load_encoder(identity, choose("cpu"))(batch)
+    assert half.isfinite().all()
+    assert float((half.float() - full).norm() / full.norm()) < 2e-2

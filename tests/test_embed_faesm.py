@@ -1,0 +1,88 @@
+"""Choosing a backend, in an environment where FAESM may be absent."""
+
+import sys
+from importlib.metadata import version
+
+import pandas as pd
+import pytest
+
+from abag.embed.device import choose
+from abag.embed.encoders import WrongBackend, identify, load_encoder
+from abag.embed.faesm_backend import FaesmUnavailable, import_faesm
+from abag.embed.run import embed_table
+from abag.embed.store import open_store
+
+TABLE = pd.DataFrame({"heavy": ["EVQL"], "light": ["DIQM"], "antigen": ["MKTAYIAK"]})
+TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2", "device": "cpu"}
+
+
+@pytest.fixture
+def faesm_package(monkeypatch, tmp_path):
+    """Put a package called faesm first on the path; call it with the code of its esm.py."""
+    for name in ("faesm", "faesm.esm"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    def write(code):
+        (tmp_path / "faesm").mkdir()
+        (tmp_path / "faesm" / "__init__.py").touch()
+        (tmp_path / "faesm" / "esm.py").write_text(code)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    yield write
+    for name in ("faesm", "faesm.esm"):
+        sys.modules.pop(name, None)
+
+
+def test_without_faesm_one_line_says_what_is_found_and_needed_before_anything_is_written(
+    monkeypatch, tmp_path
+):
+    for name in ("faesm", "faesm.esm"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(FaesmUnavailable) as refusal:
+        embed_table(TABLE, tmp_path / "store", antigen_backend="faesm", **TINY)
+    text = str(refusal.value)
+    assert "\n" not in text
+    assert f"transformers {version('transformers')}" in text
+    assert "needed faesm 0.1.1 with transformers 4.53" in text
+    assert "pip install 'abag[faesm]'" in text
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("from transformers import NoSuchName", "NoSuchName"),
+        ("raise RuntimeError('No CUDA GPUs are available')", "No CUDA GPUs are available"),
+    ],
+)
+def test_a_faesm_that_fails_while_imported_is_refused_with_its_reason(faesm_package, code, reason):
+    faesm_package(code)
+    with pytest.raises(FaesmUnavailable, match=reason):
+        import_faesm()
+
+
+def test_what_faesm_prints_while_imported_does_not_reach_stdout(faesm_package, capsys):
+    faesm_package("print('[Warning] Flash Attention not installed.')")
+    import_faesm()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["tiny-igt5", "composition"])
+def test_faesm_is_refused_for_an_encoder_that_is_no_esm2(name):
+    with pytest.raises(WrongBackend, match=f"faesm with encoder {name}: .* FAESM runs ESM-2 only"):
+        load_encoder(identify(name, "antigen"), choose("cpu"), backend="faesm")
+
+
+def test_an_unknown_backend_is_refused_and_the_known_ones_named(tmp_path):
+    with pytest.raises(WrongBackend, match=r"'fasm'.*packed, reference, faesm"):
+        embed_table(TABLE, tmp_path / "store", antigen_backend="fasm", **TINY)
+
+
+def test_each_kind_has_its_own_backend_and_its_shards_say_which(tmp_path):
+    embed_table(TABLE, tmp_path / "store", antibody_backend="reference", **TINY)
+    store = open_store(tmp_path / "store")
+    found = {
+        kind: [block.attrs["backend"] for block in store.folder(kind).blocks()]
+        for kind in ("antibody", "antigen")
+    }
+    assert found == {"antibody": ["reference"], "antigen": ["packed"]}

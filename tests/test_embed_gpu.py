@@ -1,0 +1,58 @@
+"""What only a GPU can show; run by hand: pytest -m gpu tests/test_embed_gpu.py."""
+
+import numpy as np
+import pytest
+import torch
+
+from abag.embed.batches import pack
+from abag.embed.device import choose
+from abag.embed.encoders import identify, load_encoder
+from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
+
+pytestmark = pytest.mark.gpu
+WIDE = {
+    "t5": {**TINY_CONFIG["tiny-igt5"], "d_model": 128, "d_kv": 64, "num_heads": 2},
+    "esm": {**TINY_CONFIG["tiny-esm2"], "hidden_size": 128, "num_attention_heads": 2},
+}
+
+
+def random_batch(layout, rng):
+    lengths = rng.integers(1, 600, rng.integers(1, 20))
+    letters = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+    chains = ["".join(rng.choice(letters, n)) for n in lengths]
+    return pack([(i, p) for i, c in enumerate(chains) for p in layout.pieces((c,))])
+
+
+@pytest.mark.parametrize("family", ["t5", "esm"])
+def test_no_kernel_is_compiled_again_over_1000_random_batches(family, tmp_path):
+    from abag.embed import kernels
+
+    identity = identify(str(save_random_checkpoint(tmp_path / family, WIDE[family], 1)), "antigen")
+    encoder = load_encoder(identity, choose("cuda"))
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        encoder(random_batch(identity.layout, rng))
+    jitted = [v for k, v in vars(kernels).items() if k.endswith("_kernel")]
+
+    def compiled():
+        return sum(len(cache[0]) for kernel in jitted for cache in kernel.device_caches.values())
+
+    before = compiled()
+    assert before > 0
+    for _ in range(1000):
+        encoder(random_batch(identity.layout, rng))
+    assert compiled() == before
+
+
+@pytest.mark.parametrize("family", ["t5", "esm"])
+@pytest.mark.parametrize("attention", ["triton", "varlen", "sdpa"])
+def test_every_attention_that_runs_here_agrees_with_fp32(family, attention, tmp_path):
+    if (family, attention) == ("t5", "varlen"):
+        return  # takes no bias: refused, tested without a GPU
+    identity = identify(str(save_random_checkpoint(tmp_path / family, WIDE[family], 1)), "antigen")
+    batch = random_batch(identity.layout, np.random.default_rng(1))
+    exact = load_encoder(identity, choose("cpu"))(batch)
+    ours = load_encoder(identity, choose("cuda"), attention=attention)(batch).float().cpu()
+    assert float((ours - exact).norm() / exact.norm()) < 2e-2
+    wide = load_encoder(identity, choose("cuda", "fp32"))(batch).cpu()
+    torch.testing.assert_close(wide, exact, rtol=1e-4, atol=1e-4)
