@@ -251,7 +251,8 @@ def agreement(bench, count, long_lengths):
 
 def profile(bench, encoder, batch):
     """Share of GPU time by kernel."""
-    from torch.profiler import ProfilerActivity, profile as profiler
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
 
     encoder(batch)
     synchronize(bench.device)

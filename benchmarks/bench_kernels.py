@@ -67,7 +67,7 @@ def bench_attention(kind, heads, width, tokens, biased):
             packing = attention.packing(batch, device)
             out = attention(qkv, packing)
             error = float((out.float() - expected).norm() / expected.norm())
-            ms = milliseconds(lambda: attention(qkv, packing))  # noqa: B023
+            ms = milliseconds(lambda: attention(qkv, packing))
         except Exception as error:  # noqa: BLE001 - a tile too large for the chip
             print(kind, (m, n, warps, stages), type(error).__name__, flush=True)
             continue
@@ -100,37 +100,37 @@ def bench_steps(tokens):
         bias = torch.randn(f, device=device, dtype=bf16)
         w = torch.ones(d, device=device)
         flop = 2 * tokens * d * f
-        line(f"up {d}->{f}", lambda: F.linear(x, up), flop)  # noqa: B023
-        line("  + bias", lambda: torch.addmm(bias, x, up.T), flop)  # noqa: B023
-        line("  + relu epilogue", lambda: torch._addmm_activation(bias, x, up.T), flop)  # noqa: B023
+        line(f"up {d}->{f}", lambda: F.linear(x, up), flop)
+        line("  + bias", lambda: torch.addmm(bias, x, up.T), flop)
+        line("  + relu epilogue", lambda: torch._addmm_activation(bias, x, up.T), flop)
         line(
             "  + tanh gelu epilogue",
             lambda: torch._addmm_activation(bias, x, up.T, use_gelu=True),
             flop,
-        )  # noqa: B023
-        line("  + bias and erf gelu", lambda: kernels.gelu_(F.linear(x, up), bias), flop)  # noqa: B023
-        line(f"down {f}->{d}", lambda: F.linear(h, down), flop)  # noqa: B023
-        line("  + residual", lambda: x.addmm_(h, down.T), flop)  # noqa: B023
-        line(f"gelu {f}", lambda: kernels.gelu_(h, bias), byte=4 * tokens * f)  # noqa: B023
+        )
+        line("  + bias and erf gelu", lambda: kernels.gelu_(F.linear(x, up), bias), flop)
+        line(f"down {f}->{d}", lambda: F.linear(h, down), flop)
+        line("  + residual", lambda: x.addmm_(h, down.T), flop)
+        line(f"gelu {f}", lambda: kernels.gelu_(h, bias), byte=4 * tokens * f)
         out = torch.empty_like(x)
         for warps in (1, 2, 4, 8):
 
             def norm():
                 kernels._layer_norm_kernel[(tokens,)](
-                    x, w, w, w, out, 1e-5, WIDTH=d,  # noqa: B023
-                    BLOCK=triton.next_power_of_2(d), num_warps=warps,  # noqa: B023
+                    x, w, w, w, out, 1e-5, WIDTH=d,
+                    BLOCK=triton.next_power_of_2(d), num_warps=warps,
                 )  # fmt: skip
 
             line(f"layer norm {d} {warps} warps", norm, byte=4 * tokens * d)
         line(
             f"add and rms norm {d}",
-            lambda: kernels.add_rms_norm_(x, out, w.to(bf16), 1e-5),  # noqa: B023
+            lambda: kernels.add_rms_norm_(x, out, w.to(bf16), 1e-5),
             byte=8 * tokens * d,
         )
     for d, n in ((1024, 12288), (4096, 1024), (1280, 3840), (1280, 1280)):
         x = torch.randn(tokens, d, device=device, dtype=bf16)
         w = torch.randn(n, d, device=device, dtype=bf16)
-        line(f"linear {d}->{n}", lambda: F.linear(x, w), 2 * tokens * d * n)  # noqa: B023
+        line(f"linear {d}->{n}", lambda: F.linear(x, w), 2 * tokens * d * n)
     qkv = torch.randn(tokens, 3840, device=device, dtype=bf16)
     cos = torch.randn(1026, 32, device=device)
     pos = torch.arange(tokens, device=device, dtype=torch.int32) % 400

@@ -187,7 +187,8 @@ class _Job:
         self.sequences = pairs.antibodies if kind == "antibody" else pairs.antigens
         self.identity = identity
         self.folder = folder
-        missing = np.flatnonzero(folder.missing(self.sequences.keys))
+        # verified byte for byte, so that a run repairs what a disk has damaged
+        missing = np.flatnonzero(folder.missing(self.sequences.keys, verify=True))
         lengths = [max(identity.layout.piece_lengths(self.sequences.chains[i])) for i in missing]
         self.longest_piece = max(lengths, default=0)
         self.todo = missing[longest_first(lengths)]

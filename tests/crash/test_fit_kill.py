@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ import pytest
 
 OPTIONS = {
     "widths": (8, 4), "epochs": 4, "batch_size": 8, "accumulate": 2, "save_every": 3, "patience": 3,
-    "device": "cpu", "validate_pairs": 8, "split": "random",
+    "device": "cpu", "validate_pairs": 8, "split": "random", "report": False,
 }  # fmt: skip
 
 
@@ -32,7 +33,7 @@ def test_a_fit_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(tmp_path, kil
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["different"] == []
-    assert result["killed"] >= kills * 0.9  # a late random time may find the run finished
+    assert result["killed"] == kills
     assert result["resumed"] > 0
 
 
@@ -97,6 +98,8 @@ def in_child(work, kill_after_s=None):
             work()
             code = 0
         finally:
+            if code:
+                traceback.print_exc()
             os._exit(code)  # whatever happens, the child must not go on as the parent
     if kill_after_s is not None:
         time.sleep(kill_after_s)
@@ -144,7 +147,9 @@ def main(folder, kills, seed):
     rng = random.Random(seed)
     result = {"killed": 0, "resumed": 0, "different": []}
     expected = snapshot(folder / "unbroken")
-    for trial in range(kills):
+    trial = 0
+    while result["killed"] < kills:  # a late one finds the run finished, and does not count
+        trial += 1
         run = folder / f"run{trial}"
         event = ("step", "before", "after", "time")[trial % 4]
         n = rng.randint(1, steps if event == "step" else steps + 12)
@@ -159,6 +164,7 @@ def main(folder, kills, seed):
         ended = in_child(lambda run=run: fit(folder, run))
         if ended != 0 or snapshot(run) != expected:
             result["different"].append((event, n, wait, ended))
+            continue
         summary = json.loads((run / "summary.json").read_text())
         result["resumed"] += summary["resumed_from_step"] is not None
     print(json.dumps(result))
