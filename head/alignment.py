@@ -64,7 +64,8 @@ class Residues:
 
 def hamming(residues: Residues, i: Ints, j: Ints) -> Ints:
     """Differing positions of each pair of strings of one length, (K,)."""
-    return np.count_nonzero(residues.rows(i) != residues.rows(j), axis=1)
+    differs: NDArray[np.bool_] = residues.rows(i) != residues.rows(j)
+    return np.asarray(differs.sum(axis=1), np.int64)
 
 
 def edit_distances(residues: Residues, i: Ints, j: Ints, *, inside: bool = False) -> Ints:

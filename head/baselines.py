@@ -166,7 +166,7 @@ def _one_hot(chains: Sequence[tuple[str, ...]], usual: NDArray[np.bool_], seen: 
     not known.
     """
     rows = np.flatnonzero(usual)
-    text = "".join("".join(chains[i]) for i in rows).encode()
+    text = "".join("".join(chains[i]) for i in rows.tolist()).encode()
     residues = np.frombuffer(text, np.uint8).reshape(len(rows), -1)
     columns = []
     known = residues[np.isin(rows, seen)]

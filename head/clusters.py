@@ -37,6 +37,8 @@ BATCH_PAIRS = 16384
 """Pairs aligned together, so that numpy's cost of a call is spread thin."""
 CHUNK_RESIDUES = 1 << 22
 """Residues laid side by side at a time; bounds memory."""
+ALIKE = 0.1
+"""Share of differing residues up to which a string is a variant of another of its length."""
 PEPTIDE = 50
 """Antigen chains below this length are peptides: they fit somewhere into almost any protein."""
 PEPTIDE_IDENTITY = 0.6
@@ -63,7 +65,7 @@ def antibody_clusters(
     """
     paired = np.array([bool(heavy and light) for heavy, light in antibodies], bool)
     whole = np.flatnonzero(paired)
-    texts = ["".join(antibodies[i]) for i in whole]
+    texts = ["".join(antibodies[i]) for i in whole.tolist()]
     groups = [(whole, (method or cluster)(texts, identity))]
     for chain in (0, 1):
         having = np.array([i for i, chains in enumerate(antibodies) if chains[chain]], np.int64)
@@ -227,6 +229,7 @@ class _Search:
         self.labels = np.arange(len(residues.lengths))
         self.members = [[i] for i in range(len(residues.lengths))]
         self.words = _WordIndex.of(residues)
+        self.likeness = _Likeness(residues) if inside else None
 
     def components(self) -> Ints:
         """Component of each string, (N,)."""
@@ -294,9 +297,16 @@ class _Search:
                 self._join(left[near], right[near])
 
     def _are_mates(self, left: Ints, right: Ints) -> NDArray[np.bool_]:
-        distance = edit_distances(self.residues, left, right, inside=self.inside)
-        lengths = self.residues.lengths[left if self.inside else right]
-        return distance <= allowed_edits(lengths, self.identity)
+        edits = allowed_edits(self.residues.lengths[left if self.inside else right], self.identity)
+        if self.likeness is None:
+            return edit_distances(self.residues, left, right) <= edits
+        low, high = self.likeness.bounds(left, right)
+        mates = high <= edits
+        unsure = np.flatnonzero((low <= edits) & ~mates)
+        if len(unsure):
+            distance = edit_distances(self.residues, left[unsure], right[unsure], inside=True)
+            mates[unsure] = distance <= edits[unsure]
+        return mates
 
     def _chunks(self, j: Ints) -> list[Ints]:
         """Indices into j, cut so that memory stays bounded whatever the lengths."""
@@ -314,9 +324,45 @@ class _Search:
         self.members[small] = []
 
 
+class _Likeness:
+    """Bounds on the distance of two variants from that of those they are like.
+
+    Tables hold many point mutants of few antigens. An edit of either side changes a distance by
+    at most one, so one alignment settles most pairs of mutants of the same two antigens.
+    """
+
+    def __init__(self, residues: Residues) -> None:
+        self.residues = residues
+        self.like = np.arange(len(residues.lengths))
+        self.off = np.zeros(len(residues.lengths), np.int64)
+        self.known: dict[tuple[int, int], int] = {}
+        for same in rows_by_group(residues.lengths):
+            self._find_leaders(same)
+
+    def _find_leaders(self, rest: Ints) -> None:
+        while len(rest):
+            distance = hamming(self.residues, rest[:1], rest)
+            near = distance <= ALIKE * self.residues.lengths[rest[0]]
+            self.like[rest[near]], self.off[rest[near]] = rest[0], distance[near]
+            rest = rest[~near]
+
+    def bounds(self, left: Ints, right: Ints) -> tuple[Ints, Ints]:
+        """Least and greatest distance of each pair, (K,) each."""
+        ends = np.stack([self.like[left], self.like[right]], axis=1)
+        leaders, index = np.unique(ends, axis=0, return_inverse=True)
+        new = np.array([pair for pair in map(tuple, leaders.tolist()) if pair not in self.known])
+        if len(new):
+            found = edit_distances(self.residues, new[:, 0], new[:, 1], inside=True)
+            self.known |= dict(zip(map(tuple, new.tolist()), found.tolist(), strict=True))
+        distance = np.array([self.known[a, b] for a, b in leaders.tolist()], np.int64)[index]
+        slack = self.off[left] + self.off[right]
+        return distance - slack, distance + slack
+
+
 def allowed_edits(lengths: Ints, identity: float) -> Ints:
     """Most edits at which sequences compared over ``lengths`` are still this identical."""
-    return np.floor((1 - identity) * lengths + 1e-9).astype(np.int64)
+    edits: Ints = np.floor((1 - identity) * lengths + 1e-9).astype(np.int64)
+    return edits
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,8 +392,9 @@ class _WordIndex:
             code = code * np.int32(LETTERS) + residues.codes[at + offset]
         _, words, count = np.unique(code, return_inverse=True, return_counts=True)
         postings = owner[np.argsort(words, kind="stable")]
-        words = np.concatenate([words.astype(np.int32), np.zeros(lengths.max(initial=1), np.int32)])
-        return cls(words, starts, lengths, count, postings, np.cumsum(count) - count)
+        padded = np.zeros(len(words) + lengths.max(initial=1), np.int32)
+        padded[: len(words)] = words
+        return cls(padded, starts, lengths, count, postings, np.cumsum(count) - count)
 
     def of_string(self, i: int) -> NDArray[np.int32]:
         """Words of string i in order."""
@@ -376,4 +423,4 @@ class _WordIndex:
         known[self.of_string(i)] = True
         rows = ragged_rows(self.words, self.starts[j], self.lengths[j], 0)
         inside = np.arange(rows.shape[1]) < self.lengths[j][:, None]
-        return np.count_nonzero(known[rows] & inside, axis=1)
+        return np.asarray((known[rows] & inside).sum(axis=1), np.int64)

@@ -24,6 +24,7 @@ Ints: TypeAlias = NDArray[np.int64]
 Metric: TypeAlias = Callable[[Floats, Floats, Ints], float | None]
 
 DRAWS = 500
+FEWEST_CLUSTERS = 5
 LEVEL = 0.95
 HEADLINES: Mapping[str, Metric] = {
     "spearman_within_antigen": metrics.median_within_antigen,
@@ -81,7 +82,7 @@ def compare(
     -------
     Interval or None
         None where the metric is undefined for either side. ``low`` and ``high`` are None with
-        fewer than two clusters: one draw is then like the next.
+        fewer than `FEWEST_CLUSTERS`: the draws then say little of other clusters.
     """
     tests = [np.flatnonzero((s.part == TEST) & (pairs.censored == 0)) for s in splits]
     parts = [
@@ -104,7 +105,7 @@ def _bootstrap(folds: Sequence[_Fold], seed: int) -> Interval | None:
     difference = _mean_difference(folds, index, np.ones(len(units), np.int64))
     if difference is None:
         return None
-    if len(units) < 2:
+    if len(units) < FEWEST_CLUSTERS:
         return Interval(difference, None, None, len(units))
     rng = np.random.default_rng(seed)
     draws = [
@@ -112,7 +113,9 @@ def _bootstrap(folds: Sequence[_Fold], seed: int) -> Interval | None:
         for drawn in rng.integers(len(units), size=(DRAWS, len(units)))
     ]
     known = [draw for draw in draws if draw is not None]
-    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if known else (None, None)
+    if not known:
+        return Interval(difference, None, None, len(units))
+    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(difference, float(low), float(high), len(units))
 
 
@@ -160,11 +163,12 @@ def verdict(name: str, baseline: str, metric: str, interval: Interval | None) ->
     what = metric.replace("_", " ")
     if interval is None:
         return f"The {name} cannot be compared with {baseline} by {what}: it is undefined on test."
-    gain = -interval.difference if metric in LOWER_IS_BETTER else interval.difference
+    gain = 0.0 + (-1 if metric in LOWER_IS_BETTER else 1) * interval.difference
     low, high = interval.low, interval.high
     if low is None or high is None:
         return (
-            f"The {name} differs from {baseline} by {gain:+.3f} {what}; one cluster, no interval."
+            f"The {name} differs from {baseline} by {gain:+.3f} {what}; "
+            f"{interval.clusters} cluster(s) are too few for an interval."
         )
     if metric in LOWER_IS_BETTER:
         low, high = -high, -low

@@ -80,7 +80,7 @@ PRESETS: Mapping[str, Preset] = {
         widths=(1024, 512, 256, 128), epochs=50, batch_size=12, accumulate=4, lr=4e-3,
         weight_decay=0.01, head="notebook",
     ),
-    "small": Preset(widths=(320, 128), epochs=20, batch_size=1024),
+    "small": Preset(widths=(320, 128), epochs=50, batch_size=1024),
     "medium": Preset(widths=(1280, 640, 256), epochs=75, batch_size=1024),
     "large": Preset(widths=(4096, 2560, 640), epochs=150, batch_size=1024, lr=5e-4),
 }  # fmt: skip
@@ -179,6 +179,8 @@ class FitConfig:
     """Steps between checkpoints; None: as often as costs 1 % of the time, and every 30 s."""
     device: str = "auto"
     """``auto``, ``cpu``, ``cuda`` or ``cuda:N``."""
+    threads: int = 1
+    """CPU threads. Sums over rows depend on it in the last bit; more pay for large heads only."""
     precision: Precision = "auto"
     """``fp32`` (TF32 products on a GPU; what auto means) or ``bf16`` autocast."""
     tables: TablesPlace = "auto"
@@ -262,7 +264,8 @@ _CHOICES = {
 
 # name: (smallest, largest or None); None values are the preset's and pass
 _RANGES: Mapping[str, tuple[float, float | None]] = {
-    "limit": (1, None), "folds": (0, None), "repeats": (1, None), "rank": (1, None),
+    "limit": (1, None), "threads": (1, None), "folds": (0, None), "repeats": (1, None),
+    "rank": (1, None),
     "dropout": (0, 0.95), "epochs": (1, None), "batch_size": (1, None), "accumulate": (1, None),
     "lr": (1e-12, 10), "weight_decay": (0, None), "warmup": (0, 1), "clip": (0, None),
     "validate_every": (1, None), "validate_pairs": (0, None), "patience": (0, None),
@@ -280,7 +283,7 @@ def _check_choices(config: FitConfig) -> None:
 
 def _check_ranges(config: FitConfig) -> None:
     if config.widths is not None and (not config.widths or min(config.widths) < 1):
-        msg = f"--widths: {config.widths} is no list of hidden widths; expected one or more numbers from 1."  # noqa: E501
+        msg = f"--widths: {config.widths} is no list of hidden widths; expected numbers from 1."
         raise BadOption(msg)
     for name, (low, high) in _RANGES.items():
         value = getattr(config, name)

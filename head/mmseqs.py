@@ -69,7 +69,7 @@ def mmseqs_cluster(
 
 def _run(fasta: Path, identity: float, coverage_mode: str) -> None:
     folder = fasta.parent
-    command = ["mmseqs", "easy-cluster", fasta, folder / "out", folder / "tmp"]
+    command = ["mmseqs", "easy-cluster", str(fasta), f"{folder}/out", f"{folder}/tmp"]
     command += ["--min-seq-id", f"{identity:g}", "-c", f"{COVERAGE:g}", "--cov-mode", coverage_mode]
     # All pairs found are joined (mode 1), not only those with a representative.
     command += ["--cluster-mode", "1", "--single-step-clustering", "1", "-s", "7.5", "-v", "1"]

@@ -40,6 +40,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 10
 th, td { text-align: right; padding: .25rem .5rem; border-bottom: 1px solid #e7ebef; }
 th { font-weight: 600; font-size: .85em; color: #51606e; } th:first-child, td:first-child
 { text-align: left; } tr.head td { font-weight: 600; background: #eef6fa; }
+.scores { font-size: .84em; } .scores td { white-space: nowrap; }
 .facts td { text-align: left; } .facts td:first-child { color: #51606e; width: 14rem; }
 ul.said { padding: .6rem 1rem .6rem 2rem; background: #eef6fa; border-left: 4px solid #0b6e99; }
 ul.warned { padding: .6rem 1rem .6rem 2rem; background: #fdf3f4; border-left: 4px solid #d1495b; }
@@ -152,14 +153,14 @@ def _score_table(o: Outcome) -> str:
         gains = [_gain(o, theirs, metric) for metric in (by_rank, "rmse")]
         rows.append([name, *(scores[c] for c in COLUMNS), *gains])
     head = ["", *(c.replace("_", " ") for c in COLUMNS)]
-    head += [f"head less baseline, {m.replace('_', ' ')}" for m in (by_rank, "rmse")]
+    head += [f"head - baseline, {m.replace('_', ' ')}" for m in (by_rank, "rmse")]
     tests = sum(len(s.rows(TEST)) for s in o.splits)
     note = (
         f"{tests} test rows in {len(o.splits)} split(s); scored in each and averaged. In brackets "
         "95 % of 500 draws of whole clusters. – is not defined: a mean ranks nothing, and the mean "
         "of an antigen that training never saw does not exist."
     )
-    return _table(head, rows) + f'<p class="note">{note}</p>'
+    return _table(head, rows, "scores") + f'<p class="note">{note}</p>'
 
 
 def _gain(o: Outcome, theirs: Sequence[Floats], metric: str) -> str | None:
@@ -363,12 +364,12 @@ def _map(o: Outcome) -> tuple[Figure, str]:
     u, s, _ = np.linalg.svd(x_PD, full_matrices=False)
     plane = np.hstack([u * s, np.zeros((len(rows), 2), np.float32)])[:, :2]
     figure, (left, right) = _new_figure(2, width=9)
-    dots = left.scatter(*plane.T, c=o.pairs.pkd[rows], s=8, cmap="viridis")
+    dots = left.scatter(plane[:, 0], plane[:, 1], c=o.pairs.pkd[rows], s=8, cmap="viridis")
     figure.colorbar(dots, ax=left, label="pKd")
     for number, name in ((TRAIN, "train"), (VALIDATION, "validation"), (TEST, "test")):
         at = split.part[rows] == number
         colour = COLOURS.get(name, COLOURS["baseline"])
-        right.scatter(*plane[at].T, s=8, color=colour, label=name)
+        right.scatter(plane[at, 0], plane[at, 1], s=8, color=colour, label=name)
     right.legend(fontsize=8, frameon=False)
     for ax in (left, right):
         ax.set(xlabel="first component", ylabel="second", xticks=[], yticks=[])

@@ -43,6 +43,10 @@ COLLAPSED = 0.5
 """A cluster with more of the rows than this leaves nothing to hold out beside it."""
 
 
+ATTEMPTS = 20
+"""Draws before a cold-both split is given up for its empty part."""
+
+
 class BadSplit(AbagError):
     """What was asked for is not a split of this table."""
 
@@ -150,10 +154,10 @@ def make_splits(pairs: LabelledPairs, options: SplitOptions | None = None) -> li
     else:
         why = "asked for"
     kind, _, value = options.split.partition("=")
-    if kind in ("random", "antigen", "antibody", "both"):
+    if kind in ("random", "antigen", "antibody"):
         splits = _by_group(grouping.of(kind), kind, options)
-        if kind == "both":
-            splits = [_cold_antibodies(s, grouping.of("antibody"), options.seed) for s in splits]
+    elif kind == "both":
+        splits = _cold_both(grouping, options)
     elif kind == "mutations":
         splits = [_by_mutations(pairs, grouping, value, options)]
     elif kind == "column":
@@ -231,6 +235,9 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
         msg += "Give fewer --folds or another --split."
         raise TooFewGroups(msg)
     rng = np.random.default_rng(seed)
+    if len(sizes) == len(group):
+        # Single rows, maybe a million: no need to weigh them.
+        return rng.permutation(len(group))[dense] % folds
     order = np.argsort(-sizes * rng.uniform(0.5, 1.0, len(sizes)), kind="stable")
     fold_of_group = np.empty(len(sizes), np.int64)
     loads = [(0, fold) for fold in rng.permutation(folds).tolist()]
@@ -271,7 +278,7 @@ def _choose(grouping: Grouping, options: SplitOptions) -> tuple[SplitOptions, st
     return replace(options, split="random"), f"{found}: nothing to hold out but single pairs"
 
 
-def _by_group(group: Ints, name: str, options: SplitOptions) -> list[Split]:
+def _by_group(group: Ints, name: str, options: SplitOptions, attempt: int = 0) -> list[Split]:
     everything = np.ones(len(group), bool)
     tests = []
     for repeat in range(options.repeats if options.folds else 0):
@@ -281,7 +288,7 @@ def _by_group(group: Ints, name: str, options: SplitOptions) -> list[Split]:
         tests = [_held_out(name, group, everything, [options.seed, 0, 0])]
     splits = []
     for i, test in enumerate(tests):
-        validation = _held_out(name, group, ~test, [options.seed, i, 1])
+        validation = _held_out(name, group, ~test, [options.seed, i, 1, attempt])
         part = np.where(test, TEST, np.where(validation, VALIDATION, TRAIN)).astype(np.int8)
         splits.append(Split(name=name, part=part, group=group, fold=i))
     return splits
@@ -308,13 +315,33 @@ def _held_out(
     return mask
 
 
-def _cold_antibodies(split: Split, antibody_group: Ints, seed: int) -> Split:
-    """Give each antibody cluster to one part as well, and leave out the rows in between.
+def _cold_both(grouping: Grouping, options: SplitOptions) -> list[Split]:
+    """Split by antigens, then give each antibody cluster to one part as well.
 
-    A cluster goes to the part of one of its rows, drawn at random: where it was measured on one
-    side only, nothing is lost.
+    Where that takes a small validation part its last row, both are drawn again.
     """
-    order = np.random.default_rng([seed, split.fold, 2]).permutation(len(split.part))
+    antibody_group = grouping.of("antibody")
+    splits: list[Split] = []
+    for attempt in range(ATTEMPTS):
+        drawn = _by_group(grouping.of("both"), "both", options, attempt)
+        cold = [_cold_antibodies(s, antibody_group, [options.seed, s.fold, attempt]) for s in drawn]
+        splits = [s if _is_whole(s) else c for s, c in zip(splits or cold, cold, strict=True)]
+        if all(map(_is_whole, splits)):
+            break
+    return splits
+
+
+def _is_whole(split: Split) -> bool:
+    return all(len(split.rows(part)) for part in (TRAIN, VALIDATION, TEST))
+
+
+def _cold_antibodies(split: Split, antibody_group: Ints, seed: Sequence[int]) -> Split:
+    """Leave out the rows whose antibody cluster belongs to another part than their antigen.
+
+    A cluster belongs to the part of one of its rows, drawn at random: where it was measured on
+    one side only, nothing is lost.
+    """
+    order = np.random.default_rng(seed).permutation(len(split.part))
     _, first = np.unique(antibody_group[order], return_index=True)
     home = split.part[order[first]][np.unique(antibody_group, return_inverse=True)[1]]
     part = np.where(home == split.part, split.part, np.int8(UNUSED))
@@ -373,13 +400,14 @@ def _by_column(pairs: LabelledPairs, name: str, options: SplitOptions) -> list[S
     if name not in frame.columns:
         msg = f"--split column={name}: no such column; found {', '.join(map(str, frame.columns))}."
         raise BadSplit(msg)
-    values = frame[name].iloc[pairs.row].fillna("").astype(str).str.strip()
+    values = frame[name].iloc[pairs.row]
+    values = values.astype(str).where(values.notna(), "").str.strip()
     synonyms = {"training": "train", "valid": "validation", "val": "validation", "": "unused"}
     named = values.str.lower().replace(synonyms)
     group, _ = pd.factorize(values, sort=True)
     if not set(named) <= set(PART_NAMES):
         return _by_group(group.astype(np.int64), f"column={name}", options)
-    part = named.map(PART_NAMES).to_numpy(np.int8)
+    part = named.map(PART_NAMES).to_numpy().astype(np.int8)
     ids = pair_ids(pairs.antibody, pairs.antigen)
     return [Split(name=f"column={name}", part=part, group=ids)]
 
@@ -436,7 +464,7 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
             raise SplitFileMismatch(msg)
         laid = wanted.merge(fold, how="left", validate="m:1")
         group, _ = pd.factorize(laid["group"], sort=True)
-        part = laid["split"].map(PART_NAMES).to_numpy(np.int8)
+        part = laid["split"].map(PART_NAMES).to_numpy().astype(np.int8)
         name = f"file={path.name}"
         splits.append(Split(name=name, part=part, group=group.astype(np.int64), fold=number))
     return splits

@@ -23,14 +23,14 @@ import torch
 from abag import AbagError
 from abag.embed.sequences import TableOptions, read_pairs
 from abag.embed.store import open_store
-from abag.head import metrics
 from abag.head.baselines import baselines
-from abag.head.checkpoint import publish, write_text
-from abag.head.comparison import warnings
+from abag.head.checkpoint import write_text
 from abag.head.config import BadOption, FitConfig, RunMismatch, check_same, flag
-from abag.head.loop import Task, Trained, train
+from abag.head.loop import Task, train
+from abag.head.outcome import join_logs, split_frame, write_outcome, write_parquet
 from abag.head.predictor import save_predictor
-from abag.head.splits import TEST, VALIDATION, Split, make_splits
+from abag.head.report import Outcome
+from abag.head.splits import Split, make_splits
 from abag.head.table import LabelledPairs, label_pairs
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences import Kind, PairTable
     from abag.embed.store import EncoderFolder, Store
-
-SCORED = {"validation": VALIDATION, "test": TEST}
 
 
 class VectorsMissing(AbagError):
@@ -68,6 +66,7 @@ def fit(
     *,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
+    report: bool = True,
     **options: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
     """Train a head on the stored vectors of a table, or go on with a run that was stopped.
@@ -84,6 +83,8 @@ def fit(
         Takes each message; by default they go to stderr.
     progress : bool
         Whether to draw a bar on stderr.
+    report : bool
+        Whether to draw ``report.html``, which takes a few seconds.
     **options
         Fields of `FitConfig`.
 
@@ -131,10 +132,21 @@ def fit(
             )
             for i, split in enumerate(splits)
         ]
-    summary = _summarise(run, pairs, splits, trained, antibody, antigen)
-    _write_outcome(run, pairs, splits, trained, config, antibody, antigen, summary)
-    for warning in summary["warnings"]:
-        say(f"warning: {warning}")
+    outcome = Outcome(
+        title=run.name,
+        facts=record,
+        pairs=pairs,
+        splits=splits,
+        predicted=[one.predicted for one in trained],
+        baselines=[baselines(pairs, split, antibody.x_ND, antigen.x_ND) for split in splits],
+        log=join_logs([_log(run, splits, i) for i in range(len(splits))], run / "metrics.jsonl"),
+        antibody_ND=antibody.x_ND,
+        antigen_ND=antigen.x_ND,
+    )
+    save_predictor(run / "predictor", pairs, splits, trained, config, antibody, antigen)
+    summary = write_outcome(run, outcome, trained, report=report)
+    for text in summary["warnings"] + summary["verdicts"]:
+        say(text)
     kept = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
     say(
         f"{run}: {summary['steps']} steps in {time.monotonic() - begun:.1f} s; "
@@ -190,7 +202,8 @@ def _refuse_graph_on_cpu(device: torch.device, config: FitConfig) -> None:
 @contextmanager
 def torch_switches(device: torch.device, config: FitConfig) -> Iterator[None]:
     """Set torch's process-wide switches for one training, and put them back."""
-    precision = torch.get_float32_matmul_precision()
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(config.threads)
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.set_float32_matmul_precision("high" if device.type == "cuda" else "highest")  # TF32
     if config.deterministic and not deterministic:  # the call imports the compiler: 2 s
@@ -199,6 +212,7 @@ def torch_switches(device: torch.device, config: FitConfig) -> Iterator[None]:
     try:
         yield
     finally:
+        torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
         if config.deterministic and not deterministic:
             torch.use_deterministic_algorithms(False)
@@ -260,7 +274,8 @@ def _describe(
 
 def _finished_summary(run: Path, record: dict[str, Any]) -> dict[str, Any] | None:
     """Check the folder against this command; return its result if it has one."""
-    if not run.exists() or not any(run.iterdir()):
+    # A kill in the first instant leaves nothing but a partial file.
+    if not run.exists() or all(path.suffix == ".partial" for path in run.iterdir()):
         return None
     if not (run / "config.json").exists():
         msg = f"{run}: is not empty and holds no run. Give another --run folder."
@@ -299,127 +314,9 @@ def _refuse_other_split(path: Path, frame: pd.DataFrame) -> None:
         raise RunMismatch(msg)
 
 
-def split_frame(pairs: LabelledPairs, split: Split, fold: int) -> pd.DataFrame:
-    """Tell each pair's part, by key: row numbers would mean nothing in another table."""
-    names = np.array(["train", "validation", "test", "unused"])  # -1 is the last
-    return pd.DataFrame(
-        {
-            "antibody_key": _hex(pairs.antibody_keys()),
-            "antigen_key": _hex(pairs.antigen_keys()),
-            "split": names[split.part],
-            "fold": fold,
-            "group": split.group,
-        }
-    )
-
-
-def _hex(keys: NDArray[np.uint8]) -> list[str]:
-    text = keys.tobytes().hex()
-    return [text[i : i + 32] for i in range(0, len(text), 32)]
-
-
-def write_parquet(path: Path, frame: pd.DataFrame) -> None:
-    """Write a table whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    frame.to_parquet(partial, index=False)
-    publish(partial, path)
-
-
 def _checkpoints(run: Path, splits: list[Split], i: int) -> Path:
     return run / "checkpoints" if len(splits) == 1 else run / "checkpoints" / f"fold-{i:02d}"
 
 
 def _log(run: Path, splits: list[Split], i: int) -> Path:
     return run / "metrics.jsonl" if len(splits) == 1 else _checkpoints(run, splits, i) / "log.jsonl"
-
-
-def _summarise(
-    run: Path,
-    pairs: LabelledPairs,
-    splits: list[Split],
-    trained: list[Trained],
-    antibody: Vectors,
-    antigen: Vectors,
-) -> dict[str, Any]:
-    """Score the head and the baselines on the full validation and test parts."""
-    scores = {
-        "head": [_scores(pairs, s, t.predicted) for s, t in zip(splits, trained, strict=True)]
-    }
-    for split in splits:
-        for name, predicted in baselines(pairs, split, antibody.x_ND, antigen.x_ND).items():
-            scores.setdefault(name, []).append(_scores(pairs, split, predicted))
-    means = {name: _mean_scores(folds) for name, folds in scores.items()}
-    resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
-    summary = {
-        "run": str(run),
-        "steps": sum(t.progress.step for t in trained),
-        "epochs": max(t.epochs for t in trained),
-        "seconds": sum(t.progress.seconds for t in trained),
-        "resumed_from_step": max(resumed, default=None),
-        "best_step": trained[0].progress.best_step,
-        "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
-        "noise": pairs.noise,
-        "counts": pairs.counts,
-        "warnings": warnings(pairs, splits),
-        "metrics": means.pop("head"),
-        "baselines": means,
-    }
-    if len(splits) > 1:
-        summary["cv"] = {
-            name: metrics.average_folds([fold["test"] for fold in folds])
-            for name, folds in scores.items()
-        }
-    return summary
-
-
-def _mean_scores(folds: list[dict[str, metrics.Scores]]) -> dict[str, metrics.Scores]:
-    """Average each metric over folds, which are never pooled; ``n`` is their sum."""
-    if len(folds) == 1:
-        return folds[0]
-    means = {}
-    for part in SCORED:
-        scores = [fold[part] for fold in folds]
-        means[part] = {k: v["mean"] for k, v in metrics.average_folds(scores).items()}
-        means[part]["n"] = sum(int(score["n"] or 0) for score in scores)
-    return means
-
-
-def _scores(
-    pairs: LabelledPairs, split: Split, predicted: NDArray[np.float64]
-) -> dict[str, metrics.Scores]:
-    return {
-        name: metrics.score(
-            pairs.pkd[rows], predicted[rows], pairs.antigen[rows], pairs.censored[rows]
-        )
-        for name, part in SCORED.items()
-        for rows in [split.rows(part)]
-    }
-
-
-def _write_outcome(
-    run: Path,
-    pairs: LabelledPairs,
-    splits: list[Split],
-    trained: list[Trained],
-    config: FitConfig,
-    antibody: Vectors,
-    antigen: Vectors,
-    summary: dict[str, Any],
-) -> None:
-    """Write predictions, log and predictor; the summary last, for it says that all is there."""
-    frames = [
-        split_frame(pairs, s, i).assign(
-            pkd=pairs.pkd, censored=pairs.censored, pkd_predicted=t.predicted
-        )
-        for i, (s, t) in enumerate(zip(splits, trained, strict=True))
-    ]
-    write_parquet(run / "predictions.parquet", pd.concat(frames, ignore_index=True))
-    if len(splits) > 1:
-        logs = [
-            {"fold": i} | json.loads(line)
-            for i in range(len(splits))
-            for line in _log(run, splits, i).read_text(encoding="utf-8").splitlines()
-        ]
-        write_text(run / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in logs))
-    save_predictor(run / "predictor", pairs, splits, trained, config, antibody, antigen)
-    write_text(run / "summary.json", json.dumps(summary, indent=2) + "\n")

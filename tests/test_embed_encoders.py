@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer, EsmModel, T5EncoderModel
 
@@ -187,4 +189,130 @@ def test_a_checkpoint_without_one_of_its_encoder_weights_is_refused(tmp_path):
     del weights["esm.encoder.layer.1.output.dense.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(BadCheckpoint, match=r"layer.1.output.dense.weight"):
+        load_encoder(identify(str(folder), "antigen"), CPU)
+
+
+# ---- properties and known answers ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
+def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(name):
+    identity = identify(name, "antigen")
+    packed = load_encoder(identity, CPU)
+    reference = load_encoder(identity, CPU, backend="reference")
+
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.integers(0, 99))
+    def check(lengths, seed):
+        rng = np.random.default_rng(seed)
+        chains = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWYX"), n)) for n in lengths]
+        pieces = [(i, p) for i, c in enumerate(chains) for p in identity.layout.pieces((c,))]
+        ours = packed(pack(pieces))
+        theirs = torch.cat([reference(pack([piece])) for piece in pieces])
+        assert_close(ours.numpy(), theirs.numpy())
+
+    check()
+
+
+def test_relative_position_buckets_are_those_of_transformers():
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    from abag.embed.t5 import REACH, bias_by_distance
+
+    distance = torch.arange(-REACH - 50, REACH + 51)
+    theirs = T5Attention._relative_position_bucket(
+        distance, bidirectional=True, num_buckets=32, max_distance=128
+    )
+    ours = bias_by_distance(torch.arange(32.0)[:, None])[0]
+    at = distance.clamp(-REACH, REACH) + REACH
+    assert torch.equal(ours[at].long(), theirs)
+
+
+def transformers_rotary(q, k, length):
+    """Rotate by transformers' own module, which moved between its versions."""
+    from transformers import EsmConfig
+    from transformers.models.esm import modeling_esm
+
+    if hasattr(modeling_esm, "EsmRotaryEmbedding"):
+        config = EsmConfig(hidden_size=64, num_attention_heads=4, vocab_size=33)
+        cos, sin = modeling_esm.EsmRotaryEmbedding(config)(q, torch.arange(length)[None])
+        return modeling_esm.apply_rotary_pos_emb(q, k, cos, sin)
+    return modeling_esm.RotaryEmbedding(16)(q, k)
+
+
+def test_rotary_angles_are_those_of_transformers():
+    from abag.embed.esm import rotary_tables
+    from abag.embed.ops import PlainOps
+
+    heads, width, length = 4, 16, 37
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, heads, length, width, generator=generator) for _ in range(2))
+    flat = [x[0].transpose(0, 1).reshape(length, heads * width) for x in (q, k, k)]
+    cos, sin = rotary_tables(1026, width, torch.device("cpu"))
+    zero = torch.zeros(2 * heads * width)
+    positions = torch.arange(length, dtype=torch.int32)
+    ours = PlainOps().rotary_(torch.cat(flat, dim=1), zero, positions, cos, sin, heads)
+    ours = ours.view(length, 3, heads, width).permute(1, 2, 0, 3)
+    for mine, theirs in zip(ours, transformers_rotary(q, k, length), strict=False):
+        torch.testing.assert_close(mine, theirs[0])
+
+
+def test_token_dropout_scaling_is_that_of_transformers():
+    from abag.embed.esm import PackedEsm
+
+    model = EsmModel.from_pretrained(find_checkpoint("tiny-esm2").folder).eval()
+    ids = torch.tensor([[0, 5, 6, 7, 23, 2]])
+    theirs = model.embeddings(input_ids=ids, attention_mask=torch.ones_like(ids))[0]
+    ours = PackedEsm(find_checkpoint("tiny-esm2"), CPU)._embed_VD[ids[0]]
+    torch.testing.assert_close(ours, theirs)
+
+
+# ---- weights that do not fit their config --------------------------------------------------
+
+
+def damaged(tmp_path, name, change):
+    folder = save_random_checkpoint(tmp_path / name, TINY_CONFIG[name], seed=1)
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return identify(str(folder), "antigen")
+
+
+def test_a_weight_of_another_shape_is_refused_with_both_shapes(tmp_path):
+    def change(weights):
+        weights["encoder.final_layer_norm.weight"] = np.ones(65, dtype=np.float32)
+
+    identity = damaged(tmp_path, "tiny-igt5", change)
+    with pytest.raises(
+        BadCheckpoint, match=r"final_layer_norm.* \(65,\), config.json says \(64,\)"
+    ):
+        load_encoder(identity, CPU)
+
+
+def test_a_weight_the_encoder_does_not_know_is_refused_by_name(tmp_path):
+    def change(weights):
+        weights["encoder.block.0.layer.1.DenseReluDense.wi_1.weight"] = np.ones(3, np.float32)
+
+    with pytest.raises(BadCheckpoint, match=r"not part of a t5 encoder.*wi_1"):
+        load_encoder(damaged(tmp_path, "tiny-igt5", change), CPU)
+
+
+def test_task_heads_and_decoders_are_ignored_by_name(tmp_path):
+    def change(weights):
+        weights["lm_head.weight"] = np.ones((128, 64), np.float32)
+        weights["decoder.block.0.layer.0.SelfAttention.q.weight"] = np.ones((64, 64), np.float32)
+
+    load_encoder(damaged(tmp_path, "tiny-igt5", change), CPU)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("tiny-igt5", "feed_forward_proj", "gated-gelu"),
+        ("tiny-esm2", "position_embedding_type", "absolute"),
+    ],
+)
+def test_an_architecture_that_only_shares_the_name_is_refused(tmp_path, name, key, value):
+    folder = save_random_checkpoint(tmp_path / name, {**TINY_CONFIG[name], key: value}, seed=1)
+    with pytest.raises(BadCheckpoint, match=f"{key} '{value}'"):
         load_encoder(identify(str(folder), "antigen"), CPU)

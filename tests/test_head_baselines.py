@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+
 from abag.embed.sequences import read_pairs
 from abag.head import baselines as module
 from abag.head import comparison
@@ -242,7 +243,7 @@ def test_one_cluster_gives_a_difference_without_an_interval():
     found = baselines(pairs, split, antibody_ND, antigen_ND)
     gain = compare(pairs, [one], [found["ridge"]], [found["train_mean"]], "rmse")
     assert gain.low is None
-    assert "no interval" in verdict("head", "train_mean", "rmse", gain)
+    assert "too few for an interval" in verdict("head", "train_mean", "rmse", gain)
 
 
 def test_a_label_that_follows_from_the_antigen_alone_is_called_out():

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from abag.head import clusters
 from abag.head.alignment import Residues, edit_distances, hamming
 from abag.head.clusters import (
@@ -14,8 +20,7 @@ from abag.head.clusters import (
     consensus,
     distance_to_parent,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from abag.head.mmseqs import MMseqsFailed, mmseqs_cluster, mmseqs_version
 
 HEAVY = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
@@ -180,3 +185,36 @@ def test_the_parent_is_the_consensus_and_distance_counts_both_chains():
     family = [("ACDEF", "KL"), ("ACDEF", "KL"), ("ACDEY", "KL"), ("ACDE", "KV"), ("WWWWW", "WW")]
     assert consensus([heavy for heavy, _ in family[:4]]) == "ACDEF"
     assert distance_to_parent(family, np.array([0, 0, 0, 0, 1])).tolist() == [0, 0, 1, 2, 0]
+
+
+@pytest.mark.skipif(mmseqs_version() is None, reason="MMseqs2 is not installed")
+def test_mmseqs2_agrees_with_the_exact_clusters_on_clear_families():
+    rng = np.random.default_rng(6)
+    letters = list("ACDEFGHIKLMNPQRSTVWY")
+    parents = [rng.choice(letters, 200) for _ in range(8)]
+    strings = []
+    for parent in parents * 5:
+        child = parent.copy()
+        at = rng.choice(200, 30, replace=False)
+        child[at] = rng.choice(letters, 30)
+        strings.append("".join(child))
+    exact = antigen_clusters([(text,) for text in strings], 0.4)
+    found = antigen_clusters([(text,) for text in strings], 0.4, mmseqs_cluster)
+    assert partition(found) == partition(exact)
+    assert exact.max() == 7
+
+
+def test_without_mmseqs2_asking_for_it_is_one_clear_line(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(MMseqsFailed, match="--cluster-tool builtin"):
+        mmseqs_cluster(["ACDEFGHIKL"], 0.4)
+
+
+def test_the_benchmark_runs(capsys, monkeypatch):
+    path = Path(__file__).parents[1] / "benchmarks" / "bench_splits.py"
+    spec = importlib.util.spec_from_file_location("bench_splits", path)
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    monkeypatch.setattr("sys.argv", ["bench_splits.py", "--clusters", "60"])
+    bench.main()
+    assert "60 made antibodies at 90 %" in capsys.readouterr().out

@@ -6,6 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
 from abag.head.metrics import (
     average_folds,
     average_precision,
@@ -13,9 +17,6 @@ from abag.head.metrics import (
     score,
     within_antigen,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats
 
 TIED = st.integers(0, 4).map(float)
 

@@ -13,6 +13,10 @@ from abag.embed.store import open_store
 from abag.head.predictor import PredictorDamaged, VectorsMissing, load_predictor
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+QUICK = {
+    "split": "random", "report": False, "widths": (8,), "epochs": 3, "batch_size": 16,
+    "device": "cpu", "say": lambda _text: None,
+}  # fmt: skip
 
 
 def add_vectors(store, frame, *, fingerprint="ab" * 16, shift=0.0):
@@ -35,10 +39,7 @@ def trained(tmp_path_factory):
     frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
     frame["pKd"] = 8 + rng.normal(size=len(frame))
     add_vectors(at / "store", frame)
-    abag.fit(
-        frame, at / "store", at / "run", split="random", widths=(8,), epochs=3, batch_size=16, device="cpu",
-        say=lambda _text: None,
-    )  # fmt: skip
+    abag.fit(frame, at / "store", at / "run", **QUICK)
     return SimpleNamespace(at=at, frame=frame, run=at / "run", store=at / "store")
 
 
@@ -117,10 +118,7 @@ def test_vectors_of_another_encoder_are_never_used(trained, tmp_path):
 
 
 def test_nothing_in_a_bundle_is_dated(trained, tmp_path):
-    abag.fit(
-        trained.frame, trained.store, tmp_path / "again", split="random", widths=(8,), epochs=3, batch_size=16,
-        device="cpu", say=lambda _text: None,
-    )  # fmt: skip
+    abag.fit(trained.frame, trained.store, tmp_path / "again", **QUICK)
     for name in ("weights.safetensors", "predictor.json"):
         one, other = (run / "predictor" / name for run in (trained.run, tmp_path / "again"))
         assert one.read_bytes() == other.read_bytes()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from abag.embed.sequences import read_pairs
 from abag.head.splits import (
     TEST,
@@ -22,8 +25,6 @@ from abag.head.splits import (
     split_frame,
 )
 from abag.head.table import LabelOptions, label_pairs
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 

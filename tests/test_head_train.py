@@ -1,6 +1,9 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +23,14 @@ from abag.head.table import BadLabel
 from abag.head.train import NoSuchDevice, VectorsMissing
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
-QUICK = {"split": "random", "widths": (16, 8), "epochs": 3, "batch_size": 16, "device": "cpu"}
+QUICK = {
+    "report": False,
+    "split": "random",
+    "widths": (16, 8),
+    "epochs": 3,
+    "batch_size": 16,
+    "device": "cpu",
+}
 
 
 def planted_table(n_antibodies=30, n_antigens=4, seed=0):
@@ -96,9 +106,15 @@ def test_a_fit_learns_a_planted_rule_and_beats_the_training_mean(case):
 
 
 def test_the_run_folder_holds_what_was_promised(case):
-    quick_fit(case)
+    quick_fit(case, report=True)
     run = case.at / "run"
-    for name in ("config.json", "predictions.parquet", "predictor/predictor.json", "summary.json"):
+    for name in (
+        "config.json",
+        "report.html",
+        "predictions.parquet",
+        "predictor/predictor.json",
+        "summary.json",
+    ):
         assert (run / name).is_file()
     assert {p.name for p in (run / "checkpoints").iterdir()} <= {"latest", "previous", "best"}
     splits = pd.read_parquet(run / "splits.parquet")
@@ -286,6 +302,13 @@ def test_a_folder_that_is_no_run_is_left_alone(case):
     with pytest.raises(RunMismatch, match="holds no run"):
         quick_fit(case)
     assert [p.name for p in (case.at / "run").iterdir()] == ["thesis.txt"]
+
+
+def test_a_run_killed_before_its_first_file_was_whole_starts_afresh(case):
+    (case.at / "run").mkdir()
+    (case.at / "run/config.json.partial").write_text('{"lr": ')
+    quick_fit(case)
+    assert not list((case.at / "run").rglob("*.partial"))
 
 
 def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(case, monkeypatch):
@@ -479,3 +502,17 @@ def test_every_field_of_the_configuration_is_written_down(case):
     written = json.loads((case.at / "run/config.json").read_text())
     assert FitConfig.__dataclass_fields__.keys() <= written.keys()
     assert written["lr"] is not None
+
+
+# --- the benchmark ------------------------------------------------------------------------------
+
+
+def test_the_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path):
+    script = Path(__file__).parents[1] / "benchmarks/bench_fit.py"
+    command = [sys.executable, script, "--tiny", "--device", "cpu", "--out", tmp_path]
+    subprocess.run(
+        command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    report = json.loads(next(tmp_path.glob("fit_cpu_*.json")).read_text())
+    assert all(row["steps_s"] > 0 for row in report["rows"])
+    assert "| way |" in next(tmp_path.glob("fit_cpu_*.md")).read_text()

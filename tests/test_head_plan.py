@@ -1,0 +1,103 @@
+"""The plan counts what the reader and the labels hold, and scales times from one measured GPU."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from abag.head.plan import GPUS, describe_plan, duration, plan
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+
+
+def table(rows=60, antigen_length=200, **columns):
+    rng = np.random.default_rng(0)
+    heavies = ["".join(rng.choice(RESIDUES, 120)) for _ in range(rows)]
+    antigen = "".join(rng.choice(RESIDUES, antigen_length))
+    frame = pd.DataFrame({"heavy": heavies, "antigen": antigen, "pkd": rng.normal(8, 1, rows)})
+    return frame.assign(**columns)
+
+
+def test_tokens_windows_and_bytes_are_those_counted_by_hand():
+    found = plan(table(antigen_length=2500))
+    assert found["antibodies"]["tokens"] == 60 * (120 + 2)
+    # 2500 residues: windows from 0, 511, 1022 and 1533; each overlap of 511 is encoded twice
+    assert found["antigens"]["windows"] == 4
+    assert found["antigens"]["tokens"] == 2500 + 3 * 511 + 4 * 2
+    assert found["antibodies"]["bytes"] == 60 * (3 * 1024 * 2 + 22)
+    assert sum(n for *_, n in found["antibodies"]["histogram"]) == 60
+
+
+def test_a_longer_table_takes_longer_and_a_faster_gpu_less():
+    short, long = plan(table(20)), plan(table(200))
+    for name in GPUS:
+        assert short["machines"][name]["embed_s"] < long["machines"][name]["embed_s"]
+    times = [long["machines"][name]["embed_s"] for name in ("T4", "V100", "L4", "A100", "H100")]
+    assert times == sorted(times, reverse=True)
+
+
+def test_only_what_was_measured_is_not_called_an_estimate():
+    lines = describe_plan(plan(table()))
+    assert [line.split(":")[0] for line in lines if "from measured" in line] == ["H100"]
+    assert any("estimate" in line and line.startswith("this machine") for line in lines)
+    other = describe_plan(plan(table(), antibody_encoder="antiberty"))
+    assert not any("from measured" in line for line in other)
+
+
+def test_a_price_is_hours_times_the_rate_and_sessions_are_whole():
+    machine = plan(table(), price_per_hour=3.0)["machines"]["T4"]
+    hours = (machine["embed_s"] + machine["fit_s"]) / 3600
+    assert machine["price"] == pytest.approx(3.0 * hours)
+    assert machine["sessions"] == {"4 h": 1, "12 h": 1, "24 h": 1}
+
+
+def test_an_encoder_of_unknown_speed_gets_no_invented_time():
+    found = plan(table(), antigen_encoder="composition")
+    assert found["machines"]["T4"]["embed_s"] is None
+    assert any("no speed known" in line for line in describe_plan(found))
+
+
+def test_duplicates_conflicts_and_censored_rows_are_counted():
+    frame = table(40).assign(censored="")
+    again = frame.iloc[:6].assign(pkd=lambda f: f["pkd"] + [0, 0, 0, 3, 3, 0])
+    frame.loc[10:14, "censored"] = ">"
+    labels = plan(pd.concat([frame, again]))["labels"]
+    assert labels["duplicate_rows"] == 6
+    assert labels["conflicting_pairs"] == 2
+    assert labels["censored"] == 5
+    assert labels["pairs"] == 40
+
+
+@pytest.mark.parametrize(
+    ("pkd", "says"),
+    [
+        (np.r_[np.full(20, 6.0), np.linspace(6.1, 10, 40)], "20 rows have the label 6: a floor"),
+        (np.log10(np.linspace(6, 10, 60)), "was the logarithm taken twice"),
+        (np.linspace(6, 25, 60), "are no usual pKd"),
+        (np.linspace(1e-9, 1e-6, 60), "--label kd_m"),
+    ],
+)
+def test_labels_that_cannot_be_right_are_a_problem_in_words(pkd, says):
+    assert any(says in line for line in plan(table().assign(pkd=pkd))["problems"])
+
+
+def test_assays_that_disagree_on_an_antigen_are_a_problem():
+    frame = table().assign(assay=["spr", "display"] * 30)
+    frame["pkd"] += np.tile([0.0, 3.0], 30)
+    found = plan(frame)
+    assert found["labels"]["disputed_antigens"] == 1
+    assert any("never mix them blindly" in line for line in found["problems"])
+
+
+def test_a_table_without_labels_is_planned_and_the_plan_is_json():
+    found = plan(table().drop(columns="pkd"))
+    assert found["labels"] is None
+    assert found["problems"] == []
+    assert json.loads(json.dumps(found))["rows"] == 60
+
+
+def test_durations_are_said_in_their_largest_units():
+    assert [duration(s) for s in (12, 600, 7260)] == ["12 s", "10 min", "2 h 1 min"]
