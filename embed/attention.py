@@ -180,7 +180,8 @@ def _varlen(
 
     assert abs(scale - q.shape[-1] ** -0.5) < 1e-9
     n = packing.max_length
-    out: torch.Tensor = varlen_attn(q, k, v, packing.offsets, packing.offsets, n, n)
+    out = varlen_attn(q, k, v, packing.offsets, packing.offsets, n, n)
+    assert isinstance(out, torch.Tensor)
     return out
 
 

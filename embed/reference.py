@@ -27,12 +27,12 @@ class ReferenceEncoder:
     def __init__(self, checkpoint: Checkpoint, plan: Plan) -> None:
         with quiet_transformers():
             model = _load(checkpoint)
+        self.width = int(model.config.hidden_size)
         self._model = model.eval().requires_grad_(False).to(plan.device, plan.dtype)
         if plan.dtype is torch.float16 and checkpoint.family == "t5":
             _keep_t5_in_range(self._model)
         self._pad = {"t5": 0, "esm": 1, "bert": 0}[checkpoint.family]
         self._device = plan.device
-        self.width = int(model.config.hidden_size)
 
     @torch.inference_mode()
     def __call__(self, batch: PackedBatch) -> torch.Tensor:
@@ -82,7 +82,7 @@ def _tokenizer(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' i
         raise BadCheckpoint(msg) from error
 
 
-def _load(checkpoint: Checkpoint) -> torch.nn.Module:
+def _load(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' is untyped
     from transformers import BertConfig, BertModel, EsmModel, T5EncoderModel
 
     if checkpoint.origin == "antiberty":
@@ -98,7 +98,7 @@ def _load(checkpoint: Checkpoint) -> torch.nn.Module:
     # buffers such as rotary frequencies are computed; ESM's contact head is no part of the encoder
     needed = {name for name, _ in model.named_parameters() if "contact_head" not in name}
     _refuse_missing(checkpoint, sorted(needed & set(report["missing_keys"])))
-    return model.float()  # type: ignore[no-any-return]
+    return model.float()
 
 
 def _refuse_missing(checkpoint: Checkpoint, missing: Sequence[str]) -> None:
@@ -123,14 +123,15 @@ def quiet_transformers() -> Iterator[None]:
     """Hide transformers' notes on unused task heads: missing weights are our own error."""
     import transformers
 
-    bars = transformers.utils.logging.is_progress_bar_enabled()
+    log: Any = transformers.utils.logging
+    bars = log.is_progress_bar_enabled()
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)
-    transformers.utils.logging.disable_progress_bar()
+    log.disable_progress_bar()
     try:
         yield
     finally:
         logger.setLevel(level)
         if bars:
-            transformers.utils.logging.enable_progress_bar()
+            log.enable_progress_bar()

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -116,8 +116,9 @@ class _Pending:
         self._lengths = np.diff(batch.offsets)
         self._finite_S = _to_host(pooled_SPD[:done].isfinite().flatten(1).all(1))
         self._stored_SPD = _to_host(pooled_SPD[:done].to(dtype))
-        self._copied = torch.cuda.Event() if pooled_SPD.is_cuda else None
-        if self._copied is not None:
+        self._copied: Any = None
+        if pooled_SPD.is_cuda:
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._copied.record()
 
     def fetch(self) -> Encoded:

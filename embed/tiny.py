@@ -152,7 +152,7 @@ def _t5_tokenizer_files() -> dict[str, bytes]:
     from sentencepiece import sentencepiece_model_pb2
 
     normal, unknown, control = 1, 2, 3
-    model = sentencepiece_model_pb2.ModelProto()
+    model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     specials = [("<pad>", control), ("</s>", control), ("<unk>", unknown)]
     letters = [(f"▁{letter}", normal) for letter in "ALGVSREDTIPKFQNYMHWCXBOUZ"]
     for rank, (text, kind) in enumerate(specials + letters):

@@ -66,7 +66,8 @@ def planted_pkd(table: pd.DataFrame) -> NDArray[np.float64]:
     antibody = (table["heavy"] + table["light"].fillna("")).map(_net_charge).to_numpy(float)
     antigen = table["antigen"].map(lambda s: 100 * _net_charge(s) / len(s)).to_numpy(float)
     aromatic = table["heavy"].map(lambda s: sum(map(s.count, "FWY"))).to_numpy(float)
-    return 7.5 - 0.05 * (antibody - 2) * antigen + 0.25 * (aromatic - 14)
+    rule: NDArray[np.float64] = 7.5 - 0.05 * (antibody - 2) * antigen + 0.25 * (aromatic - 14)
+    return rule
 
 
 def planted_ceiling(table: pd.DataFrame) -> float:
