@@ -249,6 +249,46 @@ def _score_table(summary: dict[str, Any]) -> str:
 
 
 @main.command()
+@_TABLE
+@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME")
+@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME")
+@click.option("--label", default="pkd", show_default=True, metavar="UNIT",
+              help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal.")  # fmt: skip
+@click.option("--price-per-hour", type=click.FloatRange(min=0), help="Of a GPU, in any currency.")
+@_with(_TABLE_OPTIONS)
+@_JSON
+def plan(
+    table: Path,
+    antibody_encoder: str,
+    antigen_encoder: str,
+    label: str,
+    price_per_hour: float | None,
+    as_json: bool,
+    **reading: Any,  # noqa: ANN401
+) -> None:
+    """Say what is in TABLE, what looks wrong, and what encoding and training would take.
+
+    \b
+    Example:
+      abag plan pairs.csv
+    """
+    from abag.embed.sequences import TableOptions
+    from abag.head.plan import describe_plan
+    from abag.head.plan import plan as make_plan
+    from abag.head.table import LabelOptions
+
+    found = make_plan(
+        table,
+        table_options=TableOptions(**reading),
+        label_options=LabelOptions(label=label, bad_rows=reading["bad_rows"]),  # type: ignore[arg-type]
+        antibody_encoder=antibody_encoder,
+        antigen_encoder=antigen_encoder,
+        price_per_hour=price_per_hour,
+    )
+    click.echo(json.dumps(found) if as_json else "\n".join(describe_plan(found)))
+
+
+@main.command()
 @click.argument("folder", type=_PATH, default=Path("abag-demo"))
 def demo(folder: Path) -> None:
     """Show both stages on a synthetic table with a known answer: no download, about a minute.

@@ -39,6 +39,8 @@ LEVELS: Mapping[Side, tuple[float, ...]] = {
     "antigen": (0.9, 0.7, 0.4),
 }
 """Identities at which clusters and leaks are counted beside the split's own."""
+SOME: Mapping[Side, int] = {"antibody": 5_000, "antigen": 1_000}
+"""Unique sequences beyond which more identities than the split's own would cost minutes."""
 MANY: Mapping[Side, int] = {"antibody": 20_000, "antigen": 2_000}
 """Unique sequences beyond which the exact method takes minutes: MMseqs2 then, if installed."""
 
@@ -66,21 +68,23 @@ class Grouping:
     def levels(self) -> dict[str, dict[str, Ints]]:
         """Labels of the pairs by kind and closeness: the basis of leak counts.
 
-        They come from the exact method, whatever the split used; above `MANY` sequences only
-        clusters that the split needed anyway are there.
+        They come from the exact method, whatever the split used. Above `SOME` sequences only the
+        split's own identity is there, above `MANY` only if the split needed it anyway.
         """
         result: dict[str, dict[str, Ints]] = {"pair": {"exact": self.of("random")}}
         for side in LEVELS:
-            wanted = sorted({*LEVELS[side], self.identity[side]}, reverse=True)
+            own = self.identity[side]
+            few = len(self.chains(side)) <= SOME[side]
+            wanted = sorted({*LEVELS[side], own} if few else {own}, reverse=True)
             tool: Tool = "builtin"
             if len(self.chains(side)) > MANY[side]:
                 tool = self.tool
                 wanted = [t for t in wanted if (side, t, tool) in self._found]
             result[side] = {"exact": self.index(side)}
             result[side] |= {f"{t:g}": self._at(side, t, tool) for t in wanted}
-        own = [result[side].get(f"{self.identity[side]:g}") for side in LEVELS]
-        if own[0] is not None and own[1] is not None:
-            result["pair"]["near"] = own[0] * len(own[1]) + own[1]
+        near = [result[side].get(f"{self.identity[side]:g}") for side in LEVELS]
+        if near[0] is not None and near[1] is not None:
+            result["pair"]["near"] = near[0] * len(near[1]) + near[1]
         return result
 
     def clusters(self) -> dict[str, dict[str, dict[str, float]]]:

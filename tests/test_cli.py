@@ -1,0 +1,189 @@
+"""The command line: options, help, exit codes, and what README promises of them."""
+
+import json
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from abag.cli import main
+from abag.head.demo import demo_table, planted_ceiling, planted_pkd
+
+ROOT = Path(__file__).parent.parent
+COMPOSITION = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+
+
+def commands(group=main, path=()):
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output + result.stderr
+    return result
+
+
+OPTIONS = {
+    "embed": "antibody-backend antibody-encoder antigen antigen-backend antigen-encoder attention "
+    "bad-rows batch-tokens column commit-seconds device json limit long-antigens precision store "
+    "store-dtype strict-precision",
+    "fit": "accumulate antibody-encoder antibody-pooling antigen antigen-encoder antigen-pooling "
+    "bad-rows batch-size column deterministic device dropout epochs floor folds head json label "
+    "limit loss lr no-compile patience precision preset repeats replicates run save-every scale-lr "
+    "seed select split split-seed store weight-decay",
+    "plan": "antibody-encoder antigen antigen-encoder bad-rows column json label limit "
+    "price-per-hour",
+    "demo": "",
+    "store info": "json",
+    "store verify": "json",
+    "store merge": "json out",
+    "store pack": "json out",
+}
+
+
+def test_the_commands_and_their_options_are_these():
+    found = {}
+    for path, command in commands():
+        names = [o for p in command.params for o in p.opts if o.startswith("--")]
+        found[" ".join(path)] = " ".join(sorted(n.removeprefix("--") for n in names))
+    assert found == {name: " ".join(sorted(text.split())) for name, text in OPTIONS.items()}
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_every_command_has_help_with_an_example_and_is_in_the_readme(path):
+    text = run(*path, "--help").output
+    assert f"abag {' '.join(path)}" in text.split("Example:")[1]
+    readme = (ROOT / "README.md").read_text()
+    assert re.search(rf"`abag {path[0]}\b", readme)
+    assert path[-1] in readme
+
+
+def test_usage_errors_exit_with_2_and_refusals_with_1(tmp_path):
+    run("embed", code=2)
+    run("embed", "a.csv", "--store", tmp_path / "s", "--column", "heavy", code=2)
+    assert run("store", "info", tmp_path / "nowhere", code=1).stderr.startswith("Error: ")
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.csv"
+    demo_table().head(160).to_csv(path, index=False)
+    return path
+
+
+def test_both_stages_run_from_the_command_line_and_again_to_no_effect(pairs, tmp_path):
+    store, where = tmp_path / "store", tmp_path / "run"
+    run("embed", pairs, "--store", store, *COMPOSITION)
+    arguments = ["fit", pairs, "--store", store, "--run", where, "--epochs", 2, "--json"]
+    first = json.loads(run(*arguments, "--split", "random").stdout)
+    assert {"run", "steps", "epochs", "seconds", "resumed_from_step", "split", "metrics"} <= set(
+        first
+    )
+    assert first["metrics"]["test"]["n"] > 0
+    assert {"train_mean", "antigen_mean", "ridge"} <= set(first["baselines"])
+    names = {p.name for p in where.iterdir()}
+    assert {
+        "config.json",
+        "splits.parquet",
+        "metrics.jsonl",
+        "checkpoints",
+        "predictions.parquet",
+        "predictor",
+        "report.html",
+    } <= names
+    again = run(*arguments, "--split", "random")
+    assert json.loads(again.stdout) == first
+    assert "nothing to do" in again.stderr
+
+
+def test_fit_names_how_many_vectors_are_missing_and_the_command_that_makes_them(pairs, tmp_path):
+    run("embed", pairs, "--store", tmp_path / "store", "--limit", 5, *COMPOSITION)
+    line = run("fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", code=1).stderr
+    assert "abag embed" in line
+    assert not (tmp_path / "r").exists()
+
+
+def test_fit_asks_which_of_several_encoders_to_take(pairs, tmp_path):
+    run("embed", pairs, "--store", tmp_path / "store", *COMPOSITION)
+    tiny = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "composition"]
+    run("embed", pairs, "--store", tmp_path / "store", "--limit", 3, *tiny)
+    line = run("fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", code=1).stderr
+    assert "composition" in line
+    assert "tiny-igt5" in line
+    assert "--antibody-encoder" in line
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [("nan", ["row 3"]), ("strong", ["row 3", "strong"]), ("inf", ["row 3"])],
+)
+def test_a_label_that_is_no_number_is_refused_by_its_row(pairs, tmp_path, label, words):
+    table = demo_table().head(20).astype({"pKd": object})
+    table.loc[2, "pKd"] = label
+    table.to_csv(pairs, index=False)
+    run("embed", pairs, "--store", tmp_path / "store", *COMPOSITION)
+    line = run("fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", code=1).stderr
+    assert all(word in line for word in words), line
+    assert not (tmp_path / "r").exists()
+
+
+def test_labels_that_look_like_kd_are_refused_with_the_flag_that_reads_them(pairs, tmp_path):
+    table = demo_table().head(20)
+    table.assign(pKd=10.0 ** -table["pKd"]).to_csv(pairs, index=False)
+    run("embed", pairs, "--store", tmp_path / "store", *COMPOSITION)
+    line = run("fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", code=1).stderr
+    assert "--label kd_m" in line
+
+
+def test_store_commands_answer(pairs, tmp_path):
+    store = tmp_path / "store"
+    run("embed", pairs, "--store", store, *COMPOSITION)
+    info = json.loads(run("store", "info", store, "--json").stdout)
+    assert info["rows"] > 0
+    assert str(store) in run("store", "info", store).stdout
+    assert "0 problems" in run("store", "verify", store).stdout
+    run("store", "pack", store, "--out", tmp_path / "store.h5")
+    run("store", "merge", store, "--out", tmp_path / "copy")
+    packed = json.loads(run("store", "info", tmp_path / "store.h5", "--json").stdout)
+    assert packed["rows"] == info["rows"]
+    shard = next(store.glob("antigen-*/*.h5"))
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    assert shard.name in run("store", "verify", store, code=1).stdout
+
+
+def test_plan_says_what_is_in_a_table_and_writes_nothing(pairs, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    assert "unique antibodies" in run("plan", pairs).stdout
+    assert json.loads(run("plan", pairs, "--json").stdout)["rows"] == 160
+    assert sorted(tmp_path.iterdir()) == before
+
+
+# ---- the demo ------------------------------------------------------------------------------
+
+
+def test_the_committed_table_is_what_the_generator_makes(tmp_path):
+    demo_table().to_csv(tmp_path / "demo.csv", index=False)
+    assert (tmp_path / "demo.csv").read_bytes() == (ROOT / "data" / "demo_pairs.csv").read_bytes()
+
+
+def test_the_planted_rule_is_the_ceiling_that_the_demo_states():
+    table = demo_table()
+    residual = table["pKd"] - planted_pkd(table)
+    assert 0.3 < residual.std() < 0.4
+    assert 0.9 < planted_ceiling(table) < 0.95
+
+
+def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path):
+    out = run("demo", tmp_path / "demo").output
+    assert "0 encoded with tiny-igt5" in out
+    assert "Spearman of 0.9" in out
+    assert "carry no biology" in out
+    assert (tmp_path / "demo" / "run" / "report.html").is_file()
