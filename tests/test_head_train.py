@@ -516,3 +516,38 @@ def test_the_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path):
     report = json.loads(next(tmp_path.glob("fit_cpu_*.json")).read_text())
     assert all(row["steps_s"] > 0 for row in report["rows"])
     assert "| way |" in next(tmp_path.glob("fit_cpu_*.md")).read_text()
+
+
+# --- what only a GPU can show: pytest -m gpu ------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["graph", "full"])
+def test_a_replayed_graph_agrees_with_eager_steps_on_a_gpu(case, way):
+    options = {"device": "cuda", "batch_size": 16, "epochs": 4, "dropout": 0.0}
+    quick_fit(case, "eager", compile="off", **options)
+    quick_fit(case, "replayed", compile=way, **options)
+    eager, replayed = (lines_of(case.at / name)[:20] for name in ("eager", "replayed"))
+    assert [x["loss"] for x in replayed] == pytest.approx([x["loss"] for x in eager], rel=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["off", "graph", "full"])
+@pytest.mark.parametrize("steps", [3, 7])
+def test_a_resumed_run_on_a_gpu_equals_an_unbroken_one_bit_for_bit(case, monkeypatch, way, steps):
+    options = {"device": "cuda", "deterministic": True, "compile": way, "save_every": 2}
+    quick_fit(case, "whole", **options)
+    stop_after(monkeypatch, steps)
+    with pytest.raises(KeyboardInterrupt):
+        quick_fit(case, "broken", **options)
+    monkeypatch.undo()
+    resumed, _ = quick_fit(case, "broken", **options)
+    assert resumed["resumed_from_step"] == steps // 2 * 2
+    assert same_tensors(case.at / "broken", case.at / "whole")
+
+
+@pytest.mark.gpu
+def test_tables_on_the_host_give_the_same_bits_as_on_the_gpu(case):
+    for place in ("device", "host"):
+        quick_fit(case, place, device="cuda", deterministic=True, tables=place)
+    assert same_tensors(case.at / "device", case.at / "host")
