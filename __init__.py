@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +26,18 @@ _HOMES = {
 
 class AbagError(Exception):
     """Something a person can mend; its text says where, what, what was expected and what to do."""
+
+
+def cache_dir() -> Path:
+    """Folder for what can be made again: digests of weights, tiny checkpoints, clusters."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(base) / "abag"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / f"abag-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def __getattr__(name: str) -> object:

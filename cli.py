@@ -121,6 +121,8 @@ _FIT_OPTIONS = [
     click.option("--label", metavar="UNIT", help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
     click.option("--replicates", metavar="RULE", help="median, mean, first, keep or error."),
     click.option("--floor", metavar="RULE", help="keep, censor or drop the value many rows share."),
+    click.option("--affinity-type", metavar="NAME",
+                 help="Keep the rows of one affinity type, where a table has several."),
     click.option("--split", metavar="HOW",
                  help="random, antigen, antibody, both, mutations, column=NAME or file=PATH."),
     click.option("--folds", type=int, help="Cross-validate over K folds."),
@@ -230,20 +232,53 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, **options: Any) -> N
     click.echo(json.dumps(summary) if as_json else _score_table(summary))
 
 
+@main.command()
+@click.argument("table", type=_PATH, required=False)
+@click.option("--run", type=_PATH, required=True, help="Folder of a finished run.")
+@click.option("--store", type=_PATH, help="Vectors of TABLE.  [default: the run's store]")
+@click.option("--predictions", type=_PATH, metavar="FILE",
+              help="The run's pairs with anyone's predicted pKd.")  # fmt: skip
+@click.option("--affinity-type", metavar="NAME",
+              help="Rows of TABLE to score.  [default: the run's]")  # fmt: skip
+@_with(_TABLE_OPTIONS[:2])
+@_JSON
+def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Score a finished run on its own test split, or on TABLE, or beside other predictions.
+
+    Nothing is trained. The labels of TABLE are read as the run read its own.
+
+    \b
+    Example:
+      abag evaluate --run runs/first --predictions theirs.csv
+    """
+    from abag.head.evaluate import evaluate as evaluate_run
+
+    summary = evaluate_run(run, **options)
+    click.echo(json.dumps(summary) if as_json else _score_table(summary))
+
+
 _SHOWN = ("spearman_within_antigen", "spearman", "pearson", "rmse", "mae", "r2")
 
 
 def _score_table(summary: dict[str, Any]) -> str:
-    """Lay the head's and the baselines' test metrics out side by side."""
+    """Lay the head's and the others' test metrics out side by side; a further table below."""
     rows = {"head": summary["metrics"]["test"]}
+    if "predictions" in summary:
+        rows[summary["predictions"]["source"]] = summary["predictions"]["test"]
     rows |= {name: scores["test"] for name, scores in summary["baselines"].items()}
-    lines = [
-        f"{'test rows: ' + str(rows['head']['n']):24}" + "".join(f"{m:>12.12}" for m in _SHOWN)
-    ]
+    text = _score_lines("test rows", rows)
+    if "table" in summary:
+        text += "\n\n" + _score_lines("table rows", {"head": summary["metrics"]["table"]})
+    return text
+
+
+def _score_lines(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = [f"{title + ': ' + str(rows['head']['n']):24}" + "".join(f"{m:>12.12}" for m in _SHOWN)]
     for name, scores in rows.items():
         cells = [scores.get(metric) for metric in _SHOWN]
         lines.append(
-            f"{name:24}" + "".join(f"{'-' if c is None else format(c, '.3f'):>12}" for c in cells)
+            f"{name:24.24}"
+            + "".join(f"{'-' if c is None else format(c, '.3f'):>12}" for c in cells)
         )
     return "\n".join(lines)
 

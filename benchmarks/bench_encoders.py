@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from abag.embed.batches import fill
-from abag.embed.device import choose
+from abag.embed.device import Plan, choose
 from abag.embed.encoders import flop, identify, load_encoder
 from abag.embed.pooling import pool
 from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
@@ -128,11 +128,12 @@ class Bench:
         )
 
     def reference_model(self, dtype):
-        from abag.embed.reference import _load, quiet_transformers
+        from abag.embed.reference import _load, cast_parameters, quiet_transformers
 
         with quiet_transformers():
             model = _load(self.identity.checkpoint)
-        return model.eval().requires_grad_(False).to(self.device, dtype)
+        precision = "fp32" if dtype is torch.float32 else "bf16"
+        return cast_parameters(model.eval().requires_grad_(False), Plan(self.device, precision, ""))
 
     def padded(self, model, autocast=False):
         pad = self.identity.layout.alphabet.pad

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from abag import AbagError
+from abag import AbagError, cache_dir
 
 Family = Literal["t5", "esm", "bert", "composition"]
 
@@ -118,18 +118,6 @@ def weights_digest(checkpoint: Checkpoint) -> str:
     for path in checkpoint.weights:
         total.update(_file_digest(path))
     return total.hexdigest()
-
-
-def cache_dir() -> Path:
-    """Folder for what can be made again: digests, tiny checkpoints, compiled kernels."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "abag"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.gettempdir()) / f"abag-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
 
 
 def write_atomically(path: Path, content: bytes) -> None:

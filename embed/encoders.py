@@ -152,6 +152,12 @@ def check_backend(identity: Identity, backend: Backend) -> None:
     import_faesm()
 
 
+def backend_that_runs(identity: Identity, backend: Backend) -> str:
+    """Name what will really run: some families have one way only."""
+    only = {"bert": "reference", "composition": "composition"}
+    return only.get(identity.checkpoint.family, backend)
+
+
 def load_encoder(
     identity: Identity, plan: Plan, *, backend: Backend = "packed", attention: str = "auto"
 ) -> Encoder:

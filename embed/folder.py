@@ -7,6 +7,7 @@ An object serves one thread at a time.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.commit import Files
+from abag.embed.commit import SPEED_FILE, Files, commit_json
 from abag.embed.sequences import Kind
 from abag.embed.shards import Block, DamagedShard, read_contents
 from abag.embed.writer import ShardWriter, StoreUnreachable
@@ -283,6 +284,19 @@ class EncoderFolder:
         own = {"kind": self.kind, "encoder": self.name, "fingerprint": self.fingerprint}
         options = {"files": self._files, **options}
         return ShardWriter(self.path, self.info, attrs={**attrs, **own}, **options)
+
+    def note_speed(self, residues: int, seconds: float, device: str) -> None:
+        """Keep how fast the latest run encoded, for whoever wants to say what storing saves."""
+        speed = {"residues": residues, "seconds": round(seconds, 3), "device": device}
+        commit_json(self.path / SPEED_FILE, speed, self._files)
+
+    def residues_per_s(self) -> float | None:
+        """Speed of the latest run that encoded into this folder; None if none was noted."""
+        try:
+            noted = json.loads((self.path / SPEED_FILE).read_text(encoding="utf-8"))
+            return float(noted["residues"]) / float(noted["seconds"])
+        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+            return None
 
     # --- keeping up with what others add ---
 

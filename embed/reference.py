@@ -28,7 +28,7 @@ class ReferenceEncoder:
         with quiet_transformers():
             model = _load(checkpoint)
         self.width = int(model.config.hidden_size)
-        self._model = model.eval().requires_grad_(False).to(plan.device, plan.dtype)
+        self._model = cast_parameters(model.eval().requires_grad_(False), plan)
         if plan.dtype is torch.float16 and checkpoint.family == "t5":
             _keep_t5_in_range(self._model)
         self._pad = {"t5": 0, "esm": 1, "bert": 0}[checkpoint.family]
@@ -45,6 +45,16 @@ class ReferenceEncoder:
         out = self._model(input_ids=ids_NL.to(self._device), attention_mask=inside_NL.long())
         hidden_TD: torch.Tensor = out.last_hidden_state[inside_NL]
         return hidden_TD
+
+
+def cast_parameters(model: Any, plan: Plan) -> Any:  # noqa: ANN401 - transformers' is untyped
+    """Send a model to the device and its parameters, but not its buffers, to the type.
+
+    Rotary frequencies are buffers: in bf16 they turn residue 1,000 by the wrong angle.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(plan.dtype)
+    return model.to(plan.device)
 
 
 def check_tokenizer(checkpoint: Checkpoint, layout: Layout) -> None:

@@ -25,6 +25,7 @@ from abag.embed.device import Plan, Precision, choose, default_budget, matmul_pe
 from abag.embed.encoders import (
     Backend,
     Identity,
+    backend_that_runs,
     check_backend,
     flop,
     identify,
@@ -281,7 +282,11 @@ def _encode(job: _Job, options: EmbedOptions) -> int:
     layout = job.identity.layout
     backend = options.backend(layout.kind)
     encoder = load_encoder(job.identity, job.plan, backend=backend, attention=options.attention)
-    attrs = {"precision": job.plan.precision, "device": str(job.plan.device), "backend": backend}
+    attrs = {
+        "precision": job.plan.precision,
+        "device": str(job.plan.device),
+        "backend": backend_that_runs(job.identity, backend),
+    }
     budget = options.batch_tokens or max(default_budget(job.plan), job.longest_piece)
     todo, dtype = job.todo, _DTYPES[options.store_dtype]
     with (
@@ -300,6 +305,8 @@ def _encode(job: _Job, options: EmbedOptions) -> int:
                 budget = _halved(budget, job)
                 torch.cuda.empty_cache()
             todo = todo[done:]
+    residues = sum(len(chain) for i in job.todo for chain in job.sequences.chains[i])
+    job.folder.note_speed(residues, bar.seconds, str(job.plan.device))
     return bar.tokens
 
 
@@ -355,6 +362,7 @@ class _Bar:
 
     def __init__(self, job: _Job, options: EmbedOptions) -> None:
         self.tokens = 0
+        self.seconds = 0.0
         self._flop = 0.0
         self._job = job
         on_gpu = options.progress and job.plan.device.type == "cuda"
@@ -378,7 +386,7 @@ class _Bar:
         """Count a batch."""
         self.tokens += int(vectors.lengths.sum())
         self._flop += flop(self._job.identity.checkpoint, vectors.lengths)
-        seconds = time.perf_counter() - self._start_s
+        self.seconds = seconds = time.perf_counter() - self._start_s
         share = f", {self._flop / seconds / self._peak:.0%} of peak" if self._peak else ""
         text = f"{self.tokens / seconds:,.0f} tokens/s{share}, {committed:,} safe"
         self._bar.set_postfix_str(text, refresh=False)

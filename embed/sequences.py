@@ -25,6 +25,24 @@ from abag import AbagError
 from abag.embed.domains import UnsureDomains, split_domains
 from abag.embed.tables import MissingColumn, Table, listed, read_table
 
+__all__ = [
+    "KEY_BYTES",
+    "RESIDUES",
+    "Chains",
+    "EmptySequence",
+    "Kind",
+    "MissingColumn",
+    "PairTable",
+    "TableOptions",
+    "UniqueSequences",
+    "UnknownResidue",
+    "antibody",
+    "antigen",
+    "keys_array",
+    "read_pairs",
+    "sequence_key",
+]
+
 Kind = Literal["antibody", "antigen"]
 Chains = tuple[str, ...]
 """Normalised: (heavy, light) of an antibody, the sorted chains of an antigen."""

@@ -54,6 +54,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "kd_nm": ("(affinity)?kdnm|kdnanomolar",),
     "log10_kd_nm": ("(affinity)?log(10)?kdnm", "alphaseqaffinity|predaffinity"),
     "dg_kcal": ("(dg|deltag)(kcal|kcalmol)?",),
+    "prediction": ("pkdpredicted|predictedpkd|predictions?|predicted",),
     "censored": ("censored|censor|censoring", "(kd|affinity|aff|label)?(relation|operator|op)"),
     "assay": ("assay|assayid|assayname", "dataset|study", "source"),
     "affinity_type": ("(affinity|label|measurement)type",),

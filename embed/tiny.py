@@ -162,9 +162,11 @@ def _t5_tokenizer_files() -> dict[str, bytes]:
     spec.model_type, spec.vocab_size = 1, len(model.pieces)
     spec.pad_id, spec.eos_id, spec.unk_id, spec.bos_id = 0, 1, 2, -1
     model.normalizer_spec.name = "identity"
-    # a normalisation table without rules: its size, then an empty double-array trie. Left out,
-    # some versions of transformers refuse the file
-    model.normalizer_spec.precompiled_charsmap = struct.pack("<I", 1024) + bytes(1024)
+    # a normalisation table without rules, which some versions of transformers refuse to miss: its
+    # size, a double-array trie (the root's offset is 1; unit p is the child for byte p ^ 1 and
+    # carries the label p, so that none matches) and an empty list of replacements
+    trie = struct.pack("<256I", 1 << 10, *range(1, 256))
+    model.normalizer_spec.precompiled_charsmap = struct.pack("<I", len(trie)) + trie + b"\0"
     config = {
         "tokenizer_class": "T5Tokenizer", "extra_ids": 100, "do_lower_case": False,
         "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>",

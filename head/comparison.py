@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,17 @@ EXPLAINED = 0.5
 SMALL_PART = 50
 
 
+class Measured(Protocol):
+    """What scoring needs to know of P pairs, each of shape (P,)."""
+
+    @property
+    def pkd(self) -> Floats: ...
+    @property
+    def censored(self) -> NDArray[np.int8]: ...
+    @property
+    def antigen(self) -> Ints: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A difference of scores, head less baseline, averaged over folds."""
@@ -59,7 +70,7 @@ class _Fold:
 
 
 def compare(
-    pairs: LabelledPairs,
+    pairs: Measured,
     splits: Sequence[Split],
     ours: Sequence[Floats],
     theirs: Sequence[Floats],
@@ -70,7 +81,8 @@ def compare(
 
     Parameters
     ----------
-    pairs : LabelledPairs
+    pairs : Measured
+        `abag.head.table.LabelledPairs`, or what a run kept of them.
     splits : sequence of Split
     ours, theirs : sequence of NDArray, shape=(P,)
         Predicted pKd for each split.

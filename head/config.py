@@ -113,6 +113,8 @@ class FitConfig:
     """What several labels of one pair become."""
     floor: Floor = "keep"
     """What the lowest value becomes when more than 5 % of the rows share it."""
+    affinity_type: str | None = None
+    """Keep the rows of this affinity type; None: there must be no more than one."""
 
     split: str = "auto"
     """How the table is cut into training, validation and test; see `SplitOptions` for this and
@@ -241,6 +243,7 @@ class FitConfig:
             label=self.label,
             replicates=self.replicates,
             floor=self.floor,
+            affinity_type=self.affinity_type,
             bad_rows=self.bad_rows,
         )
 

@@ -126,9 +126,8 @@ class Grouping:
         keys = (table.antibodies if side == "antibody" else table.antigens).keys
         order = np.lexsort(keys.T[::-1])
         path = self._cache_path(f"{METHOD} {name} {identity:g}", keys[order])
-        if path is not None and path.exists():
-            found: Ints = np.load(path, allow_pickle=False)
-        else:
+        found = _load(path, len(keys))
+        if found is None:
             chains = self.chains(side)
             found = method([chains[i] for i in order], identity)
             _save(path, found)
@@ -154,6 +153,15 @@ class Grouping:
             return None
         digest = hashlib.blake2b(what.encode() + b"\0" + keys.tobytes(), digest_size=16)
         return self.cache / f"clusters-{digest.hexdigest()}.npy"
+
+
+def _load(path: Path | None, sequences: int) -> Ints | None:
+    """Read kept clusters; a file that is absent or damaged is as good as none."""
+    try:
+        found: Ints = np.load(path, allow_pickle=False) if path is not None else np.empty(0)
+    except (OSError, ValueError, EOFError):
+        return None
+    return found if found.shape == (sequences,) else None
 
 
 def _save(path: Path | None, labels: Ints) -> None:

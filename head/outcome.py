@@ -10,9 +10,9 @@ import pandas as pd
 
 from abag.head import metrics
 from abag.head.checkpoint import publish, write_text
-from abag.head.comparison import verdicts, warnings
+from abag.head.comparison import Measured, verdicts, warnings
 from abag.head.report import Outcome, write_report
-from abag.head.splits import TEST, VALIDATION, Split
+from abag.head.splits import TEST, VALIDATION, Split, hex_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,10 +60,10 @@ def summarise(run: Path, outcome: Outcome, trained: Sequence[Trained]) -> dict[s
         name: [fold[name] for fold in outcome.baselines] for name in outcome.baselines[0]
     }
     scores = {
-        name: [_scores(pairs, split, one) for split, one in zip(splits, each, strict=True)]
+        name: [score_parts(pairs, split, one) for split, one in zip(splits, each, strict=True)]
         for name, each in predicted.items()
     }
-    means = {name: _mean_scores(folds) for name, folds in scores.items()}
+    means = {name: average_parts(folds) for name, folds in scores.items()}
     resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
     summary = {
         "run": str(run),
@@ -88,9 +88,10 @@ def summarise(run: Path, outcome: Outcome, trained: Sequence[Trained]) -> dict[s
     return summary
 
 
-def _scores(
-    pairs: LabelledPairs, split: Split, predicted: NDArray[np.float64]
+def score_parts(
+    pairs: Measured, split: Split, predicted: NDArray[np.float64]
 ) -> dict[str, metrics.Scores]:
+    """Score predictions of every pair, shape (P,), on the validation and the test part."""
     return {
         name: metrics.score(
             pairs.pkd[rows], predicted[rows], pairs.antigen[rows], pairs.censored[rows]
@@ -100,7 +101,7 @@ def _scores(
     }
 
 
-def _mean_scores(folds: list[dict[str, metrics.Scores]]) -> dict[str, metrics.Scores]:
+def average_parts(folds: list[dict[str, metrics.Scores]]) -> dict[str, metrics.Scores]:
     """Average each metric over folds, which are never pooled; ``n`` is their sum."""
     if len(folds) == 1:
         return folds[0]
@@ -129,18 +130,13 @@ def split_frame(pairs: LabelledPairs, split: Split, fold: int) -> pd.DataFrame:
     names = np.array(["train", "validation", "test", "unused"])  # -1 is the last
     return pd.DataFrame(
         {
-            "antibody_key": _hex(pairs.antibody_keys()),
-            "antigen_key": _hex(pairs.antigen_keys()),
+            "antibody_key": hex_keys(pairs.antibody_keys()),
+            "antigen_key": hex_keys(pairs.antigen_keys()),
             "split": names[split.part],
             "fold": fold,
             "group": split.group,
         }
     )
-
-
-def _hex(keys: NDArray[np.uint8]) -> list[str]:
-    text = keys.tobytes().hex()
-    return [text[i : i + 32] for i in range(0, len(text), 32)]
 
 
 def write_parquet(path: Path, frame: pd.DataFrame) -> None:

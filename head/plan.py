@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.embed.sequences import PairTable, TableOptions, read_pairs
-from abag.embed.tables import MissingColumn
+from abag.embed.sequences import MissingColumn, PairTable, TableOptions, read_pairs
 from abag.head.comparison import FLOOR_SHARE, explained
 from abag.head.table import BadLabel, LabelledPairs, LabelOptions, label_pairs
 

@@ -421,7 +421,10 @@ def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
         ``antibody_key``, ``antigen_key`` (hex), ``split``, ``fold``, ``group``.
     """
     names = {number: name for name, number in PART_NAMES.items()}
-    keys = {"antibody_key": _hex(pairs.antibody_keys()), "antigen_key": _hex(pairs.antigen_keys())}
+    keys = {
+        "antibody_key": hex_keys(pairs.antibody_keys()),
+        "antigen_key": hex_keys(pairs.antigen_keys()),
+    }
     frames = [
         pd.DataFrame(keys)
         .assign(split=pd.Series(split.part).map(names), fold=split.fold, group=split.group)
@@ -448,7 +451,10 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
     """
     frame = _read_frame(path)
     wanted = pd.DataFrame(
-        {"antibody_key": _hex(pairs.antibody_keys()), "antigen_key": _hex(pairs.antigen_keys())}
+        {
+            "antibody_key": hex_keys(pairs.antibody_keys()),
+            "antigen_key": hex_keys(pairs.antigen_keys()),
+        }
     )
     splits = []
     for number, (_, fold) in enumerate(frame.groupby("fold", sort=True)):
@@ -494,7 +500,8 @@ def _read_frame(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _hex(keys: NDArray[np.uint8]) -> list[str]:
+def hex_keys(keys: NDArray[np.uint8]) -> list[str]:
+    """Spell keys, shape (P, 16), as they stand in ``splits.parquet``."""
     text = keys.tobytes().hex()
     return [text[i : i + 32] for i in range(0, len(text), 32)]
 

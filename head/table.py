@@ -28,6 +28,8 @@ Floor = Literal["keep", "censor", "drop"]
 # R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd
 KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
 FLOOR_SHARE = 0.05
+MOST_NAMED = 8
+"""Affinity types that a message lists."""
 FLOORED_SPREAD = 0.1
 """Columns that vary less than this share of the median column are not blown up to variance 1."""
 Z_LIMIT = 10.0
@@ -46,6 +48,10 @@ class BadLabel(AbagError):
     """A label, or the whole label column, cannot be what it is said to be."""
 
 
+class MixedAffinityTypes(BadLabel):
+    """The labels are of several affinity types, or none is of the type asked for."""
+
+
 class ConflictingReplicates(AbagError):
     """One pair has several labels and ``--replicates error`` was given."""
 
@@ -60,6 +66,8 @@ class LabelOptions:
     """What several labels of one pair become."""
     floor: Floor = "keep"
     """What the lowest value becomes when more than 5 % of the rows share it."""
+    affinity_type: str | None = None
+    """Keep the rows of this affinity type; None: there must be no more than one."""
     bad_rows: Literal["error", "skip"] = "error"
     """Refuse the table, or leave out and count the rows whose label is no number."""
 
@@ -103,8 +111,9 @@ def label_pairs(table: PairTable, options: LabelOptions | None = None) -> Labell
     Parameters
     ----------
     table : PairTable
-        Checked table; its roles ``pkd`` and, if there is one, ``censored`` are read. The result's
-        ``table`` is this one with its unique sequences in the order of their keys.
+        Checked table; its roles ``pkd`` and, if they are there, ``censored`` and
+        ``affinity_type`` are read. The result's ``table`` is this one with its unique sequences
+        in the order of their keys.
     options : LabelOptions, optional
 
     Returns
@@ -116,12 +125,15 @@ def label_pairs(table: PairTable, options: LabelOptions | None = None) -> Labell
     ------
     BadLabel
         If there is no label column, a value is no finite number, or the unit cannot be right.
+    MixedAffinityTypes
+        If there are several and none was chosen.
     ConflictingReplicates
         Under ``replicates="error"``.
     """
     options = options or LabelOptions()
     table = _ordered_by_key(table)
-    pkd, usable = _read_labels(table, options)
+    wanted = _of_type(table, options.affinity_type)
+    pkd, usable = _read_labels(table, wanted, options)
     rows = pd.DataFrame(
         {
             "row": np.arange(len(pkd)),
@@ -145,7 +157,8 @@ def label_pairs(table: PairTable, options: LabelOptions | None = None) -> Labell
         noise=noise,
         counts={
             "rows": len(pkd),
-            "skipped_labels": int((~usable).sum()),
+            "rows_of_other_affinity_types": int((~wanted).sum()),
+            "skipped_labels": int((wanted & ~usable).sum()),
             "floor_rows": floored,
             "replicate_rows": len(rows) - len(pairs),
             "censored_pairs": int((pairs["censored"] != 0).sum()),
@@ -153,17 +166,40 @@ def label_pairs(table: PairTable, options: LabelOptions | None = None) -> Labell
     )
 
 
+def _of_type(table: PairTable, affinity_type: str | None) -> NDArray[np.bool_]:
+    """Tell which rows are of the affinity type asked for; several are never mixed."""
+    if affinity_type is None and not table.has("affinity_type"):
+        return np.ones(len(table.frame), np.bool_)
+    column = table.column("affinity_type")
+    types = table.frame[column].astype("string").fillna("").str.strip()
+    labelled = table.frame[table.column("pkd")].notna()
+    counts = types[labelled].value_counts()
+    if affinity_type is None and len(counts) < 2:
+        return np.ones(len(table.frame), np.bool_)
+    if affinity_type not in counts.index:
+        found = ", ".join(f"{n} of {name!r}" for name, n in counts.head(MOST_NAMED).items())
+        more = f" and {len(counts) - MOST_NAMED} more types" if len(counts) > MOST_NAMED else ""
+        what = "several affinity types" if affinity_type is None else f"none of {affinity_type!r}"
+        msg = (
+            f"{table.source}: column {column} has {what} among the labelled rows: {found}{more}; "
+            "expected one. Choose it with --affinity-type NAME."
+        )
+        raise MixedAffinityTypes(msg)
+    return (types == affinity_type).to_numpy(np.bool_)
+
+
 def _read_labels(
-    table: PairTable, options: LabelOptions
+    table: PairTable, wanted: NDArray[np.bool_], options: LabelOptions
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return every row's pKd and whether it can be used."""
+    """Return every row's pKd and whether it is wanted and can be used."""
     column = table.column("pkd")
     raw = pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)
     usable = np.isfinite(raw)
     if options.label in ("kd_m", "kd_nm"):
         usable &= raw > 0
-    if options.bad_rows == "error" and not usable.all():
-        _refuse_first(table, column, usable, options.label)
+    if options.bad_rows == "error" and not usable[wanted].all():
+        _refuse_first(table, column, usable | ~wanted, options.label)
+    usable &= wanted
     if not usable.any():
         msg = f"{table.source}: column {column} holds no usable label. Choose another with --column pkd=NAME."  # noqa: E501
         raise BadLabel(msg)

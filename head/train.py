@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from abag import AbagError
+from abag import AbagError, cache_dir
 from abag.embed.sequences import TableOptions, read_pairs
 from abag.embed.store import open_store
 from abag.head.baselines import baselines
@@ -102,7 +102,7 @@ def fit(
     device = pick_device(config.device)
     _refuse_graph_on_cpu(device, config)
     pairs = label_pairs(read_pairs(table, _table_options(config)), config.label_options())
-    _say_counts(pairs, say)
+    say_counts(pairs, say)
     opened = open_store(store)
     antibody = _vectors(opened, pairs.table, "antibody", config)
     antigen = _vectors(opened, pairs.table, "antigen", config)
@@ -152,6 +152,8 @@ def fit(
         f"{run}: {summary['steps']} steps in {time.monotonic() - begun:.1f} s; "
         f"checkpoints hold {kept / 2**20:.1f} MiB"
     )
+    if old_way := _old_way(antibody, antigen, pairs, summary["epochs"]):
+        say(old_way)
     return summary
 
 
@@ -231,7 +233,10 @@ def _table_options(config: FitConfig) -> TableOptions:
     )
 
 
-def _say_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
+def say_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
+    """Say how many pairs a table gave, and what became of the other rows."""
+    for note in pairs.table.notes:
+        say(f"{pairs.table.source}: {note}")
     counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in pairs.counts.items() if n)
     noise = "" if pairs.noise is None else f"; replicates differ by sd {pairs.noise:.2f} pKd"
     say(f"{pairs.table.source}: {len(pairs)} pairs ({counts}){noise}")
@@ -272,6 +277,23 @@ def _describe(
     }
 
 
+def _old_way(antibody: Vectors, antigen: Vectors, pairs: LabelledPairs, epochs: int) -> str | None:
+    """Say what encoding both sequences of every pair in every epoch would have taken."""
+    seconds = 0.0
+    for side, keys in (
+        (antibody, pairs.antibody_keys()),
+        (antigen, pairs.antigen_keys()),
+    ):
+        speed = side.folder.residues_per_s()
+        if speed is None:
+            return None
+        seconds += epochs * float(side.folder.lengths(keys).sum()) / speed
+    return (
+        f"re-encoding every pair in all {epochs} epochs would have taken {seconds / 3600:,.1f} h "
+        "at the speed of stage one's latest run"
+    )
+
+
 def _finished_summary(run: Path, record: dict[str, Any]) -> dict[str, Any] | None:
     """Check the folder against this command; return its result if it has one."""
     # A kill in the first instant leaves nothing but a partial file.
@@ -293,7 +315,9 @@ def _open_run(
     run: Path, record: dict[str, Any], pairs: LabelledPairs, config: FitConfig
 ) -> list[Split]:
     """Fix split and configuration on disk before the first step."""
-    splits = make_splits(pairs, config.split_options())
+    # clusters take seconds and depend on the sequences alone: the next fit finds them
+    options = replace(config.split_options(), cache=cache_dir() / "clusters")
+    splits = make_splits(pairs, options)
     frames = [split_frame(pairs, split, fold) for fold, split in enumerate(splits)]
     unique = pd.concat(frames, ignore_index=True).drop_duplicates(ignore_index=True)
     _refuse_other_split(run / "splits.parquet", unique)

@@ -33,10 +33,11 @@ OPTIONS = {
     "embed": "antibody-backend antibody-encoder antigen antigen-backend antigen-encoder attention "
     "bad-rows batch-tokens column commit-seconds device json limit long-antigens precision store "
     "store-dtype strict-precision",
-    "fit": "accumulate antibody-encoder antibody-pooling antigen antigen-encoder antigen-pooling "
-    "bad-rows batch-size column deterministic device dropout epochs floor folds head json label "
+    "fit": "accumulate affinity-type antibody-encoder antibody-pooling antigen antigen-encoder "
+    "antigen-pooling bad-rows batch-size column deterministic device dropout epochs floor folds head json label "
     "limit loss lr no-compile patience precision preset repeats replicates run save-every scale-lr "
     "seed select split split-seed store weight-decay",
+    "evaluate": "affinity-type antigen column json predictions run store",
     "plan": "antibody-encoder antigen antigen-encoder bad-rows column json label limit "
     "price-per-hour",
     "demo": "",
@@ -139,6 +140,26 @@ def test_labels_that_look_like_kd_are_refused_with_the_flag_that_reads_them(pair
     run("embed", pairs, "--store", tmp_path / "store", *COMPOSITION)
     line = run("fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", code=1).stderr
     assert "--label kd_m" in line
+
+
+def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs, tmp_path):
+    store, where, theirs = tmp_path / "store", tmp_path / "run", tmp_path / "theirs.csv"
+    table = demo_table().head(160)
+    table.assign(affinity_type=["kd"] * 140 + ["ic50"] * 20).to_csv(pairs, index=False)
+    run("embed", pairs, "--store", store, *COMPOSITION)
+    arguments = ["fit", pairs, "--store", store, "--run", where, "--epochs", 2, "--split", "random"]
+    assert "140 of 'kd', 20 of 'ic50'" in run(*arguments, code=1).stderr
+    fitted = run(*arguments, "--affinity-type", "kd", "--json")
+    assert "20 rows of other affinity types" in fitted.stderr
+    assert json.loads(run("evaluate", "--run", where, "--json").stdout) == json.loads(fitted.stdout)
+    on_table = run("evaluate", pairs, "--run", where, "--store", store, "--affinity-type", "ic50")
+    assert "table rows: 20" in on_table.stdout
+    assert "of 20 pairs 0 are among" in on_table.stderr
+    table.head(140).rename(columns={"pKd": "mine"}).to_csv(theirs, index=False)
+    arguments = ["evaluate", "--run", where, "--predictions", theirs]
+    assert "--column prediction=NAME" in run(*arguments, code=1).stderr
+    assert "theirs.csv" in run(*arguments, "--column", "prediction=mine").stdout
+    assert "holds no finished run" in run("evaluate", "--run", store, code=1).stderr
 
 
 def test_store_commands_answer(pairs, tmp_path):

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 import abag
 from abag.cli import main
 from abag.embed import run as run_module
-from abag.embed.checkpoints import cache_dir
 from abag.embed.run import MixedPrecision, NonFiniteVector, embed_table
 from abag.embed.sequences import antibody, antigen
 from abag.head.demo import demo_table
@@ -238,7 +237,7 @@ def start(table_path, store):
         [sys.executable, "-c", CHILD, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache_dir().parent), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "XDG_CACHE_HOME": str(abag.cache_dir().parent), "OMP_NUM_THREADS": "1"},
     )
 
 
@@ -330,3 +329,14 @@ def test_a_shard_with_a_flipped_bit_is_encoded_again_by_the_next_run(table, tmp_
     assert repaired["antigens"]["encoded"] == 0
     assert shard.read_bytes() == bytes(content)
     np.testing.assert_array_equal(stored(tmp_path / "store", table), before)
+
+
+def test_stage_two_says_what_re_encoding_every_epoch_would_have_taken(tmp_path):
+    table = demo_table().head(120)
+    embed_table(table, tmp_path / "store", **PLAIN)
+    said = []
+    options = {"split": "random", "epochs": 2, "report": False, "say": said.append}
+    abag.fit(table, tmp_path / "store", tmp_path / "run", **options)
+    folder = abag.open_store(tmp_path / "store").folder("antibody")
+    assert folder.residues_per_s() > 0
+    assert any("re-encoding every pair in all 2 epochs would have taken" in line for line in said)

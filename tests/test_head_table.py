@@ -9,6 +9,7 @@ from abag.head.table import (
     BadLabel,
     ConflictingReplicates,
     LabelOptions,
+    MixedAffinityTypes,
     Statistics,
     label_pairs,
 )
@@ -88,6 +89,42 @@ def test_conflicting_replicates_are_refused_by_row_when_asked():
 
 def test_equal_replicates_are_no_conflict():
     assert len(labelled([("a", "MKT", 6.0), ("a", "MKT", 6.0)], replicates="error")) == 1
+
+
+def typed(rows, **options):
+    frame = pd.DataFrame(rows, columns=["who", "antigen", "pKd", "affinity_type"])
+    frame["heavy"] = frame.pop("who").map(ANTIBODIES)
+    return label_pairs(read_pairs(frame), LabelOptions(**options))
+
+
+MIXED = [("a", "MKT", 7.0, "kd"), ("b", "MKT", 8.0, "kd"), ("c", "MKT", "high", "elisa")]
+
+
+def test_affinity_types_are_never_mixed():
+    with pytest.raises(MixedAffinityTypes, match=r"2 of 'kd', 1 of 'elisa'.*--affinity-type"):
+        typed(MIXED)
+
+
+def test_rows_of_other_affinity_types_are_left_out_unread_and_counted():
+    pairs = typed(MIXED, affinity_type="kd")
+    assert dict(by_antibody(pairs)) == {"a": 7.0, "b": 8.0}
+    assert pairs.counts["rows_of_other_affinity_types"] == 1
+    assert pairs.counts["skipped_labels"] == 0
+
+
+def test_a_bad_label_of_the_chosen_type_is_still_refused_by_its_row():
+    with pytest.raises(BadLabel, match=r"row 3, column pKd.*1 such rows"):
+        typed(MIXED, affinity_type="elisa")
+
+
+def test_an_affinity_type_that_no_row_has_is_refused_with_those_there_are():
+    with pytest.raises(MixedAffinityTypes, match=r"none of 'ic50'.*2 of 'kd'"):
+        typed(MIXED, affinity_type="ic50")
+
+
+def test_one_affinity_type_needs_no_choice_and_rows_without_a_label_count_for_none():
+    unlabelled = ("c", "MKT", None, "elisa")
+    assert len(typed([*MIXED[:2], unlabelled], bad_rows="skip")) == 2
 
 
 def test_kd_above_means_pkd_below_and_bounds_are_never_averaged_with_measurements():

@@ -1,0 +1,271 @@
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import abag
+from abag.embed.sequences import read_pairs
+from abag.embed.store import open_store
+from abag.embed.tables import AmbiguousColumn, MissingColumn
+from abag.head import metrics
+from abag.head.evaluate import NoFinishedRun, NothingToEvaluate, PredictionsMismatch, evaluate
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+QUICK = {
+    "split": "random", "report": False, "widths": (8,), "epochs": 2, "batch_size": 16,
+    "device": "cpu", "say": lambda _text: None,
+}  # fmt: skip
+
+
+def pairs_table(n_antibodies, seed, antigens=None):
+    rng = np.random.default_rng(seed)
+    heavy = ["".join(rng.choice(RESIDUES, 15)) for _ in range(n_antibodies)]
+    antigens = antigens or ["".join(rng.choice(RESIDUES, 15)) for _ in range(6)]
+    frame = pd.DataFrame([(h, g) for h in heavy for g in antigens], columns=["heavy", "antigen"])
+    return frame.assign(pKd=8 + rng.normal(size=len(frame)))
+
+
+def add_vectors(store, frame):
+    table = read_pairs(frame)
+    opened = open_store(store, create=True)
+    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
+        x_ND = unique.keys[:, :6].astype(np.float32) / 64
+        folder = opened.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
+        with folder.writer(attrs={"precision": "fp32"}) as writer:
+            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    at = tmp_path_factory.mktemp("evaluate")
+    frame = pairs_table(30, seed=0)
+    new = pairs_table(5, seed=1, antigens=sorted(set(frame["antigen"])))
+    add_vectors(at / "store", pd.concat([frame, new]))
+    one = abag.fit(frame, at / "store", at / "one", **QUICK)
+    # fit keeps a bound apart from a measurement of the same pair
+    folded = abag.fit(frame, at / "store", at / "folds", **QUICK | {"folds": 3, "repeats": 2})
+    return SimpleNamespace(at=at, frame=frame, new=new, one=one, folded=folded)
+
+
+def run_evaluate(case, name="one", **options):
+    said = []
+    return evaluate(case.at / name, say=said.append, **options), said
+
+
+def keyed(frame):
+    table = read_pairs(frame)
+    sides = {"antibody_key": table.antibodies, "antigen_key": table.antigens}
+    return frame.assign(
+        **{n: [k.tobytes().hex() for k in side.keys[side.of_row]] for n, side in sides.items()}
+    )
+
+
+def own_predictions(case, name="one", part=None):
+    """Write down the run's own predictions as somebody else would: by sequence."""
+    saved = pd.read_parquet(case.at / name / "predictions.parquet")
+    saved = saved[["antibody_key", "antigen_key", "split", "fold", "pkd_predicted"]]
+    joined = keyed(case.frame).drop(columns="pKd").merge(saved, on=["antibody_key", "antigen_key"])
+    joined = joined if part is None else joined[joined["split"] == part]
+    return joined[["heavy", "antigen", "fold", "pkd_predicted"]].reset_index(drop=True)
+
+
+# ---- the saved split -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "fitted"), [("one", "one"), ("folds", "folded")])
+def test_a_saved_run_scores_what_fit_said_to_the_last_bit(case, name, fitted):
+    found, _ = run_evaluate(case, name)
+    assert found == json.loads(json.dumps(getattr(case, fitted)))
+
+
+def test_the_score_comes_from_the_saved_predictions(case, tmp_path):
+    copy = copied(case, tmp_path)
+    frame = pd.read_parquet(copy / "predictions.parquet")
+    frame.assign(pkd_predicted=frame["pkd"]).to_parquet(copy / "predictions.parquet", index=False)
+    assert evaluate(copy)["metrics"]["test"]["rmse"] == 0
+
+
+def copied(case, to):
+    for name in ("config.json", "summary.json", "splits.parquet", "predictions.parquet"):
+        (to / name).write_bytes((case.at / "one" / name).read_bytes())
+    return to
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "predictions.parquet"])
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_a_run_that_is_not_whole_is_refused_in_one_line(case, tmp_path, name, damage):
+    path = copied(case, tmp_path) / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(NoFinishedRun, match="holds no finished run") as error:
+        evaluate(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_split_and_predictions_of_two_runs_are_refused(case, tmp_path):
+    copy = copied(case, tmp_path)
+    split = pd.read_parquet(copy / "splits.parquet")
+    split.iloc[::-1].to_parquet(copy / "splits.parquet", index=False)
+    with pytest.raises(NoFinishedRun, match="not of one run"):
+        evaluate(copy)
+
+
+# ---- another table -------------------------------------------------------------------------------
+
+
+def test_another_table_is_scored_by_the_predictor(case):
+    found, said = run_evaluate(case, table=case.new)
+    predicted = abag.load_predictor(case.at / "one").predict(
+        heavy=list(case.new["heavy"]), antigen=list(case.new["antigen"])
+    )
+    error = predicted["pkd_predicted"] - case.new["pKd"]
+    assert found["metrics"]["table"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert found["metrics"]["test"] == case.one["metrics"]["test"]
+    assert found["table"]["in_training"] == {"pair": 0, "antibody": 0, "antigen": 30}
+    assert any("0 are among the run's training pairs" in line for line in said)
+
+
+@pytest.mark.parametrize("name", ["one", "folds"])
+def test_pairs_that_training_knew_are_counted(case, name):
+    split = pd.read_parquet(case.at / name / "splits.parquet")
+    known = split[split["split"] == "train"].drop_duplicates(["antibody_key", "antigen_key"])
+    both = pd.concat([case.frame, case.new], ignore_index=True)
+    found, _ = run_evaluate(case, name, table=both)
+    counted = found["table"]["in_training"]
+    assert counted["pair"] == len(known)
+    assert counted["antibody"] == len(case.frame)
+    assert counted["antigen"] == len(both)
+
+
+def test_labels_are_read_as_the_run_read_its_own(case):
+    molar = case.frame.assign(pKd=10 ** (9 - case.frame["pKd"]))
+    abag.fit(molar, case.at / "store", case.at / "molar", **QUICK | {"label": "kd_nm"})
+    new = case.new.assign(pKd=10 ** (9 - case.new["pKd"]))
+    twice = pd.concat([new, new.assign(pKd=new["pKd"] * 4)])
+    found, _ = run_evaluate(case, "molar", table=twice)
+    assert found["table"]["pairs"] == len(new)
+    assert found["metrics"]["table"]["mae"] < 5
+
+
+def test_a_table_without_vectors_is_refused_with_what_to_do(case):
+    with pytest.raises(abag.AbagError, match=r"5 of 5 antibody .* abag embed"):
+        run_evaluate(case, table=pairs_table(5, seed=2))
+
+
+def test_the_affinity_type_of_the_run_is_taken_from_the_table(case):
+    name, typed = "typed", case.frame.assign(affinity_type="kd")
+    options = QUICK | {"affinity_type": "kd"}
+    abag.fit(typed, case.at / "store", case.at / name, **options)
+    mixed = case.new.assign(affinity_type=["kd", "elisa"] * 15)
+    assert run_evaluate(case, name, table=mixed)[0]["table"]["pairs"] == 15
+    other, _ = run_evaluate(case, name, table=mixed.head(9), affinity_type="elisa")
+    assert other["table"]["pairs"] == 4
+    _, said = run_evaluate(case, name, table=case.new)
+    assert any("taken for 'kd'" in line for line in said)
+
+
+# ---- anyone's predictions ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["one", "folds"])
+@pytest.mark.parametrize("part", [None, "test"])
+def test_the_runs_own_predictions_given_as_a_file_score_the_same(case, tmp_path, name, part):
+    path = tmp_path / "theirs.csv"
+    own_predictions(case, name, part).sample(frac=1, random_state=0).to_csv(path, index=False)
+    found, said = run_evaluate(case, name, predictions=path)
+    theirs, ours = found["predictions"]["test"], found["metrics"]["test"]
+    assert theirs == pytest.approx(ours)
+    assert found["predictions"]["validation"]["rmse"] == (
+        None if part else pytest.approx(found["metrics"]["validation"]["rmse"])
+    )
+    assert found["predictions"]["head_minus_predictions"]["rmse"]["difference"] == pytest.approx(0)
+    assert "theirs.csv" in said[0]
+
+
+def test_better_predictions_beat_the_head_outside_the_interval(case):
+    perfect = case.frame.rename(columns={"pKd": "prediction"})
+    found, _ = run_evaluate(case, predictions=perfect)
+    gap = found["predictions"]["head_minus_predictions"]["spearman"]
+    assert found["predictions"]["test"]["rmse"] == 0
+    assert gap["high"] < 0
+    assert any("loses to" in line for line in found["predictions"]["verdicts"])
+
+
+def test_folds_are_scored_one_by_one_and_never_pooled(case):
+    saved = pd.read_parquet(case.at / "folds" / "predictions.parquet")
+    shifted = own_predictions(case, "folds").assign(
+        pkd_predicted=lambda f: f["pkd_predicted"] + 100 * f["fold"]
+    )
+    found, _ = run_evaluate(case, "folds", predictions=shifted)
+    by_hand = [
+        metrics.spearman(rows["pkd"].to_numpy(), rows["pkd_predicted"].to_numpy())
+        for _, rows in saved[saved["split"] == "test"].groupby("fold")
+    ]
+    assert found["predictions"]["test"]["spearman"] == pytest.approx(np.mean(by_hand))
+    assert found["predictions"]["cv"]["spearman"]["n"] == 6
+
+
+def test_one_prediction_a_pair_stands_in_every_fold(case):
+    perfect = case.frame.rename(columns={"pKd": "prediction"})
+    found, _ = run_evaluate(case, "folds", predictions=perfect)
+    assert found["predictions"]["cv"]["rmse"] == {"mean": 0, "sd": 0, "n": 6}
+
+
+def test_missing_and_unknown_rows_are_refused_with_their_counts(case):
+    theirs = own_predictions(case, part="test")
+    strange = case.new.head(4).assign(pkd_predicted=7.0)
+    with pytest.raises(PredictionsMismatch, match=r"for 3 of .* test rows and holds 4 pairs"):
+        run_evaluate(case, predictions=pd.concat([theirs.iloc[3:], strange], ignore_index=True))
+
+
+def test_a_fold_that_the_run_has_not_is_unknown(case):
+    theirs = own_predictions(case, "folds").assign(fold=lambda f: f["fold"] + 0.5)
+    with pytest.raises(PredictionsMismatch, match="antigen and fold"):
+        run_evaluate(case, "folds", predictions=theirs.drop_duplicates(["heavy", "antigen"]))
+
+
+def test_two_predictions_of_one_pair_are_refused_and_a_repeated_row_is_not(case):
+    theirs = own_predictions(case)
+    repeated = pd.concat([theirs, theirs.head(5)], ignore_index=True)
+    run_evaluate(case, predictions=repeated)
+    repeated.loc[0, "pkd_predicted"] += 1
+    with pytest.raises(PredictionsMismatch, match="1 second, different"):
+        run_evaluate(case, predictions=repeated)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, "strong", ""])
+def test_a_prediction_that_is_no_number_is_refused_by_its_row(case, value):
+    theirs = own_predictions(case).astype({"pkd_predicted": object})
+    theirs.loc[1, "pkd_predicted"] = value
+    with pytest.raises(PredictionsMismatch, match=r"row 2, column pkd_predicted.*1 such rows"):
+        run_evaluate(case, predictions=theirs)
+
+
+def test_the_prediction_column_is_named_when_it_cannot_be_told(case):
+    theirs = own_predictions(case)
+    with pytest.raises(MissingColumn, match="--column prediction=NAME"):
+        run_evaluate(case, predictions=theirs.rename(columns={"pkd_predicted": "mine"}))
+    two = theirs.assign(prediction=0.0)
+    with pytest.raises(AmbiguousColumn, match="--column prediction=NAME"):
+        run_evaluate(case, predictions=two)
+    found, _ = run_evaluate(case, predictions=two, columns={"prediction": "prediction"})
+    assert found["predictions"]["test"]["spearman"] is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"table": "a.csv", "predictions": "b.csv"},
+        {"store": "store"},
+        {"store": "store", "predictions": "b.csv"},
+        {"affinity_type": "kd"},
+        {"columns": {"heavy": "VH"}},
+    ],
+)
+def test_inputs_that_nothing_would_read_are_refused(case, options):
+    with pytest.raises(NothingToEvaluate, match="TABLE"):
+        run_evaluate(case, **options)
