@@ -194,7 +194,7 @@ def read_run(run: Path) -> SavedRun:
 
 
 def _split(name: str, fold: int, rows: pd.DataFrame) -> Split:
-    part = rows["split"].map(PART_NAMES).to_numpy(np.int8)
+    part = np.array([PART_NAMES[name] for name in rows["split"]], np.int8)
     return Split(name=name, part=part, group=rows["group"].to_numpy(np.int64), fold=fold)
 
 
@@ -241,6 +241,8 @@ def _overlap(saved: SavedRun, pairs: LabelledPairs, say: Callable[[str], None]) 
         f"{pairs.table.source}: of {len(pairs)} pairs {known['pair']} are among the run's training "
         f"pairs; {known['antibody']} have an antibody and {known['antigen']} an antigen of these"
     )
+    if known["pair"]:
+        say("scores of pairs that training knew say nothing of new ones; leave these out for that")
     return {"source": pairs.table.source, "pairs": len(pairs), "in_training": known}
 
 

@@ -157,8 +157,10 @@ class Grouping:
 
 def _load(path: Path | None, sequences: int) -> Ints | None:
     """Read kept clusters; a file that is absent or damaged is as good as none."""
+    if path is None:
+        return None
     try:
-        found: Ints = np.load(path, allow_pickle=False) if path is not None else np.empty(0)
+        found: Ints = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
     return found if found.shape == (sequences,) else None

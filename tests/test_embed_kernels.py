@@ -1,8 +1,4 @@
-"""The Triton kernels, interpreted on the CPU, against their plain torch twins."""
-
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+"""The Triton kernels against their plain torch twins: interpreted on a CPU, compiled on a GPU."""
 
 import numpy as np
 import pytest
@@ -14,7 +10,8 @@ from abag.embed.batches import pack
 from abag.embed.ops import FusedOps, PlainOps
 from abag.embed.tokens import Piece
 
-CPU = torch.device("cpu")
+HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+NEAR = 1e-5 if HERE.type == "cpu" else 2e-3  # a GPU multiplies fp32 in TF32
 FUSED, PLAIN = FusedOps(), PlainOps()
 
 
@@ -24,7 +21,7 @@ def batch_of(lengths):
 
 
 def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(HERE)
 
 
 def far(ours, theirs):
@@ -39,9 +36,9 @@ def test_packed_attention_equals_one_sequence_at_a_time(lengths, biased):
     qkv = draw(sum(lengths), 3 * heads * width)
     fast = Attention("triton", heads, 0.5, bias)
     plain = Attention("sdpa", heads, 0.5, bias)
-    ours = fast(qkv, fast.packing(batch_of(lengths), CPU))
-    theirs = plain(qkv, plain.packing(batch_of(lengths), CPU))
-    assert far(ours, theirs) < 1e-5
+    ours = fast(qkv, fast.packing(batch_of(lengths), HERE))
+    theirs = plain(qkv, plain.packing(batch_of(lengths), HERE))
+    assert far(ours, theirs) < NEAR
 
 
 def test_attention_one_position_off_is_far_outside_the_tolerance():
@@ -49,7 +46,7 @@ def test_attention_one_position_off_is_far_outside_the_tolerance():
     bias = draw(2, 257, seed=1)
     attention = Attention("triton", 2, 1.0, bias)
     off = Attention("triton", 2, 1.0, bias.roll(1, dims=1))
-    packing = attention.packing(batch_of([70]), CPU)
+    packing = attention.packing(batch_of([70]), HERE)
     assert far(off(qkv, packing), attention(qkv, packing)) > 1e-2
 
 
@@ -78,27 +75,27 @@ def test_norms_equal_their_plain_twins(width):
     x, weight, bias, shift = (draw(5, width), *(draw(width, seed=s) for s in (1, 2, 3)))
     x1, x2, delta = x.clone(), x.clone(), draw(5, width, seed=4)
     ours, theirs = (o.add_rms_norm_(y, delta, weight, 1e-6) for o, y in ((FUSED, x1), (PLAIN, x2)))
-    assert far(ours, theirs) < 1e-6
+    assert far(ours, theirs) < NEAR
     assert torch.equal(x1, x2)
     ours = FUSED.layer_norm(x, shift, weight, bias, 1e-5)
-    assert far(ours, PLAIN.layer_norm(x, shift, weight, bias, 1e-5)) < 1e-6
+    assert far(ours, PLAIN.layer_norm(x, shift, weight, bias, 1e-5)) < NEAR
 
 
 def test_rotary_equals_its_plain_twin():
     from abag.embed.esm import rotary_tables
 
     heads, width = 3, 16
-    cos, sin = rotary_tables(40, width, CPU)
-    positions = torch.tensor([0, 1, 2, 39, 0, 7], dtype=torch.int32)
+    cos, sin = rotary_tables(40, width, HERE)
+    positions = torch.tensor([0, 1, 2, 39, 0, 7], dtype=torch.int32, device=HERE)
     qkv = draw(6, 3 * heads * width)
     bias = draw(2 * heads * width, seed=1)
     ours = FUSED.rotary_(qkv.clone(), bias, positions, cos, sin, heads)
     theirs = PLAIN.rotary_(qkv.clone(), bias, positions, cos, sin, heads)
-    assert far(ours, theirs) < 1e-6
+    assert far(ours, theirs) < NEAR
     assert torch.equal(ours[:, 2 * heads * width :], qkv[:, 2 * heads * width :])
 
 
 def test_activations_equal_their_plain_twins():
     x, weight, bias = draw(7, 24), draw(48, 24, seed=1), draw(48, seed=2)
-    assert far(FUSED.linear_relu(x, weight), PLAIN.linear_relu(x, weight)) < 1e-6
-    assert far(FUSED.linear_gelu(x, weight, bias), PLAIN.linear_gelu(x, weight, bias)) < 1e-6
+    assert far(FUSED.linear_relu(x, weight), PLAIN.linear_relu(x, weight)) < NEAR
+    assert far(FUSED.linear_gelu(x, weight, bias), PLAIN.linear_gelu(x, weight, bias)) < NEAR

@@ -44,7 +44,6 @@ def case(tmp_path_factory):
     new = pairs_table(5, seed=1, antigens=sorted(set(frame["antigen"])))
     add_vectors(at / "store", pd.concat([frame, new]))
     one = abag.fit(frame, at / "store", at / "one", **QUICK)
-    # fit keeps a bound apart from a measurement of the same pair
     folded = abag.fit(frame, at / "store", at / "folds", **QUICK | {"folds": 3, "repeats": 2})
     return SimpleNamespace(at=at, frame=frame, new=new, one=one, folded=folded)
 
@@ -134,7 +133,8 @@ def test_pairs_that_training_knew_are_counted(case, name):
     split = pd.read_parquet(case.at / name / "splits.parquet")
     known = split[split["split"] == "train"].drop_duplicates(["antibody_key", "antigen_key"])
     both = pd.concat([case.frame, case.new], ignore_index=True)
-    found, _ = run_evaluate(case, name, table=both)
+    found, said = run_evaluate(case, name, table=both)
+    assert "say nothing of new ones" in said[-1]
     counted = found["table"]["in_training"]
     assert counted["pair"] == len(known)
     assert counted["antibody"] == len(case.frame)
@@ -217,9 +217,11 @@ def test_one_prediction_a_pair_stands_in_every_fold(case):
 
 def test_missing_and_unknown_rows_are_refused_with_their_counts(case):
     theirs = own_predictions(case, part="test")
-    strange = case.new.head(4).assign(pkd_predicted=7.0)
-    with pytest.raises(PredictionsMismatch, match=r"for 3 of .* test rows and holds 4 pairs"):
-        run_evaluate(case, predictions=pd.concat([theirs.iloc[3:], strange], ignore_index=True))
+    more = pd.concat([theirs, case.new.head(4).assign(pkd_predicted=7.0)], ignore_index=True)
+    with pytest.raises(PredictionsMismatch, match=r"for 3 of .* test rows and holds 0 pairs"):
+        run_evaluate(case, predictions=theirs.iloc[3:])
+    with pytest.raises(PredictionsMismatch, match=r"for 0 of .* test rows and holds 4 pairs"):
+        run_evaluate(case, predictions=more)
 
 
 def test_a_fold_that_the_run_has_not_is_unknown(case):

@@ -97,24 +97,29 @@ def typed(rows, **options):
     return label_pairs(read_pairs(frame), LabelOptions(**options))
 
 
-MIXED = [("a", "MKT", 7.0, "kd"), ("b", "MKT", 8.0, "kd"), ("c", "MKT", "high", "elisa")]
+MIXED = [
+    ("c", "MKT", "high", "elisa"),
+    ("a", "MKT", 7.0, "kd"),
+    ("b", "MKT", 8.0, "kd"),
+    ("c", "GGS", 0.4, "elisa"),
+]
 
 
 def test_affinity_types_are_never_mixed():
-    with pytest.raises(MixedAffinityTypes, match=r"2 of 'kd', 1 of 'elisa'.*--affinity-type"):
+    with pytest.raises(MixedAffinityTypes, match=r"2 of 'elisa', 2 of 'kd'.*--affinity-type"):
         typed(MIXED)
 
 
 def test_rows_of_other_affinity_types_are_left_out_unread_and_counted():
     pairs = typed(MIXED, affinity_type="kd")
     assert dict(by_antibody(pairs)) == {"a": 7.0, "b": 8.0}
-    assert pairs.counts["rows_of_other_affinity_types"] == 1
+    assert pairs.counts["rows_of_other_affinity_types"] == 2
     assert pairs.counts["skipped_labels"] == 0
 
 
 def test_a_bad_label_of_the_chosen_type_is_still_refused_by_its_row():
-    with pytest.raises(BadLabel, match=r"row 3, column pKd.*1 such rows"):
-        typed(MIXED, affinity_type="elisa")
+    with pytest.raises(BadLabel, match=r"row 5, column pKd.*1 such rows"):
+        typed([*MIXED, ("b", "GGS", "low", "kd")], affinity_type="kd")
 
 
 def test_an_affinity_type_that_no_row_has_is_refused_with_those_there_are():
@@ -124,7 +129,7 @@ def test_an_affinity_type_that_no_row_has_is_refused_with_those_there_are():
 
 def test_one_affinity_type_needs_no_choice_and_rows_without_a_label_count_for_none():
     unlabelled = ("c", "MKT", None, "elisa")
-    assert len(typed([*MIXED[:2], unlabelled], bad_rows="skip")) == 2
+    assert len(typed([*MIXED[1:3], unlabelled], bad_rows="skip")) == 2
 
 
 def test_kd_above_means_pkd_below_and_bounds_are_never_averaged_with_measurements():

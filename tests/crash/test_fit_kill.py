@@ -24,6 +24,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kills", "seed"), [(14, 0), pytest.param(220, 1, marks=pytest.mark.slow)])
 def test_a_fit_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(tmp_path, kills, seed):
     command = [sys.executable, __file__, tmp_path, str(kills), str(seed)]
