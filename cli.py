@@ -213,6 +213,7 @@ def _embedded_line(plural: str, one: dict[str, Any]) -> str:
 @click.option("--run", type=_PATH, required=True, help="Folder of the run.")
 @_with(_TABLE_OPTIONS)
 @_with(_FIT_OPTIONS)
+@click.option("-v", "--verbose", is_flag=True, help="Say the score of every validation.")
 @_JSON
 def fit(table: Path, store: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Train a head on the stored vectors of TABLE, and report it beside baselines.

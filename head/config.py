@@ -82,7 +82,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "small": Preset(widths=(320, 128), epochs=50, batch_size=1024),
     "medium": Preset(widths=(1280, 640, 256), epochs=75, batch_size=1024),
-    "large": Preset(widths=(4096, 2560, 640), epochs=150, batch_size=1024, lr=5e-4),
+    "large": Preset(widths=(4096, 2560, 640), epochs=150, batch_size=1024, lr=3e-4),
 }  # fmt: skip
 
 

@@ -144,6 +144,14 @@ class Task:
     """What the bar calls this training."""
     say: Callable[[str], None]
     bar: bool = True
+    verbose: bool = False
+    """Whether to say each validation's score, not only draw it on the bar."""
+
+
+def _said(scores: metrics.Scores) -> str:
+    """Lay a validation's scores out in a line."""
+    shown = ("spearman_within_antigen", "spearman", "rmse")
+    return ", ".join(f"{name} {scores[name]:.3f}" for name in shown if scores[name] is not None)
 
 
 def train(task: Task) -> Trained:
@@ -254,7 +262,10 @@ class Training:
         """Validate when it is time, and bring the epoch's log lines to the file."""
         extra: dict[str, Any] = {}
         if done == self.epochs or done % self.config.validate_every == 0:
-            extra = {"validation": self._validate(), "validation_pairs": len(self.validation)}
+            scores = self._validate()
+            extra = {"validation": scores, "validation_pairs": len(self.validation)}
+            if self.task.verbose:
+                self.task.say(f"{self.task.label}: epoch {done}: {_said(scores)}")
         self.progress.seconds = time.monotonic() - self.started
         self._flush(extra | {"seconds": round(self.progress.seconds, 3)})
 

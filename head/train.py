@@ -66,6 +66,7 @@ def fit(
     *,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
+    verbose: bool = False,
     report: bool = True,
     **options: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
@@ -83,6 +84,8 @@ def fit(
         Takes each message; by default they go to stderr.
     progress : bool
         Whether to draw a bar on stderr.
+    verbose : bool
+        Whether to say the score of every validation.
     report : bool
         Whether to draw ``report.html``, which takes a few seconds.
     **options
@@ -128,6 +131,7 @@ def fit(
                     label=run.name if len(splits) == 1 else f"{run.name} fold {i + 1}",
                     say=say,
                     bar=progress,
+                    verbose=verbose,
                 )
             )
             for i, split in enumerate(splits)

@@ -289,6 +289,12 @@ def test_another_configuration_is_refused_and_named(case, change):
         quick_fit(case, **change)
 
 
+def test_a_verbose_run_says_every_validation(case):
+    _, said = quick_fit(case, verbose=True)
+    assert len([line for line in said if "epoch" in line and "rmse" in line]) == QUICK["epochs"]
+    assert not [line for line in quick_fit(case, "quiet")[1] if "rmse" in line and "epoch" in line]
+
+
 def test_another_table_is_refused(case):
     quick_fit(case)
     case.frame.loc[0, "pKd"] += 1
