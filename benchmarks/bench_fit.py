@@ -1,7 +1,7 @@
 """How fast a head trains: eager against compiled, device against host tables, the notebooks' way.
 
     python benchmarks/bench_fit.py --out benchmarks/results            # on the machine's GPU
-    python benchmarks/bench_fit.py --out /tmp/results --tiny           # seconds, on a CPU
+    python benchmarks/bench_fit.py --out DIR --tiny                   # seconds, on a CPU
 
 Vectors are random, of the real widths (1024 and 1280): speed does not depend on their values.
 Writes fit_HARDWARE_DATE.md and .json.

@@ -1,0 +1,23 @@
+"""The benchmarks of stage one run at tiny size, so that they cannot rot."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "report"),
+    [
+        ("bench_encoders.py", ["--encoder", "igt5", "--quick"], "encoders.md"),
+        ("bench_embed.py", [], "embed.md"),
+    ],
+)
+def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path, script, options, report):
+    command = [sys.executable, BENCHMARKS / script, "--tiny", "--out", tmp_path, *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / report).read_text().startswith("# ")
