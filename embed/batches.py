@@ -101,8 +101,3 @@ def pack(pieces: Sequence[tuple[int, Piece]], *, continues: bool = False) -> Pac
         bounds=np.r_[offsets[first], offsets[-1]].astype(np.int32),
         continues=continues,
     )
-
-
-def unpack(x: NDArray[np.float32], offsets: NDArray[np.int32]) -> list[NDArray[np.float32]]:
-    """Split token vectors (T, D) back into one (L, D) array a piece."""
-    return np.split(x, offsets[1:-1])

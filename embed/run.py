@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from abag import AbagError
+from abag.embed.attention import choose_attention
 from abag.embed.batches import BatchTooLarge, longest_first
 from abag.embed.device import Plan, Precision, choose, default_budget, matmul_peak
 from abag.embed.encoders import (
@@ -156,7 +157,7 @@ def embed_table(
         (pairs.antigens, identify(antigen_encoder, "antigen", chosen.long_antigens)),
     ]
     for sequences, identity in work:
-        _refuse_what_cannot_be_encoded(sequences, identity, chosen)
+        _refuse_what_cannot_be_encoded(sequences, identity, plan, chosen)
     opened = open_store(store, create=True)
     folders = [opened.create_folder(i.layout.kind, i.info()) for _, i in work]
     jobs = [_Job(pairs, i, f, plan) for (_, i), f in zip(work, folders, strict=True)]
@@ -201,10 +202,12 @@ class _Job:
 
 
 def _refuse_what_cannot_be_encoded(
-    sequences: UniqueSequences, identity: Identity, options: EmbedOptions
+    sequences: UniqueSequences, identity: Identity, plan: Plan, options: EmbedOptions
 ) -> None:
-    layout = identity.layout
+    layout, family = identity.layout, identity.checkpoint.family
     check_backend(identity, options.backend(layout.kind))
+    if family in ("t5", "esm") and options.backend(layout.kind) == "packed":
+        choose_attention(plan, biased=family == "t5", asked=options.attention)
     long = [chains for chains in sequences.chains if layout.is_long(chains)]
     if long and options.long_antigens == "error":
         longest = max(len(chain) for chains in long for chain in chains)

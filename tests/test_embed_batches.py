@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.batches import BatchTooLarge, fill, longest_first, unpack
+from abag.embed.batches import BatchTooLarge, fill, longest_first
 from abag.embed.tokens import Piece
 
 sequences = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=30)
@@ -25,7 +25,7 @@ def test_batches_partition_the_tokens_in_order_and_none_is_empty_or_over_budget(
     tokens = np.concatenate([b.ids for b in batches])
     assert tokens.tolist() == list(range(sum(map(sum, lengths))))
     assert all(0 < len(b.ids) <= budget for b in batches)
-    split = [len(piece) for b in batches for piece in unpack(b.ids, b.offsets)]
+    split = [len(piece) for b in batches for piece in np.split(b.ids, b.offsets[1:-1])]
     assert split == [length for own in lengths for length in own]
 
 

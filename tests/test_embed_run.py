@@ -158,6 +158,13 @@ def test_a_budget_smaller_than_the_longest_sequence_is_refused_with_both_numbers
     assert "205 tokens" in refused(tmp_path, path, "--batch-tokens", 100, *tiny)
 
 
+def test_an_attention_that_cannot_run_here_is_refused_before_the_store_is_made(tmp_path):
+    path = write(tmp_path, "heavy,light,antigen\nEVQL,DIQ,MKT\n")
+    mixed = ["--antibody-encoder", "composition", "--antigen-encoder", "tiny-esm2"]
+    arguments = ["--device", "cpu", "--attention", "varlen", *mixed]
+    assert "varlen: needs a CUDA device" in refused(tmp_path, path, *arguments)
+
+
 def test_long_antigens_can_be_refused(tmp_path):
     path = write(tmp_path, f"heavy,light,antigen\nEVQL,DIQ,{'E' * 1500}\n")
     tiny = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
