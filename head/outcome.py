@@ -71,7 +71,7 @@ def summarise(run: Path, outcome: Outcome, trained: Sequence[Trained]) -> dict[s
         "epochs": max(t.epochs for t in trained),
         "seconds": sum(t.progress.seconds for t in trained),
         "resumed_from_step": max(resumed, default=None),
-        "best_step": trained[0].progress.best_step,
+        "best_step": trained[0].progress.best_step[0],
         "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
         "noise": pairs.noise,
         "counts": pairs.counts,

@@ -235,10 +235,11 @@ def save_predictor(
     """Write the bundle; its JSON comes last and holds the digest of the weights."""
     folder.mkdir(exist_ok=True)
     tensors: dict[str, torch.Tensor] = {}
-    for k, one in enumerate(trained):
-        tensors |= {f"{k}.model.{name}": t.contiguous() for name, t in one.weights.items()}
+    heads = [(one.scaling, weights) for one in trained for weights in one.weights]
+    for k, (scaling, weights) in enumerate(heads):
+        tensors |= {f"{k}.model.{name}": t.contiguous() for name, t in weights.items()}
         for kind in ("antibody", "antigen"):
-            statistics: Statistics = getattr(one.scaling, kind)
+            statistics: Statistics = getattr(scaling, kind)
             tensors[f"{k}.{kind}.mean"] = torch.from_numpy(statistics.mean)
             tensors[f"{k}.{kind}.scale"] = torch.from_numpy(statistics.scale)
     partial = folder / "weights.safetensors.partial"
@@ -250,7 +251,7 @@ def save_predictor(
         "widths": list(config.filled().widths),
         "rank": config.rank,
         "members": [
-            {"pkd_mean": t.scaling.pkd_mean, "pkd_scale": t.scaling.pkd_scale} for t in trained
+            {"pkd_mean": scaling.pkd_mean, "pkd_scale": scaling.pkd_scale} for scaling, _ in heads
         ],
         "noise": _noise(pairs, splits, trained),
         "antibody": _side(antibody, [t.scaling.antibody for t in trained], pairs.antibody, splits),
