@@ -138,6 +138,8 @@ _FIT_OPTIONS = [
     click.option("--loss", metavar="NAME", help="mse, huber or rank."),
     click.option("--select", metavar="METRIC", help="Validation metric of the best checkpoint."),
     click.option("--patience", type=int, help="Validations without progress before stopping."),
+    click.option("--members", type=int, metavar="K",
+                 help="Heads trained in one step; their mean predicts, their spread tells sigma."),
     click.option("--seed", type=int), click.option("--split-seed", type=int),
     click.option("--save-every", type=int, metavar="N", help="Steps between checkpoints."),
     click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),

@@ -30,6 +30,7 @@ from abag.head.loop import Task, train
 from abag.head.outcome import join_logs, split_frame, write_outcome, write_parquet
 from abag.head.predictor import save_predictor
 from abag.head.report import Outcome
+from abag.head.sigma import calibrate, combine, describe
 from abag.head.splits import Split, make_splits
 from abag.head.table import LabelledPairs, label_pairs
 
@@ -136,20 +137,22 @@ def fit(
             )
             for i, split in enumerate(splits)
         ]
+    sigmas = [calibrate(pairs, split, one) for split, one in zip(splits, trained, strict=True)]
     outcome = Outcome(
         title=run.name,
         facts=record,
         pairs=pairs,
         splits=splits,
         predicted=[one.predicted for one in trained],
+        sigma=[width.of(one.predicted_MP) for width, one in zip(sigmas, trained, strict=True)],
         baselines=[baselines(pairs, split, antibody.x_ND, antigen.x_ND) for split in splits],
         log=join_logs([_log(run, splits, i) for i in range(len(splits))], run / "metrics.jsonl"),
         antibody_ND=antibody.x_ND,
         antigen_ND=antigen.x_ND,
     )
-    save_predictor(run / "predictor", pairs, splits, trained, config, antibody, antigen)
-    summary = write_outcome(run, outcome, trained, report=report)
-    for text in summary["warnings"] + summary["verdicts"]:
+    save_predictor(run / "predictor", pairs, splits, trained, config, antibody, antigen, combine(sigmas))
+    summary = write_outcome(run, outcome, trained, sigmas, report=report)
+    for text in summary["warnings"] + summary["verdicts"] + [describe(summary["sigma"])]:
         say(text)
     kept = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
     say(

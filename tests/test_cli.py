@@ -35,7 +35,7 @@ OPTIONS = {
     "store-dtype strict-precision",
     "fit": "accumulate affinity-type antibody-encoder antibody-pooling antigen antigen-encoder "
     "antigen-pooling bad-rows batch-size column deterministic device dropout epochs floor folds "
-    "head json label limit loss lr no-compile patience precision preset repeats replicates run "
+    "head json label limit loss lr members no-compile patience precision preset repeats replicates run "
     "save-every scale-lr seed select split split-seed store verbose weight-decay",
     "evaluate": "affinity-type antigen column json predictions run store",
     "plan": "antibody-encoder antigen antigen-encoder bad-rows column json label limit "
