@@ -3,7 +3,7 @@
 P pairs, M members, R rows. Member k of ``fit --members K`` has the seed of a single run with
 ``--seed`` seed + k: its initial weights, its order of the rows. It draws its rows from a bag: as
 many groups as there are, drawn with replacement, each with all its rows. The groups that a member
-never drew are as new to it as test groups, which is what sigma is calibrated on (`abag.head.sigma`).
+never drew are as new to it as test groups: sigma is calibrated on them (`abag.head.sigma`).
 """
 
 from __future__ import annotations
@@ -173,9 +173,7 @@ class Stack:
             [member.dropout for member in members],
         ).to(device)
         decay_M = [member.weight_decay for member in members]
-        self.stepper = Stepper(
-            self.model, self.tables, on_device, config, decay_M, shape, device
-        )
+        self.stepper = Stepper(self.model, self.tables, on_device, config, decay_M, shape, device)
         self.rates_S = np.zeros((self.steps, *axis), np.float32)
         self.thread = ThreadPoolExecutor(1)
         self.planned: dict[int, Future[Plan]] = {}
@@ -184,9 +182,7 @@ class Stack:
         """Order every member's rows for one epoch."""
         return stack_plans(
             [
-                plan_epoch(
-                    m.rows, m.seed, epoch, self.batch_size, self.accumulate, self.n_training
-                )
+                plan_epoch(m.rows, m.seed, epoch, self.batch_size, self.accumulate, self.n_training)
                 for m in self.members
             ]
         )

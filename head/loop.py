@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +45,8 @@ SUBSET = 4  # stream of the seed, beside those of step.py and ensemble.py
 SAVING_SHARE = 0.01
 SAVE_SECONDS = 30.0
 REDRAW_SECONDS = 0.5
+LEAST_KEPT = 0.1
+"""Share of their distance from the training mean that predictions keep at least: an order stays."""
 
 
 class LossNotFinite(AbagError):
@@ -82,6 +84,8 @@ class Trained:
     """pKd of every pair by each head's best weights."""
     bagged_MP: NDArray[np.bool_]
     """Which pairs each head was trained on."""
+    kept: float
+    """What `kept_share` left of the predictions' distance from the training mean."""
     progress: Progress
     epochs: int
     resumed_from_step: int | None
@@ -172,16 +176,33 @@ class Training:
             if self.progress.step != self.saved_step:
                 self._save()
         self.model.load_state_dict(self.best)
+        kept = self._shrink()
         everything = np.arange(len(self.task.pairs))
         return Trained(
             weights=tuple(self._own(_clones(self.best, "cpu"), k) for k in self._heads()),
             scaling=self.stack.scaling,
             predicted_MP=self.stack.predict(everything),
             bagged_MP=np.stack([np.isin(everything, m.rows) for m in self.stack.members]),
+            kept=kept,
             progress=self.progress,
             epochs=self.progress.step // self.steps,
             resumed_from_step=self.resumed_from_step,
         )
+
+    def _shrink(self) -> float:
+        """Pull predictions towards the training mean as far as validation asks for; once."""
+        pairs, rows = self.task.pairs, self.task.split.rows(VALIDATION)
+        rows = rows[pairs.censored[rows] == 0]
+        scaling = self.stack.scaling
+        mean = scaling.pkd_mean
+        kept = kept_share(self.stack.predict(rows).mean(axis=0) - mean, pairs.pkd[rows] - mean)
+        self.stack.scaling = replace(scaling, pkd_scale=scaling.pkd_scale * kept)
+        if kept < 1:
+            self.task.say(
+                f"{self.task.label}: predictions keep {kept:.0%} of their distance from the "
+                "training mean, which is what fits the validation pairs"
+            )
+        return kept
 
     def _heads(self) -> range:
         return range(self.config.members)
@@ -375,6 +396,26 @@ class Training:
             best="-" if best is None else f"{self.config.select} {best:.3f}",
             refresh=False,
         )
+
+
+def kept_share(away: NDArray[np.float64], measured: NDArray[np.float64]) -> float:
+    """Find the share of predicted distances from a mean that fits the measured ones best.
+
+    A head that is sure of itself on clusters it never saw has large errors; on a split like that
+    this is most of what can be learned there.
+
+    Parameters
+    ----------
+    away, measured : NDArray, shape=(V,), dtype=float64
+        Predicted and measured pKd of validation pairs, both less the training mean.
+
+    Returns
+    -------
+    float
+        The least-squares slope, at least `LEAST_KEPT` and at most 1; 1 if nothing was predicted.
+    """
+    length = float(away @ away)
+    return float(np.clip(away @ measured / length, LEAST_KEPT, 1.0)) if length else 1.0
 
 
 @contextmanager

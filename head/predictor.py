@@ -244,7 +244,9 @@ def save_predictor(
         tensors |= {f"{k}.model.{name}": t.contiguous() for name, t in weights.items()}
         for kind in ("antibody", "antigen"):
             statistics: Statistics = getattr(scaling, kind)
-            tensors[f"{k}.{kind}.mean"] = torch.tensor(statistics.mean)  # a copy: heads of one split share it
+            tensors[f"{k}.{kind}.mean"] = torch.tensor(
+                statistics.mean
+            )  # a copy: heads of one split share it
             tensors[f"{k}.{kind}.scale"] = torch.tensor(statistics.scale)
     partial = folder / "weights.safetensors.partial"
     save_file(tensors, partial)
@@ -323,7 +325,17 @@ def _read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-RECORD = {"weights_blake2b", "head", "widths", "rank", "members", "spread", "noise", "antibody", "antigen"}
+RECORD = {
+    "weights_blake2b",
+    "head",
+    "widths",
+    "rank",
+    "members",
+    "spread",
+    "noise",
+    "antibody",
+    "antigen",
+}
 
 
 def _read_weights(folder: Path, record: dict[str, Any]) -> bytes:

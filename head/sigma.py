@@ -178,7 +178,7 @@ def summarise(
     }
 
 
-def describe(summary: dict[str, Any]) -> str:
+def describe_sigma(summary: dict[str, Any]) -> str:
     """Say in one line what sigma rests on and how much it covered."""
     noise = f"sigma: noise {summary['noise']:.2f} pKd"
     found = ", ".join(

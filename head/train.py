@@ -30,8 +30,8 @@ from abag.head.loop import Task, train
 from abag.head.outcome import join_logs, split_frame, write_outcome, write_parquet
 from abag.head.predictor import save_predictor
 from abag.head.report import Outcome
-from abag.head.sigma import calibrate, combine, describe
-from abag.head.splits import Split, make_splits
+from abag.head.sigma import calibrate, combine, describe_sigma
+from abag.head.splits import Split, describe, make_splits
 from abag.head.table import LabelledPairs, label_pairs
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ def fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     splits = _open_run(run, record, pairs, config)
+    for line in describe(splits):
+        say(line)
     begun = time.monotonic()
     with torch_switches(device, config):
         trained = [
@@ -150,9 +152,11 @@ def fit(
         antibody_ND=antibody.x_ND,
         antigen_ND=antigen.x_ND,
     )
-    save_predictor(run / "predictor", pairs, splits, trained, config, antibody, antigen, combine(sigmas))
+    save_predictor(
+        run / "predictor", pairs, splits, trained, config, antibody, antigen, combine(sigmas)
+    )
     summary = write_outcome(run, outcome, trained, sigmas, report=report)
-    for text in summary["warnings"] + summary["verdicts"] + [describe(summary["sigma"])]:
+    for text in summary["warnings"] + summary["verdicts"] + [describe_sigma(summary["sigma"])]:
         say(text)
     kept = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
     say(

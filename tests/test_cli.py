@@ -38,8 +38,8 @@ OPTIONS = {
     "head json label limit loss lr members no-compile patience precision preset repeats replicates run "
     "save-every scale-lr seed select split split-seed store verbose weight-decay",
     "evaluate": "affinity-type antigen column json predictions run store",
-    "plan": "antibody-encoder antigen antigen-encoder bad-rows column json label limit "
-    "price-per-hour",
+    "plan": "affinity-type antibody-encoder antigen antigen-encoder bad-rows column json label "
+    "limit price-per-hour store",
     "demo": "",
     "store info": "json",
     "store verify": "json",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abag.head.sigma import LEVELS, Sigma, calibrate, combine, coverage, describe, fit_sigma
+from abag.head.sigma import LEVELS, Sigma, calibrate, combine, coverage, describe_sigma, fit_sigma
 from abag.head.sigma import summarise as summarise_sigma
 from abag.head.splits import TEST, TRAIN, VALIDATION, Split
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_calibrated_says_so_and_takes_the_validation_error(case):
         np.sqrt(np.mean((pairs.pkd - trained.predicted)[rows] ** 2))
     )
     summary = summarise_sigma(pairs, [split], [trained], [sigma])
-    assert "not calibrated" in describe(summary)
+    assert "not calibrated" in describe_sigma(summary)
 
 
 def test_censored_pairs_take_no_part():
@@ -133,9 +133,10 @@ def test_censored_pairs_take_no_part():
     after = calibrate(pairs, split, trained)
     assert after.noise == pytest.approx(before.noise, rel=0.2)
     assert after.rows < before.rows
-    assert coverage_on_test(pairs, split, trained, after)["90"] < summarise_sigma(
-        pairs, [split], [trained], [after]
-    )["coverage"]["90"]
+    assert (
+        coverage_on_test(pairs, split, trained, after)["90"]
+        < summarise_sigma(pairs, [split], [trained], [after])["coverage"]["90"]
+    )
 
 
 def test_folds_are_covered_apart_and_averaged():
