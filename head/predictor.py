@@ -244,9 +244,8 @@ def save_predictor(
         tensors |= {f"{k}.model.{name}": t.contiguous() for name, t in weights.items()}
         for kind in ("antibody", "antigen"):
             statistics: Statistics = getattr(scaling, kind)
-            tensors[f"{k}.{kind}.mean"] = torch.tensor(
-                statistics.mean
-            )  # a copy: heads of one split share it
+            # copies: heads of one split share theirs, which safetensors refuses
+            tensors[f"{k}.{kind}.mean"] = torch.tensor(statistics.mean)
             tensors[f"{k}.{kind}.scale"] = torch.tensor(statistics.scale)
     partial = folder / "weights.safetensors.partial"
     save_file(tensors, partial)

@@ -35,8 +35,8 @@ OPTIONS = {
     "store-dtype strict-precision",
     "fit": "accumulate affinity-type antibody-encoder antibody-pooling antigen antigen-encoder "
     "antigen-pooling bad-rows batch-size column deterministic device dropout epochs floor folds "
-    "head json label limit loss lr members no-compile patience precision preset repeats replicates run "
-    "save-every scale-lr seed select split split-seed store verbose weight-decay",
+    "head json label limit loss lr members no-compile patience precision preset repeats replicates "
+    "run save-every scale-lr seed select split split-seed store verbose weight-decay",
     "evaluate": "affinity-type antigen column json predictions run store",
     "plan": "affinity-type antibody-encoder antigen antigen-encoder bad-rows column json label "
     "limit price-per-hour store",

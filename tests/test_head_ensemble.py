@@ -290,7 +290,7 @@ def test_an_ensemble_that_died_and_was_rerun_equals_an_unbroken_one(
 
 
 def test_the_ensembles_prediction_is_its_heads_mean(case, tmp_path):
-    quick_fit(case, tmp_path / "run", members=4)
+    quick_fit(case, tmp_path / "run", members=4, epochs=20, lr=1e-2)
     predictor = abag.load_predictor(tmp_path / "run")
     assert len(predictor.members) == 4
     frame = pd.read_parquet(tmp_path / "run/predictions.parquet")
