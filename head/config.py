@@ -307,7 +307,9 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_same(run: object, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same(
+    run: object, before: Mapping[str, Any], now: Mapping[str, Any], option: str = "--run"
+) -> None:
     """Refuse to go on with a run that was started differently, naming each difference.
 
     Raises
@@ -320,7 +322,7 @@ def check_same(run: object, before: Mapping[str, Any], now: Mapping[str, Any]) -
     if different:
         said = "; ".join(f"{n} {before.get(n)!r} then, {now.get(n)!r} now" for n in different)
         msg = (
-            f"{run}: this run was started differently: {said}. "
-            "Give the same options and table, or another --run folder."
+            f"{run}: this {option[2:]} was started differently: {said}. "
+            f"Give the same options and table, or another {option} folder."
         )
         raise RunMismatch(msg)

@@ -108,9 +108,9 @@ def fit(
     pairs = label_pairs(read_pairs(table, _table_options(config)), config.label_options())
     say_counts(pairs, say)
     opened = open_store(store)
-    antibody = _vectors(opened, pairs.table, "antibody", config)
-    antigen = _vectors(opened, pairs.table, "antigen", config)
-    record = _describe(config, opened, pairs, antibody, antigen)
+    antibody = read_vectors(opened, pairs.table, "antibody", config)
+    antigen = read_vectors(opened, pairs.table, "antigen", config)
+    record = describe_inputs(config, opened, pairs, antibody, antigen)
     finished = _finished_summary(run, record)
     if finished is not None:
         say(f"{run}: nothing to do, this run has finished")
@@ -253,7 +253,7 @@ def say_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
     say(f"{pairs.table.source}: {len(pairs)} pairs ({counts}){noise}")
 
 
-def _vectors(store: Store, table: PairTable, kind: Kind, config: FitConfig) -> Vectors:
+def read_vectors(store: Store, table: PairTable, kind: Kind, config: FitConfig) -> Vectors:
     """Read one side of the table from the store, which holds finite numbers only."""
     encoder = config.antibody_encoder if kind == "antibody" else config.antigen_encoder
     pooling = config.antibody_pooling if kind == "antibody" else config.antigen_pooling
@@ -270,7 +270,7 @@ def _vectors(store: Store, table: PairTable, kind: Kind, config: FitConfig) -> V
     return Vectors(folder, pooling, folder.read(sequences.keys, pooling))
 
 
-def _describe(
+def describe_inputs(
     config: FitConfig, store: Store, pairs: LabelledPairs, antibody: Vectors, antigen: Vectors
 ) -> dict[str, Any]:
     """Return what config.json holds: the options and what they were applied to."""
