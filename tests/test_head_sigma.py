@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abag.head.sigma import LEVELS, Sigma, calibrate, combine, coverage, describe_sigma, fit_sigma
+from abag.head.sigma import (
+    LEVELS,
+    Sigma,
+    calibrate,
+    combine,
+    coverage,
+    describe_sigma,
+    few_groups,
+    fit_sigma,
+)
 from abag.head.sigma import summarise as summarise_sigma
 from abag.head.splits import TEST, TRAIN, VALIDATION, Split
 
@@ -149,3 +158,17 @@ def test_folds_are_covered_apart_and_averaged():
     assert np.diff(summary["coverage_folds"]["90"]).min() > 0
     assert combine(sigmas).noise == pytest.approx(np.sqrt(np.mean([0.09, 0.36, 1.44])))
     assert (summary["rows"], summary["groups"]) == (30, 15)
+
+
+def test_what_was_learned_from_few_groups_is_widened_until_it_covers():
+    rng = np.random.default_rng(0)
+    inside = {"widened": [], "as fitted": []}
+    for _ in range(400):
+        group = np.repeat(np.arange(9), 40)
+        error = rng.normal(size=9)[group]  # a group errs as one
+        _, noise = fit_sigma(error[group < 8], np.zeros(320))
+        for name, wider in (("widened", few_groups(8)), ("as fitted", 1.0)):
+            inside[name].append(coverage(error[group == 8], np.full(40, noise * wider))["90"])
+    assert np.mean(inside["widened"]) == pytest.approx(0.90, abs=0.04)
+    assert np.mean(inside["as fitted"]) < 0.86
+    assert few_groups(10_000) == pytest.approx(1, abs=1e-3)
