@@ -27,7 +27,7 @@ from tqdm import tqdm
 from abag import AbagError, cache_dir
 from abag.embed.sequences import TableOptions, read_pairs
 from abag.embed.store import open_store
-from abag.head.checkpoint import publish, write_text
+from abag.head.checkpoint import write_text
 from abag.head.config import LOWER_IS_BETTER, BadOption, FitConfig, RunMismatch, check_same, flag
 from abag.head.search import (
     LOGARITHMIC,
@@ -52,6 +52,7 @@ from abag.head.train import (
     say_counts,
     torch_switches,
 )
+from abag.head.trials import describe_winner, summarise_trials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from optuna.distributions import BaseDistribution
     from optuna.study import Study
-    from optuna.trial import FrozenTrial, Trial
+    from optuna.trial import Trial
 
     from abag.embed.sequences import Kind
     from abag.head.splits import Split
@@ -74,9 +75,6 @@ RANDOM_TRIALS = 16
 """Trials before the sampler draws on earlier ones."""
 SPARED_TRIALS = 8
 """Complete trials before a bad one is stopped early."""
-IMPORTANT_FROM = 10
-"""Complete trials from which importances mean something."""
-SHOWN = 10
 STUDY, OWNER = "abag", "process"
 STALE_S, UNOWNED_S = 86_400, 60
 
@@ -169,9 +167,9 @@ def sweep(
             raise SweepClosed(msg)
         else:
             _search(study, problem, wanted, bar=progress)
-        summary = _summarise(folder, study, problem)
+        summary = summarise_trials(folder, study, config.select)
     if "best" in summary:
-        say(f"{folder}: {_said(summary, table, store)}")
+        say(f"{folder}: {describe_winner(summary)}")
     if final:
         if "best" not in summary:
             msg = f"{folder}: no trial is complete, so there is no winner to refit. Run the sweep without --final first."  # noqa: E501
@@ -420,89 +418,3 @@ def _score_and_tell(study: Study, problem: Problem, batch: Sequence[Trial]) -> N
             study.tell(trial, state=_state("PRUNED"))
         else:
             study.tell(trial, best)
-
-
-# ---- what comes out ------------------------------------------------------------------------------
-
-
-def _summarise(folder: Path, study: Study, problem: Problem) -> dict[str, Any]:
-    """Write the table of trials and the figure; return the sweep's result."""
-    trials = study.get_trials(deepcopy=False)
-    states = [t.state.name for t in trials]
-    sign = 1 if problem.config.select in LOWER_IS_BETTER else -1
-    complete = [t for t in trials if t.state.name == "COMPLETE"]
-    ranked = sorted(complete, key=lambda t: (sign * (t.value or 0.0), t.number))
-    summary: dict[str, Any] = {
-        "sweep": str(folder),
-        "select": problem.config.select,
-        "trials": {name.lower(): states.count(name) for name in sorted(set(states))},
-        "best_trials": [_line(trial) for trial in ranked[:SHOWN]],
-        "importance": {},
-    }
-    if not ranked:
-        return summary
-    importance = _importance(study, len(complete))
-    summary |= {"best": _line(ranked[0]), "importance": importance}
-    frame = pd.DataFrame([{**_line(t), **t.params, "state": t.state.name} for t in trials])
-    _publish(
-        folder / "trials.csv", lambda path: frame.drop(columns="params").to_csv(path, index=False)
-    )
-    _publish(folder / "importance.png", lambda path: _draw(path, ranked, importance, summary))
-    return summary
-
-
-def _line(trial: FrozenTrial) -> dict[str, Any]:
-    return {"trial": trial.number, "value": trial.value, "params": dict(trial.params)}
-
-
-def _importance(study: Study, complete: int) -> dict[str, float]:
-    """Say what share of the differences between good and other trials each parameter explains."""
-    import optuna
-
-    if complete < IMPORTANT_FROM:
-        return {}
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {name: float(value) for name, value in found.items()}
-
-
-def _publish(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all, beside other processes that do the same."""
-    partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
-    write(partial)
-    publish(partial, path)
-
-
-def _draw(
-    path: Path,
-    ranked: Sequence[FrozenTrial],
-    importance: dict[str, float],
-    summary: dict[str, Any],
-) -> None:
-    """Draw importances, and the value of each trial in the order in which they were tried."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.barh(list(importance)[::-1], list(importance.values())[::-1], color="#0b6e99")
-    left.set(xlabel="importance", title="" if importance else "too few trials for importances")
-    right.plot([t.number for t in ranked], [t.value for t in ranked], "o", ms=4, color="#0b6e99")
-    right.plot(ranked[0].number, ranked[0].value, "o", ms=8, color="#d1495b")
-    right.set(xlabel="trial", ylabel=summary["select"].replace("_", " "))
-    for ax in (left, right):
-        ax.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
-
-
-def _said(summary: dict[str, Any], table: object, store: object) -> str:
-    best = summary["best"]
-    counts = ", ".join(f"{n} {state}" for state, n in summary["trials"].items())
-    chosen = ", ".join(
-        f"{name} {value:.2g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in best["params"].items()
-    )
-    return (
-        f"{counts}; best {summary['select']} {best['value']:.3f} on inner folds, trial "
-        f"{best['trial']}: {chosen}. Refit it and score the test part once with the same command "
-        "and --final"
-    )
