@@ -482,3 +482,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:  # noqa: ANN401
                 if isinstance(inner, int)
                 else f"{indent}{name}: {inner}"
             )
+
+
+if __name__ == "__main__":
+    main()
