@@ -32,6 +32,10 @@ class NonFiniteVector(AbagError):
     """An encoder returned NaN or infinity, or a value that float16 cannot hold."""
 
 
+class MixedPrecision(AbagError):
+    """A store begun in another precision, and mixing was forbidden."""
+
+
 class DeviceFull(AbagError):
     """Not enough device memory for the longest sequence alone."""
 
@@ -49,6 +53,26 @@ class Task:
     def kind(self) -> str:
         """``antibody`` or ``antigen``."""
         return self.identity.layout.kind
+
+
+def check_precision(task: Task) -> str:
+    """Say where a store goes on in another precision than it was begun in (T4, then A100).
+
+    Raises
+    ------
+    MixedPrecision
+        Where `strict_precision` forbids it.
+    """
+    others = {str(block.attrs.get("precision")) for block in task.folder.blocks()}
+    others -= {task.plan.precision}
+    if not others:
+        return ""
+    begun = ", ".join(sorted(others))
+    text = f"{task.folder.path.name}: begun in {begun}, goes on in {task.plan.precision}"
+    if task.options.strict_precision:
+        msg = f"{text}; give --precision {min(others)}, or leave out --strict-precision"
+        raise MixedPrecision(msg)
+    return text
 
 
 def encode_parts(task: Task, encoder: Encoder, parts: Iterable[Part], bar: Bar) -> None:

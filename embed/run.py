@@ -32,7 +32,7 @@ from abag.embed.encoders import (
     identify,
     load_encoder,
 )
-from abag.embed.encoding import Bar, Task, encode_parts
+from abag.embed.encoding import Bar, Task, check_precision, encode_parts
 from abag.embed.partitions import Part, Partitions
 from abag.embed.sequences import (
     Kind,
@@ -51,10 +51,6 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5  # between looks at the store for what other ranks add, at least
 PATIENCE_SECONDS = 600.0  # without anything new, and several commits: other ranks are gone
-
-
-class MixedPrecision(AbagError):
-    """A store begun in another precision, and mixing was forbidden."""
 
 
 class Incomplete(AbagError):
@@ -170,14 +166,11 @@ def _embed(
     ours = rank is not None
     rank = rank or rank_here()
     ranks = _count_ranks(options, rank)
-    device = "cpu" if options.ray is not None else rank.device(options.device)
-    plan = choose(device, options.precision if options.ray is None else "auto")
+    device = rank.device(options.device)
+    plan = choose(device, options.precision)
     sides, reading = _read(table, options)
-    work = [
-        (sides[0], identify(names[0], "antibody")),
-        (sides[1], identify(names[1], "antigen", options.long_antigens)),
-    ]
-    jobs = [_Job(partitions, identity, plan, options) for partitions, identity in work]
+    identities = [identify_for(n, s.kind, options) for n, s in zip(names, sides, strict=True)]
+    jobs = [_Job(s, i, plan_for(i, device, options), options) for s, i in zip(sides, identities, strict=True)]
     for job in jobs:
         job.refuse_what_cannot_be_encoded()
     opened = open_store(store, create=True)
@@ -190,7 +183,7 @@ def _embed(
     if not any(job.missing for job in jobs):
         seconds = [0.0, 0.0]
     elif options.ray is not None:
-        seconds = _on_ray(jobs, options.ray)
+        seconds = _on_ray(jobs, names, Path(store).resolve(), options)
     elif ranks > 1:
         seconds = _on_devices(jobs, ranks, table, store, names, options)
     else:
@@ -242,17 +235,21 @@ def _as_rank(
     return _embed(table, store, names, options, rank_here())
 
 
-def _on_ray(jobs: Sequence[_Job], address: str) -> list[float]:
+def _on_ray(
+    jobs: Sequence[_Job], names: tuple[str, str], store: Path, options: EmbedOptions
+) -> list[float]:
     """Encode on a Ray cluster; returns the seconds of both kinds."""
-    from abag.embed.ray_pool import cluster, encode_on
+    from abag.embed.ray_pool import Order, cluster, encode_on
 
     seconds = []
-    with cluster(address) as devices:
-        for job in jobs:
+    with cluster(options.ray or "") as device:
+        device = "CPU" if options.device == "cpu" else device
+        for job, name in zip(jobs, names, strict=True):
             start_s = time.perf_counter()
-            if job.missing:
-                encode_on(devices, job.task, job.todo(), job.missing)
-                job.refuse_gaps()
+            given = str(Path(name).resolve()) if Path(name).is_dir() else name
+            order = Order(given, job.kind, job.identity.fingerprint, store, options)
+            encode_on(device, order, job.todo(), sequences=job.missing, tokens=job.tokens)
+            job.refuse_gaps()
             seconds.append(time.perf_counter() - start_s)
     return seconds
 
@@ -274,6 +271,18 @@ def _read(
             (antibodies if distinct.kind == "antibody" else antigens).add(distinct)
             bar.update(reading.rows + reading.skipped.total() - bar.n)
     return (antibodies, antigens), reading
+
+
+def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
+    """Find an encoder and its fingerprint, as these options use it."""
+    return identify(name, kind, options.long_antigens if kind == "antigen" else "window")
+
+
+def plan_for(identity: Identity, device: str, options: EmbedOptions) -> Plan:
+    """Choose device and precision; without weights there is nothing to cast, or to speed up."""
+    if identity.checkpoint.folder is None:
+        return choose("cpu", "fp32")
+    return choose(device, options.precision)
 
 
 def loaded(task: Task) -> Encoder:
@@ -304,8 +313,7 @@ class _Job:
         self, partitions: Partitions, identity: Identity, plan: Plan, options: EmbedOptions
     ) -> None:
         self.kind: Kind = partitions.kind
-        # composition has no weights to cast: it is fp32 on the CPU wherever it runs
-        self.plan = choose("cpu", "fp32") if identity.checkpoint.folder is None else plan
+        self.plan = plan
         self.identity = identity
         self.options = options
         self.missing = self.tokens = self.unique = self.long = 0
@@ -389,20 +397,11 @@ class _Job:
                 yield part.take(at)
 
     def check_precision(self) -> None:
-        """Say it, or refuse, where a store goes on in another precision (T4, then A100)."""
-        if not self.missing or self.options.ray is not None:
-            return
-        others = {str(b.attrs.get("precision")) for b in self._folder.blocks()}
-        others -= {self.plan.precision}
-        if not others:
-            return
-        begun = ", ".join(sorted(others))
-        text = f"{self._folder.path.name}: begun in {begun}, goes on in {self.plan.precision}"
-        if self.options.strict_precision:
-            msg = f"{text}; give --precision {min(others)}, or leave out --strict-precision"
-            raise MixedPrecision(msg)
-        if self.options.progress:
-            print(f"note: {text}", file=sys.stderr)
+        """Say it, or refuse, where a store goes on in another precision."""
+        if self.missing and self.options.ray is None:
+            note = check_precision(self.task)
+            if note and self.options.progress:
+                print(f"note: {note}", file=sys.stderr)
 
     def encode(self, rank: Rank) -> float:
         """Encode what is this process's to encode; returns the seconds."""

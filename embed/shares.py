@@ -25,6 +25,8 @@ from abag.embed.device import DeviceUnavailable
 
 RESTARTS = 10  # of all ranks together, before the job is given up
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
 Devices = int | Literal["all"]
 
 
@@ -141,8 +143,8 @@ def owners(
     place = np.arange(len(order))
     order = order[np.lexsort((drawn[order], place // world))]
     owner = np.empty(len(order), np.int64)
-    first = int(drawn.min(initial=0) % world)  # else the rest always went to the first ranks
-    owner[order] = (place + first) % world
+    first = int(drawn.min()) if len(drawn) else 0  # else the rest always went to the first ranks
+    owner[order] = (place + first % world) % world
     return owner
 
 
@@ -204,10 +206,11 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
     RankFailed
         After `RESTARTS` restarts.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     with tempfile.TemporaryDirectory(prefix="abag-ranks-") as logs:
         config = LaunchConfig(
             min_nodes=1,
@@ -231,6 +234,15 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
                 "committed is safe: mend the cause and run the same command again."
             )
             raise RankFailed(msg) from error
+        except SignalException as error:
+            stopped = error.sigval
+        else:
+            stopped = None
+        finally:  # the launcher leaves its own
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    if stopped is not None:
+        signal.raise_signal(stopped)  # the ranks have stopped: now act as without them
     for result in results.values():
         if isinstance(result, AbagError):
             raise result
@@ -243,7 +255,7 @@ def _in_rank(work: Callable[..., Any], ranks: int, arguments: tuple[Any, ...]) -
     def stop(number: int, _frame: object) -> NoReturn:
         sys.exit(128 + number)  # unwinds, and so commits
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, stop)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     try:

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 import abag
 from abag.cli import main
 from abag.embed import run as run_module
-from abag.embed.encoding import DeviceFull, NonFiniteVector
-from abag.embed.run import MixedPrecision, embed_table
+from abag.embed.encoding import DeviceFull, MixedPrecision, NonFiniteVector
+from abag.embed.run import embed_table
 from abag.embed.sequences import antibody, antigen
 from abag.head.demo import demo_table
 
