@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +63,7 @@ class Part(NamedTuple):
 
 
 class Partitions:
-    """Collects distinct sequences, and gives them back in parts.
+    """Collects distinct sequences, and gives them back in parts; a context manager.
 
     Parameters
     ----------
@@ -82,6 +82,13 @@ class Partitions:
         self._file: IO[bytes] | None = None
         self._bucket_bytes = np.zeros(BUCKETS, np.int64)
         self._only: Part | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def add(self, distinct: Distinct) -> None:
         """Take up the sequences of some rows; those of earlier rows come first."""
@@ -108,7 +115,8 @@ class Partitions:
             self._held = _sorted_distinct(self._held)
             ranges = self._ranges()
             if len(ranges) > 1:
-                yield from (_part(self._load(*bounds)) for bounds in ranges)
+                tables = (self._load(*bounds) for bounds in ranges)
+                yield from (_part(table) for table in tables if len(table))
                 return
             self._only = _part(self._load(0, BUCKETS))
         yield self._only

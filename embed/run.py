@@ -168,37 +168,46 @@ def _embed(
     ranks = _count_ranks(options, rank)
     device = rank.device(options.device)
     plan = choose(device, options.precision)
-    sides, reading = _read(table, options)
-    identities = [identify_for(n, s.kind, options) for n, s in zip(names, sides, strict=True)]
-    jobs = [_Job(s, i, plan_for(i, device, options), options) for s, i in zip(sides, identities, strict=True)]
-    for job in jobs:
-        job.refuse_what_cannot_be_encoded()
-    opened = open_store(store, create=True)
-    for job in jobs:
-        job.look_up(opened.create_folder(job.kind, job.identity.info()), rank)
-    if options.progress and not rank.number and not ours:
-        _announce(reading, jobs, plan)
-    for job in jobs:
-        job.check_precision()
-    if not any(job.missing for job in jobs):
-        seconds = [0.0, 0.0]
-    elif options.ray is not None:
-        seconds = _on_ray(jobs, names, Path(store).resolve(), options)
-    elif ranks > 1:
-        seconds = _on_devices(jobs, ranks, table, store, names, options)
-    else:
-        seconds = [job.encode(rank) for job in jobs]
-        if rank.world > 1 and not rank.number and not ours:
-            seconds = [s + job.await_others() for s, job in zip(seconds, jobs, strict=True)]
-    antibodies, antigens = (
-        job.summary(s, rank) for job, s in zip(jobs, seconds, strict=True)
-    )
+    with Partitions("antibody") as antibodies, Partitions("antigen") as antigens:
+        sides = (antibodies, antigens)
+        reading = _read(table, options, sides)
+        identities = [identify_for(n, s.kind, options) for n, s in zip(names, sides, strict=True)]
+        jobs = [
+            _Job(side, identity, plan_for(identity, device, options), options)
+            for side, identity in zip(sides, identities, strict=True)
+        ]
+        for job in jobs:
+            job.refuse_what_cannot_be_encoded()
+        opened = open_store(store, create=True)
+        for job in jobs:
+            job.look_up(opened.create_folder(job.kind, job.identity.info()), rank)
+        if options.progress and not rank.number and not ours:
+            _announce(reading, jobs, plan)
+        for job in jobs:
+            job.check_precision()
+        if not any(job.missing for job in jobs):
+            seconds = [0.0, 0.0]
+        elif options.ray is not None:
+            seconds = _on_ray(jobs, names, Path(store).resolve(), options)
+        elif ranks > 1:
+            seconds = _on_devices(jobs, ranks, table, store, names, options)
+        else:
+            seconds = _here(jobs, rank, waits=rank.world > 1 and not rank.number and not ours)
+        summaries = [job.summary(s, rank) for job, s in zip(jobs, seconds, strict=True)]
     return {
-        "antibodies": antibodies,
-        "antigens": antigens,
+        "antibodies": summaries[0],
+        "antigens": summaries[1],
         "rows": reading.rows,
         "skipped_rows": reading.skipped.total(),
     }
+
+
+def _here(jobs: Sequence[_Job], rank: Rank, *, waits: bool) -> list[float]:
+    """Encode in this process; returns the seconds of both kinds."""
+    seconds = [job.encode(rank) for job in jobs]
+    if waits:
+        seconds = [s + job.await_others() for s, job in zip(seconds, jobs, strict=True)]
+    return seconds
 
 
 def _count_ranks(options: EmbedOptions, rank: Rank) -> int:
@@ -255,8 +264,8 @@ def _on_ray(
 
 
 def _read(
-    table: Path | str | pd.DataFrame, options: EmbedOptions
-) -> tuple[tuple[Partitions, Partitions], Reading]:
+    table: Path | str | pd.DataFrame, options: EmbedOptions, sides: tuple[Partitions, Partitions]
+) -> Reading:
     """Read, check and key every sequence of a table."""
     reading_options = TableOptions(
         columns=options.columns,
@@ -264,13 +273,13 @@ def _read(
         limit=options.limit,
         bad_rows=options.bad_rows,
     )
-    antibodies, antigens = Partitions("antibody"), Partitions("antigen")
+    of_kind = {side.kind: side for side in sides}
     reading = Reading()
     with tqdm(desc="reading", unit=" rows", unit_scale=True, delay=5, disable=None) as bar:
         for distinct in read_sequences(table, reading_options, reading):
-            (antibodies if distinct.kind == "antibody" else antigens).add(distinct)
+            of_kind[distinct.kind].add(distinct)
             bar.update(reading.rows + reading.skipped.total() - bar.n)
-    return (antibodies, antigens), reading
+    return reading
 
 
 def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
@@ -415,10 +424,12 @@ class _Job:
         with Bar(task, self._mine, shown=shown) as bar:
             encode_parts(task, encoder, self.todo(), bar)
         self._folder.note_speed(bar.residues, bar.seconds, str(self.plan.device))
-        if rank.world > 1 and self.options.progress:
+        if self.options.progress:
+            name = f"{rank}: " if rank.world > 1 else ""
             print(
-                f"{rank}: {bar.sequences:,} {self.plural}, {bar.tokens:,} tokens; loading "
-                f"{load_s:.1f} s, then {bar.seconds:.1f} s = {bar.tokens / bar.seconds:,.0f} tokens/s",
+                f"{name}{bar.sequences:,} {self.plural}, {bar.tokens:,} tokens; loading "
+                f"{load_s:.1f} s, then {bar.seconds:.2f} s = "
+                f"{bar.tokens / bar.seconds:,.0f} tokens/s",
                 file=sys.stderr,
             )
         return time.perf_counter() - start_s
