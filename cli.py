@@ -83,6 +83,11 @@ def _roles(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...])
     return dict(text.split("=", 1) for text in given)
 
 
+def _devices(text: str) -> int | str:
+    """Read ``--devices``."""
+    return text if text == "all" else int(text)
+
+
 _TABLE = click.argument("table", type=_PATH)
 _STORE = click.option("--store", type=_PATH, required=True, help="Folder of vectors.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -179,19 +184,28 @@ _FIT_OPTIONS = [
               help="Most seconds of work at risk.")  # fmt: skip
 @click.option("--store-dtype", default="float16", show_default=True,
               type=click.Choice(["float16", "float32"]))  # fmt: skip
+@click.option("--devices", type=_devices, metavar="all|N",
+              help="Start one process for each GPU, or N.  [default: this one]")  # fmt: skip
+@click.option("--ray", is_flag=False, flag_value="", metavar="[ADDRESS]",
+              help="Run on a Ray cluster: the one at hand, or at ADDRESS.")  # fmt: skip
 @_JSON
 def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Encode every sequence of TABLE that the store does not hold yet.
 
-    Stop it at any time and run it again: it goes on where it was.
+    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size. Stop it at any
+    time and run it again: it goes on where it was. Under torchrun or srun each rank encodes its
+    share.
 
     \b
     Example:
       abag embed pairs.csv --store store
     """
     from abag.embed.run import embed_table
+    from abag.embed.shares import rank_here
 
     summary = embed_table(table, store, progress=True, **options)
+    if rank_here().number:
+        return  # the first rank alone prints
     if as_json:
         click.echo(json.dumps(summary))
     else:
@@ -485,3 +499,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:  # noqa: ANN401
                 if isinstance(inner, int)
                 else f"{indent}{name}: {inner}"
             )
+
+
+if __name__ == "__main__":
+    main()

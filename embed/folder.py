@@ -158,6 +158,7 @@ class EncoderFolder:
         self._files = files or Files()
         self._held: dict[str, _Held] = {}
         self._bad: dict[str, tuple[Stamp, str]] = {}
+        self._checked: set[str] = set()
         self._order: list[str] = []
         self._index = KeyIndex([])
 
@@ -202,9 +203,15 @@ class EncoderFolder:
         """
         self._refresh()
         block, row = self._index.find(keys)
-        while verify and self._each(block, row, lambda held, _: held.block.check()):
+        while verify and self._each(block, row, self._check_once):
             block, row = self._index.find(keys)
         return block < 0
+
+    def _check_once(self, held: _Held, task: _Task) -> None:
+        """Check a block whole, unless that was done: keys asked for in parts lie in every shard."""
+        if task.name not in self._checked:
+            held.block.check()
+            self._checked.add(task.name)
 
     def read(self, keys: NDArray[np.uint8], pooling: str = "mean") -> NDArray[np.float32]:
         """Read vectors; what was read is checked against its CRC-32.
@@ -306,6 +313,7 @@ class EncoderFolder:
             stamps = self._stamps()
             gone = [name for name, held in self._held.items() if stamps.get(name) != held.stamp]
             self._held = {name: self._held[name] for name in self._held.keys() - gone}
+            self._checked.difference_update(gone)
             self._bad = {n: bad for n, bad in self._bad.items() if stamps.get(n) == bad[0]}
             new = sorted(stamps.keys() - self._held.keys() - self._bad.keys())
             for name in new:

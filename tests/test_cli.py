@@ -31,8 +31,8 @@ def run(*arguments, code=0):
 
 OPTIONS = {
     "embed": "antibody-backend antibody-encoder antigen antigen-backend antigen-encoder attention "
-    "bad-rows batch-tokens column commit-seconds device json limit long-antigens precision store "
-    "store-dtype strict-precision",
+    "bad-rows batch-tokens column commit-seconds device devices json limit long-antigens precision "
+    "ray store store-dtype strict-precision",
     "fit": "accumulate affinity-type antibody-encoder antibody-pooling antigen antigen-encoder "
     "antigen-pooling bad-rows batch-size column deterministic device dropout epochs floor folds "
     "head json label limit loss lr no-compile patience precision preset repeats replicates run "
