@@ -12,9 +12,22 @@ from typing import Any, NoReturn
 
 import click
 
-from abag import AbagError, __version__
+from abag import AbagError
 
-_PATH = click.Path(path_type=Path)
+
+class _OwnPath(click.Path):
+    """A path that is no checkpoint or array file of the old notebooks."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own signature
+        """Refuse what only the old notebooks could read, by its first bytes."""
+        from abag.embed.artefacts import refuse_old_artefact
+
+        path = super().convert(value, param, ctx)
+        refuse_old_artefact(path)
+        return path
+
+
+_PATH = _OwnPath(path_type=Path)
 
 
 class _Stopped(BaseException):
@@ -64,8 +77,20 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
+    """Print a version a line, without importing any of the packages."""
+    if not asked or ctx.resilient_parsing:
+        return
+    from abag.embed.versions import versions
+
+    for name, version in versions().items():
+        click.echo(f"{name} {version}")
+    ctx.exit()
+
+
 @click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="abag")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False,
+              callback=_print_versions, help="Versions of what decides results and speed.")  # fmt: skip
 def main() -> None:
     """Encode antibodies and antigens once; train affinity heads in seconds.
 

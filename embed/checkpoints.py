@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from abag import AbagError, cache_dir
+from abag.embed.artefacts import refuse_old_artefact
 
 Family = Literal["t5", "esm", "bert", "composition"]
 
@@ -95,6 +96,7 @@ def find_checkpoint(name: str) -> Checkpoint:
         return _antiberty()
     if name.startswith("tiny-") and name in ALIASES:
         return _open(_tiny_folder(name), name, name)
+    refuse_old_artefact(Path(name))
     if Path(name).is_dir():
         return _open(Path(name), _slug(Path(name).resolve().name), name)
     hub_name = HUB_NAMES.get(name, name)
