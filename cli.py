@@ -89,8 +89,10 @@ def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) ->
 
 
 @click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False,
-              callback=_print_versions, help="Versions of what decides results and speed.")  # fmt: skip
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions,
+    help="Versions of what decides results and speed.",
+)  # fmt: skip
 def main() -> None:
     """Encode antibodies and antigens once; train affinity heads in seconds.
 

@@ -23,9 +23,6 @@ ENCODER_FILE = "encoder.json"
 SPEED_FILE = "speed.json"
 STORE_MARK = {"format": "abag-store", "version": 1}
 STALE_SECONDS = 86_400
-_LOCAL_FILE_SYSTEMS = frozenset(
-    "apfs bcachefs btrfs ext2 ext3 ext4 f2fs hfs jfs overlay ramfs reiserfs tmpfs xfs zfs".split()
-)
 _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 _PARTIAL = re.compile(r".*\.(?P<host>[A-Za-z0-9_-]+)\.(?P<pid>\d{1,9})\.partial")
 _log = logging.getLogger("abag")
@@ -144,22 +141,6 @@ def remove_quietly(path: Path, files: Files) -> None:
         files.remove(path)
     except OSError as error:
         _log.info("%s: stays: %s", path, error)
-
-
-def is_local(path: Path) -> bool:
-    """Say whether a folder lies on a disk of this machine, as far as the mount table tells."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return True
-    best, kind = "", "ext4"
-    target = str(path.resolve())
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        mount = left.split()[4].encode().decode("unicode_escape")
-        if len(mount) >= len(best) and (target + "/").startswith(mount.rstrip("/") + "/"):
-            best, kind = mount, right.split()[0]
-    return kind in _LOCAL_FILE_SYSTEMS
 
 
 def create_store(root: Path, files: Files) -> None:

@@ -32,10 +32,12 @@ from abag.embed.encoders import (
     identify,
     load_encoder,
 )
+from abag.embed.mounts import is_local, mount_of
 from abag.embed.sequences import Chains, Kind, PairTable, TableOptions, UniqueSequences, read_pairs
 from abag.embed.store import EncoderFolder, ShardWriter, open_store
 from abag.embed.stream import Encoded, encode_stream
 from abag.embed.tokens import LongPolicy, SequenceTooLong
+from abag.embed.waiting import publish_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,6 +161,7 @@ def embed_table(
     for sequences, identity in work:
         _refuse_what_cannot_be_encoded(sequences, identity, plan, chosen)
     opened = open_store(store, create=True)
+    publish_waiting(opened.path)
     folders = [opened.create_folder(i.layout.kind, i.info()) for _, i in work]
     jobs = [_Job(pairs, i, f, plan) for (_, i), f in zip(work, folders, strict=True)]
     if chosen.progress:
@@ -250,6 +253,11 @@ def _announce(pairs: PairTable, jobs: Sequence[_Job], plan: Plan) -> None:
     say(f"{pairs.source}: {len(pairs.frame):,} rows; running on {plan.why}, {plan.precision}")
     for note in pairs.notes:
         say(f"  {note}")
+    if not is_local(store := jobs[0].folder.path.parent):
+        say(
+            f"  {store} lies on {mount_of(store).kind}, no disk of this machine: each shard is "
+            "written and checked here first, then copied"
+        )
     for job in jobs:
         unique, missing = len(job.sequences.chains), len(job.todo)
         plural = "antibodies" if job.sequences.kind == "antibody" else "antigens"
