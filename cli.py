@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -349,6 +350,36 @@ def plan(
         price_per_hour=price_per_hour,
     )
     click.echo(json.dumps(found) if as_json else "\n".join(describe_plan(found)))
+
+
+@main.command()
+@click.option("--store", type=_PATH, help="Folder of vectors, made already or not; tried out.")
+@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME")
+@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@_JSON
+def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Check this machine, the weights and the store's disk; exit 1 if something would fail later.
+
+    Nothing is downloaded and nothing stays behind. Takes about a minute.
+
+    \b
+    Example:
+      abag doctor --store store
+    """
+    from abag.embed.doctor import examine
+
+    checks = []
+    for check in examine(**options):
+        checks.append(check)
+        if not as_json:
+            click.echo(f"{check.state:<5} {check.name + ':':19} {check.text}")
+    failed = sum(check.state == "FAIL" for check in checks)
+    if as_json:
+        click.echo(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}))
+    else:
+        click.echo(f"{len(checks)} checks, {failed} failed")
+    sys.exit(1 if failed else 0)
 
 
 @main.command()
