@@ -143,9 +143,9 @@ def check_faesm() -> Check:
 
 def check_compiler(plan: Plan) -> Check:
     """Compile a tiny graph on the device, as stage two does on a GPU."""
-    x = torch.arange(8.0, device=plan.device)
     start_s = time.perf_counter()
     try:
+        x = torch.arange(8.0, device=plan.device)
         # a number that no graph had before: a cached one would hide a compiler that is gone
         number = time.time()
 

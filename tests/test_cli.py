@@ -43,6 +43,7 @@ OPTIONS = {
     "plan": "antibody-encoder antigen antigen-encoder bad-rows column json label limit "
     "price-per-hour",
     "demo": "",
+    "doctor": "antibody-encoder antigen-encoder device json store",
     "store info": "json",
     "store verify": "json",
     "store merge": "json out",
