@@ -431,16 +431,17 @@ _STORE_ARGUMENT = click.argument("store", type=_PATH)
 @_STORE_ARGUMENT
 @_JSON
 def store_info(store: Path, as_json: bool) -> None:
-    """Say what a store holds, and how a running embed is doing.
+    """Say what a store holds, and how far a run that adds to it is; safe while it works.
 
     \b
     Example:
       abag store info store
     """
-    from abag.embed import upkeep
+    from abag.embed.status import describe, info
     from abag.embed.store import open_store
 
-    _report(upkeep.info(open_store(store)), as_json=as_json)
+    told = info(open_store(store))
+    click.echo(json.dumps(told) if as_json else "\n".join(describe(told)))
 
 
 @store_group.command("verify")

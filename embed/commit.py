@@ -21,6 +21,7 @@ from abag.embed.shards import Piece, check_file
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
 SPEED_FILE = "speed.json"
+RUN_FILE = "run.json"
 STORE_MARK = {"format": "abag-store", "version": 1}
 STALE_SECONDS = 86_400
 _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
@@ -62,10 +63,11 @@ class Files:
 
 def partial_name(path: Path) -> Path:
     """Return the name under which a file is written before it is renamed to `path`."""
-    return path.with_name(f"{path.stem}.{_host()}.{os.getpid()}.partial")
+    return path.with_name(f"{path.stem}.{host_name()}.{os.getpid()}.partial")
 
 
-def _host() -> str:
+def host_name() -> str:
+    """Return this machine's name, as files' names bear it."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname()) or "host"
 
 
@@ -122,10 +124,11 @@ def _is_stale(path: Path) -> bool:
     if time.time() - path.lstat().st_mtime > STALE_SECONDS:
         return True
     owner = partial_owner(path)
-    return owner is not None and owner[0] == _host() and not _is_alive(owner[1])
+    return owner is not None and owner[0] == host_name() and not is_alive(owner[1])
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Say whether a process of this machine runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

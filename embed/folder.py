@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,13 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.commit import SPEED_FILE, Files, commit_json
+from abag.embed.commit import RUN_FILE, SPEED_FILE, Files, commit_json, host_name
 from abag.embed.mounts import StoreUnreachable, patiently
 from abag.embed.sequences import Kind
 from abag.embed.shards import Block, DamagedShard, read_contents
 from abag.embed.writer import ShardWriter
 
 READERS = min(8, os.cpu_count() or 1)
+RUN_KEYS = {
+    *("table", "rows", "sequences", "to_encode", "started", "host", "pid"),
+    *("residues", "residues_to_encode", "residues_of_rows"),
+}
 _log = logging.getLogger("abag")
 
 Stamp = tuple[int, int]  # bytes, nanoseconds of the last change
@@ -298,6 +303,19 @@ class EncoderFolder:
             commit_json(self.path / name, value, self._files)
         except OSError as error:
             _log.info("%s: not written: %s", self.path / name, error)
+
+    def note_run(self, begun: Mapping[str, object]) -> None:
+        """Keep what a run sets out to do, for whoever asks how far it is."""
+        own = {"started": round(time.time(), 3), "host": host_name(), "pid": os.getpid()}
+        self._note(RUN_FILE, {**begun, **own})
+
+    def noted_run(self) -> dict[str, Any] | None:
+        """Return what the latest run set out to do; None if that was not noted."""
+        try:
+            noted = json.loads((self.path / RUN_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return noted if isinstance(noted, dict) and noted.keys() >= RUN_KEYS else None
 
     def residues_per_s(self) -> float | None:
         """Speed of the latest run that encoded into this folder; None if none was noted."""

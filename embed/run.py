@@ -198,6 +198,20 @@ class _Job:
         self.longest_piece = max(lengths, default=0)
         self.todo = missing[longest_first(lengths)]
         self._row_numbers = pairs.row_numbers
+        self._table = pairs.source
+
+    def begun(self) -> dict[str, object]:
+        """What this run sets out to do, for `abag store info`."""
+        residues = np.array([sum(map(len, chains)) for chains in self.sequences.chains])
+        return {
+            "table": self._table,
+            "rows": len(self.sequences.of_row),
+            "sequences": len(residues),
+            "to_encode": len(self.todo),
+            "residues": int(residues.sum()),
+            "residues_to_encode": int(residues[self.todo].sum()),
+            "residues_of_rows": int(residues[self.sequences.of_row].sum()),
+        }
 
     def row_of(self, sequence: int) -> int:
         """Number of the first row that holds a sequence."""
@@ -300,6 +314,7 @@ def _encode(job: _Job, options: EmbedOptions) -> int:
     }
     budget = options.batch_tokens or max(default_budget(job.plan), job.longest_piece)
     todo, dtype = job.todo, _DTYPES[options.store_dtype]
+    job.folder.note_run(job.begun())
     with (
         _Bar(job, options) as bar,
         job.folder.writer(attrs=attrs, commit_seconds=options.commit_seconds) as writer,
