@@ -7,14 +7,28 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from abag import AbagError, __version__
+from abag import AbagError
 
-_PATH = click.Path(path_type=Path)
+
+class _OwnPath(click.Path):
+    """A path that is no checkpoint or array file of the old notebooks."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own signature
+        """Refuse what only the old notebooks could read, by its first bytes."""
+        from abag.embed.artefacts import refuse_old_artefact
+
+        path = super().convert(value, param, ctx)
+        refuse_old_artefact(path)
+        return path
+
+
+_PATH = _OwnPath(path_type=Path)
 
 
 class _Stopped(BaseException):
@@ -64,8 +78,22 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
+    """Print a version a line, without importing any of the packages."""
+    if not asked or ctx.resilient_parsing:
+        return
+    from abag.embed.versions import versions
+
+    for name, version in versions().items():
+        click.echo(f"{name} {version}")
+    ctx.exit()
+
+
 @click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="abag")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions,
+    help="Versions of what decides results and speed.",
+)  # fmt: skip
 def main() -> None:
     """Encode antibodies and antigens once; train affinity heads in seconds.
 
@@ -356,6 +384,36 @@ def plan(
 
 
 @main.command()
+@click.option("--store", type=_PATH, help="Folder of vectors, made already or not; tried out.")
+@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME")
+@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@_JSON
+def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Check this machine, the weights and the store's disk; exit 1 if something would fail later.
+
+    Nothing is downloaded and nothing stays behind. Takes about a minute.
+
+    \b
+    Example:
+      abag doctor --store store
+    """
+    from abag.embed.doctor import examine
+
+    checks = []
+    for check in examine(**options):
+        checks.append(check)
+        if not as_json:
+            click.echo(f"{check.state:<5} {check.name + ':':19} {check.text}")
+    failed = sum(check.state == "FAIL" for check in checks)
+    if as_json:
+        click.echo(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}))
+    else:
+        click.echo(f"{len(checks)} checks, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+@main.command()
 @click.argument("folder", type=_PATH, default=Path("abag-demo"))
 def demo(folder: Path) -> None:
     """Show both stages on a synthetic table with a known answer: no download, about a minute.
@@ -404,16 +462,17 @@ _STORE_ARGUMENT = click.argument("store", type=_PATH)
 @_STORE_ARGUMENT
 @_JSON
 def store_info(store: Path, as_json: bool) -> None:
-    """Say what a store holds, and how a running embed is doing.
+    """Say what a store holds, and how far a run that adds to it is; safe while it works.
 
     \b
     Example:
       abag store info store
     """
-    from abag.embed import upkeep
+    from abag.embed.status import describe, info
     from abag.embed.store import open_store
 
-    _report(upkeep.info(open_store(store)), as_json=as_json)
+    told = info(open_store(store))
+    click.echo(json.dumps(told) if as_json else "\n".join(describe(told)))
 
 
 @store_group.command("verify")

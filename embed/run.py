@@ -33,6 +33,7 @@ from abag.embed.encoders import (
     load_encoder,
 )
 from abag.embed.encoding import Bar, Task, check_precision, encode_parts
+from abag.embed.mounts import is_local, mount_of
 from abag.embed.partitions import Part, Partitions
 from abag.embed.sequences import (
     Kind,
@@ -45,6 +46,7 @@ from abag.embed.sequences import (
 from abag.embed.shares import Devices, Rank, WrongRank, count_devices, launch, rank_here
 from abag.embed.store import EncoderFolder, open_store
 from abag.embed.tokens import LongPolicy, SequenceTooLong
+from abag.embed.waiting import publish_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,12 +181,16 @@ def _embed(
         for job in jobs:
             job.refuse_what_cannot_be_encoded()
         opened = open_store(store, create=True)
+        if not rank.number and not ours:
+            publish_waiting(opened.path)
         for job in jobs:
             job.look_up(opened.create_folder(job.kind, job.identity.info()), rank)
         if options.progress and not rank.number and not ours:
             _announce(reading, jobs, plan)
         for job in jobs:
             job.check_precision()
+            if job.missing and not rank.number and not ours:
+                job.note_run(reading)
         if not any(job.missing for job in jobs):
             seconds = [0.0, 0.0]
         elif options.ray is not None:
@@ -326,6 +332,7 @@ class _Job:
         self.identity = identity
         self.options = options
         self.missing = self.tokens = self.unique = self.long = 0
+        self._residues = self._residues_missing = 0
         self.how: Counter[str] = Counter()
         self.replaced = 0
         self._longest_chain = self._longest_piece = 0
@@ -338,6 +345,7 @@ class _Job:
     def _survey(self, part: Part) -> None:
         layout = self.identity.layout
         self.unique += len(part.chains)
+        self._residues += sum(sum(map(len, chains)) for chains in part.chains)
         self.how.update(part.how)
         self.replaced += part.replaced
         self.long += sum(map(layout.is_long, part.chains))
@@ -389,9 +397,30 @@ class _Job:
                 tokens = self._tokens(part, np.arange(len(part.chains)))
                 mine = missing & rank.owns(part.keys, tokens)
             self.missing += int(missing.sum())
+            absent = (part.chains[i] for i in np.flatnonzero(missing))
+            self._residues_missing += sum(sum(map(len, chains)) for chains in absent)
             self.tokens += int(self._tokens(part, np.flatnonzero(missing)).sum())
             self._mine += int(mine.sum())
             self._todo.append(np.packbits(mine))
+
+    @property
+    def store(self) -> Path:
+        """The store's folder."""
+        return self._folder.path.parent
+
+    def note_run(self, reading: Reading) -> None:
+        """Keep what this run sets out to do, for `abag store info`."""
+        self._folder.note_run(
+            {
+                "table": reading.source,
+                "rows": reading.rows,
+                "sequences": self.unique,
+                "to_encode": self.missing,
+                "residues": self._residues,
+                "residues_to_encode": self._residues_missing,
+                "residues_of_rows": reading.residues[self.kind],
+            }
+        )
 
     def _tokens(self, part: Part, at: NDArray[np.int64]) -> NDArray[np.int64]:
         layout = self.identity.layout
@@ -488,6 +517,11 @@ def _announce(reading: Reading, jobs: Sequence[_Job], plan: Plan) -> None:
     counts |= {"skipped_rows": reading.skipped.total()}
     for note in reading.notes + notes_on(counts, reading.skipped):
         say(f"  {note}")
+    if not is_local(store := jobs[0].store):
+        say(
+            f"  {store} lies on {mount_of(store).kind}, no disk of this machine: each shard is "
+            "written and checked here first, then copied"
+        )
     for job in jobs:
         say(
             f"  {job.unique:,} unique {job.plural}: {job.unique - job.missing:,} already stored, "

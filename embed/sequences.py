@@ -278,6 +278,8 @@ class Reading:
     """Rows left out, by reason."""
     notes: list[str] = field(default_factory=list)
     """Columns that were not read, one printable line each."""
+    residues: Counter[Kind] = field(default_factory=Counter)
+    """In the sequences of the kept rows, each row's counted."""
 
 
 def read_sequences(
@@ -312,8 +314,12 @@ def read_sequences(
         reading.source, first = raw.source, first or bad
         reading.rows += len(keep)
         reading.skipped += skipped
-        yield _distinct("antibody", sides[0], keep, raw.frame.index[0])[0]
-        yield _distinct("antigen", sides[1], keep, raw.frame.index[0])[0]
+        kinds: tuple[Kind, Kind] = ("antibody", "antigen")
+        for kind, side in zip(kinds, sides, strict=True):
+            distinct, of_row = _distinct(kind, side, keep, raw.frame.index[0])
+            lengths = np.array([sum(map(len, chains)) for chains in distinct.chains], np.int64)
+            reading.residues[kind] += int(lengths[of_row].sum())
+            yield distinct
     if first is not None and not reading.rows:
         raise _all_bad(reading.source, reading.skipped.total(), first)
 
