@@ -21,6 +21,7 @@ from abag.embed.shards import Piece, check_file
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
 SPEED_FILE = "speed.json"
+ADAPTER_FOLDER = "adapter"
 STORE_MARK = {"format": "abag-store", "version": 1}
 STALE_SECONDS = 86_400
 _LOCAL_FILE_SYSTEMS = frozenset(

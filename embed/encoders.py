@@ -6,12 +6,14 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.embed.adapters import with_adapter
 from abag.embed.checkpoints import Checkpoint, find_checkpoint, weights_digest
 from abag.embed.sequences import Kind
 from abag.embed.tokens import BERT, COMPOSITION, ESM, T5, TOKENS_VERSION, Layout, LongPolicy
@@ -100,15 +102,25 @@ class Identity:
         }
 
 
-def identify(name: str, kind: Kind, long: LongPolicy = "window") -> Identity:
+def identify(
+    name: str, kind: Kind, long: LongPolicy = "window", adapter: Path | str | None = None
+) -> Identity:
     """Find an encoder's checkpoint and compute its fingerprint; loads no weights.
+
+    Parameters
+    ----------
+    adapter : path, optional
+        Folder of an adapter, or a store's copy of it, to merge into the encoder.
 
     Raises
     ------
     EncoderNotFound, BadCheckpoint
         See `find_checkpoint`.
+    AdapterNotFound, AdapterMismatch, AdapterDamaged
     """
     checkpoint = find_checkpoint(name)
+    if adapter is not None:
+        checkpoint = with_adapter(checkpoint, Path(adapter), kind)
     layout = Layout(kind, ALPHABETS[checkpoint.family], long)
     # "error" stores only sequences that no policy would have touched: they are windows of one
     policy = "truncate" if long == "truncate" else "window"
@@ -118,7 +130,7 @@ def identify(name: str, kind: Kind, long: LongPolicy = "window") -> Identity:
         "tokens": TOKENS_VERSION,
         "pooling": POOLING_VERSION,
         "long": f"{policy}-{layout.limit}" if layout.limit else "whole",
-        "adapter": None,
+        "adapter": checkpoint.adapter.digest if checkpoint.adapter else None,
     }
     canonical = json.dumps(meaning, sort_keys=True).encode()
     fingerprint = hashlib.blake2b(canonical, digest_size=16).hexdigest()

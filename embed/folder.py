@@ -7,6 +7,7 @@ An object serves one thread at a time.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.commit import SPEED_FILE, Files, commit_json
+from abag.embed.commit import ADAPTER_FOLDER, SPEED_FILE, Files, commit_json
 from abag.embed.sequences import Kind
 from abag.embed.shards import Block, DamagedShard, read_contents
 from abag.embed.writer import ShardWriter, StoreUnreachable
@@ -160,6 +161,39 @@ class EncoderFolder:
         self._bad: dict[str, tuple[Stamp, str]] = {}
         self._order: list[str] = []
         self._index = KeyIndex([])
+
+    @property
+    def embed_options(self) -> str:
+        """What tells ``abag embed`` to add to this folder."""
+        if not self.info.get("adapter"):
+            return f"--{self.kind}-encoder {self.name}"
+        return (
+            f"--{self.kind}-encoder {self.info['origin']} "
+            f"--{self.kind}-adapter {self.path / ADAPTER_FOLDER}"
+        )
+
+    def extras(self) -> dict[str, bytes]:
+        """Read what lies beside the vectors: an adapter's files, by their path in the folder.
+
+        Raises
+        ------
+        StoreUnreachable
+        """
+        if self._packed is not None:
+            try:
+                packed = dict(self.info.get("extras", {}))
+                return {name: base64.b64decode(text) for name, text in packed.items()}
+            except (TypeError, ValueError) as error:
+                msg = f"{self.path}: its adapter cannot be read ({error})."
+                raise DamagedShard(msg) from error
+        try:
+            return {
+                path.relative_to(self.path).as_posix(): path.read_bytes()
+                for path in sorted((self.path / ADAPTER_FOLDER).rglob("*"))
+                if path.is_file() and path.suffix != ".partial"
+            }
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     @property
     def rows(self) -> int:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from abag import AbagError
+from abag.embed.adapters import keep_adapter
 from abag.embed.attention import choose_attention
 from abag.embed.batches import BatchTooLarge, longest_first
 from abag.embed.device import Plan, Precision, choose, default_budget, matmul_peak
@@ -77,6 +78,10 @@ class EmbedOptions:
     """Our packed encoders, or transformers' own modules."""
     antigen_backend: Backend = "packed"
     """The same, or FAESM's modules, which know ESM-2 only."""
+    antibody_adapter: Path | str | None = None
+    """Folder of an adapter to merge into the antibody encoder; None: the encoder as it is."""
+    antigen_adapter: Path | str | None = None
+    """The same for the antigen encoder."""
     attention: str = "auto"
     """Attention kernel: triton, flash-attn, varlen, sdpa; auto: the fastest that runs here."""
     batch_tokens: int | None = None
@@ -153,13 +158,21 @@ def embed_table(
         ),
     )
     work = [
-        (pairs.antibodies, identify(antibody_encoder, "antibody")),
-        (pairs.antigens, identify(antigen_encoder, "antigen", chosen.long_antigens)),
+        (
+            pairs.antibodies,
+            identify(antibody_encoder, "antibody", adapter=chosen.antibody_adapter),
+        ),
+        (
+            pairs.antigens,
+            identify(antigen_encoder, "antigen", chosen.long_antigens, chosen.antigen_adapter),
+        ),
     ]
     for sequences, identity in work:
         _refuse_what_cannot_be_encoded(sequences, identity, plan, chosen)
     opened = open_store(store, create=True)
     folders = [opened.create_folder(i.layout.kind, i.info()) for _, i in work]
+    for (_, identity), folder in zip(work, folders, strict=True):
+        keep_adapter(identity.checkpoint, folder)
     jobs = [_Job(pairs, i, f, plan) for (_, i), f in zip(work, folders, strict=True)]
     if chosen.progress:
         _announce(pairs, jobs, plan)
