@@ -111,13 +111,27 @@ def _with(options: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     return apply
 
 
+def _listed(_ctx: click.Context, _param: click.Parameter, given: str | None) -> tuple[str, ...]:
+    """Turn A,B,C into a tuple."""
+    return tuple(part.strip() for part in given.split(",") if part.strip()) if given else ()
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, given: str | None) -> tuple[int, ...]:
+    """Turn 24,28 into a tuple of numbers."""
+    try:
+        return tuple(map(int, _listed(ctx, param, given)))
+    except ValueError as error:
+        msg = f"{given!r} is no list of layers, such as 24,28,33"
+        raise click.BadParameter(msg) from error
+
+
 _FIT_OPTIONS = [
     click.option("--antibody-encoder", metavar="NAME",
                  help="Whose vectors to take.  [default: the only one stored]"),
     click.option("--antigen-encoder", metavar="NAME",
                  help="Whose vectors to take.  [default: the only one stored]"),
-    click.option("--antibody-pooling", metavar="NAME", help="mean, heavy_mean, light_mean, cls."),
-    click.option("--antigen-pooling", metavar="NAME", help="mean or cls."),
+    click.option("--antibody-pooling", metavar="NAME", help="mean, heavy_mean, light_mean, cls, mean@LAYER."),
+    click.option("--antigen-pooling", metavar="NAME", help="mean, cls or mean@LAYER."),
     click.option("--label", metavar="UNIT", help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
     click.option("--replicates", metavar="RULE", help="median, mean, first, keep or error."),
     click.option("--floor", metavar="RULE", help="keep, censor or drop the value many rows share."),
@@ -178,6 +192,9 @@ _FIT_OPTIONS = [
               help="Folder of abag adapt, merged into the encoder.")  # fmt: skip
 @click.option("--antigen-adapter", type=_PATH, metavar="ADAPTER",
               help="The same for the antigen encoder.")  # fmt: skip
+@click.option("--layers", callback=_numbers, metavar="NUMBERS",
+              help="Poolings also of these layers, such as 24,28: abag fit "
+              "--antigen-pooling mean@24.  [default: the store's]")  # fmt: skip
 @click.option("--attention", default="auto", show_default=True,
               type=click.Choice(["auto", "triton", "flash-attn", "varlen", "sdpa"]),
               help="Attention kernel of the packed encoders.")  # fmt: skip
@@ -199,6 +216,7 @@ def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # n
     """
     from abag.embed.run import embed_table
 
+    options["layers"] = options["layers"] or None
     summary = embed_table(table, store, progress=True, **options)
     if as_json:
         click.echo(json.dumps(summary))
@@ -264,20 +282,6 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 
     summary = evaluate_run(run, **options)
     click.echo(json.dumps(summary) if as_json else _score_table(summary))
-
-
-def _listed(_ctx: click.Context, _param: click.Parameter, given: str | None) -> tuple[str, ...]:
-    """Turn A,B,C into a tuple."""
-    return tuple(part.strip() for part in given.split(",") if part.strip()) if given else ()
-
-
-def _numbers(ctx: click.Context, param: click.Parameter, given: str | None) -> tuple[int, ...]:
-    """Turn 24,28 into a tuple of numbers."""
-    try:
-        return tuple(map(int, _listed(ctx, param, given)))
-    except ValueError as error:
-        msg = f"{given!r} is no list of layers, such as 24,28,33"
-        raise click.BadParameter(msg) from error
 
 
 _ADAPT_OPTIONS = [

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from abag.embed.batches import PackedBatch
     from abag.embed.device import Plan
+    from abag.embed.pooling import Taps
 
 POOLING_VERSION = 1  # changes when the pooled sums change meaning
 ALPHABETS = {"t5": T5, "esm": ESM, "bert": BERT, "composition": COMPOSITION}
@@ -56,13 +57,25 @@ def flop(checkpoint: Checkpoint, lengths: Sequence[int] | NDArray[np.int32]) -> 
     return float(2 * weights * tokens_N.sum() + 4 * layers * inner * np.square(tokens_N).sum())
 
 
+def depth(checkpoint: Checkpoint) -> int:
+    """Count an encoder's layers; 0 where it has none."""
+    names = ("num_layers", "num_hidden_layers")
+    return next((int(checkpoint.config[n]) for n in names if n in checkpoint.config), 0)
+
+
 class Encoder(Protocol):
     """Packed token ids to one vector a token."""
 
     width: int
 
-    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
         """Encode a batch.
+
+        Parameters
+        ----------
+        batch : PackedBatch
+        taps : Taps, optional
+            Is handed the token vectors of the layers that it wants.
 
         Returns
         -------
@@ -137,13 +150,13 @@ def identify(
     return Identity(checkpoint, layout, fingerprint, meaning)
 
 
-def check_backend(identity: Identity, backend: Backend) -> None:
+def check_backend(identity: Identity, backend: Backend, *, layers: bool = False) -> None:
     """Refuse a backend that cannot run an encoder, before anything is loaded or encoded.
 
     Raises
     ------
     WrongBackend
-        An unknown name, or FAESM for an encoder that is no ESM-2.
+        An unknown name, or FAESM for an encoder that is no ESM-2 or for single layers.
     FaesmUnavailable
         FAESM asked for and not importable.
     """
@@ -153,6 +166,9 @@ def check_backend(identity: Identity, backend: Backend) -> None:
     if backend != "faesm":
         return
     checkpoint = identity.checkpoint
+    if layers:
+        msg = "backend faesm with --layers: FAESM gives the last layer only; give packed"
+        raise WrongBackend(msg)
     if checkpoint.family != "esm":
         msg = (
             f"backend faesm with encoder {checkpoint.name}: it is of family {checkpoint.family}, "

@@ -430,6 +430,9 @@ class EncoderFolder:
         if name not in layout:
             listed = ", ".join(n for n in layout if n not in ("key", "length"))
             msg = f"{self.path}: {name!r} is not stored; expected one of {listed}."
+            if "@" in name:
+                layer = name.rpartition("@")[2]
+                msg += f" To have it, run abag embed --layers {layer} into a new store."
             raise UnknownPooling(msg)
         return layout[name]
 

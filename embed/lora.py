@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 from abag import AbagError
 from abag.embed.adapters import PEFT_PREFIX
 from abag.embed.checkpoints import Checkpoint, Family
+from abag.embed.encoders import depth
 from abag.embed.reference import PAD, cast_parameters, load_module, quiet_transformers, run_padded
 
 if TYPE_CHECKING:
@@ -65,11 +66,10 @@ class Lora:
         BadLora
             Where nothing is left, or the encoder has no weights to adapt.
         """
-        family, config = checkpoint.family, checkpoint.config
+        family, last = checkpoint.family, depth(checkpoint)
         if family == "composition":
             msg = f"encoder {checkpoint.name}: has no weights to adapt. Leave its side out: --sides."
             raise BadLora(msg)
-        last = int(config["num_layers" if family == "t5" else "num_hidden_layers"])
         known = _projections(family)
         targets = tuple(t for t in self.targets if t in known) or TARGETS[family]
         layers = tuple(n for n in self.layers if 1 <= n <= last)

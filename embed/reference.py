@@ -19,6 +19,7 @@ from abag.embed.tokens import Layout, check_against_tokenizer
 
 if TYPE_CHECKING:
     from abag.embed.device import Plan
+    from abag.embed.pooling import Taps
 
 
 PAD = {"t5": 0, "esm": 1, "bert": 0}
@@ -38,9 +39,14 @@ class ReferenceEncoder:
         self._device = plan.device
 
     @torch.inference_mode()
-    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
         """Encode a batch: see `Encoder`."""
-        out, inside_NL = run_padded(self._model, batch, self._pad, self._device)
+        out, inside_NL = run_padded(
+            self._model, batch, self._pad, self._device, output_hidden_states=taps is not None
+        )
+        if taps is not None:
+            for layer, hidden_NLD in enumerate(out.hidden_states):
+                taps.take(layer, hidden_NLD[inside_NL])
         hidden_TD: torch.Tensor = out.last_hidden_state[inside_NL]
         return hidden_TD
 
@@ -50,6 +56,7 @@ def run_padded(
     batch: PackedBatch,
     pad: int,
     device: torch.device,
+    **asked: bool,
 ) -> tuple[Any, torch.Tensor]:
     """Run a transformers module over a padded copy of a batch.
 
@@ -63,7 +70,8 @@ def run_padded(
     ids_NL = torch.full(inside_NL.shape, pad, dtype=torch.int64)
     ids_NL[inside_NL] = torch.from_numpy(batch.ids).long()
     inside_NL = inside_NL.to(device)
-    return model(input_ids=ids_NL.to(device), attention_mask=inside_NL.long()), inside_NL
+    out = model(input_ids=ids_NL.to(device), attention_mask=inside_NL.long(), **asked)
+    return out, inside_NL
 
 
 def cast_parameters(model: Any, plan: Plan) -> Any:  # noqa: ANN401 - transformers' is untyped

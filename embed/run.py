@@ -29,18 +29,21 @@ from abag.embed.encoders import (
     Identity,
     backend_that_runs,
     check_backend,
+    depth,
     flop,
     identify,
     load_encoder,
 )
 from abag.embed.sequences import Chains, Kind, PairTable, TableOptions, UniqueSequences, read_pairs
-from abag.embed.store import EncoderFolder, ShardWriter, open_store
+from abag.embed.store import EncoderFolder, ShardWriter, Store, open_store
 from abag.embed.stream import Encoded, encode_stream
 from abag.embed.tokens import LongPolicy, SequenceTooLong
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+MOST_LAYERS = 14
+"""With four poolings each they fill a shard's 64 datasets."""
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
@@ -50,6 +53,14 @@ class NonFiniteVector(AbagError):
 
 class DeviceFull(AbagError):
     """Not enough device memory for the longest sequence alone."""
+
+
+class AbsentLayer(AbagError):
+    """A layer that no encoder has."""
+
+
+class PoolingsMismatch(AbagError):
+    """A store begun with the poolings of other layers."""
 
 
 class MixedPrecision(AbagError):
@@ -82,6 +93,9 @@ class EmbedOptions:
     """Folder of an adapter to merge into the antibody encoder; None: the encoder as it is."""
     antigen_adapter: Path | str | None = None
     """The same for the antigen encoder."""
+    layers: tuple[int, ...] | None = None
+    """Layers whose poolings are stored too, as ``mean@24``; each encoder takes those it has. None:
+    those that the store was begun with."""
     attention: str = "auto"
     """Attention kernel: triton, flash-attn, varlen, sdpa; auto: the fastest that runs here."""
     batch_tokens: int | None = None
@@ -169,8 +183,13 @@ def embed_table(
     ]
     for sequences, identity in work:
         _refuse_what_cannot_be_encoded(sequences, identity, plan, chosen)
+    _refuse_absent_layers([i for _, i in work], chosen.layers)
     opened = open_store(store, create=True)
-    folders = [opened.create_folder(i.layout.kind, i.info()) for _, i in work]
+    layers = [_layers(opened, identity, chosen) for _, identity in work]
+    folders = [
+        opened.create_folder(i.layout.kind, i.info() | ({"layers": list(n)} if n else {}))
+        for (_, i), n in zip(work, layers, strict=True)
+    ]
     for (_, identity), folder in zip(work, folders, strict=True):
         keep_adapter(identity.checkpoint, folder)
     jobs = [_Job(pairs, i, f, plan) for (_, i), f in zip(work, folders, strict=True)]
@@ -202,6 +221,9 @@ class _Job:
         self.sequences = pairs.antibodies if kind == "antibody" else pairs.antigens
         self.identity = identity
         self.folder = folder
+        self.layers: tuple[int, ...] = tuple(folder.info.get("layers", ()))
+        last = identity.layout.poolings
+        self.poolings = (*last, *(f"{name}@{n}" for n in self.layers for name in last))
         # verified byte for byte, so that a run repairs what a disk has damaged
         missing = np.flatnonzero(folder.missing(self.sequences.keys, verify=True))
         lengths = [max(identity.layout.piece_lengths(self.sequences.chains[i])) for i in missing]
@@ -218,7 +240,7 @@ def _refuse_what_cannot_be_encoded(
     sequences: UniqueSequences, identity: Identity, plan: Plan, options: EmbedOptions
 ) -> None:
     layout, family = identity.layout, identity.checkpoint.family
-    check_backend(identity, options.backend(layout.kind))
+    check_backend(identity, options.backend(layout.kind), layers=bool(options.layers))
     if family in ("t5", "esm") and options.backend(layout.kind) == "packed":
         choose_attention(plan, biased=family == "t5", asked=options.attention)
     long = [chains for chains in sequences.chains if layout.is_long(chains)]
@@ -238,6 +260,46 @@ def _refuse_what_cannot_be_encoded(
                 f"{longest} tokens at once; give {longest} or more"
             )
             raise BatchTooLarge(msg)
+
+
+def _refuse_absent_layers(
+    identities: Sequence[Identity], asked: tuple[int, ...] | None
+) -> None:
+    """Each layer asked for must be in one encoder at least, and fit into a shard."""
+    depths = {i.checkpoint.name: depth(i.checkpoint) for i in identities}
+    bad = [n for n in asked or () if not 1 <= n <= max(depths.values())]
+    if bad or len(asked or ()) > MOST_LAYERS:
+        have = " and ".join(f"{name} has {n}" for name, n in depths.items())
+        msg = (
+            f"--layers {','.join(map(str, asked or ()))}: {have} layers; expected at most "
+            f"{MOST_LAYERS} numbers, each a layer of one of them, the first being 1."
+        )
+        raise AbsentLayer(f"{msg} Leave out {bad[0] if bad else 'some'}.")
+
+
+def _layers(store: Store, identity: Identity, options: EmbedOptions) -> tuple[int, ...]:
+    """Which layers' poolings to store: those that the folder was begun with, or those asked for.
+
+    Raises
+    ------
+    PoolingsMismatch
+        All shards of a folder hold the same poolings.
+    """
+    last = depth(identity.checkpoint)
+    asked = tuple(n for n in sorted(set(options.layers or ())) if n <= last)
+    for folder in store.folders(identity.layout.kind):
+        if folder.fingerprint == identity.fingerprint:
+            held = tuple(folder.info.get("layers", ()))
+            if options.layers is not None and asked != held:
+                begun = f"--layers {','.join(map(str, held))}" if held else "the last layer only"
+                msg = (
+                    f"{folder.path}: begun with {begun}, --layers {','.join(map(str, asked))} was "
+                    "asked for; one store holds the same poolings of all sequences. Leave --layers "
+                    "out to go on, or give a new --store."
+                )
+                raise PoolingsMismatch(msg)
+            return held
+    return asked
 
 
 def _check_precision(job: _Job, options: EmbedOptions) -> None:
@@ -274,6 +336,8 @@ def _announce(pairs: PairTable, jobs: Sequence[_Job], plan: Plan) -> None:
         if long := sum(map(layout.is_long, job.sequences.chains)):
             how = "truncated" if layout.long == "truncate" else "in overlapping windows"
             say(f"    {long:,} with a chain over {layout.limit:,} residues: {how}")
+        if job.layers:
+            say(f"    poolings also of layers {', '.join(map(str, job.layers))}")
         if job.identity.checkpoint.random:
             say(f"    {job.identity.checkpoint.name}: random weights, no biology in its vectors")
 
@@ -313,7 +377,9 @@ def _encode(job: _Job, options: EmbedOptions) -> int:
             done = 0
             try:
                 chains = (job.sequences.chains[i] for i in todo)
-                for vectors in encode_stream(encoder, layout, chains, job.plan, budget, dtype):
+                for vectors in encode_stream(
+                    encoder, layout, chains, job.plan, budget, dtype, job.layers
+                ):
                     _store(job, todo, vectors, writer)
                     done += len(vectors.positions)
                     bar.advance(vectors, writer.committed)
@@ -334,7 +400,7 @@ def _store(job: _Job, todo: NDArray[np.int64], vectors: Encoded, writer: ShardWr
     writer.add(
         job.sequences.keys[at],
         np.array([sum(map(len, job.sequences.chains[i])) for i in at], dtype=np.int32),
-        {name: vectors.stored_SPD[:, p] for p, name in enumerate(job.identity.layout.poolings)},
+        {name: vectors.stored_SPD[:, p] for p, name in enumerate(job.poolings)},
         _flags(job, at),
     )
 

@@ -155,7 +155,9 @@ def merge(
     damaged: list[str] = []
     for store in stores:
         for folder in store.folders():
-            path = target.create_folder(folder.kind, _plain(folder.info)).path
+            into = target.create_folder(folder.kind, _plain(folder.info))
+            _refuse_other_poolings(folder, into)
+            path = into.path
             write_extras(path, folder.extras(), files)
             folder.check()
             for block in folder.blocks():
@@ -171,6 +173,17 @@ def merge(
         "conflicts": sum(conflicts for _, conflicts in pairs),
         "damaged": damaged,
     }
+
+
+def _refuse_other_poolings(folder: EncoderFolder, into: EncoderFolder) -> None:
+    """Shards of one folder hold the same poolings: others would be taken as damaged."""
+    ours, theirs = folder.info.get("layers", []), into.info.get("layers", [])
+    if ours != theirs:
+        msg = (
+            f"{folder.path}: poolings of layers {ours or 'none'} beside the last, {into.path} has "
+            f"{theirs or 'none'}; expected the same. Merge into another store."
+        )
+        raise StoreMismatch(msg)
 
 
 def _bring(block: Block, folder: Path, files: Files) -> str:
