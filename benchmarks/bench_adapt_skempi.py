@@ -56,15 +56,19 @@ def one_fold(pairs, table, split, work, args):
     random.part[np.flatnonzero(random.part == 1)[0]] = 2  # a split needs a test pair
     split_frame(pairs, [random]).assign(fold=0).to_parquet(work / "leak.parquet")
     common = {
-        "sides": "antibody", "epochs": args.epochs, "lr": args.lr, "batch_size": args.batch_size,
-        "device": args.device, "say": quiet, **encoders,
+        "sides": "antibody", "lr": args.lr, "batch_size": args.batch_size, "device": args.device,
+        "layers": args.layers, "say": quiet, **encoders,
     }  # fmt: skip
     taught, names = {}, {}
-    for name, source, share in (("own", "split", 0.5), ("leak", "leak", 0.0)):
+    for name, source, share, epochs in (
+        ("own", "split", 0.5, args.epochs),
+        ("leak", "leak", 0.0, args.leak_epochs or args.epochs),
+    ):
         start = time.perf_counter()
         taught[name] = adapt_encoders(
-            table, work / name, split_from=work / f"{source}.parquet", head_share=share, **common
-        )
+            table, work / name, split_from=work / f"{source}.parquet", head_share=share,
+            epochs=epochs, **common,
+        )  # fmt: skip
         taught[name]["wall_s"] = time.perf_counter() - start
         done = embed_table(
             table, store, device=args.device, antibody_adapter=work / name, **encoders
@@ -120,7 +124,7 @@ def report(args, folds, head):
         lines.append(
             f"- adapter `{name}`: {np.mean([r['pairs']['adapter'] for r in runs]):.0f} pairs, "
             f"{np.mean([r['steps'] for r in runs]):.0f} steps, best epoch "
-            f"{np.mean([r['best_epoch'] for r in runs]):.1f} of {args.epochs}, loss "
+            f"{np.mean([r['best_epoch'] for r in runs]):.1f} of {runs[0]['epochs']}, loss "
             f"{np.mean([r['first_loss'] for r in runs]):.3f} to "
             f"{np.mean([r['last_loss'] for r in runs]):.3f}, validation "
             f"{np.mean([r['best_validation_loss'] for r in runs]):.3f}; "
@@ -142,6 +146,9 @@ def main(argv=None):
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--last", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--leak-epochs", type=int, help="of the adapter `leak`: it has more pairs")
+    parser.add_argument("--layers", type=lambda t: tuple(map(int, t.split(","))), default=(),
+                        help="layers that change, such as 7,8")  # fmt: skip
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--device", default="auto")
@@ -164,7 +171,8 @@ def main(argv=None):
             f"torch {torch.__version__}, {platform.python_version()}; {args.encoder}; {len(pairs)} "
             f"pairs; `python benchmarks/bench_adapt_skempi.py --encoder {args.encoder} --folds "
             f"{args.folds} --repeats {args.repeats} --first {args.first} --last {args.last} "
-            f"--epochs {args.epochs} --lr {args.lr} --batch-size {args.batch_size}`",
+            f"--epochs {args.epochs} --leak-epochs {args.leak_epochs or args.epochs} --layers "
+            f"{','.join(map(str, args.layers)) or 'all'} --lr {args.lr} --batch-size {args.batch_size}`",
             "",
         ]
         folds = []
