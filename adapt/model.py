@@ -95,7 +95,9 @@ class AdaptedSide(nn.Module):
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
         """See `Side`."""
-        pieces = [(k, p) for k, i in enumerate(index_U) for p in self._layout.pieces(self._chains[i])]
+        pieces = [
+            (k, p) for k, i in enumerate(index_U) for p in self._layout.pieces(self._chains[i])
+        ]
         batch = pack(pieces)
         device = self._plan.device
         mean_T1 = send(np.ascontiguousarray(batch.weights[:, :1]), device)  # the first is `mean`

@@ -113,9 +113,7 @@ def steps_an_epoch(n: int, config: AdaptConfig) -> int:
     return -(-batches // config.accumulate)
 
 
-def epoch_steps(
-    rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int
-) -> Iterator[list[Ints]]:
+def epoch_steps(rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int) -> Iterator[list[Ints]]:
     """Yield each step's batches of pairs: all pairs once, like lengths together.
 
     Parameters

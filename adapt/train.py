@@ -146,8 +146,11 @@ def _refuse_what_nothing_has(config: AdaptConfig, identities: dict[str, Identity
         asked = set(getattr(config.lora, name))
         left = asked - {one for lora in fitting for one in getattr(lora, name)}
         if left:
-            msg = f"--{name}: {sorted(left)[0]} is in no adapted encoder; expected each to be in one."
-            raise BadOption(f"{msg} Leave it out.")
+            msg = (
+                f"--{name}: {sorted(left)[0]} is in no adapted encoder; expected each to be in "
+                "one. Leave it out."
+            )
+            raise BadOption(msg)
 
 
 def _plan(config: AdaptConfig) -> Plan:
@@ -211,8 +214,8 @@ class Training:
         labels = pairs.pkd[exact if len(exact) else parts.adapter]
         if np.ptp(labels) == 0:
             msg = (
-                f"{pairs.table.source}: all {len(labels)} labels for the adapter are {labels[0]:g}; "
-                "expected them to vary. Check --label, --head-share and the split."
+                f"{pairs.table.source}: all {len(labels)} labels for the adapter are {labels[0]:g}"
+                "; expected them to vary. Check --label, --head-share and the split."
             )
             raise NothingToLearn(msg)
         self.mean, self.scale = float(labels.mean()), float(labels.std())
@@ -249,7 +252,11 @@ class Training:
         self._announce()
         total = self.config.epochs * self.steps
         drawn = tqdm(
-            total=total, initial=self.progress.step, unit="step", desc=self.out.name, disable=not bar
+            total=total,
+            initial=self.progress.step,
+            unit="step",
+            desc=self.out.name,
+            disable=not bar,
         )
         with drawn, signals_held_back() as held:
             while not held and not self._is_done():
@@ -304,7 +311,7 @@ class Training:
         loss_sum = torch.zeros((), device=self.plan.device)
         for rows in batches:
             loss = self._losses(rows).sum()
-            (loss / pairs).backward()
+            (loss / pairs).backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.detach()
         torch.nn.utils.clip_grad_norm_(list(self.learning.values()), CLIP)
         self.optimiser.step()
@@ -376,7 +383,9 @@ class Training:
     # --- checkpoints ---
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        names = [n for g in self.optimiser.param_groups for p in g["params"] for n in [self._name(p)]]
+        names = [
+            n for g in self.optimiser.param_groups for p in g["params"] for n in [self._name(p)]
+        ]
         moments = self.optimiser.state_dict()["state"]
         return (
             {f"model.{n}": p.detach() for n, p in self.learning.items()}
@@ -426,7 +435,8 @@ def _publish(out: Path, record: dict[str, Any], training: Training) -> dict[str,
     parts.frame(training.pairs).to_parquet(partial, index=False)
     checkpoint.publish(partial, out / ROWS_FILE)
     sides, trainable = {}, training.trainable()
-    for kind, encoder in training.model.adapted().items():
+    for kind in training.config.kinds():
+        encoder = training.model.adapted()[kind]
         (out / kind).mkdir(exist_ok=True)
         prefix = f"{kind}.encoder."
         best = {n: training.best[f"{prefix}_model.{n}"] for n in encoder.factors()}

@@ -88,7 +88,7 @@ def one_fold(pairs, table, split, work, args):
     scores = {}
     for arm, (fingerprint, file, options) in plans.items():
         summary = fit(
-            table, store, work / f"run-{arm.replace(chr(44), str()).replace(chr(32), chr(45))}", split=f"file={work / file}.parquet",
+            table, store, work / f"run-{arm.replace(chr(44), '').replace(chr(32), chr(45))}", split=f"file={work / file}.parquet",
             antibody_encoder=fingerprint, antigen_encoder="composition", report=False,
             say=quiet, device=args.device, **options,
         )  # fmt: skip

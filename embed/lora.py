@@ -68,15 +68,17 @@ class Lora:
         """
         family, last = checkpoint.family, depth(checkpoint)
         if family == "composition":
-            msg = f"encoder {checkpoint.name}: has no weights to adapt. Leave its side out: --sides."
+            msg = (
+                f"encoder {checkpoint.name}: has no weights to adapt. Leave its side out: --sides."
+            )
             raise BadLora(msg)
         known = _projections(family)
         targets = tuple(t for t in self.targets if t in known) or TARGETS[family]
         layers = tuple(n for n in self.layers if 1 <= n <= last)
         if (self.targets and not set(targets) & set(self.targets)) or (self.layers and not layers):
             msg = (
-                f"encoder {checkpoint.name}: has none of --targets {','.join(self.targets) or 'any'} "
-                f"--layers {','.join(map(str, self.layers)) or 'any'}; expected projections among "
+                f"encoder {checkpoint.name}: has none of --targets "
+                f"{','.join(self.targets) or 'any'} --layers {','.join(map(str, self.layers)) or 'any'}; expected projections among "
                 f"{', '.join(known)} and layers 1 to {last}. Give one that it has."
             )
             raise BadLora(msg)

@@ -262,19 +262,19 @@ def _refuse_what_cannot_be_encoded(
             raise BatchTooLarge(msg)
 
 
-def _refuse_absent_layers(
-    identities: Sequence[Identity], asked: tuple[int, ...] | None
-) -> None:
+def _refuse_absent_layers(identities: Sequence[Identity], asked: tuple[int, ...] | None) -> None:
     """Each layer asked for must be in one encoder at least, and fit into a shard."""
     depths = {i.checkpoint.name: depth(i.checkpoint) for i in identities}
     bad = [n for n in asked or () if not 1 <= n <= max(depths.values())]
     if bad or len(asked or ()) > MOST_LAYERS:
         have = " and ".join(f"{name} has {n}" for name, n in depths.items())
+        drop = bad[0] if bad else "some"
         msg = (
             f"--layers {','.join(map(str, asked or ()))}: {have} layers; expected at most "
-            f"{MOST_LAYERS} numbers, each a layer of one of them, the first being 1."
+            f"{MOST_LAYERS} numbers, each a layer of one of them, the first being 1. "
+            f"Leave out {drop}."
         )
-        raise AbsentLayer(f"{msg} Leave out {bad[0] if bad else 'some'}.")
+        raise AbsentLayer(msg)
 
 
 def _layers(store: Store, identity: Identity, options: EmbedOptions) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -70,9 +71,7 @@ def test_one_side_alone_is_adapted_beside_vectors_without_weights(given_split, t
     with pytest.raises(abag.AbagError, match=r"composition: has no weights .* --sides"):
         adapt_encoders(table, tmp_path / "a", split_from=split, **options)
     assert not (tmp_path / "a").exists()
-    summary = adapt_encoders(
-        table, tmp_path / "a", split_from=split, sides="antibody", **options
-    )
+    summary = adapt_encoders(table, tmp_path / "a", split_from=split, sides="antibody", **options)
     assert list(summary["sides"]) == ["antibody"]
     assert not (tmp_path / "a" / "antigen").exists()
 
@@ -141,7 +140,7 @@ def test_an_epochs_batches_hold_each_pair_once_and_like_lengths_together(n, size
                for a, b in zip(x, y, strict=True))  # fmt: skip
     if n <= 16 * size:  # one bucket: no batch reaches into another's lengths
         spans = sorted((lengths[b].min(), lengths[b].max()) for b in batches)
-        assert all(low <= high for (_, low), (high, _) in zip(spans, spans[1:], strict=False))
+        assert all(low <= high for (_, low), (high, _) in pairwise(spans))
 
 
 def test_training_groups_are_dealt_whole_and_held_out_pairs_are_nobodys(given_split, tmp_path):
@@ -209,7 +208,9 @@ def test_a_stopped_training_goes_on_to_the_same_bits(given_split, tmp_path, monk
     summary = adapt_encoders(table, broken, split_from=split, **options)
     assert summary["resumed_from_step"] == 4
     for kind in ("antibody", "antigen"):
-        files = [tmp_path / w / "a" / kind / "adapter_model.safetensors" for w in ("whole", "broken")]
+        files = [
+            tmp_path / w / "a" / kind / "adapter_model.safetensors" for w in ("whole", "broken")
+        ]
         assert files[0].read_bytes() == files[1].read_bytes()
     ends = [load(tmp_path / w / "a" / "checkpoints" / "latest") for w in ("whole", "broken")]
     assert all(torch.equal(ends[0].tensors[n], t) for n, t in ends[1].tensors.items())
@@ -226,8 +227,8 @@ def test_a_finished_adapter_has_nothing_to_do_and_other_options_are_refused(give
     for other in ({"rank": 4}, {"epochs": 2}, {"head_share": 0.2}):
         with pytest.raises(RunMismatch, match=r"then, .* now.*another --out folder"):
             adapt_encoders(table, tmp_path / "a", split_from=split, **(options | other))
+    changed = table.assign(pKd=table["pKd"] + 1)
     with pytest.raises(RunMismatch, match="pairs_digest"):
-        changed = table.assign(pKd=table["pKd"] + 1)
         adapt_encoders(changed, tmp_path / "a", split_from=split, **options)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.doc").write_text("mine")

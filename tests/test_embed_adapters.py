@@ -28,7 +28,8 @@ from abag.embed.pooling import pool
 from abag.embed.reference import load_module, run_padded
 from abag.embed.run import embed_table
 from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
-from abag.embed.upkeep import merge, pack as pack_store
+from abag.embed.upkeep import merge
+from abag.embed.upkeep import pack as pack_store
 from abag.head.demo import demo_table
 
 CPU = choose("cpu")

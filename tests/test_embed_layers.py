@@ -87,7 +87,9 @@ def test_a_store_without_layers_says_how_to_have_them(table, tmp_path):
     with pytest.raises(PoolingsMismatch, match="begun with the last layer only"):
         embed_table(table, tmp_path / "store", layers=(1,), **TINY)
     opened = abag.open_store(tmp_path / "store")
-    with pytest.raises(UnknownPooling, match=r"'mean@1' is not stored.*--layers 1 into a new store"):
+    with pytest.raises(
+        UnknownPooling, match=r"'mean@1' is not stored.*--layers 1 into a new store"
+    ):
         opened.vectors("antigen", list(table["antigen"]), pooling="mean@1")
 
 

@@ -48,9 +48,7 @@ def make_store(path, table, taught, stopped=None):
         rows = pd.concat([keys_of(t).assign(adapter=use) for t, use in uses])
         content = io.BytesIO()
         rows.to_parquet(content, index=False)
-        write_extras(
-            store.folder("antibody").path, {"adapter/splits.parquet": content.getvalue()}
-        )
+        write_extras(store.folder("antibody").path, {"adapter/splits.parquet": content.getvalue()})
     return path
 
 
@@ -66,7 +64,9 @@ def parts_of(table, **options):
     """Split as fit will; return the rows of each part."""
     pairs = label_pairs(read_pairs(table))
     (split,) = make_splits(pairs, SplitOptions(**options))
-    return {n: table.iloc[pairs.row[split.part == i]] for i, n in enumerate(("train", "val", "test"))}
+    return {
+        n: table.iloc[pairs.row[split.part == i]] for i, n in enumerate(("train", "val", "test"))
+    }
 
 
 def test_pairs_that_taught_the_adapter_are_left_out_of_the_heads_and_counted(table, tmp_path):
@@ -80,9 +80,7 @@ def test_pairs_that_taught_the_adapter_are_left_out_of_the_heads_and_counted(tab
     assert any("25 training pairs taught the adapter of drawn and are left" in t for t in said)
     written = pd.read_parquet(tmp_path / "run" / "splits.parquet")
     assert (written["split"] == "unused").sum() == 25
-    kept = abag.fit(
-        table, store, tmp_path / "kept", split="antigen", adapter_rows="train", **QUIET
-    )
+    kept = abag.fit(table, store, tmp_path / "kept", split="antigen", adapter_rows="train", **QUIET)
     assert kept["split"]["rows"]["train"] == len(parts["train"])
     assert any("vectors know their labels" in text for text in kept["warnings"])
 
