@@ -77,8 +77,8 @@ class Lora:
         layers = tuple(n for n in self.layers if 1 <= n <= last)
         if (self.targets and not set(targets) & set(self.targets)) or (self.layers and not layers):
             msg = (
-                f"encoder {checkpoint.name}: has none of --targets "
-                f"{','.join(self.targets) or 'any'} --layers {','.join(map(str, self.layers)) or 'any'}; expected projections among "
+                f"encoder {checkpoint.name}: has none of --targets {','.join(self.targets)} or "
+                f"none of --layers {','.join(map(str, self.layers))}; expected projections among "
                 f"{', '.join(known)} and layers 1 to {last}. Give one that it has."
             )
             raise BadLora(msg)
