@@ -67,7 +67,7 @@ class AdaptedSide(nn.Module):
     """Vectors that change: encoded whenever they are asked for.
 
     Standardised by what the encoder gave before: the vectors of protein language models are one
-    large mean with small differences, from which nothing would be learned in time.
+    large mean with differences of a few percent.
     """
 
     def __init__(
