@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from abag.adapt.config import AdaptConfig, BadOption
 from abag.adapt.model import Adaptation
-from abag.adapt.pairs import Parts, deal, epoch_steps, steps_an_epoch
+from abag.adapt.pairs import NothingToAdaptOn, Parts, deal, epoch_steps, steps_an_epoch
 from abag.embed.adapters import (
     ADAPTER_FILE,
     CONFIG_FILE,
@@ -36,7 +36,7 @@ from abag.embed.lora import Lora, import_peft
 from abag.embed.sequences import read_pairs
 from abag.head import checkpoint, metrics
 from abag.head.config import RunMismatch, check_same
-from abag.head.loop import LossNotFinite, NothingToLearn, signals_held_back
+from abag.head.loop import LossNotFinite, signals_held_back
 from abag.head.model import pair_losses
 from abag.head.step import cosine_rates
 from abag.head.table import LabelledPairs, label_pairs
@@ -217,7 +217,7 @@ class Training:
                 f"{pairs.table.source}: all {len(labels)} labels for the adapter are {labels[0]:g}"
                 "; expected them to vary. Check --label, --head-share and the split."
             )
-            raise NothingToLearn(msg)
+            raise NothingToAdaptOn(msg)
         self.mean, self.scale = float(labels.mean()), float(labels.std())
         target = torch.from_numpy(((pairs.pkd - self.mean) / self.scale).astype(np.float32))
         self.target_P = target.to(plan.device)
