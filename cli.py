@@ -377,10 +377,16 @@ def _score_table(summary: dict[str, Any]) -> str:
     rows = {"head": summary["metrics"]["test"]}
     if "predictions" in summary:
         rows[summary["predictions"]["source"]] = summary["predictions"]["test"]
-    rows |= {name: scores["test"] for name, scores in summary["baselines"].items()}
+    rows |= {name: s["test"] for name, s in summary["baselines"].items() if "test" in s}
     text = _score_lines("test rows", rows)
     if "table" in summary:
-        text += "\n\n" + _score_lines("table rows", {"head": summary["metrics"]["table"]})
+        parts = ("table", "table_new_antibodies", "table_new_antigens")
+        found = {name.replace("table", "head", 1): summary["metrics"][name] for name in parts}
+        found |= {name: parts.get("table") for name, parts in summary["baselines"].items()}
+        known = {name: scores for name, scores in found.items() if scores}
+        text += "\n\n" + "\n".join(
+            [_score_lines("table rows", known), *summary["table"].get("verdicts", [])]
+        )
     return text
 
 
@@ -401,7 +407,11 @@ def _score_lines(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
 @click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME")
 @click.option("--label", default="pkd", show_default=True, metavar="UNIT",
               help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal.")  # fmt: skip
+@click.option("--affinity-type", metavar="NAME",
+              help="Keep the rows of one affinity type, where a table has several.")  # fmt: skip
 @click.option("--price-per-hour", type=click.FloatRange(min=0), help="Of a GPU, in any currency.")
+@click.option("--store", type=_PATH,
+              help="One written here: its speed is taken for this machine's.")  # fmt: skip
 @_with(_TABLE_OPTIONS)
 @_JSON
 def plan(
@@ -409,7 +419,9 @@ def plan(
     antibody_encoder: str,
     antigen_encoder: str,
     label: str,
+    affinity_type: str | None,
     price_per_hour: float | None,
+    store: Path | None,
     as_json: bool,
     **reading: Any,  # noqa: ANN401
 ) -> None:
@@ -427,10 +439,15 @@ def plan(
     found = make_plan(
         table,
         table_options=TableOptions(**reading),
-        label_options=LabelOptions(label=label, bad_rows=reading["bad_rows"]),  # type: ignore[arg-type]
+        label_options=LabelOptions(
+            label=label,  # type: ignore[arg-type]
+            affinity_type=affinity_type,
+            bad_rows=reading["bad_rows"],
+        ),
         antibody_encoder=antibody_encoder,
         antigen_encoder=antigen_encoder,
         price_per_hour=price_per_hour,
+        store=store,
     )
     click.echo(json.dumps(found) if as_json else "\n".join(describe_plan(found)))
 

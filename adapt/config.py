@@ -38,8 +38,6 @@ class AdaptConfig:
     """Where low-rank factors go, and how large they are."""
     head_share: float = 0.5
     """Share of the training pairs, in whole groups, that the adapter leaves to ``abag fit``."""
-    widths: tuple[int, ...] = (128,)
-    """Hidden widths of the regression head, which is thrown away afterwards."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     antigen: str | None = None

@@ -17,7 +17,6 @@ from abag.embed.encoders import load_encoder
 from abag.embed.lora import LoraEncoder
 from abag.embed.pooling import pool
 from abag.embed.stream import encode_stream
-from abag.head.model import Mlp
 from abag.head.table import Statistics
 
 if TYPE_CHECKING:
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 
 SAMPLE = 2048
 """Sequences from which the statistics of an adapted encoder's vectors are measured."""
-HEAD_DROPOUT = 0.1
+HEAD_WIDTH, HEAD_DROPOUT = 128, 0.1
+"""Of the regression head, which is thrown away afterwards."""
 
 
 class Side(Protocol):
@@ -136,8 +136,14 @@ class Adaptation(nn.Module):
             )
             self.sides[kind] = side
             self.add_module(kind, side)
-        widths = (self.sides["antibody"].width, self.sides["antigen"].width)
-        self.head = Mlp(*widths, config.widths, HEAD_DROPOUT).to(plan.device)
+        joined = sum(side.width for side in self.sides.values())
+        self.head = nn.Sequential(
+            nn.Linear(joined, HEAD_WIDTH),
+            nn.LayerNorm(HEAD_WIDTH),
+            nn.GELU(),
+            nn.Dropout(HEAD_DROPOUT),
+            nn.Linear(HEAD_WIDTH, 1),
+        ).to(plan.device)
 
     def forward(self, rows_B: NDArray[np.int64]) -> Tensor:
         """Score pairs, shape (B,), in training standard deviations; each sequence encoded once."""
@@ -146,8 +152,8 @@ class Adaptation(nn.Module):
             unique_U, of_row = np.unique(index[rows_B], return_inverse=True)
             vectors_UD = self.sides[kind](unique_U)
             sides.append(vectors_UD[send(of_row.reshape(-1), vectors_UD.device)])
-        scores_B: Tensor = self.head(*sides)
-        return scores_B
+        scores_B1: Tensor = self.head(torch.cat(sides, dim=1))
+        return scores_B1.squeeze(1)
 
     def adapted(self) -> dict[str, LoraEncoder]:
         """Return the encoders that learn, by kind."""

@@ -31,7 +31,7 @@ from abag.head.loop import Task, train
 from abag.head.outcome import join_logs, split_frame, write_outcome, write_parquet
 from abag.head.predictor import save_predictor
 from abag.head.report import Outcome
-from abag.head.splits import Split, make_splits
+from abag.head.splits import Split, describe, make_splits
 from abag.head.table import LabelledPairs, label_pairs
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ def fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     splits = _open_run(run, record, pairs, config, (antibody.folder, antigen.folder))
+    for line in describe(splits):
+        say(line)
     begun = time.monotonic()
     with torch_switches(device, config):
         trained = [

@@ -44,8 +44,8 @@ OPTIONS = {
     "compile patience precision preset repeats replicates run save-every scale-lr seed "
     "select split split-seed store verbose weight-decay",
     "evaluate": "affinity-type antigen column json predictions run store",
-    "plan": "antibody-encoder antigen antigen-encoder bad-rows column json label limit "
-    "price-per-hour",
+    "plan": "affinity-type antibody-encoder antigen antigen-encoder bad-rows column json label "
+    "limit price-per-hour store",
     "demo": "",
     "store info": "json",
     "store verify": "json",
