@@ -8,15 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from abag.adapt.train import adapt_encoders as adapt_encoders
     from abag.embed.run import embed_table as embed_table
     from abag.embed.store import open_store as open_store
     from abag.head.predictor import load_predictor as load_predictor
     from abag.head.train import fit as fit
 
 __version__ = "0.1.0"
-__all__ = ["AbagError", "__version__", "embed_table", "fit", "load_predictor", "open_store"]
+__all__ = [
+    "AbagError",
+    "__version__",
+    "adapt_encoders",
+    "embed_table",
+    "fit",
+    "load_predictor",
+    "open_store",
+]
 
 _HOMES = {
+    "adapt_encoders": "abag.adapt.train",
     "embed_table": "abag.embed.run",
     "open_store": "abag.embed.store",
     "fit": "abag.head.train",

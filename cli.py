@@ -144,13 +144,28 @@ def _with(options: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     return apply
 
 
+def _listed(_ctx: click.Context, _param: click.Parameter, given: str | None) -> tuple[str, ...]:
+    """Turn A,B,C into a tuple."""
+    return tuple(part.strip() for part in given.split(",") if part.strip()) if given else ()
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, given: str | None) -> tuple[int, ...]:
+    """Turn 24,28 into a tuple of numbers."""
+    try:
+        return tuple(map(int, _listed(ctx, param, given)))
+    except ValueError as error:
+        msg = f"{given!r} is no list of layers, such as 24,28,33"
+        raise click.BadParameter(msg) from error
+
+
 _FIT_OPTIONS = [
     click.option("--antibody-encoder", metavar="NAME",
                  help="Whose vectors to take.  [default: the only one stored]"),
     click.option("--antigen-encoder", metavar="NAME",
                  help="Whose vectors to take.  [default: the only one stored]"),
-    click.option("--antibody-pooling", metavar="NAME", help="mean, heavy_mean, light_mean, cls."),
-    click.option("--antigen-pooling", metavar="NAME", help="mean or cls."),
+    click.option("--antibody-pooling", metavar="NAME",
+                 help="mean, heavy_mean, light_mean, cls, mean@LAYER."),
+    click.option("--antigen-pooling", metavar="NAME", help="mean, cls or mean@LAYER."),
     click.option("--label", metavar="UNIT", help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
     click.option("--replicates", metavar="RULE", help="median, mean, first, keep or error."),
     click.option("--floor", metavar="RULE", help="keep, censor or drop the value many rows share."),
@@ -158,6 +173,10 @@ _FIT_OPTIONS = [
                  help="Keep the rows of one affinity type, where a table has several."),
     click.option("--split", metavar="HOW",
                  help="random, antigen, antibody, both, mutations, column=NAME or file=PATH."),
+    click.option("--adapter-rows", metavar="RULE",
+                 help="Training pairs that taught an adapter: leave-out or train."),
+    click.option("--allow-adapter-leak", is_flag=True, default=None,
+                 help="Go on where held-out pairs taught an adapter."),
     click.option("--folds", type=int, help="Cross-validate over K folds."),
     click.option("--repeats", type=int, help="Draw the folds R times."),
     click.option("--preset", metavar="NAME", help="small, medium, large or seed."),
@@ -203,6 +222,13 @@ _FIT_OPTIONS = [
 @click.option("--antigen-backend", default="packed", show_default=True,
               type=click.Choice(["packed", "reference", "faesm"]),
               help="The same, or FAESM's modules for ESM-2.")  # fmt: skip
+@click.option("--antibody-adapter", type=_PATH, metavar="ADAPTER",
+              help="Folder of abag adapt, merged into the encoder.")  # fmt: skip
+@click.option("--antigen-adapter", type=_PATH, metavar="ADAPTER",
+              help="The same for the antigen encoder.")  # fmt: skip
+@click.option("--layers", callback=_numbers, metavar="NUMBERS",
+              help="Poolings also of these layers, such as 24,28: abag fit "
+              "--antigen-pooling mean@24.  [default: the store's]")  # fmt: skip
 @click.option("--attention", default="auto", show_default=True,
               type=click.Choice(["auto", "triton", "flash-attn", "varlen", "sdpa"]),
               help="Attention kernel of the packed encoders.")  # fmt: skip
@@ -231,6 +257,7 @@ def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # n
     from abag.embed.run import embed_table
     from abag.embed.shares import rank_here
 
+    options["layers"] = options["layers"] or None
     summary = embed_table(table, store, progress=True, **options)
     if rank_here().number:
         return  # the first rank alone prints
@@ -298,6 +325,90 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 
     summary = evaluate_run(run, **options)
     click.echo(json.dumps(summary) if as_json else _score_table(summary))
+
+
+_ADAPT_OPTIONS = [
+    click.option("--sides", type=click.Choice(["antibody", "antigen", "both"]), default="both",
+                 show_default=True, help="Encoders to adapt."),
+    click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME"),
+    click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME"),
+    click.option("--rank", type=int, default=8, show_default=True, help="Rank r of the change."),
+    click.option("--alpha", type=float, default=16.0, show_default=True,
+                 help="The change is alpha / r times B A."),
+    click.option("--dropout", type=float, default=0.1, show_default=True),
+    click.option("--targets", callback=_listed, metavar="NAMES",
+                 help="Projections that change.  [default: q,v of T5; query,value of ESM-2]"),
+    click.option("--layers", callback=_numbers, metavar="NUMBERS",
+                 help="Layers that change, the first being 1.  [default: all]"),
+    click.option("--head-share", type=float, default=0.5, show_default=True,
+                 help="Share of the training pairs left to abag fit."),
+    click.option("--label", default="pkd", show_default=True, metavar="UNIT",
+                 help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
+    click.option("--replicates", default="median", show_default=True, metavar="RULE",
+                 help="median, mean, first, keep or error."),
+    click.option("--floor", default="keep", show_default=True, metavar="RULE",
+                 help="keep, censor or drop the value many rows share."),
+    click.option("--affinity-type", metavar="NAME", help="Keep the rows of one affinity type."),
+    click.option("--epochs", type=int, default=10, show_default=True),
+    click.option("--batch-size", type=int, default=16, show_default=True),
+    click.option("--accumulate", type=int, default=1, show_default=True,
+                 help="Batches an optimiser step."),
+    click.option("--lr", type=float, default=3e-4, show_default=True,
+                 help="Highest learning rate of the encoders' change."),
+    click.option("--head-lr", type=float, default=1e-3, show_default=True,
+                 help="The same for the regression head on top."),
+    click.option("--patience", type=int, default=3, show_default=True,
+                 help="Epochs without a better validation loss before stopping; 0: never."),
+    click.option("--gradient-checkpointing", is_flag=True,
+                 help="Compute layers twice to save memory."),
+    click.option("--seed", type=int, default=0, show_default=True),
+    click.option("--save-every", type=int, default=100, show_default=True, metavar="N",
+                 help="Steps between checkpoints."),
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
+    click.option("--precision", default="auto", show_default=True,
+                 type=click.Choice(["auto", "fp32", "bf16"])),
+]  # fmt: skip
+
+
+@main.command()
+@_TABLE
+@click.option("--split-from", type=_PATH, required=True, metavar="RUN|FILE",
+              help="A run, or a file like its splits.parquet.")  # fmt: skip
+@click.option("--fold", type=int, help="Which of its folds, the first being 0.")
+@click.option("--out", type=_PATH, required=True, help="Folder of the adapter.")
+@_with(_TABLE_OPTIONS)
+@_with(_ADAPT_OPTIONS)
+@_JSON
+def adapt(table: Path, out: Path, split_from: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Adapt encoders to the training pairs of a split by LoRA; then embed with them once.
+
+    Run it again to go on where it was stopped.
+
+    \b
+    Example:
+      abag adapt pairs.csv --split-from runs/first --out adapters/first
+      abag embed pairs.csv --store store --antibody-adapter adapters/first \\
+        --antigen-adapter adapters/first
+      abag fit pairs.csv --store store --run runs/adapted --split file=adapters/first/splits.parquet
+    """
+    from abag.adapt.train import adapt_encoders
+
+    summary = adapt_encoders(table, out, split_from=split_from, progress=True, **options)
+    click.echo(json.dumps(summary) if as_json else _adapted_lines(summary))
+
+
+def _adapted_lines(summary: dict[str, Any]) -> str:
+    lines = [
+        f"{kind}: {side['encoder']}, {side['trainable_parameters']:,} trainable parameters, "
+        f"adapter {side['digest'][:8]}"
+        for kind, side in summary["sides"].items()
+    ]
+    best = summary["best_validation_loss"]
+    lines.append(
+        f"best of {summary['epochs']} epochs: {summary['best_epoch']}, validation loss {best:.4f}; "
+        f"{summary['pairs']['adapter']} pairs taught it, {summary['pairs']['head']} are the head's"
+    )
+    return "\n".join(lines)
 
 
 _SHOWN = ("spearman_within_antigen", "spearman", "pearson", "rmse", "mae", "r2")

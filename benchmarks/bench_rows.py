@@ -33,7 +33,11 @@ def make_table(rows, antibodies, antigens):
     rng = np.random.default_rng(0)
     chains = {
         name: ["".join(row) for row in RESIDUES[rng.integers(20, size=(n, length))]]
-        for name, n, length in (("heavy", antibodies, 120), ("light", antibodies, 108), ("antigen", antigens, 300))
+        for name, n, length in (
+            ("heavy", antibodies, 120),
+            ("light", antibodies, 108),
+            ("antigen", antigens, 300),
+        )
     }
     body, target = rng.integers(antibodies, size=rows), rng.integers(antigens, size=rows)
     return pd.DataFrame(

@@ -32,7 +32,9 @@ ANTIGENS = 20_000
 def random_chains(rng, rows, length):
     data = LETTERS[rng.integers(0, 20, (rows, length), dtype=np.uint8)]
     offsets = np.arange(0, (rows + 1) * length, length, dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
 
 
 def write_table(folder, rows):

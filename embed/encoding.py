@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,22 +14,33 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from abag import AbagError
+from abag.embed.adapters import keep_adapter
 from abag.embed.batches import longest_first
 from abag.embed.device import Plan, default_budget, matmul_peak
-from abag.embed.encoders import Encoder, Identity, backend_that_runs, flop
+from abag.embed.encoders import Encoder, Identity, backend_that_runs, depth, flop
 from abag.embed.partitions import Part
 from abag.embed.sequences import Chains
-from abag.embed.store import EncoderFolder, ShardWriter
+from abag.embed.store import EncoderFolder, ShardWriter, Store
 from abag.embed.stream import Encoded, encode_stream
 
 if TYPE_CHECKING:
     from abag.embed.run import EmbedOptions
 
+MOST_LAYERS = 14
+"""With four poolings each they fill a shard's 64 datasets."""
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
 class NonFiniteVector(AbagError):
     """An encoder returned NaN or infinity, or a value that float16 cannot hold."""
+
+
+class AbsentLayer(AbagError):
+    """A layer that no encoder has."""
+
+
+class PoolingsMismatch(AbagError):
+    """A store begun with the poolings of other layers."""
 
 
 class MixedPrecision(AbagError):
@@ -53,6 +64,71 @@ class Task:
     def kind(self) -> str:
         """``antibody`` or ``antigen``."""
         return self.identity.layout.kind
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers whose poolings are stored beside those of the last."""
+        return tuple(self.folder.info.get("layers", ()))
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """Every pooling that is stored, in the order in which the encoder gives them."""
+        last = self.identity.layout.poolings
+        return (*last, *(f"{name}@{n}" for n in self.layers for name in last))
+
+
+def begin_folder(store: Store, identity: Identity, options: EmbedOptions) -> EncoderFolder:
+    """Open the folder of an encoder, made as these options ask if it is not there.
+
+    Raises
+    ------
+    PoolingsMismatch
+    """
+    layers = _layers(store, identity, options)
+    info = identity.info() | ({"layers": list(layers)} if layers else {})
+    folder = store.create_folder(identity.layout.kind, info)
+    keep_adapter(identity.checkpoint, folder)
+    return folder
+
+
+def refuse_absent_layers(identities: Sequence[Identity], asked: tuple[int, ...] | None) -> None:
+    """Each layer asked for must be in one encoder at least, and fit into a shard."""
+    depths = {i.checkpoint.name: depth(i.checkpoint) for i in identities}
+    bad = [n for n in asked or () if not 1 <= n <= max(depths.values())]
+    if bad or len(asked or ()) > MOST_LAYERS:
+        have = " and ".join(f"{name} has {n}" for name, n in depths.items())
+        drop = bad[0] if bad else "some"
+        msg = (
+            f"--layers {','.join(map(str, asked or ()))}: {have} layers; expected at most "
+            f"{MOST_LAYERS} numbers, each a layer of one of them, the first being 1. "
+            f"Leave out {drop}."
+        )
+        raise AbsentLayer(msg)
+
+
+def _layers(store: Store, identity: Identity, options: EmbedOptions) -> tuple[int, ...]:
+    """Which layers' poolings to store: those that the folder was begun with, or those asked for.
+
+    Raises
+    ------
+    PoolingsMismatch
+        All shards of a folder hold the same poolings.
+    """
+    last = depth(identity.checkpoint)
+    asked = tuple(n for n in sorted(set(options.layers or ())) if n <= last)
+    for folder in store.folders(identity.layout.kind):
+        if folder.fingerprint == identity.fingerprint:
+            held = tuple(folder.info.get("layers", ()))
+            if options.layers is not None and asked != held:
+                begun = f"--layers {','.join(map(str, held))}" if held else "the last layer only"
+                msg = (
+                    f"{folder.path}: begun with {begun}, --layers {','.join(map(str, asked))} was "
+                    "asked for; one store holds the same poolings of all sequences. Leave --layers "
+                    "out to go on, or give a new --store."
+                )
+                raise PoolingsMismatch(msg)
+            return held
+    return asked
 
 
 def check_precision(task: Task) -> str:
@@ -115,7 +191,9 @@ def _encode_part(
         done = 0
         try:
             chains = (part.chains[i] for i in todo)
-            for vectors in encode_stream(encoder, layout, chains, task.plan, budget, dtype):
+            for vectors in encode_stream(
+                encoder, layout, chains, task.plan, budget, dtype, task.layers
+            ):
                 bar.residues += _store(task, part, todo, vectors, writer)
                 done += len(vectors.positions)
                 bar.advance(vectors, writer.committed)
@@ -132,13 +210,14 @@ def _store(
     """Hand a batch's vectors to the writer, unless one is not to be stored; returns residues."""
     at = todo[vectors.positions]
     if vectors.bad is not None:
-        raise _not_finite(task, part, int(todo[vectors.bad.position]), overflow=vectors.bad.overflow)
+        raise _not_finite(
+            task, part, int(todo[vectors.bad.position]), overflow=vectors.bad.overflow
+        )
     residues = np.array([sum(map(len, part.chains[i])) for i in at], dtype=np.int32)
-    poolings = task.identity.layout.poolings
     writer.add(
         part.keys[at],
         residues,
-        {name: vectors.stored_SPD[:, p] for p, name in enumerate(poolings)},
+        {name: vectors.stored_SPD[:, p] for p, name in enumerate(task.poolings)},
         _flags(task, part, at),
     )
     return int(residues.sum())

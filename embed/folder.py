@@ -7,6 +7,7 @@ An object serves one thread at a time.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.commit import RUN_FILE, SPEED_FILE, Files, commit_json, host_name
+from abag.embed.commit import ADAPTER_FOLDER, RUN_FILE, SPEED_FILE, Files, commit_json, host_name
 from abag.embed.mounts import StoreUnreachable, patiently
 from abag.embed.sequences import Kind
 from abag.embed.shards import Block, DamagedShard, read_contents
@@ -168,6 +169,39 @@ class EncoderFolder:
         self._checked: set[str] = set()
         self._order: list[str] = []
         self._index = KeyIndex([])
+
+    @property
+    def embed_options(self) -> str:
+        """What tells ``abag embed`` to add to this folder."""
+        if not self.info.get("adapter"):
+            return f"--{self.kind}-encoder {self.name}"
+        return (
+            f"--{self.kind}-encoder {self.info['origin']} "
+            f"--{self.kind}-adapter {self.path / ADAPTER_FOLDER}"
+        )
+
+    def extras(self) -> dict[str, bytes]:
+        """Read what lies beside the vectors: an adapter's files, by their path in the folder.
+
+        Raises
+        ------
+        StoreUnreachable
+        """
+        if self._packed is not None:
+            try:
+                packed = dict(self.info.get("extras", {}))
+                return {name: base64.b64decode(text) for name, text in packed.items()}
+            except (TypeError, ValueError) as error:
+                msg = f"{self.path}: its adapter cannot be read ({error})."
+                raise DamagedShard(msg) from error
+        try:
+            return {
+                path.relative_to(self.path).as_posix(): path.read_bytes()
+                for path in sorted((self.path / ADAPTER_FOLDER).rglob("*"))
+                if path.is_file() and path.suffix != ".partial"
+            }
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     @property
     def rows(self) -> int:
@@ -431,6 +465,9 @@ class EncoderFolder:
         if name not in layout:
             listed = ", ".join(n for n in layout if n not in ("key", "length"))
             msg = f"{self.path}: {name!r} is not stored; expected one of {listed}."
+            if "@" in name:
+                layer = name.rpartition("@")[2]
+                msg += f" To have it, run abag embed --layers {layer} into a new store."
             raise UnknownPooling(msg)
         return layout[name]
 

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from abag import AbagError
 from abag.embed.batches import longest_first
-from abag.embed.encoding import Bar, Task, check_precision, encode_parts
+from abag.embed.encoding import Bar, Task, begin_folder, check_precision, encode_parts
 from abag.embed.partitions import Part
 from abag.embed.run import EmbedOptions, identify_for, loaded, plan_for
 from abag.embed.sequences import Kind
@@ -70,7 +70,7 @@ class Order:
                 f"{self.fingerprint} was expected. Put the same checkpoint on every machine."
             )
             raise StoreMismatch(msg)
-        folder = open_store(self.store).create_folder(self.kind, identity.info())
+        folder = begin_folder(open_store(self.store), identity, self.options)
         return Task(identity, folder, plan_for(identity, device, self.options), self.options)
 
 

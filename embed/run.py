@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -32,7 +32,14 @@ from abag.embed.encoders import (
     identify,
     load_encoder,
 )
-from abag.embed.encoding import Bar, Task, check_precision, encode_parts
+from abag.embed.encoding import (
+    Bar,
+    Task,
+    begin_folder,
+    check_precision,
+    encode_parts,
+    refuse_absent_layers,
+)
 from abag.embed.mounts import is_local, mount_of
 from abag.embed.partitions import Part, Partitions
 from abag.embed.sequences import (
@@ -81,6 +88,13 @@ class EmbedOptions:
     """Our packed encoders, or transformers' own modules."""
     antigen_backend: Backend = "packed"
     """The same, or FAESM's modules, which know ESM-2 only."""
+    antibody_adapter: Path | str | None = None
+    """Folder of an adapter to merge into the antibody encoder; None: the encoder as it is."""
+    antigen_adapter: Path | str | None = None
+    """The same for the antigen encoder."""
+    layers: tuple[int, ...] | None = None
+    """Layers whose poolings are stored too, as ``mean@24``; each encoder takes those it has. None:
+    those that the store was begun with."""
     attention: str = "auto"
     """Attention kernel: triton, flash-attn, varlen, sdpa; auto: the fastest that runs here."""
     batch_tokens: int | None = None
@@ -180,11 +194,12 @@ def _embed(
         ]
         for job in jobs:
             job.refuse_what_cannot_be_encoded()
+        refuse_absent_layers(identities, options.layers)
         opened = open_store(store, create=True)
         if not rank.number and not ours:
             publish_waiting(opened.path)
         for job in jobs:
-            job.look_up(opened.create_folder(job.kind, job.identity.info()), rank)
+            job.look_up(begin_folder(opened, job.identity, options), rank)
         if options.progress and not rank.number and not ours:
             _announce(reading, jobs, plan)
         for job in jobs:
@@ -290,7 +305,9 @@ def _read(
 
 def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
     """Find an encoder and its fingerprint, as these options use it."""
-    return identify(name, kind, options.long_antigens if kind == "antigen" else "window")
+    if kind == "antigen":
+        return identify(name, kind, options.long_antigens, options.antigen_adapter)
+    return identify(name, kind, adapter=options.antibody_adapter)
 
 
 def plan_for(identity: Identity, device: str, options: EmbedOptions) -> Plan:
@@ -367,8 +384,12 @@ class _Job:
 
     def refuse_what_cannot_be_encoded(self) -> None:
         """Raise before anything is written."""
-        layout, options, family = self.identity.layout, self.options, self.identity.checkpoint.family
-        check_backend(self.identity, options.backend(self.kind))
+        layout, options, family = (
+            self.identity.layout,
+            self.options,
+            self.identity.checkpoint.family,
+        )
+        check_backend(self.identity, options.backend(self.kind), layers=bool(options.layers))
         packed = family in ("t5", "esm") and options.backend(self.kind) == "packed"
         if packed and options.ray is None:
             choose_attention(self.plan, biased=family == "t5", asked=options.attention)
@@ -531,5 +552,7 @@ def _announce(reading: Reading, jobs: Sequence[_Job], plan: Plan) -> None:
         if job.long:
             how_long = "truncated" if layout.long == "truncate" else "in overlapping windows"
             say(f"    {job.long:,} with a chain over {layout.limit:,} residues: {how_long}")
+        if job.task.layers:
+            say(f"    poolings also of layers {', '.join(map(str, job.task.layers))}")
         if job.identity.checkpoint.random:
             say(f"    {job.identity.checkpoint.name}: random weights, no biology in its vectors")

@@ -32,13 +32,18 @@ def run(*arguments, code=0):
 
 
 OPTIONS = {
-    "embed": "antibody-backend antibody-encoder antigen antigen-backend antigen-encoder attention "
-    "bad-rows batch-tokens column commit-seconds device devices json limit long-antigens precision "
-    "ray store store-dtype strict-precision",
-    "fit": "accumulate affinity-type antibody-encoder antibody-pooling antigen antigen-encoder "
-    "antigen-pooling bad-rows batch-size column deterministic device dropout epochs floor folds "
-    "head json label limit loss lr no-compile patience precision preset repeats replicates run "
-    "save-every scale-lr seed select split split-seed store verbose weight-decay",
+    "adapt": "accumulate affinity-type alpha antibody-encoder antigen antigen-encoder bad-rows "
+    "batch-size column device dropout epochs floor fold gradient-checkpointing head-lr head-share "
+    "json label layers limit lr out patience precision rank replicates save-every seed sides "
+    "split-from targets",
+    "embed": "antibody-adapter antibody-backend antibody-encoder antigen antigen-adapter "
+    "antigen-backend antigen-encoder attention bad-rows batch-tokens column commit-seconds device "
+    "devices json layers limit long-antigens precision ray store store-dtype strict-precision",
+    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder antibody- "
+    "pooling antigen antigen-encoder antigen-pooling bad-rows batch-size column "
+    "deterministic device dropout epochs floor folds head json label limit loss lr no- "
+    "compile patience precision preset repeats replicates run save-every scale-lr seed "
+    "select split split-seed store verbose weight-decay",
     "evaluate": "affinity-type antigen column json predictions run store",
     "plan": "affinity-type antibody-encoder antigen antigen-encoder bad-rows column json label "
     "limit price-per-hour store",
