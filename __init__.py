@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from abag.embed.run import embed_table as embed_table
     from abag.embed.store import open_store as open_store
     from abag.head.predictor import load_predictor as load_predictor
+    from abag.head.sweep import sweep as sweep
     from abag.head.train import fit as fit
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ __all__ = [
     "fit",
     "load_predictor",
     "open_store",
+    "sweep",
 ]
 
 _HOMES = {
@@ -30,6 +32,7 @@ _HOMES = {
     "embed_table": "abag.embed.run",
     "open_store": "abag.embed.store",
     "fit": "abag.head.train",
+    "sweep": "abag.head.sweep",
     "load_predictor": "abag.head.predictor",
 }
 

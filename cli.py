@@ -190,6 +190,8 @@ _FIT_OPTIONS = [
     click.option("--loss", metavar="NAME", help="mse, huber or rank."),
     click.option("--select", metavar="METRIC", help="Validation metric of the best checkpoint."),
     click.option("--patience", type=int, help="Validations without progress before stopping."),
+    click.option("--members", type=int, metavar="K",
+                 help="Heads trained in one step; their mean predicts, their spread tells sigma."),
     click.option("--seed", type=int), click.option("--split-seed", type=int),
     click.option("--save-every", type=int, metavar="N", help="Steps between checkpoints."),
     click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),
@@ -409,6 +411,73 @@ def _adapted_lines(summary: dict[str, Any]) -> str:
         f"{summary['pairs']['adapter']} pairs taught it, {summary['pairs']['head']} are the head's"
     )
     return "\n".join(lines)
+
+
+@main.command()
+@_TABLE
+@_STORE
+@click.option("--sweep", "folder", type=_PATH, required=True, help="Folder of the sweep.")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N",
+              help="Trials to score in all.  [default: 50; with --final 0]")  # fmt: skip
+@click.option("--inner-folds", "folds", type=click.IntRange(min=2), default=3, show_default=True,
+              help="Folds of the pairs outside the test part that each is scored on.")  # fmt: skip
+@click.option("--final", is_flag=True,
+              help="Refit the winner and score the test part, once.")  # fmt: skip
+@click.option("--members", type=click.IntRange(min=1), default=8, show_default=True, metavar="K",
+              help="Heads of that refit.")  # fmt: skip
+@_with(_TABLE_OPTIONS)
+@_with([
+    click.option("--antibody-encoder", metavar="NAME",
+                 help="Whose vectors to take.  [default: the only one stored]"),
+    click.option("--antigen-encoder", metavar="NAME",
+                 help="Whose vectors to take.  [default: the only one stored]"),
+    click.option("--label", metavar="UNIT", help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
+    click.option("--affinity-type", metavar="NAME",
+                 help="Keep the rows of one affinity type, where a table has several."),
+    click.option("--split", metavar="HOW", help="What is locked away; as in fit, one fold."),
+    click.option("--select", metavar="METRIC", help="Metric that a trial is judged by."),
+    click.option("--epochs", type=int, help="Epochs of a trial."),
+    click.option("--batch-size", type=int), click.option("--seed", type=int),
+    click.option("--split-seed", type=int),
+    click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),
+])  # fmt: skip
+@_JSON
+def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Search for the head that predicts best on inner folds of TABLE; needs the extra sweep.
+
+    Run it again to go on, or beside itself to share the work. The test part stays locked away
+    until --final.
+
+    \b
+    Example:
+      abag sweep pairs.csv --store store --sweep sweeps/first
+    """
+    from abag.head.sweep import sweep as search
+
+    given = {name: value for name, value in options.items() if value is not None}
+    summary = search(table, store, folder, progress=True, **given)
+    if as_json:
+        click.echo(json.dumps(summary))
+        return
+    click.echo(_trial_table(summary))
+    if "final" in summary:
+        click.echo("\n" + _score_table(summary["final"]))
+
+
+def _trial_table(summary: dict[str, Any]) -> str:
+    """Lay the best trials out, a line each, and what mattered."""
+    if not summary["best_trials"]:
+        return "no trial is complete yet"
+    names = list(summary["best_trials"][0]["params"])
+    rows = [["trial", summary["select"], *names]]
+    for one in summary["best_trials"]:
+        values = [one["value"], *(one["params"][name] for name in names)]
+        cells = [f"{v:.3g}" if isinstance(v, float) else str(v) for v in values]
+        rows.append([str(one["trial"]), *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    mattered = ", ".join(f"{name} {share:.0%}" for name, share in summary["importance"].items())
+    return "\n".join(lines + ([f"importance: {mattered}"] if mattered else []))
 
 
 _SHOWN = ("spearman_within_antigen", "spearman", "pearson", "rmse", "mae", "r2")

@@ -172,6 +172,12 @@ class FitConfig:
     rank_scope: RankScope = "antigen"
     """Which pairs of a batch the ranking loss compares."""
 
+    members: int = 1
+    """Heads that train in one step; a prediction is their mean, and their spread goes into sigma.
+    Member k is what ``seed`` + k gives alone, but for its bag."""
+    bootstrap: bool = True
+    """Whether each of several members draws its own bag of training groups."""
+
     select: Select = "spearman"
     """Validation metric that picks the best checkpoint."""
     validate_every: int = 1
@@ -279,7 +285,7 @@ _RANGES: Mapping[str, tuple[float, float | None]] = {
     "dropout": (0, 0.95), "epochs": (1, None), "batch_size": (1, None), "accumulate": (1, None),
     "lr": (1e-12, 10), "weight_decay": (0, None), "warmup": (0, 1), "clip": (0, None),
     "validate_every": (1, None), "validate_pairs": (0, None), "patience": (0, None),
-    "save_every": (1, None), "seed": (0, None), "split_seed": (0, None),
+    "members": (1, 1024), "save_every": (1, None), "seed": (0, None), "split_seed": (0, None),
 }  # fmt: skip
 
 
@@ -328,7 +334,7 @@ def check_same(
     if different:
         said = "; ".join(f"{n} {before.get(n)!r} then, {now.get(n)!r} now" for n in different)
         msg = (
-            f"{run}: this run was started differently: {said}. "
+            f"{run}: was started differently: {said}. "
             f"Give the same options and table, or another {option} folder."
         )
         raise RunMismatch(msg)

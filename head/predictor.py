@@ -25,7 +25,7 @@ from abag.embed.store import open_store
 from abag.head.checkpoint import publish, write_text
 from abag.head.config import FitConfig
 from abag.head.model import build_head
-from abag.head.splits import TRAIN, VALIDATION
+from abag.head.splits import TRAIN
 from abag.head.table import Statistics
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences import Kind
     from abag.embed.store import Store
     from abag.head.loop import Trained
+    from abag.head.sigma import Sigma
     from abag.head.splits import Split
     from abag.head.table import LabelledPairs
     from abag.head.train import Vectors
@@ -87,8 +88,10 @@ class Predictor:
     members: tuple[Member, ...]
     antibody: Side
     antigen: Side
+    spread: float
+    """What the members' standard deviation is multiplied by; see `abag.head.sigma`."""
     noise: float
-    """Root mean squared error on validation pairs, in pKd."""
+    """What all members miss, in pKd."""
     store: Path | None = None
 
     def predict(
@@ -163,7 +166,7 @@ class Predictor:
         return pd.DataFrame(
             {
                 "pkd_predicted": scores.mean(axis=0),
-                "sigma": np.sqrt(scores.var(axis=0) + self.noise**2),
+                "sigma": np.sqrt(self.spread**2 * scores.var(axis=0) + self.noise**2),
                 "far_antibody": self._far(antibody_ND, "antibody")[antibody],
                 "far_antigen": self._far(antigen_ME, "antigen")[antigen],
             }
@@ -231,16 +234,19 @@ def save_predictor(
     config: FitConfig,
     antibody: Vectors,
     antigen: Vectors,
+    sigma: Sigma,
 ) -> None:
     """Write the bundle; its JSON comes last and holds the digest of the weights."""
     folder.mkdir(exist_ok=True)
     tensors: dict[str, torch.Tensor] = {}
-    for k, one in enumerate(trained):
-        tensors |= {f"{k}.model.{name}": t.contiguous() for name, t in one.weights.items()}
+    heads = [(one.scaling, weights) for one in trained for weights in one.weights]
+    for k, (scaling, weights) in enumerate(heads):
+        tensors |= {f"{k}.model.{name}": t.contiguous() for name, t in weights.items()}
         for kind in ("antibody", "antigen"):
-            statistics: Statistics = getattr(one.scaling, kind)
-            tensors[f"{k}.{kind}.mean"] = torch.from_numpy(statistics.mean)
-            tensors[f"{k}.{kind}.scale"] = torch.from_numpy(statistics.scale)
+            statistics: Statistics = getattr(scaling, kind)
+            # copies: heads of one split share theirs, which safetensors refuses
+            tensors[f"{k}.{kind}.mean"] = torch.tensor(statistics.mean)
+            tensors[f"{k}.{kind}.scale"] = torch.tensor(statistics.scale)
     partial = folder / "weights.safetensors.partial"
     save_file(tensors, partial)
     record = {
@@ -250,23 +256,15 @@ def save_predictor(
         "widths": list(config.filled().widths),
         "rank": config.rank,
         "members": [
-            {"pkd_mean": t.scaling.pkd_mean, "pkd_scale": t.scaling.pkd_scale} for t in trained
+            {"pkd_mean": scaling.pkd_mean, "pkd_scale": scaling.pkd_scale} for scaling, _ in heads
         ],
-        "noise": _noise(pairs, splits, trained),
+        "spread": sigma.spread,
+        "noise": sigma.noise,
         "antibody": _side(antibody, [t.scaling.antibody for t in trained], pairs.antibody, splits),
         "antigen": _side(antigen, [t.scaling.antigen for t in trained], pairs.antigen, splits),
     }
     publish(partial, folder / "weights.safetensors")
     write_text(folder / "predictor.json", json.dumps(record, indent=2) + "\n")
-
-
-def _noise(pairs: LabelledPairs, splits: Sequence[Split], trained: Sequence[Trained]) -> float:
-    errors = [
-        (pairs.pkd - one.predicted)[(split.part == VALIDATION) & (pairs.censored == 0)]
-        for split, one in zip(splits, trained, strict=True)
-    ]
-    joined = np.concatenate(errors)
-    return float(np.sqrt(np.mean(joined**2))) if len(joined) else float(np.std(pairs.pkd))
 
 
 def _side(
@@ -305,7 +303,12 @@ def load_predictor(path: Path | str) -> Predictor:
     sides = {kind: Side(**record[kind]) for kind in ("antibody", "antigen")}
     members = tuple(_member(k, record, tensors, sides) for k in range(len(record["members"])))
     return Predictor(
-        members, sides["antibody"], sides["antigen"], record["noise"], _store_of(folder.parent)
+        members,
+        sides["antibody"],
+        sides["antigen"],
+        record["spread"],
+        record["noise"],
+        _store_of(folder.parent),
     )
 
 
@@ -321,7 +324,17 @@ def _read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-RECORD = {"weights_blake2b", "head", "widths", "rank", "members", "noise", "antibody", "antigen"}
+RECORD = {
+    "weights_blake2b",
+    "head",
+    "widths",
+    "rank",
+    "members",
+    "spread",
+    "noise",
+    "antibody",
+    "antigen",
+}
 
 
 def _read_weights(folder: Path, record: dict[str, Any]) -> bytes:

@@ -31,6 +31,7 @@ from abag.head.loop import Task, train
 from abag.head.outcome import join_logs, split_frame, write_outcome, write_parquet
 from abag.head.predictor import save_predictor
 from abag.head.report import Outcome
+from abag.head.sigma import calibrate, combine, describe_sigma
 from abag.head.splits import Split, describe, make_splits
 from abag.head.table import LabelledPairs, label_pairs
 
@@ -108,9 +109,9 @@ def fit(
     pairs = label_pairs(read_pairs(table, _table_options(config)), config.label_options())
     say_counts(pairs, say)
     opened = open_store(store)
-    antibody = _vectors(opened, pairs.table, "antibody", config)
-    antigen = _vectors(opened, pairs.table, "antigen", config)
-    record = _describe(config, opened, pairs, antibody, antigen)
+    antibody = read_vectors(opened, pairs.table, "antibody", config)
+    antigen = read_vectors(opened, pairs.table, "antigen", config)
+    record = describe_inputs(config, opened, pairs, antibody, antigen)
     finished = _finished_summary(run, record)
     if finished is not None:
         say(f"{run}: nothing to do, this run has finished")
@@ -139,20 +140,24 @@ def fit(
             )
             for i, split in enumerate(splits)
         ]
+    sigmas = [calibrate(pairs, split, one) for split, one in zip(splits, trained, strict=True)]
     outcome = Outcome(
         title=run.name,
         facts=record,
         pairs=pairs,
         splits=splits,
         predicted=[one.predicted for one in trained],
+        sigma=[width.of(one.predicted_MP) for width, one in zip(sigmas, trained, strict=True)],
         baselines=[baselines(pairs, split, antibody.x_ND, antigen.x_ND) for split in splits],
         log=join_logs([_log(run, splits, i) for i in range(len(splits))], run / "metrics.jsonl"),
         antibody_ND=antibody.x_ND,
         antigen_ND=antigen.x_ND,
     )
-    save_predictor(run / "predictor", pairs, splits, trained, config, antibody, antigen)
-    summary = write_outcome(run, outcome, trained, report=report)
-    for text in summary["warnings"] + summary["verdicts"]:
+    save_predictor(
+        run / "predictor", pairs, splits, trained, config, antibody, antigen, combine(sigmas)
+    )
+    summary = write_outcome(run, outcome, trained, sigmas, report=report)
+    for text in summary["warnings"] + summary["verdicts"] + [describe_sigma(summary["sigma"])]:
         say(text)
     kept = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
     say(
@@ -249,7 +254,7 @@ def say_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
     say(f"{pairs.table.source}: {len(pairs)} pairs ({counts}){noise}")
 
 
-def _vectors(store: Store, table: PairTable, kind: Kind, config: FitConfig) -> Vectors:
+def read_vectors(store: Store, table: PairTable, kind: Kind, config: FitConfig) -> Vectors:
     """Read one side of the table from the store, which holds finite numbers only."""
     encoder = config.antibody_encoder if kind == "antibody" else config.antigen_encoder
     pooling = config.antibody_pooling if kind == "antibody" else config.antigen_pooling
@@ -266,7 +271,7 @@ def _vectors(store: Store, table: PairTable, kind: Kind, config: FitConfig) -> V
     return Vectors(folder, pooling, folder.read(sequences.keys, pooling))
 
 
-def _describe(
+def describe_inputs(
     config: FitConfig, store: Store, pairs: LabelledPairs, antibody: Vectors, antigen: Vectors
 ) -> dict[str, Any]:
     """Return what config.json holds: the options and what they were applied to."""

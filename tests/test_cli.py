@@ -41,7 +41,7 @@ OPTIONS = {
     "devices json layers limit long-antigens precision ray store store-dtype strict-precision",
     "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder antibody- "
     "pooling antigen antigen-encoder antigen-pooling bad-rows batch-size column "
-    "deterministic device dropout epochs floor folds head json label limit loss lr no- "
+    "deterministic device dropout epochs floor folds head json label limit loss lr members no- "
     "compile patience precision preset repeats replicates run save-every scale-lr seed "
     "select split split-seed store verbose weight-decay",
     "evaluate": "affinity-type antigen column json predictions run store",

@@ -17,7 +17,8 @@ from abag.embed.store import open_store
 from abag.head import loop
 from abag.head.checkpoint import load
 from abag.head.config import BadOption, FitConfig, RunMismatch
-from abag.head.loop import LEAST_KEPT, LossNotFinite, NothingToLearn, kept_share
+from abag.head.ensemble import NothingToLearn
+from abag.head.loop import LEAST_KEPT, LossNotFinite, kept_share
 from abag.head.step import Stepper, cosine_rates, plan_epoch
 from abag.head.table import BadLabel
 from abag.head.train import NoSuchDevice, VectorsMissing
