@@ -83,7 +83,9 @@ def main(argv=None):
             save_random_checkpoint(path, config_of(name, args.tiny), seed=0)
         for gpus in counts:
             table, store = work / f"{gpus}.parquet", work / f"store-{gpus}"
-            write_table(table, antibodies[: args.antibodies * gpus], antigens[: args.antigens * gpus])
+            write_table(
+                table, antibodies[: args.antibodies * gpus], antigens[: args.antigens * gpus]
+            )
             summary, wall_s, ranks = embed(table, store, encoders, gpus, device)
             files = list(store.rglob("*.h5"))
             result = {"gpus": gpus, "wall_s": wall_s, "ranks": ranks, "summary": summary}

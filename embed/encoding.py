@@ -132,7 +132,9 @@ def _store(
     """Hand a batch's vectors to the writer, unless one is not to be stored; returns residues."""
     at = todo[vectors.positions]
     if vectors.bad is not None:
-        raise _not_finite(task, part, int(todo[vectors.bad.position]), overflow=vectors.bad.overflow)
+        raise _not_finite(
+            task, part, int(todo[vectors.bad.position]), overflow=vectors.bad.overflow
+        )
     residues = np.array([sum(map(len, part.chains[i])) for i in at], dtype=np.int32)
     poolings = task.identity.layout.poolings
     writer.add(
