@@ -55,26 +55,32 @@ def write_table(folder, rows):
         pq.write_table(pa.table(columns), path, row_group_size=200_000)
 
 
+def peak_mib():
+    """Peak resident memory since this program started; getrusage would count its parent's."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
 def walk(table, store, gib):
     """Embed with the encoders left out; print what that took."""
-    from abag.embed import run
+    from abag.embed.job import Job
+    from abag.embed.run import embed_table
 
-    imported_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    imported_mib = peak_mib()
     resource.setrlimit(resource.RLIMIT_AS, (int(gib * 2**30),) * 2)
     walked = []
 
-    def encode(self, _rank):
+    def encode(self, _rank, _load):
         walked.append(sum(len(part.chains) for part in self.todo()))
         return 0.0
 
-    run._Job.encode = encode
+    Job.encode = encode
     start = time.perf_counter()
-    summary = run.embed_table(table, store, "composition", "composition", device="cpu")
+    summary = embed_table(table, store, "composition", "composition", device="cpu")
     seconds = time.perf_counter() - start
     assert walked == [summary[p]["unique"] for p in ("antibodies", "antigens")]
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"rows": summary["rows"], "unique": walked, "seconds": seconds,
-                      "imported_mib": imported_mib, "peak_mib": peak_mib}))  # fmt: skip
+                      "imported_mib": imported_mib, "peak_mib": peak_mib()}))  # fmt: skip
 
 
 def draw(rows, path):

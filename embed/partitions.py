@@ -150,7 +150,7 @@ class Partitions:
         bounds = _bounds(self._held)
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(prefix="abag-")  # noqa: SIM115 - it stays open
+                self._file = tempfile.TemporaryFile(prefix="abag-")
             offsets = [self._file.seek(0, 2)]
             for start, end in pairwise(bounds):
                 for batch in self._held.slice(start, end - start).combine_chunks().to_batches():

@@ -7,6 +7,7 @@ again cuts units of what is still missing.
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
@@ -98,13 +99,13 @@ def cluster(address: str) -> Iterator[str]:
     joined = ray.is_initialized()
     try:
         if not joined:
-            ray.init(address or None, logging_level="ERROR", log_to_driver=False)
+            ray.init(address or None, logging_level=logging.ERROR, log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())
         msg = f"--ray {address}: no cluster there ({reason}); start one with `ray start --head`"
         raise RayUnavailable(msg) from error
     try:
-        yield "GPU" if ray.cluster_resources().get("GPU") else "CPU"
+        yield "GPU" if _slots("GPU") else "CPU"
     finally:
         if not joined:
             ray.shutdown()
@@ -134,10 +135,11 @@ def encode_on(
     import ray
     from ray.exceptions import RayActorError, RayTaskError
 
-    resources = {"num_gpus": 1} if device == "GPU" else {"num_cpus": 1}
-    worker = ray.remote(max_restarts=-1, max_task_retries=TRIES, **resources)(_Worker)
+    gpus, cpus = (1, 0) if device == "GPU" else (0, 1)
+    remote: Any = ray.remote(max_restarts=-1, max_task_retries=TRIES, num_gpus=gpus, num_cpus=cpus)
+    worker = remote(_Worker)
     layout = identify_for(order.name, order.kind, order.options).layout
-    slots = int(ray.cluster_resources().get(device, 0))
+    slots = _slots(device)
     spread = tokens // max(1, UNITS_A_SLOT * slots)
     units = _units(parts, layout, min(max(1, spread), UNIT_TOKENS[device]))
     busy: dict[Any, Any] = {}  # one unit an actor: the next is cut when one is committed
@@ -146,7 +148,7 @@ def encode_on(
     bar = tqdm(total=sequences, unit="seq", desc=order.kind, disable=not order.options.progress)
     try:
         while True:
-            slots = int(ray.cluster_resources().get(device, 0))  # nodes come and go
+            slots = _slots(device)  # nodes come and go
             while idle or len(busy) < slots:
                 unit = next(units, None)
                 if unit is None:
@@ -159,10 +161,10 @@ def encode_on(
                 return
             done, _ = ray.wait(list(busy), timeout=LOOK_SECONDS)
             bar.set_postfix_str(f"{len(busy)} of {slots} {device}s at work")
-            for unit in done:
-                idle.append(busy.pop(unit))
-                encoded, note = ray.get(unit)
-                bar.update(encoded)
+            for committed in done:
+                idle.append(busy.pop(committed))
+                sequences_of_unit, note = ray.get(committed)
+                bar.update(sequences_of_unit)
                 notes.add(note)
     except RayTaskError as error:
         if isinstance(error.cause, AbagError):
@@ -181,6 +183,13 @@ def encode_on(
             print(f"note: {note}", file=sys.stderr)
         for actor in (*idle, *busy.values()):
             ray.kill(actor)
+
+
+def _slots(device: str) -> int:
+    import ray
+
+    resources: Any = ray.cluster_resources  # untyped
+    return int(resources().get(device, 0))
 
 
 def _units(parts: Iterator[Part], layout: Layout, most: int) -> Iterator[Part]:

@@ -59,6 +59,7 @@ REPLACED = "UZOB"
 
 # Not str.upper(): it would turn letters of other alphabets into residues.
 _NORMAL = str.maketrans(RESIDUES.lower() + REPLACED + REPLACED.lower(), RESIDUES + "X" * 8)
+_CLEAN = re.compile(f"[{RESIDUES}]+")
 _ILLEGAL = re.compile(f"[^{RESIDUES}]")
 _BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
 _SEPARATOR = re.compile("[|:]")
@@ -340,6 +341,8 @@ class _Cells(NamedTuple):
 
 
 def _normalised(text: str) -> str:
+    if _CLEAN.fullmatch(text):  # nearly all are
+        return text
     residues = "".join(text.split()).translate(_NORMAL)
     illegal = _ILLEGAL.search(residues)
     if illegal is None:
@@ -379,7 +382,7 @@ def _read_antibody(text: str) -> _Cell:
 
 
 def _count_replaced(text: str) -> int:
-    return len(_BECOMES_X.findall(text))
+    return 0 if _CLEAN.fullmatch(text) else len(_BECOMES_X.findall(text))
 
 
 def _shortened(text: str) -> str:
@@ -469,10 +472,9 @@ def _read_column(table: Table, role: str, read: Callable[[str], _Cell]) -> _Cell
 
     def cell(text: object) -> _Cell | AbagError:
         try:
-            with _at(f"column {name!r}"):
-                return read(str(text))
+            return read(str(text))
         except _BAD_SEQUENCE as error:
-            return error
+            return type(error)(f"column {name!r}: {error}")
 
     bar = tqdm(["", *texts], desc=f"reading {name}", unit=" texts", delay=2, disable=None)
     return _Cells(codes.astype(np.int64) + 1, [cell(text) for text in bar])
@@ -492,7 +494,8 @@ def _good_rows(
     if bad_rows == "error":
         if row_is_bad.all():
             raise _all_bad(table.source, len(row_is_bad), first)
-        raise type(first)(f"{table.source}: {first}")
+        msg = f"{table.source}: {first}"
+        raise type(first)(msg)
     reasons = Counter(_REASONS[type(error)] for error in errors)
     return np.flatnonzero(~row_is_bad), reasons, first
 

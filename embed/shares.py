@@ -62,7 +62,8 @@ class Rank:
 
     def owns(self, keys: NDArray[np.uint8], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Say which sequences are this rank's; see `owners`."""
-        return owners(keys, tokens, self.world, self.job) == self.number
+        mine: NDArray[np.bool_] = owners(keys, tokens, self.world, self.job) == self.number
+        return mine
 
     def device(self, asked: str) -> str:
         """Name the device of this rank: its own GPU, where GPUs are used."""
@@ -211,6 +212,7 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    stopped: signal.Signals | None = None
     with tempfile.TemporaryDirectory(prefix="abag-ranks-") as logs:
         config = LaunchConfig(
             min_nodes=1,
@@ -236,8 +238,6 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
             raise RankFailed(msg) from error
         except SignalException as error:
             stopped = error.sigval
-        else:
-            stopped = None
         finally:  # the launcher leaves its own
             for number, handler in handlers.items():
                 signal.signal(number, handler)

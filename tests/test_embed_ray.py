@@ -37,7 +37,8 @@ main()
 
 def start(table, store, *options):
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, "embed", table, "--store", store, *options, "--json", "--ray"],
+        [sys.executable, "-c", DRIVER, "embed", table, "--store", store, *options, "--json"
+         , "--ray"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

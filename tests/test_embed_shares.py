@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import abag
-from abag.embed import run as run_module
+from abag.embed import job as job_module
 from abag.embed.device import DeviceUnavailable
-from abag.embed.run import Incomplete, embed_table
+from abag.embed.job import Incomplete
+from abag.embed.run import embed_table
 from abag.embed.shares import Rank, WrongRank, count_devices, owners, rank_here
 from abag.head.demo import demo_table
 
@@ -132,7 +133,7 @@ def test_ranks_encode_all_between_them_and_the_first_reports_the_whole(tmp_path,
 
 
 def test_the_first_rank_gives_up_with_one_line_when_nobody_encodes_the_rest(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(job_module, "PATIENCE_SECONDS", 0.0)
     with pytest.raises(Incomplete, match=r"antibodies are not stored, and nothing was added"):
         as_rank(monkeypatch, 0, demo_table().head(60), tmp_path / "store", commit_seconds=0.05)
 
@@ -162,10 +163,29 @@ def start(tmp_path, *arguments):
     table, script = tmp_path / "pairs.csv", tmp_path / "slow.py"
     demo_table().head(240).to_csv(table, index=False)
     script.write_text(SLOW)
-    options = ["--commit-seconds", "0.2", "--batch-tokens", "600", "--device", "cpu", "--json"]
+    options = [
+        "--commit-seconds",
+        "0.2",
+        "--batch-tokens",
+        "600",
+        "--device",
+        "cpu",
+        "--json",
+        *TINY,
+    ]
+    if not arguments:
+        options += ["--devices", "2"]
     return subprocess.Popen(
-        [sys.executable, *arguments, script, "embed", table, "--store", tmp_path / "store"]
-        + [*TINY, *options, *([] if arguments else ["--devices", "2"])],
+        [
+            sys.executable,
+            *arguments,
+            script,
+            "embed",
+            table,
+            "--store",
+            tmp_path / "store",
+            *options,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
