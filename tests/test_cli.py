@@ -38,10 +38,10 @@ OPTIONS = {
     "antigen-backend antigen-encoder attention bad-rows batch-tokens column commit-seconds device "
     "json layers limit long-antigens precision store "
     "store-dtype strict-precision",
-    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder antibody- "
-    "pooling antigen antigen-encoder antigen-pooling bad-rows batch-size column "
-    "deterministic device dropout epochs floor folds head json label limit loss lr no- "
-    "compile patience precision preset repeats replicates run save-every scale-lr seed "
+    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
+    "antibody-pooling antigen antigen-encoder antigen-pooling bad-rows batch-size column "
+    "deterministic device dropout epochs floor folds head json label limit loss lr "
+    "no-compile patience precision preset repeats replicates run save-every scale-lr seed "
     "select split split-seed store verbose weight-decay",
     "evaluate": "affinity-type antigen column json predictions run store",
     "plan": "affinity-type antibody-encoder antigen antigen-encoder bad-rows column json label "
