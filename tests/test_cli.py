@@ -39,10 +39,10 @@ OPTIONS = {
     "embed": "antibody-adapter antibody-backend antibody-encoder antigen antigen-adapter "
     "antigen-backend antigen-encoder attention bad-rows batch-tokens column commit-seconds device "
     "devices json layers limit long-antigens precision ray store store-dtype strict-precision",
-    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder antibody- "
-    "pooling antigen antigen-encoder antigen-pooling bad-rows batch-size column "
-    "deterministic device dropout epochs floor folds head json label limit loss lr members no- "
-    "compile patience precision preset repeats replicates run save-every scale-lr seed "
+    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
+    "antibody-pooling antigen antigen-encoder antigen-pooling bad-rows batch-size column "
+    "deterministic device dropout epochs floor folds head json label limit loss lr "
+    "members no-compile patience precision preset repeats replicates run save-every scale-lr seed "
     "select split split-seed store verbose weight-decay",
     "evaluate": "affinity-type antigen column json predictions run store",
     "plan": "affinity-type antibody-encoder antigen antigen-encoder bad-rows column json label "

@@ -113,11 +113,16 @@ def test_pefts_own_loader_reads_the_folder_and_agrees(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
-def test_gradient_checkpointing_changes_no_gradient(name):
+def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(name):
     kind = "antibody" if "igt5" in name else "antigen"
     identity = identify(name, kind)
     batch = pack([(0, piece) for piece in identity.layout.pieces(CHAINS[kind])])
-    gradients = []
+    gradients, kept = [], []
+
+    def count(tensor):
+        kept[-1] += tensor.nbytes
+        return tensor
+
     for saving in (False, True):
         torch.manual_seed(0)
         lora = Lora(dropout=0.5).fitting(identity.checkpoint)
@@ -125,8 +130,12 @@ def test_gradient_checkpointing_changes_no_gradient(name):
         for factor in encoder.factors().values():
             factor.data.fill_(0.01)
         torch.manual_seed(1)
-        encoder.train()(batch).square().sum().backward()
+        kept.append(0)
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            loss = encoder.train()(batch).square().sum()
+        loss.backward()
         gradients.append([p.grad for p in encoder.factors().values()])
+    assert kept[1] < 0.5 * kept[0]
     assert all(g.abs().sum() > 0 for g in gradients[0])
     for plain, saved in zip(*gradients, strict=True):
         torch.testing.assert_close(saved, plain)

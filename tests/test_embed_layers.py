@@ -10,9 +10,9 @@ from abag.embed.batches import pack
 from abag.embed.checkpoints import find_checkpoint
 from abag.embed.device import choose
 from abag.embed.encoders import WrongBackend, identify, load_encoder
+from abag.embed.encoding import AbsentLayer, PoolingsMismatch
 from abag.embed.folder import UnknownPooling
 from abag.embed.pooling import Taps
-from abag.embed.encoding import AbsentLayer, PoolingsMismatch
 from abag.embed.run import embed_table
 from abag.embed.store import StoreMismatch
 from abag.embed.upkeep import merge
