@@ -33,13 +33,17 @@ __all__ = [
     "Kind",
     "MissingColumn",
     "PairTable",
+    "SequenceTable",
     "TableOptions",
     "UniqueSequences",
     "UnknownResidue",
+    "UnsureDomains",
     "antibody",
     "antigen",
     "keys_array",
+    "notes_of",
     "read_pairs",
+    "read_sequences",
     "sequence_key",
 ]
 
@@ -197,8 +201,25 @@ class PairTable(Table):
     """What was done to the table, one printable line each; empty when nothing was."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceTable(Table):
+    """A table whose every row holds a checked sequence of one kind."""
+
+    row_numbers: NDArray[np.int64]
+    """shape=(R,); as in :class:`PairTable`."""
+    unique: UniqueSequences
+    skipped: dict[str, int]
+    """Skipped rows by reason."""
+    notes: list[str]
+    """What was done to the table, one printable line each; empty when nothing was."""
+
+
 def read_pairs(
-    table: Path | str | pd.DataFrame, options: TableOptions = TableOptions()
+    table: Path | str | pd.DataFrame,
+    options: TableOptions = TableOptions(),
+    *,
+    source: str | None = None,
+    rows_before: int = 0,
 ) -> PairTable:
     """Read a table of antibody-antigen pairs and check every sequence in it.
 
@@ -211,6 +232,9 @@ def read_pairs(
     table : path or DataFrame
         See :func:`~abag.embed.tables.read_table`.
     options : TableOptions, optional
+    source, rows_before
+        The name of the table, and its rows before these, where ``table`` is a part of a larger
+        one: for messages and ``row_numbers``.
 
     Returns
     -------
@@ -223,11 +247,10 @@ def read_pairs(
     EmptySequence, UnknownResidue, UnsureDomains
         The first bad row; with ``bad_rows="skip"``, only if no row is left.
     """
-    whole = read_table(table, columns=options.columns, limit=options.limit)
-    raw, unread = _drop_unread(whole, options)
-    antibody_cells = _read_antibodies(raw)
-    antigen_cells = _read_antigens(raw, options.antigen)
-    keep, skipped = _good_rows(raw.source, (antibody_cells, antigen_cells), options.bad_rows)
+    raw, unread = _read_raw(table, options, source)
+    sides = _read_antibodies(raw), _read_antigens(raw, options.antigen)
+    antibody_cells, antigen_cells = sides
+    keep, skipped = _good_rows(raw.source, sides, options.bad_rows, rows_before)
     antibodies, antibody_counts = _unique("antibody", antibody_cells, keep)
     antigens, antigen_counts = _unique("antigen", antigen_cells, keep)
     counts = {
@@ -244,13 +267,56 @@ def read_pairs(
         frame=raw.frame.iloc[keep].reset_index(drop=True) if skipped else raw.frame,
         columns=raw.columns,
         ties=raw.ties,
-        row_numbers=keep + 1,
+        row_numbers=rows_before + keep + 1,
         antibodies=antibodies,
         antigens=antigens,
         counts=counts,
         skipped=skipped,
-        notes=unread + _notes(counts, skipped),
+        notes=unread + notes_of(counts, skipped),
     )
+
+
+def read_sequences(
+    table: Path | str | pd.DataFrame,
+    kind: Kind,
+    options: TableOptions = TableOptions(),
+    *,
+    source: str | None = None,
+) -> SequenceTable:
+    """Read the antibodies or the antigens of a table, which may lack the other side.
+
+    As :func:`read_pairs` otherwise.
+    """
+    raw, _ = _read_raw(table, options, source)
+    read = _read_antibodies if kind == "antibody" else _read_antigens
+    cells = read(raw)
+    keep, skipped = _good_rows(raw.source, (cells,), options.bad_rows)
+    unique, counted = _unique(kind, cells, keep)
+    counts = {
+        "skipped_rows": len(raw.frame) - len(keep),
+        "split_antibodies": counted["glued"] + counted["linker"],
+        "split_glued": counted["glued"],
+        "split_linker": counted["linker"],
+        "unrecognised_antibodies": counted["no domain"],
+        "replaced_residues": counted["replaced"],
+    }
+    return SequenceTable(
+        source=raw.source,
+        frame=raw.frame.iloc[keep].reset_index(drop=True) if skipped else raw.frame,
+        columns=raw.columns,
+        ties=raw.ties,
+        row_numbers=keep + 1,
+        unique=unique,
+        skipped=skipped,
+        notes=notes_of(counts, skipped),
+    )
+
+
+def _read_raw(
+    table: Path | str | pd.DataFrame, options: TableOptions, source: str | None
+) -> tuple[Table, list[str]]:
+    whole = read_table(table, columns=options.columns, limit=options.limit)
+    return _drop_unread(replace(whole, source=source or whole.source), options)
 
 
 class _Cell(NamedTuple):
@@ -377,7 +443,7 @@ def _pair(heavy: _Cell | AbagError, light: _Cell | AbagError, where: str) -> _Ce
     return _Cell(chains, heavy.replaced + light.replaced)
 
 
-def _read_antigens(table: Table, text: str | None) -> _Cells:
+def _read_antigens(table: Table, text: str | None = None) -> _Cells:
     if text is None:
         return _read_column(table, "antigen", _read_antigen)
     return _Cells(np.zeros(len(table.frame), np.int64), [_Cell(antigen(text))])
@@ -400,7 +466,7 @@ def _read_column(table: Table, role: str, read: Callable[[str], _Cell]) -> _Cell
 
 
 def _good_rows(
-    source: str, sides: Sequence[_Cells], bad_rows: str
+    source: str, sides: Sequence[_Cells], bad_rows: str, rows_before: int = 0
 ) -> tuple[NDArray[np.int64], dict[str, int]]:
     """Give the positions of the good rows, and count the bad ones by reason, or raise the first."""
     bad = [np.array([isinstance(cell, AbagError) for cell in side.cells]) for side in sides]
@@ -410,7 +476,7 @@ def _good_rows(
     errors = [_first_error(sides, row) for row in np.flatnonzero(row_is_bad).tolist()]
     if bad_rows == "error" or row_is_bad.all():
         every = f"all {len(row_is_bad)} rows are bad; " if row_is_bad.all() else ""
-        msg = f"{source}: {every}row {row_is_bad.argmax() + 1}, {errors[0]}"
+        msg = f"{source}: {every}row {rows_before + row_is_bad.argmax() + 1}, {errors[0]}"
         raise type(errors[0])(msg)
     return np.flatnonzero(~row_is_bad), Counter(_REASONS[type(error)] for error in errors)
 
@@ -437,7 +503,8 @@ def _unique(
     return UniqueSequences(kind=kind, chains=chains, keys=keys, of_row=of_code[codes]), counts
 
 
-def _notes(counts: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:
+def notes_of(counts: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:
+    """Say what was done to a table, a line each, from its counts and its skipped rows."""
     reasons = ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in skipped.items())
     lines = {
         f"{counts['skipped_rows']:,} bad rows skipped ({reasons})": counts["skipped_rows"],

@@ -22,7 +22,7 @@ from abag.embed.store import open_store
 from abag.head import metrics
 from abag.head.comparison import HEADLINES, compare, verdict
 from abag.head.outcome import average_parts, score_parts
-from abag.head.predictor import load_predictor
+from abag.head.bundle import load_predictor
 from abag.head.splits import PART_NAMES, TEST, Split, hex_keys
 from abag.head.table import LabelledPairs, LabelOptions, label_pairs
 from abag.head.train import say_counts
@@ -248,7 +248,7 @@ def _overlap(saved: SavedRun, pairs: LabelledPairs, say: Callable[[str], None]) 
 
 def _score_table(run: Path, pairs: LabelledPairs, store: Path | str | None) -> metrics.Scores:
     predictor = load_predictor(run)
-    opened = open_store(store or predictor.store or "")
+    opened = open_store(predictor.known_store(store))
     found = predictor.predict_keys(opened, pairs.antibody_keys(), pairs.antigen_keys())
     return metrics.score(pairs.pkd, found["pkd_predicted"], pairs.antigen, pairs.censored)
 

@@ -10,7 +10,8 @@ import pytest
 import abag
 from abag.embed.sequences import read_pairs
 from abag.embed.store import open_store
-from abag.head.predictor import PredictorDamaged, VectorsMissing, load_predictor
+from abag.head.bundle import PredictorDamaged, load_predictor
+from abag.head.predictor import VectorsMissing
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
