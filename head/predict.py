@@ -103,13 +103,17 @@ def predict(
         summary = _predict_pairs(work, table, out, options)
     else:
         summary = predict_cross(work, table, cross, out, options)
-    antibodies, antigens = summary["antibodies"], summary["antigens"]
-    work.say(
-        f"{out}: {summary['rows']:,} rows; far from the training set are {antibodies['far']:,} of "
-        f"{antibodies['unique']:,} antibodies and {antigens['far']:,} of {antigens['unique']:,} "
-        "antigens: expect less of their scores"
-    )
+    work.say(f"{out}: {summary['rows']:,} rows; {_far(summary)}")
     return {"out": str(out), **summary, "seconds": round(time.monotonic() - begun, 3)}
+
+
+def _far(summary: Mapping[str, Any]) -> str:
+    antibodies, antigens = summary["antibodies"], summary["antigens"]
+    text = (
+        f"{antibodies['far']:,} of {antibodies['unique']:,} antibodies and {antigens['far']:,} of "
+        f"{antigens['unique']:,} antigens lie far from the training set"
+    )
+    return text + ": expect less of their scores" * bool(antibodies["far"] or antigens["far"])
 
 
 def _to_stderr(text: str) -> None:

@@ -71,7 +71,12 @@ def read_rows(
 
 def blanked(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame in which ``NA`` and the like are nothing, as pandas reads a text table."""
-    return frame.mask(frame.isin(BLANK))
+    text = [
+        name
+        for name, dtype in frame.dtypes.items()
+        if dtype == object or isinstance(dtype, pd.StringDtype)  # Parquet's are ArrowDtype
+    ]
+    return frame.assign(**{name: frame[name].mask(frame[name].isin(BLANK)) for name in text})
 
 
 def _frames(table: Path | str | pd.DataFrame, rows: int) -> Iterator[pd.DataFrame]:
@@ -160,6 +165,8 @@ class RowWriter:
 
     def write(self, frame: pd.DataFrame) -> None:
         """Add rows."""
+        if frame.empty:
+            return
         try:
             if self._kind == ".parquet":
                 self._write_parquet(frame)
