@@ -293,13 +293,13 @@ def _score_lines(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
               help="Score every antibody of TABLE against every antigen of this table, "
               "which may be TABLE itself.")  # fmt: skip
 @click.option("--store", type=_PATH,
-              help="Holds the vectors, and takes new ones.  [default: the run's store]")  # fmt: skip
+              help="Holds vectors, takes new ones.  [default: the run's store]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @_with(_TABLE_OPTIONS)
 @click.option("--antibody-encoder", metavar="NAME",
-              help="Where the run's encoder lies here.  [default: where the run found it]")  # fmt: skip
+              help="Where the run's encoder lies here, if elsewhere.")  # fmt: skip
 @click.option("--antigen-encoder", metavar="NAME",
-              help="Where the run's encoder lies here.  [default: where the run found it]")  # fmt: skip
+              help="Where the run's encoder lies here, if elsewhere.")  # fmt: skip
 @click.option("--device", default="auto", show_default=True,
               help="For new sequences: auto, cpu, cuda or cuda:N.")  # fmt: skip
 @_JSON
@@ -360,6 +360,26 @@ def plan(
         price_per_hour=price_per_hour,
     )
     click.echo(json.dumps(found) if as_json else "\n".join(describe_plan(found)))
+
+
+@main.command()
+@click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
+@_JSON
+def runs(folders: tuple[Path, ...], as_json: bool) -> None:
+    """Compare runs, or look at one that is training; DIR is a run or holds runs.
+
+    Shows the scores with their intervals, whether one is better on the same test rows, and the
+    options that differ. Reads only, also while another process trains.
+
+    \b
+    Example:
+      abag runs runs
+    """
+    from abag.head.runs import describe_runs
+    from abag.head.runs import runs as compare_runs
+
+    found = compare_runs(folders)
+    click.echo(json.dumps(found) if as_json else "\n".join(describe_runs(found)))
 
 
 @main.command()

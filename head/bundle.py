@@ -31,7 +31,6 @@ from abag.head.table import Statistics
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from abag.head.loop import Trained

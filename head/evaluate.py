@@ -20,9 +20,9 @@ from abag import AbagError
 from abag.embed.sequences import TableOptions, read_pairs
 from abag.embed.store import open_store
 from abag.head import metrics
+from abag.head.bundle import load_predictor
 from abag.head.comparison import HEADLINES, compare, verdict
 from abag.head.outcome import average_parts, score_parts
-from abag.head.bundle import load_predictor
 from abag.head.splits import PART_NAMES, TEST, Split, hex_keys
 from abag.head.table import LabelledPairs, LabelOptions, label_pairs
 from abag.head.train import say_counts

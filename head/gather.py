@@ -59,8 +59,8 @@ class Work:
     def bar(self, what: str, total: int | None = None) -> tqdm[Any]:
         """Count rows on stderr."""
         return tqdm(
-            total=total, desc=what, unit=" rows", unit_scale=True, disable=not self.progress, delay=1,
-            dynamic_ncols=True,
+            total=total, desc=what, unit=" rows", unit_scale=True, dynamic_ncols=True, delay=1,
+            disable=not self.progress,
         )  # fmt: skip
 
 

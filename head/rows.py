@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,7 +75,7 @@ def blanked(frame: pd.DataFrame) -> pd.DataFrame:
     text = [
         name
         for name, dtype in frame.dtypes.items()
-        if dtype == object or isinstance(dtype, pd.StringDtype)  # Parquet's are ArrowDtype
+        if isinstance(dtype, pd.StringDtype) or dtype is np.dtype(object)  # not Parquet's
     ]
     return frame.assign(**{name: frame[name].mask(frame[name].isin(BLANK)) for name in text})
 
@@ -133,7 +134,9 @@ def _read_text(file: IO[bytes], rows: int) -> Iterator[pd.DataFrame]:
     file.seek(0)
     names = pd.read_csv(file, header=None, nrows=1, **options).iloc[0]
     if names.duplicated().any():
-        msg = f"column {names[names.duplicated()].iloc[0]!r} is there twice; expected distinct names"  # noqa: E501
+        msg = (
+            f"column {names[names.duplicated()].iloc[0]!r} is there twice; expected distinct names"
+        )
         raise ValueError(msg)
     file.seek(0)
     for frame in pd.read_csv(file, chunksize=rows, **options):

@@ -24,11 +24,11 @@ from abag import AbagError, cache_dir
 from abag.embed.sequences import TableOptions, read_pairs
 from abag.embed.store import open_store
 from abag.head.baselines import baselines
+from abag.head.bundle import save_predictor
 from abag.head.checkpoint import write_text
 from abag.head.config import BadOption, FitConfig, RunMismatch, check_same, flag
 from abag.head.loop import Task, train
 from abag.head.outcome import join_logs, split_frame, write_outcome, write_parquet
-from abag.head.bundle import save_predictor
 from abag.head.report import Outcome
 from abag.head.splits import Split, make_splits
 from abag.head.table import LabelledPairs, label_pairs

@@ -153,9 +153,8 @@ def test_a_cell_that_the_rest_of_abag_reads_as_nothing_is_no_chain_here(case, tm
     frame = case.frame.head(3).assign(light=["NA", "nan", ""])
     frame.to_csv(tmp_path / "in.csv", index=False)
     run_predict(case, tmp_path / "in.csv", tmp_path / "out.csv")
-    assert pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)["light"].tolist() == [
-        "NA", "nan", "",
-    ]  # fmt: skip
+    found = pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)
+    assert found["light"].tolist() == ["NA", "nan", ""]
 
 
 def test_parquet_keeps_its_types_and_a_folder_of_it_is_one_table(case, tmp_path):
