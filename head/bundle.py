@@ -2,7 +2,7 @@
 
 ``weights.safetensors`` holds heads, input statistics and representatives of the training
 sequences; ``predictor.json`` says what they are, under a digest of both; ``README.md`` is for
-people. Nothing in it is dated, and nothing is unpickled.
+people (`abag.head.card`). Nothing in it is dated, and nothing is unpickled.
 """
 
 from __future__ import annotations
