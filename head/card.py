@@ -124,11 +124,11 @@ def _number(value: float | None) -> str:
 def _limits(summary: Mapping[str, Any]) -> list[str]:
     return [
         *(f"- {text}" for text in summary["warnings"]),
-        "- Scores hold for new pairs only as far as these resemble the test part of the split above;",
-        "  antibodies and antigens far from the training set are flagged (`far_antibody`,",
-        "  `far_antigen`): no closer to any training sequence than 99 % of these are to each other.",
-        "- `weights.safetensors` holds pooled vectors of up to 2,048 training sequences a side, for",
-        "  these flags; share the folder only where these may be shared.",
+        "- Scores hold for new pairs only as far as these resemble the test part of the split",
+        "  above. Antibodies and antigens far from the training set are flagged (`far_antibody`,",
+        "  `far_antigen`): further from all of it than 99 % of it lies apart.",
+        "- `weights.safetensors` holds pooled vectors of up to 2,048 training sequences a side,",
+        "  for these flags; share the folder only where these may be shared.",
         "- A prediction is no measurement: use it to choose what to measure.",
     ]
 

@@ -42,7 +42,8 @@ def measure_reach(x_ND: NDArray[np.float32]) -> Reach:
     if len(x_ND) > MOST_REPRESENTATIVES:
         drawn = np.random.default_rng(0).permutation(len(x_ND))[:MOST_REPRESENTATIVES]
         x_ND = x_ND[np.sort(drawn)]
-    half_RD = x_ND.astype(np.float16)
+    with np.errstate(over="ignore"):  # what does not fit is looked for below
+        half_RD = x_ND.astype(np.float16)
     kept: NDArray[np.floating] = half_RD if np.isfinite(half_RD).all() else x_ND
     apart = nearest(kept, kept, itself=True)
     # One training sequence has no distances: then whatever differs from it is far.
