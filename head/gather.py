@@ -76,14 +76,15 @@ class Gathered:
     any: Chains = ()
     """One of them."""
     _keys: list[NDArray[np.uint8]] = field(default_factory=list)
-    _of_row: list[NDArray[np.int64]] = field(default_factory=list)
+    _of_row: list[NDArray[np.int32]] = field(default_factory=list)
     _held: int = 0
 
     def add(self, part: UniqueSequences, missing: NDArray[np.bool_]) -> None:
         """Take in the sequences of some rows, and note those that have no vector."""
         self._keys.append(part.keys)
-        self._of_row.append(part.of_row + self._held)
+        self._of_row.append((part.of_row + self._held).astype(np.int32))
         self._held += len(part.keys)
+        assert self._held < 2**31  # more rows than that would have filled any memory before
         self.any = self.any or part.chains[0]
         for i in np.flatnonzero(missing):
             self.new.setdefault(part.keys[i].tobytes(), part.chains[i])

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.embed.sequences import TableOptions
-from abag.head.crossing import predict_cross
+from abag.head.crossing import PAIRS, predict_cross
 from abag.head.gather import CannotPredict, Source, Work, complete, gather_pairs, source_name
 from abag.head.rows import RowWriter, kind_of, read_rows
 
@@ -197,15 +197,17 @@ def _score(work: Work, store: Store, antibodies: Side, antigens: Side) -> _Score
 def _blocks(
     left: NDArray[np.int32], right: NDArray[np.int32]
 ) -> Iterator[tuple[int, int, NDArray[np.int64] | slice]]:
-    """Give the pairs of each two slices: the slices' numbers, and rows."""
+    """Give the pairs of each two slices: the slices' numbers, and rows, not too many at a time."""
     if not left.any() and not right.any():  # one slice a side: nothing to sort
-        yield 0, 0, slice(None)
+        for at in range(0, len(left), PAIRS):
+            yield 0, 0, slice(at, at + PAIRS)
         return
     order = np.lexsort((right, left))
     left, right = left[order], right[order]
     ends = np.flatnonzero((np.diff(left) != 0) | (np.diff(right) != 0)) + 1
     for rows, first in zip(np.split(order, ends), [0, *ends], strict=True):
-        yield int(left[first]), int(right[first]), rows
+        for at in range(0, len(rows), PAIRS):
+            yield int(left[first]), int(right[first]), rows[at : at + PAIRS]
 
 
 class _Slices:

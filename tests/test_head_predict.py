@@ -113,6 +113,7 @@ def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows
 def test_slices_of_sequences_change_nothing(case, tmp_path, monkeypatch):
     run_predict(case, case.frame, tmp_path / "whole.parquet")
     monkeypatch.setattr(predict_module, "SLICE", 5)
+    monkeypatch.setattr(predict_module, "PAIRS", 3)
     run_predict(case, case.frame, tmp_path / "sliced.parquet")
     whole, sliced = (pd.read_parquet(tmp_path / f"{n}.parquet") for n in ("whole", "sliced"))
     pd.testing.assert_frame_equal(whole, sliced, rtol=1e-6)
