@@ -160,15 +160,12 @@ def load_predictor(path: Path | str, *, embed: Embed | None = None) -> Predictor
     record, tensors = _read(folder)
     try:
         members = tuple(_member(k, record, tensors) for k in range(len(record.members)))
-        reaches = (
-            Reach(tensors[f"{kind}.representatives"].numpy(), side.far_distance)
-            for kind, side in (("antibody", record.antibody), ("antigen", record.antigen))
-        )
         return Predictor(
             members,
             record.antibody,
             record.antigen,
-            *reaches,
+            Reach(tensors["antibody.representatives"].numpy(), record.antibody.far_distance),
+            Reach(tensors["antigen.representatives"].numpy(), record.antigen.far_distance),
             noise=record.noise,
             store=_store_of(folder.parent),
             embed=embed,
@@ -222,7 +219,7 @@ def typed(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN
     TypeError
         Naming the first value that is not what the annotations say.
     """
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         if not isinstance(value, dict) or value.keys() != hints.keys():
             msg = f"{where} holds {_listed(value)}; expected {', '.join(hints)}"
@@ -253,12 +250,12 @@ def _member(k: int, record: Record, tensors: Mapping[str, Tensor]) -> Member:
     prefix = f"{k}.model."
     own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
     model.load_state_dict(own, assign=True)
-    scaling = [
-        Statistics(*(tensors[f"{k}.{kind}.{name}"].numpy() for name in ("mean", "scale")))
+    antibody, antigen = (
+        Statistics(tensors[f"{k}.{kind}.mean"].numpy(), tensors[f"{k}.{kind}.scale"].numpy())
         for kind in ("antibody", "antigen")
-    ]
+    )
     scale = record.members[k]
-    return Member(model.eval(), *scaling, scale.pkd_mean, scale.pkd_scale)
+    return Member(model.eval(), antibody, antigen, scale.pkd_mean, scale.pkd_scale)
 
 
 def _head_config(record: Record) -> FitConfig:

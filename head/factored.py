@@ -45,7 +45,8 @@ def factor(model: nn.Module, antibody_width: int) -> Factored:
         msg = f"no way is known to take a {type(model).__name__} apart"
         raise TypeError(msg)
     first, rest = cast("nn.Linear", model.layers[0]), model.layers[1:]
-    weight_HI, bias_H = first.weight, first.bias
+    weight_HI: Tensor = first.weight
+    bias_H: Tensor = first.bias
     if isinstance(model, Mlp):  # its linear term rides along as one more column
         weight_HI = torch.cat([weight_HI, model.linear.weight])
         bias_H = torch.cat([bias_H, bias_H.new_zeros(1)])

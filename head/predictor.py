@@ -381,7 +381,7 @@ def _pair_up(*chains: Sequence[str] | str | None) -> list[list[str]]:
 
 
 def _distinct(chains: Sequence[Chains], wanted: NDArray[np.bool_]) -> list[Chains]:
-    return list(dict.fromkeys(chains[i] for i in np.flatnonzero(wanted)))
+    return list(dict.fromkeys(chains[i] for i in np.flatnonzero(wanted).tolist()))
 
 
 @torch.no_grad()

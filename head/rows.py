@@ -77,7 +77,8 @@ def blanked(frame: pd.DataFrame) -> pd.DataFrame:
         for name, dtype in frame.dtypes.items()
         if isinstance(dtype, pd.StringDtype) or dtype is np.dtype(object)  # not Parquet's
     ]
-    return frame.assign(**{name: frame[name].mask(frame[name].isin(BLANK)) for name in text})
+    blank = {str(name): frame[name].mask(frame[name].isin(BLANK)) for name in text}
+    return frame.assign(**blank)
 
 
 def _frames(table: Path | str | pd.DataFrame, rows: int) -> Iterator[pd.DataFrame]:

@@ -126,6 +126,6 @@ def _best(ends: Sequence[Mapping[str, Any]], select: str) -> dict[str, Any] | No
     best: dict[str, Any] | None = None
     for line in ends:
         value = line.get("validation", {}).get(select)
-        if is_better(select, value, best and best["score"]):
+        if is_better(select, value, best["score"] if best else None):
             best = {"metric": select, "score": value, "step": line["step"]}
     return best
