@@ -7,14 +7,28 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from abag import AbagError, __version__
+from abag import AbagError
 
-_PATH = click.Path(path_type=Path)
+
+class _OwnPath(click.Path):
+    """A path that is no checkpoint or array file of the old notebooks."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own signature
+        """Refuse what only the old notebooks could read, by its first bytes."""
+        from abag.embed.artefacts import refuse_old_artefact
+
+        path = super().convert(value, param, ctx)
+        refuse_old_artefact(path)
+        return path
+
+
+_PATH = _OwnPath(path_type=Path)
 
 
 class _Stopped(BaseException):
@@ -64,8 +78,22 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
+    """Print a version a line, without importing any of the packages."""
+    if not asked or ctx.resilient_parsing:
+        return
+    from abag.embed.versions import versions
+
+    for name, version in versions().items():
+        click.echo(f"{name} {version}")
+    ctx.exit()
+
+
 @click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="abag")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions,
+    help="Versions of what decides results and speed.",
+)  # fmt: skip
 def main() -> None:
     """Encode antibodies and antigens once; train affinity heads in seconds.
 
@@ -81,6 +109,11 @@ def _roles(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...])
             msg = f"{text!r} is not ROLE=NAME, such as heavy=VH"
             raise click.BadParameter(msg)
     return dict(text.split("=", 1) for text in given)
+
+
+def _devices(text: str) -> int | str:
+    """Read ``--devices``."""
+    return text if text == "all" else int(text)
 
 
 _TABLE = click.argument("table", type=_PATH)
@@ -179,19 +212,28 @@ _FIT_OPTIONS = [
               help="Most seconds of work at risk.")  # fmt: skip
 @click.option("--store-dtype", default="float16", show_default=True,
               type=click.Choice(["float16", "float32"]))  # fmt: skip
+@click.option("--devices", type=_devices, metavar="all|N",
+              help="Start one process for each GPU, or N.  [default: this one]")  # fmt: skip
+@click.option("--ray", is_flag=False, flag_value="", metavar="[ADDRESS]",
+              help="Run on a Ray cluster: the one at hand, or at ADDRESS.")  # fmt: skip
 @_JSON
 def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Encode every sequence of TABLE that the store does not hold yet.
 
-    Stop it at any time and run it again: it goes on where it was.
+    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size. Stop it at any
+    time and run it again: it goes on where it was. Under torchrun or srun each rank encodes its
+    share.
 
     \b
     Example:
       abag embed pairs.csv --store store
     """
     from abag.embed.run import embed_table
+    from abag.embed.shares import rank_here
 
     summary = embed_table(table, store, progress=True, **options)
+    if rank_here().number:
+        return  # the first rank alone prints
     if as_json:
         click.echo(json.dumps(summary))
     else:
@@ -266,10 +308,16 @@ def _score_table(summary: dict[str, Any]) -> str:
     rows = {"head": summary["metrics"]["test"]}
     if "predictions" in summary:
         rows[summary["predictions"]["source"]] = summary["predictions"]["test"]
-    rows |= {name: scores["test"] for name, scores in summary["baselines"].items()}
+    rows |= {name: s["test"] for name, s in summary["baselines"].items() if "test" in s}
     text = _score_lines("test rows", rows)
     if "table" in summary:
-        text += "\n\n" + _score_lines("table rows", {"head": summary["metrics"]["table"]})
+        parts = ("table", "table_new_antibodies", "table_new_antigens")
+        found = {name.replace("table", "head", 1): summary["metrics"][name] for name in parts}
+        found |= {name: parts.get("table") for name, parts in summary["baselines"].items()}
+        known = {name: scores for name, scores in found.items() if scores}
+        text += "\n\n" + "\n".join(
+            [_score_lines("table rows", known), *summary["table"].get("verdicts", [])]
+        )
     return text
 
 
@@ -328,7 +376,11 @@ def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) ->
 @click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME")
 @click.option("--label", default="pkd", show_default=True, metavar="UNIT",
               help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal.")  # fmt: skip
+@click.option("--affinity-type", metavar="NAME",
+              help="Keep the rows of one affinity type, where a table has several.")  # fmt: skip
 @click.option("--price-per-hour", type=click.FloatRange(min=0), help="Of a GPU, in any currency.")
+@click.option("--store", type=_PATH,
+              help="One written here: its speed is taken for this machine's.")  # fmt: skip
 @_with(_TABLE_OPTIONS)
 @_JSON
 def plan(
@@ -336,7 +388,9 @@ def plan(
     antibody_encoder: str,
     antigen_encoder: str,
     label: str,
+    affinity_type: str | None,
     price_per_hour: float | None,
+    store: Path | None,
     as_json: bool,
     **reading: Any,  # noqa: ANN401
 ) -> None:
@@ -354,10 +408,15 @@ def plan(
     found = make_plan(
         table,
         table_options=TableOptions(**reading),
-        label_options=LabelOptions(label=label, bad_rows=reading["bad_rows"]),  # type: ignore[arg-type]
+        label_options=LabelOptions(
+            label=label,  # type: ignore[arg-type]
+            affinity_type=affinity_type,
+            bad_rows=reading["bad_rows"],
+        ),
         antibody_encoder=antibody_encoder,
         antigen_encoder=antigen_encoder,
         price_per_hour=price_per_hour,
+        store=store,
     )
     click.echo(json.dumps(found) if as_json else "\n".join(describe_plan(found)))
 
@@ -380,6 +439,36 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
 
     found = compare_runs(folders)
     click.echo(json.dumps(found) if as_json else "\n".join(describe_runs(found)))
+
+
+@main.command()
+@click.option("--store", type=_PATH, help="Folder of vectors, made already or not; tried out.")
+@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME")
+@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@_JSON
+def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Check this machine, the weights and the store's disk; exit 1 if something would fail later.
+
+    Nothing is downloaded and nothing stays behind. Takes about a minute.
+
+    \b
+    Example:
+      abag doctor --store store
+    """
+    from abag.embed.doctor import examine
+
+    checks = []
+    for check in examine(**options):
+        checks.append(check)
+        if not as_json:
+            click.echo(f"{check.state:<5} {check.name + ':':19} {check.text}")
+    failed = sum(check.state == "FAIL" for check in checks)
+    if as_json:
+        click.echo(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}))
+    else:
+        click.echo(f"{len(checks)} checks, {failed} failed")
+    sys.exit(1 if failed else 0)
 
 
 @main.command()
@@ -431,16 +520,17 @@ _STORE_ARGUMENT = click.argument("store", type=_PATH)
 @_STORE_ARGUMENT
 @_JSON
 def store_info(store: Path, as_json: bool) -> None:
-    """Say what a store holds, and how a running embed is doing.
+    """Say what a store holds, and how far a run that adds to it is; safe while it works.
 
     \b
     Example:
       abag store info store
     """
-    from abag.embed import upkeep
+    from abag.embed.status import describe, info
     from abag.embed.store import open_store
 
-    _report(upkeep.info(open_store(store)), as_json=as_json)
+    told = info(open_store(store))
+    click.echo(json.dumps(told) if as_json else "\n".join(describe(told)))
 
 
 @store_group.command("verify")
@@ -526,3 +616,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:  # noqa: ANN401
                 if isinstance(inner, int)
                 else f"{indent}{name}: {inner}"
             )
+
+
+if __name__ == "__main__":
+    main()

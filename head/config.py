@@ -80,7 +80,7 @@ PRESETS: Mapping[str, Preset] = {
         widths=(1024, 512, 256, 128), epochs=50, batch_size=12, accumulate=4, lr=4e-3,
         weight_decay=0.01, head="notebook",
     ),
-    "small": Preset(widths=(320, 128), epochs=50, batch_size=1024),
+    "small": Preset(widths=(320, 128), epochs=50, batch_size=1024, dropout=0.1),
     "medium": Preset(widths=(1280, 640, 256), epochs=75, batch_size=1024),
     "large": Preset(widths=(4096, 2560, 640), epochs=150, batch_size=1024, lr=3e-4),
 }  # fmt: skip

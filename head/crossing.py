@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.embed.sequences import TableOptions, read_sequences
+from abag.embed.sequences import TableOptions, read_side
 from abag.head.gather import (
     CannotPredict,
     Gathered,
@@ -79,7 +79,7 @@ def _read_side(
     frame = pd.concat(parts, ignore_index=True)
     own = {role: name for role, name in options.columns.items() if role in ROLES[kind]}
     reading = TableOptions(columns=own, bad_rows=options.bad_rows)
-    read = read_sequences(blanked(frame), kind, reading, source=source_name(table))
+    read = read_side(blanked(frame), kind, reading, source=source_name(table))
     for note in read.notes:
         work.say(f"{read.source}: {note}")
     gathered = Gathered(kind)

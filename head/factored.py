@@ -45,22 +45,12 @@ def factor(model: nn.Module, antibody_width: int) -> Factored:
         msg = f"no way is known to take a {type(model).__name__} apart"
         raise TypeError(msg)
     first, rest = cast("nn.Linear", model.layers[0]), model.layers[1:]
-    weight_HI: Tensor = first.weight
-    bias_H: Tensor = first.bias
-    if isinstance(model, Mlp):  # its linear term rides along as one more column
-        weight_HI = torch.cat([weight_HI, model.linear.weight])
-        bias_H = torch.cat([bias_H, bias_H.new_zeros(1)])
-    left_DH, right_EH = weight_HI[:, :antibody_width].T, weight_HI[:, antibody_width:].T
-
-    def join(a_BH: Tensor, g_BH: Tensor) -> Tensor:
-        x_BH = a_BH + g_BH
-        if isinstance(model, Mlp):
-            scores_B1: Tensor = rest(x_BH[:, :-1]) + x_BH[:, -1:]
-        else:
-            scores_B1 = rest(x_BH)
-        return scores_B1.squeeze(1)
-
-    return Factored(lambda x_ND: x_ND @ left_DH, lambda x_ME: x_ME @ right_EH + bias_H, join)
+    left_DH, right_EH = first.weight[:, :antibody_width].T, first.weight[:, antibody_width:].T
+    return Factored(
+        lambda x_ND: x_ND @ left_DH,
+        lambda x_ME: x_ME @ right_EH + first.bias,
+        lambda a_BH, g_BH: cast("Tensor", rest(a_BH + g_BH)).squeeze(1),
+    )
 
 
 def _low_rank(model: LowRank, a_BR: Tensor, g_BR: Tensor) -> Tensor:

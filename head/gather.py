@@ -23,7 +23,7 @@ from abag.embed.sequences import (
     TableOptions,
     UnknownResidue,
     UnsureDomains,
-    notes_of,
+    notes_on,
     read_pairs,
 )
 from abag.embed.store import open_store
@@ -166,7 +166,7 @@ def gather_pairs(work: Work, table: Source, options: TableOptions) -> GatheredPa
         why = f"all {before} rows are bad" if before else "the table has no rows"
         msg = f"{source}: {why}; expected one antibody-antigen pair a row. Mend the table."
         raise CannotPredict(msg)
-    for note in notes_of({**counts, "skipped_rows": found.skipped.total()}, found.skipped):
+    for note in notes_on({**counts, "skipped_rows": found.skipped.total()}, found.skipped):
         work.say(f"{source}: {note}")
     return found
 

@@ -26,10 +26,7 @@ class Head(Protocol):
 
 
 class Mlp(nn.Module):
-    """Both vectors joined: a linear term, plus blocks of linear, LayerNorm, GELU and dropout.
-
-    The linear term is what a ridge can do, so the blocks need only learn the rest.
-    """
+    """Both vectors joined, then blocks of linear, LayerNorm, GELU and dropout."""
 
     def __init__(
         self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], dropout: float
@@ -40,13 +37,10 @@ class Mlp(nn.Module):
         for inner, outer in pairwise((joined, *widths)):
             blocks += [nn.Linear(inner, outer), nn.LayerNorm(outer), nn.GELU(), nn.Dropout(dropout)]
         self.layers = nn.Sequential(*blocks, nn.Linear(widths[-1], 1))
-        self.linear = nn.Linear(joined, 1, bias=False)
-        nn.init.zeros_(self.linear.weight)
 
     def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
         """Score each pair, shape (B,)."""
-        x_BI = torch.cat([antibody_BD, antigen_BE], dim=1)
-        scores_B1: Tensor = self.layers(x_BI) + self.linear(x_BI)
+        scores_B1: Tensor = self.layers(torch.cat([antibody_BD, antigen_BE], dim=1))
         return scores_B1.squeeze(1).float()
 
 

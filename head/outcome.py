@@ -75,6 +75,7 @@ def summarise(run: Path, outcome: Outcome, trained: Sequence[Trained]) -> dict[s
         "seconds": sum(t.progress.seconds for t in trained),
         "resumed_from_step": max(resumed, default=None),
         "best_step": trained[0].progress.best_step,
+        "kept": float(np.mean([t.kept for t in trained])),
         "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
         "noise": pairs.noise,
         "counts": pairs.counts,

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.head.comparison import HEADLINES, LOWER_IS_BETTER, Interval, compare, verdict
-from abag.head.evaluate import KEYS, NoFinishedRun, SavedPairs, SavedRun, read_run
+from abag.head.evaluate import NoFinishedRun, SavedPairs, SavedRun, read_run
+from abag.head.other_table import KEYS
 from abag.head.splits import TEST, Split
 from abag.head.underway import progress
 

@@ -30,7 +30,7 @@ from abag.head.config import BadOption, FitConfig, RunMismatch, check_same, flag
 from abag.head.loop import Task, train
 from abag.head.outcome import join_logs, split_frame, write_outcome, write_parquet
 from abag.head.report import Outcome
-from abag.head.splits import Split, make_splits
+from abag.head.splits import Split, describe, make_splits
 from abag.head.table import LabelledPairs, label_pairs
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     splits = _open_run(run, record, pairs, config)
+    for line in describe(splits):
+        say(line)
     begun = time.monotonic()
     with torch_switches(device, config):
         trained = [

@@ -15,6 +15,8 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_encoders.py", ["--encoder", "igt5", "--quick"], "encoders.md"),
         ("bench_embed.py", [], "embed.md"),
         ("bench_predict.py", [], "predict.md"),
+        ("bench_scale.py", [], "scale.md"),
+        ("bench_tables.py", [], "tables.md"),
     ],
 )
 def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path, script, options, report):

@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 import pandas as pd
 import pytest
+import torch
 from click.testing import CliRunner
 
+import abag
 from abag.cli import main
 from abag.head.demo import demo_table, planted_ceiling, planted_pkd
 
@@ -32,8 +34,8 @@ def run(*arguments, code=0):
 
 OPTIONS = {
     "embed": "antibody-backend antibody-encoder antigen antigen-backend antigen-encoder attention "
-    "bad-rows batch-tokens column commit-seconds device json limit long-antigens precision store "
-    "store-dtype strict-precision",
+    "bad-rows batch-tokens column commit-seconds device devices json limit long-antigens precision "
+    "ray store store-dtype strict-precision",
     "fit": "accumulate affinity-type antibody-encoder antibody-pooling antigen antigen-encoder "
     "antigen-pooling bad-rows batch-size column deterministic device dropout epochs floor folds "
     "head json label limit loss lr no-compile patience precision preset repeats replicates run "
@@ -42,9 +44,10 @@ OPTIONS = {
     "limit out run store",
     "runs": "json",
     "evaluate": "affinity-type antigen column json predictions run store",
-    "plan": "antibody-encoder antigen antigen-encoder bad-rows column json label limit "
-    "price-per-hour",
+    "plan": "affinity-type antibody-encoder antigen antigen-encoder bad-rows column json label "
+    "limit price-per-hour store",
     "demo": "",
+    "doctor": "antibody-encoder antigen-encoder device json store",
     "store info": "json",
     "store verify": "json",
     "store merge": "json out",
@@ -67,6 +70,15 @@ def test_every_command_has_help_with_an_example_and_is_in_the_readme(path):
     readme = (ROOT / "README.md").read_text()
     assert re.search(rf"`abag {path[0]}\b", readme)
     assert path[-1] in readme
+
+
+def test_version_names_what_decides_results_and_speed():
+    lines = dict(line.split(" ", 1) for line in run("--version").stdout.splitlines())
+    assert lines["abag"] == abag.__version__
+    assert re.fullmatch(r"[\d.]+\S* \((CPU only|CUDA [\d.]+)\)", lines["torch"])
+    assert lines["torch"].startswith(torch.__version__.split("+")[0])
+    assert (torch.version.cuda or "CPU only") in lines["torch"]
+    assert {"Python", "transformers", "h5py"} <= set(lines)
 
 
 def test_usage_errors_exit_with_2_and_refusals_with_1(tmp_path):

@@ -45,10 +45,11 @@ def test_the_source_archive_builds_too(archives):
     assert list(archives.glob("abag-*.tar.gz"))
 
 
-def test_importing_abag_loads_no_torch_and_help_neither():
+def test_importing_abag_loads_no_torch_and_help_and_version_neither():
     code = (
         "import sys, abag; from click.testing import CliRunner; from abag.cli import main;"
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0;"
+        "assert 'torch' in CliRunner().invoke(main, ['--version']).output;"
         "print([m for m in ('torch', 'pandas', 'transformers') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
