@@ -514,6 +514,44 @@ def _score_lines(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 @main.command()
 @_TABLE
+@click.option("--run", type=_PATH, required=True,
+              help="Folder of a finished run, or a predictor that somebody handed on.")  # fmt: skip
+@click.option("--out", type=_PATH, required=True, help="Table to write: .csv, .tsv or .parquet.")
+@click.option("--cross", type=_PATH, metavar="ANTIGENS",
+              help="Score every antibody of TABLE against every antigen of this table, "
+              "which may be TABLE itself.")  # fmt: skip
+@click.option("--store", type=_PATH,
+              help="Holds vectors, takes new ones.  [default: the run's store]")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@_with(_TABLE_OPTIONS)
+@click.option("--antibody-encoder", metavar="NAME",
+              help="Where the run's encoder lies here, if elsewhere.")  # fmt: skip
+@click.option("--antigen-encoder", metavar="NAME",
+              help="Where the run's encoder lies here, if elsewhere.")  # fmt: skip
+@click.option("--device", default="auto", show_default=True,
+              help="For new sequences: auto, cpu, cuda or cuda:N.")  # fmt: skip
+@_JSON
+def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Write the rows of TABLE with their predicted pKd, its sigma, and what is far from training.
+
+    Sequences that the store lacks are encoded first, by exactly the encoders of the run. A label
+    column is carried and never used.
+
+    \b
+    Example:
+      abag predict new.csv --run runs/first --out scored.csv
+    """
+    import abag
+
+    summary = abag.predict(table, run, out, progress=True, **options)
+    if as_json:
+        click.echo(json.dumps(summary))
+    else:
+        click.echo(f"{summary['rows']:,} rows in {summary['out']}")
+
+
+@main.command()
+@_TABLE
 @click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME")
 @click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME")
 @click.option("--label", default="pkd", show_default=True, metavar="UNIT",
@@ -561,6 +599,26 @@ def plan(
         store=store,
     )
     click.echo(json.dumps(found) if as_json else "\n".join(describe_plan(found)))
+
+
+@main.command()
+@click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
+@_JSON
+def runs(folders: tuple[Path, ...], as_json: bool) -> None:
+    """Compare runs, or look at one that is training; DIR is a run or holds runs.
+
+    Shows the scores with their intervals, whether one is better on the same test rows, and the
+    options that differ. Reads only, also while another process trains.
+
+    \b
+    Example:
+      abag runs runs
+    """
+    from abag.head.runs import describe_runs
+    from abag.head.runs import runs as compare_runs
+
+    found = compare_runs(folders)
+    click.echo(json.dumps(found) if as_json else "\n".join(describe_runs(found)))
 
 
 @main.command()

@@ -248,6 +248,18 @@ class EncoderFolder:
             block, row = self._index.find(keys)
         return block < 0
 
+    def stored_order(self, keys: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Give the order in which sequences lie here: read in it, each shard is opened once.
+
+        Returns
+        -------
+        ndarray, shape=(N,), dtype=int64
+            A permutation; sequences that are missing come first.
+        """
+        self._refresh()
+        block, row = self._index.find(keys)
+        return np.lexsort((row, block))
+
     def _check_once(self, held: _Held, task: _Task) -> None:
         """Check a block whole, unless that was done: keys asked for in parts lie in every shard."""
         if task.name not in self._checked:

@@ -35,9 +35,11 @@ __all__ = [
     "MissingColumn",
     "PairTable",
     "Reading",
+    "SequenceTable",
     "TableOptions",
     "UniqueSequences",
     "UnknownResidue",
+    "UnsureDomains",
     "antibody",
     "antigen",
     "counts_of",
@@ -45,6 +47,7 @@ __all__ = [
     "notes_on",
     "read_pairs",
     "read_sequences",
+    "read_side",
     "sequence_key",
 ]
 
@@ -204,7 +207,11 @@ class PairTable(Table):
 
 
 def read_pairs(
-    table: Path | str | pd.DataFrame, options: TableOptions = TableOptions()
+    table: Path | str | pd.DataFrame,
+    options: TableOptions = TableOptions(),
+    *,
+    source: str | None = None,
+    rows_before: int = 0,
 ) -> PairTable:
     """Read a table of antibody-antigen pairs and check every sequence in it.
 
@@ -217,6 +224,9 @@ def read_pairs(
     table : path or DataFrame
         See :func:`~abag.embed.tables.read_table`.
     options : TableOptions, optional
+    source, rows_before
+        The name of the table, and its rows before these, where ``table`` is a part of a larger
+        one: for messages and ``row_numbers``.
 
     Returns
     -------
@@ -229,7 +239,7 @@ def read_pairs(
     EmptySequence, UnknownResidue, UnsureDomains
         The first bad row; with ``bad_rows="skip"``, only if no row is left.
     """
-    whole = read_table(table, columns=options.columns, limit=options.limit)
+    whole = _part(table, options, source, rows_before)
     raw, unread, sides = _read_sides(whole, options)
     keep, skipped, first = _good_rows(raw, sides, options.bad_rows)
     if first is not None and not len(keep):
@@ -242,12 +252,64 @@ def read_pairs(
         frame=raw.frame.iloc[keep].reset_index(drop=True) if skipped else raw.frame,
         columns=raw.columns,
         ties=raw.ties,
-        row_numbers=keep + 1,
+        row_numbers=rows_before + keep + 1,
         antibodies=_numbered(antibodies, of_antibody),
         antigens=_numbered(antigens, of_antigen),
         counts=counts,
         skipped=dict(skipped),
         notes=unread + notes_on(counts, skipped),
+    )
+
+
+def _part(
+    table: Path | str | pd.DataFrame, options: TableOptions, source: str | None, before: int = 0
+) -> Table:
+    """Read a table under the name, and with the rows before it, of the one it is a part of."""
+    whole = read_table(table, columns=options.columns, limit=options.limit)
+    frame = whole.frame.set_axis(pd.RangeIndex(before, before + len(whole.frame)))
+    return replace(whole, source=source or whole.source, frame=frame)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceTable(Table):
+    """A table whose every row holds a checked sequence of one kind."""
+
+    row_numbers: NDArray[np.int64]
+    """shape=(R,); as in :class:`PairTable`."""
+    unique: UniqueSequences
+    skipped: dict[str, int]
+    """Skipped rows by reason."""
+    notes: list[str]
+    """What was done to the table, one printable line each; empty when nothing was."""
+
+
+def read_side(
+    table: Path | str | pd.DataFrame,
+    kind: Kind,
+    options: TableOptions = TableOptions(),
+    *,
+    source: str | None = None,
+) -> SequenceTable:
+    """Read the antibodies or the antigens of a table, which may lack the other side.
+
+    As :func:`read_pairs` otherwise.
+    """
+    raw, _ = _drop_unread(_part(table, options, source), options)
+    cells = _read_antibodies(raw) if kind == "antibody" else _read_antigens(raw, None)
+    keep, skipped, first = _good_rows(raw, (cells,), options.bad_rows)
+    if first is not None and not len(keep):
+        raise _all_bad(raw.source, len(raw.frame), first)
+    distinct, of_row = _distinct(kind, cells, keep)
+    counts = _counts([distinct], len(keep), len(raw.frame) - len(keep))
+    return SequenceTable(
+        source=raw.source,
+        frame=raw.frame.iloc[keep].reset_index(drop=True) if skipped else raw.frame,
+        columns=raw.columns,
+        ties=raw.ties,
+        row_numbers=keep + 1,
+        unique=_numbered(distinct, of_row),
+        skipped=dict(skipped),
+        notes=notes_on(counts, skipped),
     )
 
 

@@ -25,11 +25,11 @@ from abag.embed.sequences import TableOptions, read_pairs
 from abag.embed.store import open_store
 from abag.head.adapters import heed_adapters
 from abag.head.baselines import baselines
+from abag.head.bundle import save_predictor
 from abag.head.checkpoint import write_text
 from abag.head.config import BadOption, FitConfig, RunMismatch, check_same, flag
 from abag.head.loop import Task, train
 from abag.head.outcome import join_logs, split_frame, write_outcome, write_parquet
-from abag.head.predictor import save_predictor
 from abag.head.report import Outcome
 from abag.head.sigma import calibrate, combine, describe_sigma
 from abag.head.splits import Split, describe, make_splits

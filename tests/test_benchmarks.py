@@ -14,6 +14,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     [
         ("bench_encoders.py", ["--encoder", "igt5", "--quick"], "encoders.md"),
         ("bench_embed.py", [], "embed.md"),
+        ("bench_predict.py", [], "predict.md"),
         ("bench_scale.py", [], "scale.md"),
         ("bench_tables.py", [], "tables.md"),
         ("bench_adapt.py", [], "adapt.md"),
