@@ -14,10 +14,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from abag import AbagError, cache_dir
 from abag.embed.artefacts import refuse_old_artefact
+
+if TYPE_CHECKING:
+    from abag.embed.adapters import Adapter
 
 Family = Literal["t5", "esm", "bert", "composition"]
 
@@ -60,6 +63,8 @@ class Checkpoint:
         Content of config.json.
     origin : str
         Alias, hub name or path as given; for reading only.
+    adapter : Adapter or None
+        What is merged into the weights as they are loaded.
     """
 
     name: str
@@ -68,6 +73,7 @@ class Checkpoint:
     weights: tuple[Path, ...]
     config: Mapping[str, Any]
     origin: str
+    adapter: Adapter | None = None
 
     @property
     def random(self) -> bool:

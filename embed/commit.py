@@ -22,6 +22,7 @@ STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
 SPEED_FILE = "speed.json"
 RUN_FILE = "run.json"
+ADAPTER_FOLDER = "adapter"
 STORE_MARK = {"format": "abag-store", "version": 1}
 STALE_SECONDS = 86_400
 _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)

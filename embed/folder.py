@@ -7,6 +7,7 @@ An object serves one thread at a time.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.commit import RUN_FILE, SPEED_FILE, Files, commit_json, host_name
+from abag.embed.commit import ADAPTER_FOLDER, RUN_FILE, SPEED_FILE, Files, commit_json, host_name
 from abag.embed.mounts import StoreUnreachable, patiently
 from abag.embed.sequences import Kind
 from abag.embed.shards import Block, DamagedShard, read_contents
@@ -165,8 +166,42 @@ class EncoderFolder:
         self._files = files or Files()
         self._held: dict[str, _Held] = {}
         self._bad: dict[str, tuple[Stamp, str]] = {}
+        self._checked: set[str] = set()
         self._order: list[str] = []
         self._index = KeyIndex([])
+
+    @property
+    def embed_options(self) -> str:
+        """What tells ``abag embed`` to add to this folder."""
+        if not self.info.get("adapter"):
+            return f"--{self.kind}-encoder {self.name}"
+        return (
+            f"--{self.kind}-encoder {self.info['origin']} "
+            f"--{self.kind}-adapter {self.path / ADAPTER_FOLDER}"
+        )
+
+    def extras(self) -> dict[str, bytes]:
+        """Read what lies beside the vectors: an adapter's files, by their path in the folder.
+
+        Raises
+        ------
+        StoreUnreachable
+        """
+        if self._packed is not None:
+            try:
+                packed = dict(self.info.get("extras", {}))
+                return {name: base64.b64decode(text) for name, text in packed.items()}
+            except (TypeError, ValueError) as error:
+                msg = f"{self.path}: its adapter cannot be read ({error})."
+                raise DamagedShard(msg) from error
+        try:
+            return {
+                path.relative_to(self.path).as_posix(): path.read_bytes()
+                for path in sorted((self.path / ADAPTER_FOLDER).rglob("*"))
+                if path.is_file() and path.suffix != ".partial"
+            }
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     @property
     def rows(self) -> int:
@@ -209,9 +244,27 @@ class EncoderFolder:
         """
         self._refresh()
         block, row = self._index.find(keys)
-        while verify and self._each(block, row, lambda held, _: held.block.check()):
+        while verify and self._each(block, row, self._check_once):
             block, row = self._index.find(keys)
         return block < 0
+
+    def stored_order(self, keys: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Give the order in which sequences lie here: read in it, each shard is opened once.
+
+        Returns
+        -------
+        ndarray, shape=(N,), dtype=int64
+            A permutation; sequences that are missing come first.
+        """
+        self._refresh()
+        block, row = self._index.find(keys)
+        return np.lexsort((row, block))
+
+    def _check_once(self, held: _Held, task: _Task) -> None:
+        """Check a block whole, unless that was done: keys asked for in parts lie in every shard."""
+        if task.name not in self._checked:
+            held.block.check()
+            self._checked.add(task.name)
 
     def read(self, keys: NDArray[np.uint8], pooling: str = "mean") -> NDArray[np.float32]:
         """Read vectors; what was read is checked against its CRC-32.
@@ -333,6 +386,7 @@ class EncoderFolder:
             stamps = patiently(self._stamps, self.path)
             gone = [name for name, held in self._held.items() if stamps.get(name) != held.stamp]
             self._held = {name: self._held[name] for name in self._held.keys() - gone}
+            self._checked.difference_update(gone)
             self._bad = {n: bad for n, bad in self._bad.items() if stamps.get(n) == bad[0]}
             new = sorted(stamps.keys() - self._held.keys() - self._bad.keys())
             for name in new:
@@ -423,6 +477,9 @@ class EncoderFolder:
         if name not in layout:
             listed = ", ".join(n for n in layout if n not in ("key", "length"))
             msg = f"{self.path}: {name!r} is not stored; expected one of {listed}."
+            if "@" in name:
+                layer = name.rpartition("@")[2]
+                msg += f" To have it, run abag embed --layers {layer} into a new store."
             raise UnknownPooling(msg)
         return layout[name]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.embed.adapters import write_extras
 from abag.embed.commit import Files, commit, copy_pieces
 from abag.embed.folder import EncoderFolder
 from abag.embed.hdf5 import NewBlock, pieces
@@ -83,7 +85,10 @@ def merge(
     damaged: list[str] = []
     for store in stores:
         for folder in store.folders():
-            path = target.create_folder(folder.kind, folder.info).path
+            into = target.create_folder(folder.kind, _plain(folder.info))
+            _refuse_other_poolings(folder, into)
+            path = into.path
+            write_extras(path, folder.extras(), files)
             folder.check()
             for block in folder.blocks():
                 counts[_bring(block, path, files)] += 1
@@ -98,6 +103,17 @@ def merge(
         "conflicts": sum(conflicts for _, conflicts in pairs),
         "damaged": damaged,
     }
+
+
+def _refuse_other_poolings(folder: EncoderFolder, into: EncoderFolder) -> None:
+    """Shards of one folder hold the same poolings: others would be taken as damaged."""
+    ours, theirs = folder.info.get("layers", []), into.info.get("layers", [])
+    if ours != theirs:
+        msg = (
+            f"{folder.path}: poolings of layers {ours or 'none'} beside the last, {into.path} has "
+            f"{theirs or 'none'}; expected the same. Merge into another store."
+        )
+        raise StoreMismatch(msg)
 
 
 def _bring(block: Block, folder: Path, files: Files) -> str:
@@ -177,7 +193,7 @@ def pack(store: Store, out: Path | str, *, files: Files | None = None) -> dict[s
         raise StoreMismatch(msg)
     folders = store.folders()
     blocks = [block for folder in folders for block in _sorted_blocks(folder)]
-    encoders = {folder.path.name: folder.info for folder in folders}
+    encoders = {folder.path.name: _packed_info(folder) for folder in folders}
     try:
         commit(out, pieces(blocks, {"encoders": encoders}), files or Files())
     except OSError as error:
@@ -189,6 +205,17 @@ def pack(store: Store, out: Path | str, *, files: Files | None = None) -> dict[s
         "bytes": out.stat().st_size,
         "damaged": [what for folder in folders for _, what in folder.damaged],
     }
+
+
+def _packed_info(folder: EncoderFolder) -> dict[str, Any]:
+    """Give encoder.json the files that lie beside it: a packed store is one file."""
+    extras = {n: base64.b64encode(data).decode() for n, data in folder.extras().items()}
+    return {**_plain(folder.info), **({"extras": extras} if extras else {})}
+
+
+def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return encoder.json as a folder holds it."""
+    return {name: value for name, value in info.items() if name != "extras"}
 
 
 def _sorted_blocks(folder: EncoderFolder) -> Iterator[NewBlock]:
