@@ -306,8 +306,8 @@ def explained(pkd: Floats, group: Ints) -> float | None:
 
 
 def _split_warnings(splits: Sequence[Split]) -> list[str]:
-    lines = []
     description = splits[0].description
+    lines = list(description.get("adapters", ()))
     leaks = description.get("leaks", {}).get("pair", {})
     worst = {at: sum(s.description["leaks"]["pair"][at] for s in splits) for at in leaks}
     tests = sum(len(s.rows(TEST)) for s in splits)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HeadName = Literal["mlp", "lowrank", "notebook"]
 LossName = Literal["mse", "huber", "rank"]
+AdapterRows = Literal["leave-out", "train"]
 RankScope = Literal["antigen", "batch"]
 PresetName = Literal["small", "medium", "large", "seed"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -133,6 +134,11 @@ class FitConfig:
     """MMseqs2 where it is installed, or the built-in method."""
     split_seed: int | None = None
     """Seed of the split; None: ``seed``."""
+
+    adapter_rows: AdapterRows = "leave-out"
+    """What the head makes of training pairs that taught an encoder's adapter."""
+    allow_adapter_leak: bool = False
+    """Go on where held-out pairs taught an adapter; the report then says it."""
 
     preset: PresetName = "small"
     """Size of head and its optimisation."""
@@ -269,6 +275,7 @@ _CHOICES = {
     "label": Label, "replicates": Replicates, "floor": Floor, "preset": PresetName,
     "head": HeadName, "loss": LossName, "rank_scope": RankScope, "select": Select,
     "precision": Precision, "tables": TablesPlace, "compile": Compile,
+    "adapter_rows": AdapterRows,
 }  # fmt: skip
 
 # name: (smallest, largest or None); None values are the preset's and pass
@@ -308,21 +315,26 @@ def flag(name: str) -> str:
 
 
 def check_same(
-    run: object, before: Mapping[str, Any], now: Mapping[str, Any], option: str = "--run"
+    run: object,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    *,
+    may_change: frozenset[str] = MAY_CHANGE,
+    option: str = "--run",
 ) -> None:
     """Refuse to go on with a run that was started differently, naming each difference.
 
     Raises
     ------
     RunMismatch
-        If any value outside ``MAY_CHANGE`` differs.
+        If any value outside `may_change` differs.
     """
-    names = sorted((before.keys() | now.keys()) - MAY_CHANGE)
+    names = sorted((before.keys() | now.keys()) - may_change)
     different = [n for n in names if before.get(n) != now.get(n)]
     if different:
         said = "; ".join(f"{n} {before.get(n)!r} then, {now.get(n)!r} now" for n in different)
         msg = (
-            f"{run}: this {option[2:]} was started differently: {said}. "
+            f"{run}: was started differently: {said}. "
             f"Give the same options and table, or another {option} folder."
         )
         raise RunMismatch(msg)

@@ -16,8 +16,9 @@ from abag.embed.sequences import KEY_BYTES, Kind
 from abag.embed.store import open_store
 from abag.head import metrics
 from abag.head.baselines import Block, group_mean, inner_folds, ridge, standardised
+from abag.head.bundle import load_predictor
 from abag.head.comparison import compare, verdict
-from abag.head.predictor import Predictor, Side, load_predictor
+from abag.head.predictor import Predictor, Side
 from abag.head.splits import TEST, TRAIN, Split, hex_keys
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def score_table(
 ) -> None:
     """Score the head on a table, whole and where its sequences are new, beside baselines."""
     predictor = load_predictor(run)
-    opened = open_store(store or predictor.store or "")
+    opened = open_store(predictor.known_store(store))
     found = predictor.predict_keys(opened, pairs.antibody_keys(), pairs.antigen_keys())
     head = found["pkd_predicted"].to_numpy(np.float64)
     keys, trained = keyed(pairs.antibody_keys(), pairs.antigen_keys()), _trained(saved)
@@ -116,7 +117,7 @@ def _baselines(
         "antigen_mean": group_mean(index["antigen"], pkd, split, fit_rows),
     }
     try:
-        sources = [open_store(predictor.store or ""), opened]
+        sources = [open_store(predictor.known_store(None)), opened]
         blocks = [
             Block(_vectors(sources, kind, predictor, keys[f"{kind}_key"]), index[kind])
             for kind in KINDS

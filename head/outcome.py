@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from abag.head import metrics, sigma
+from abag.head.card import model_card
 from abag.head.checkpoint import publish, write_text
 from abag.head.comparison import Measured, verdicts, warnings
 from abag.head.report import Outcome, write_report
@@ -55,6 +56,8 @@ def write_outcome(
     if report:
         write_report(run / "report.html", outcome)
     summary = summarise(run, outcome, trained, sigmas)
+    card = model_card(pairs.table.source, outcome.facts, summary)
+    write_text(run / "predictor" / "README.md", card)
     write_text(run / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary
 

@@ -23,12 +23,13 @@ import torch
 from abag import AbagError, cache_dir
 from abag.embed.sequences import TableOptions, read_pairs
 from abag.embed.store import open_store
+from abag.head.adapters import heed_adapters
 from abag.head.baselines import baselines
+from abag.head.bundle import save_predictor
 from abag.head.checkpoint import write_text
 from abag.head.config import BadOption, FitConfig, RunMismatch, check_same, flag
 from abag.head.loop import Task, train
 from abag.head.outcome import join_logs, split_frame, write_outcome, write_parquet
-from abag.head.predictor import save_predictor
 from abag.head.report import Outcome
 from abag.head.sigma import calibrate, combine, describe_sigma
 from abag.head.splits import Split, describe, make_splits
@@ -115,7 +116,7 @@ def fit(
     if finished is not None:
         say(f"{run}: nothing to do, this run has finished")
         return finished
-    splits = _open_run(run, record, pairs, config)
+    splits = _open_run(run, record, pairs, config, (antibody.folder, antigen.folder))
     for line in describe(splits):
         say(line)
     begun = time.monotonic()
@@ -264,7 +265,7 @@ def read_vectors(store: Store, table: PairTable, kind: Kind, config: FitConfig) 
         msg = (
             f"{store.path}: {missing} of {len(sequences.keys)} {kind} sequences of {table.source} "
             f"have no vector from {folder.name}. Run: abag embed {table.source} --store "
-            f"{store.path} --{kind}-encoder {folder.name}"
+            f"{store.path} {folder.embed_options}"
         )
         raise VectorsMissing(msg)
     return Vectors(folder, pooling, folder.read(sequences.keys, pooling))
@@ -323,12 +324,16 @@ def _finished_summary(run: Path, record: dict[str, Any]) -> dict[str, Any] | Non
 
 
 def _open_run(
-    run: Path, record: dict[str, Any], pairs: LabelledPairs, config: FitConfig
+    run: Path,
+    record: dict[str, Any],
+    pairs: LabelledPairs,
+    config: FitConfig,
+    folders: tuple[EncoderFolder, ...],
 ) -> list[Split]:
     """Fix split and configuration on disk before the first step."""
     # clusters take seconds and depend on the sequences alone: the next fit finds them
     options = replace(config.split_options(), cache=cache_dir() / "clusters")
-    splits = make_splits(pairs, options)
+    splits = heed_adapters(make_splits(pairs, options), pairs, folders, config, options)
     frames = [split_frame(pairs, split, fold) for fold, split in enumerate(splits)]
     unique = pd.concat(frames, ignore_index=True).drop_duplicates(ignore_index=True)
     _refuse_other_split(run / "splits.parquet", unique)
