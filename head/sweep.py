@@ -28,7 +28,15 @@ from abag import AbagError, cache_dir
 from abag.embed.sequences import TableOptions, read_pairs
 from abag.embed.store import open_store
 from abag.head.checkpoint import write_text
-from abag.head.config import LOWER_IS_BETTER, BadOption, FitConfig, RunMismatch, check_same, flag
+from abag.head.config import (
+    LOWER_IS_BETTER,
+    MAY_CHANGE,
+    BadOption,
+    FitConfig,
+    RunMismatch,
+    check_same,
+    flag,
+)
 from abag.head.search import (
     LOGARITHMIC,
     RANGES,
@@ -238,7 +246,6 @@ def _pose(
     own, group = unlocked(pairs, split)
     record |= {
         "inner_folds": folds,
-        "epochs_a_trial": config.filled().epochs,
         "space": {"shapes": list(SHAPES), "ranges": {n: list(r) for n, r in RANGES.items()}},
         "test_pairs": len(pairs) - len(own),
     }
@@ -268,7 +275,8 @@ def _open_folder(folder: Path, record: dict[str, Any]) -> None:
     """Make the sweep's folder, or check that it is this sweep's."""
     path = folder / "sweep.json"
     if path.exists():
-        check_same(folder, json.loads(path.read_text(encoding="utf-8")), record, "--sweep")
+        before = json.loads(path.read_text(encoding="utf-8"))
+        check_same(folder, before, record, may_change=MAY_CHANGE - {"epochs"}, option="--sweep")
         return
     if folder.exists() and any(p.suffix != ".partial" for p in folder.iterdir()):
         msg = f"{folder}: is not empty and holds no sweep. Give another --sweep folder."
