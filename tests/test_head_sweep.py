@@ -218,10 +218,10 @@ def wait_for_a_batch(folder, child):
 
 def test_killed_processes_leave_a_sweep_that_goes_on(case, tmp_path):
     folder = tmp_path / "s"
-    killed = start(case, folder, 200)
-    wait_for_a_batch(folder, killed)
-    os.kill(killed.pid, signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
+    with start(case, folder, 200) as killed:
+        wait_for_a_batch(folder, killed)
+        os.kill(killed.pid, signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
     summary, _ = quick_sweep(case, folder, epochs=2, trials=8)
     assert sum(n for state, n in summary["trials"].items() if state != "fail") >= 8
     assert "running" not in summary["trials"]
