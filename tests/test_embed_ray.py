@@ -136,8 +136,9 @@ def test_two_killed_workers_and_a_killed_driver_lose_nothing(tmp_path):
     driver = start(tmp_path / "pairs.csv", store, *options)
     killed = []
     for _ in range(2):
-        wait_for(lambda: len(workers_of(driver)), 0, driver)
-        wait_for(shards, shards() + 1, driver)
+        before = shards()
+        wait_for(lambda before=before: shards() > before and len(workers_of(driver)), 0, driver)
+        assert driver.poll() is None, driver.communicate()
         killed.append(workers_of(driver)[0])
         os.kill(killed[-1], signal.SIGKILL)
     summary = finished(driver)
