@@ -75,6 +75,7 @@ def test_ray_and_devices_together_are_refused():
         EmbedOptions(devices=2, ray="")
 
 
+@pytest.mark.slow  # 20 s of starting Ray and its workers
 def test_a_run_on_ray_gives_the_store_of_a_single_process(tmp_path):
     table = demo_table().head(60)
     table.to_csv(tmp_path / "pairs.csv", index=False)
@@ -135,7 +136,9 @@ def test_two_killed_workers_and_a_killed_driver_lose_nothing(tmp_path):
     driver = start(tmp_path / "pairs.csv", store, *options)
     killed = []
     for _ in range(2):
-        wait_for(shards, shards() + 1, driver)
+        before = shards()
+        wait_for(lambda before=before: shards() > before and len(workers_of(driver)), 0, driver)
+        assert driver.poll() is None, driver.communicate()
         killed.append(workers_of(driver)[0])
         os.kill(killed[-1], signal.SIGKILL)
     summary = finished(driver)
