@@ -120,6 +120,8 @@ def test_slices_of_sequences_change_nothing(case, tmp_path, monkeypatch):
     run_predict(case, case.frame, tmp_path / "sliced.parquet")
     whole, sliced = (pd.read_parquet(tmp_path / f"{n}.parquet") for n in ("whole", "sliced"))
     pd.testing.assert_frame_equal(whole, sliced, rtol=1e-6)
+    want = load_predictor(case.run).predict(list(case.frame["heavy"]), None, case.frame["antigen"])
+    np.testing.assert_allclose(sliced["pkd_predicted"], want["pkd_predicted"], rtol=1e-6)
 
 
 CELLS = st.lists(
