@@ -1,8 +1,8 @@
 """``predict``: a table of pairs, or every antibody against every antigen, scored into a file.
 
 The table is read twice, some rows at a time: once to check every row and to learn which sequences
-there are, once to write the rows beside their scores. In between lie some 40 bytes a pair and 30 a
-sequence; vectors are read in slices, in the order in which they lie in the store.
+there are, once to write the rows beside their scores. In between lie two indices and two scores
+a pair; vectors are read in slices, in the order in which they lie in the store.
 P pairs, N antibodies, M antigens.
 """
 
