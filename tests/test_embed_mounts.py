@@ -85,9 +85,8 @@ class Away:
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """No pause between tries, and no time for many."""
+    """No pause between tries."""
     monkeypatch.setattr(mounts, "FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(mounts, "RETRY_SECONDS", 0.05)
 
 
 def test_a_remote_file_system_is_waited_for_and_the_wait_is_said_once(table, hasty, caplog):
@@ -111,6 +110,7 @@ def test_what_will_not_pass_is_raised_at_once(table, hasty, where, code):
     assert act.left == 0
 
 
-def test_waiting_for_a_remote_file_system_ends(table, hasty):
+def test_waiting_for_a_remote_file_system_ends(table, hasty, monkeypatch):
+    monkeypatch.setattr(mounts, "RETRY_SECONDS", 0.05)
     with pytest.raises(OSError, match="not connected"):
         patiently(Away(10**9, errno.ENOTCONN), Path("/content/drive/store"))
