@@ -391,7 +391,8 @@ def adapt(table: Path, out: Path, split_from: Path, as_json: bool, **options: An
       abag adapt pairs.csv --split-from runs/first --out adapters/first
       abag embed pairs.csv --store store --antibody-adapter adapters/first \\
         --antigen-adapter adapters/first
-      abag fit pairs.csv --store store --run runs/adapted --split file=adapters/first/splits.parquet
+      abag fit pairs.csv --store store --run runs/adapted --antibody-encoder igt5-first \\
+        --antigen-encoder esm2-650m-first --split file=adapters/first/splits.parquet
     """
     from abag.adapt.train import adapt_encoders
 

@@ -106,14 +106,16 @@ def heed_adapters(
 
 def _rows(folder: EncoderFolder) -> pd.DataFrame:
     """Read what taught an adapter (``train``) and what told it to stop (``validation``)."""
-    content = folder.extras().get(_ROWS)
-    if content is None:
+    columns = ["antibody_key", "antigen_key", "adapter"]
+    try:
+        return pd.read_parquet(io.BytesIO(folder.extras()[_ROWS]), columns=columns)
+    except (KeyError, ValueError, OSError) as error:
+        state = "is missing" if isinstance(error, KeyError) else f"cannot be read ({error})"
         msg = (
-            f"{folder.path}: its vectors come from an adapter, but {_ROWS} is missing; expected it "
-            "to name the pairs that taught it. Run abag embed with the adapter again."
+            f"{folder.path}: its vectors come from an adapter, but {_ROWS} {state}; expected it to "
+            "name the pairs that taught it. Remove it and run abag embed with the adapter again."
         )
-        raise AdapterLeak(msg)
-    return pd.read_parquet(io.BytesIO(content))
+        raise AdapterLeak(msg) from error
 
 
 def _among(pairs: LabelledPairs, rows: pd.DataFrame) -> NDArray[np.bool_]:

@@ -144,6 +144,10 @@ def test_adapted_vectors_without_their_pairs_are_refused(table, tmp_path):
     store = make_store(tmp_path / "store", table, None)
     with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet is missing"):
         abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
+    folder = open_store(store).folder("antibody")
+    write_extras(folder.path, {"adapter/splits.parquet": b"half a file"})
+    with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet cannot be read"):
+        abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
 
 
 def test_the_split_of_a_file_is_seen_through_by_its_groups(table, tmp_path):
