@@ -188,10 +188,8 @@ def _make_stack(problem: Problem, batch: Sequence[Params]) -> Stack:
     training = [np.flatnonzero(problem.fold != fold) for fold in range(problem.folds)]
     n_training = max(map(len, training))
     size, accumulate = problem.config.fitting_batch(n_training)
-    vectors = [
-        problem.vectors("antibody", configs[0].antibody_pooling),
-        problem.vectors("antigen", configs[0].antigen_pooling),
-    ]
+    antibody_ND = problem.vectors("antibody", configs[0].antibody_pooling)
+    antigen_ME = problem.vectors("antigen", configs[0].antigen_pooling)
     members = [
         Member(
             seed=config.seed + fold,
@@ -206,8 +204,9 @@ def _make_stack(problem: Problem, batch: Sequence[Params]) -> Stack:
     everything = np.arange(len(problem.pairs))
     return Stack(
         problem.pairs,
-        *vectors,
-        Scaling.of(problem.pairs, everything, *vectors),
+        antibody_ND,
+        antigen_ME,
+        Scaling.of(problem.pairs, everything, antibody_ND, antigen_ME),
         members,
         config=configs[0],
         n_training=n_training,
