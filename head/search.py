@@ -117,9 +117,9 @@ def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.i
 def draw(problem: Problem, rng: np.random.Generator, count: int) -> list[Params]:
     """Draw a batch of trials at random, all of one shape: the plainest proposer."""
     shared = {name: str(rng.choice(values)) for name, values in problem.choices().items()}
-    batch = []
+    batch: list[Params] = []
     for _ in range(count):
-        own = {}
+        own: dict[str, Any] = {}
         for name, (low, high) in RANGES.items():
             if name in LOGARITHMIC:
                 own[name] = float(np.exp(rng.uniform(np.log(low), np.log(high))))
@@ -132,7 +132,7 @@ def draw(problem: Problem, rng: np.random.Generator, count: int) -> list[Params]
 def fit_options(params: Params) -> dict[str, Any]:
     """Spell a trial as options of ``fit``."""
     options = {name: params[name] for name in (*RANGES, *SHARED) if name != "shape"}
-    return options | SHAPES[params["shape"]]
+    return {**options, **SHAPES[params["shape"]]}
 
 
 def score_batch(
