@@ -141,10 +141,8 @@ def _probes(kind: Kind, *, large: bool) -> list[Chains]:
     """Make sequences of several lengths; the second is the first with one residue changed."""
     lengths = (30, 90, 118, 250) + ((400, 700, 1022) if large and kind == "antigen" else ())
     rng = np.random.default_rng(0)
-    if kind == "antibody":
-        first, light, at = _HEAVY, (_LIGHT,), 100
-    else:
-        first, light, at = _ANTIGEN, (), 60
+    light: Chains = (_LIGHT,) if kind == "antibody" else ()
+    first, at = (_HEAVY, 100) if kind == "antibody" else (_ANTIGEN, 60)
     mutant = first[:at] + "K" + first[at + 1 :]
     varied: list[Chains] = [
         tuple(_mutated(chain * 9, rng)[:n] for chain in (first, *light)) for n in lengths

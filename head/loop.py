@@ -325,7 +325,7 @@ class Training:
         for at, losses in zip(range(first, last), losses_SM, strict=True):
             if not np.isfinite(losses).all():
                 raise self._diverged(epoch, at, float(losses[~np.isfinite(losses)][0]))
-            line = {"step": epoch * self.steps + at + 1, "epoch": epoch + 1}
+            line: dict[str, Any] = {"step": epoch * self.steps + at + 1, "epoch": epoch + 1}
             line |= {"loss": float(losses.mean()), "lr": float(self.stack.rates_S[at].flat[0])}
             lines.append(line | ({"losses": losses.tolist()} if len(losses) > 1 else {}))
         lines[-1] |= extra or {}

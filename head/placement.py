@@ -52,7 +52,7 @@ class Source:
 
 def pick(table: Tensor, index: Tensor) -> Tensor:
     """Gather along the first axis by an index of any shape."""
-    return table.index_select(0, index.flatten()).unflatten(0, index.shape)
+    return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
 
 
 class Tables(Protocol):

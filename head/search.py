@@ -117,9 +117,9 @@ def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.i
 def draw(problem: Problem, rng: np.random.Generator, count: int) -> list[Params]:
     """Draw a batch of trials at random, all of one shape: the plainest proposer."""
     shared = {name: str(rng.choice(values)) for name, values in problem.choices().items()}
-    batch = []
+    batch: list[Params] = []
     for _ in range(count):
-        own = {}
+        own: dict[str, Any] = {}
         for name, (low, high) in RANGES.items():
             if name in LOGARITHMIC:
                 own[name] = float(np.exp(rng.uniform(np.log(low), np.log(high))))
@@ -132,7 +132,7 @@ def draw(problem: Problem, rng: np.random.Generator, count: int) -> list[Params]
 def fit_options(params: Params) -> dict[str, Any]:
     """Spell a trial as options of ``fit``."""
     options = {name: params[name] for name in (*RANGES, *SHARED) if name != "shape"}
-    return options | SHAPES[params["shape"]]
+    return {**options, **SHAPES[params["shape"]]}
 
 
 def score_batch(
@@ -188,10 +188,8 @@ def _make_stack(problem: Problem, batch: Sequence[Params]) -> Stack:
     training = [np.flatnonzero(problem.fold != fold) for fold in range(problem.folds)]
     n_training = max(map(len, training))
     size, accumulate = problem.config.fitting_batch(n_training)
-    vectors = [
-        problem.vectors("antibody", configs[0].antibody_pooling),
-        problem.vectors("antigen", configs[0].antigen_pooling),
-    ]
+    antibody_ND = problem.vectors("antibody", configs[0].antibody_pooling)
+    antigen_ME = problem.vectors("antigen", configs[0].antigen_pooling)
     members = [
         Member(
             seed=config.seed + fold,
@@ -206,8 +204,9 @@ def _make_stack(problem: Problem, batch: Sequence[Params]) -> Stack:
     everything = np.arange(len(problem.pairs))
     return Stack(
         problem.pairs,
-        *vectors,
-        Scaling.of(problem.pairs, everything, *vectors),
+        antibody_ND,
+        antigen_ME,
+        Scaling.of(problem.pairs, everything, antibody_ND, antigen_ME),
         members,
         config=configs[0],
         n_training=n_training,

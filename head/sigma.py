@@ -53,7 +53,7 @@ class Sigma:
 
     def of(self, predicted_MP: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the standard deviation of each prediction, (P,), from all heads' predictions."""
-        return np.sqrt(self.spread**2 * predicted_MP.var(axis=0) + self.noise**2)
+        return np.asarray(np.sqrt(self.spread**2 * predicted_MP.var(axis=0) + self.noise**2))
 
 
 def calibrate(pairs: Measured, split: Split, trained: Trained) -> Sigma:

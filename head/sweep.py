@@ -252,8 +252,8 @@ def _pose(
 
     @lru_cache
     def vectors(kind: Kind, pooling: str) -> NDArray[np.float32]:
-        pooled = replace(config, **{f"{kind}_pooling": pooling})
-        return read_vectors(opened, pairs.table, kind, pooled).x_ND
+        chosen: dict[str, Any] = {f"{kind}_pooling": pooling}
+        return read_vectors(opened, pairs.table, kind, replace(config, **chosen)).x_ND
 
     problem = Problem(
         pairs=own,

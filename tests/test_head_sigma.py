@@ -163,12 +163,12 @@ def test_folds_are_covered_apart_and_averaged():
 def test_what_was_learned_from_few_groups_is_widened_until_it_covers():
     rng = np.random.default_rng(0)
     inside = {"widened": [], "as fitted": []}
-    for _ in range(400):
-        group = np.repeat(np.arange(9), 40)
-        error = rng.normal(size=9)[group]  # a group errs as one
-        _, noise = fit_sigma(error[group < 8], np.zeros(320))
-        for name, wider in (("widened", few_groups(8)), ("as fitted", 1.0)):
-            inside[name].append(coverage(error[group == 8], np.full(40, noise * wider))["90"])
-    assert np.mean(inside["widened"]) == pytest.approx(0.90, abs=0.04)
+    for _ in range(1500):
+        group = np.repeat(np.arange(6), 10)
+        error = rng.normal(size=6)[group]  # a group errs as one
+        _, noise = fit_sigma(error[group < 5], np.zeros(50))
+        for name, wider in (("widened", few_groups(5)), ("as fitted", 1.0)):
+            inside[name].append(coverage(error[group == 5], np.full(10, noise * wider))["90"])
+    assert np.mean(inside["widened"]) == pytest.approx(0.92, abs=0.03)
     assert np.mean(inside["as fitted"]) < 0.86
     assert few_groups(10_000) == pytest.approx(1, abs=1e-3)
