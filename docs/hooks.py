@@ -1,0 +1,70 @@
+"""Bring pages from outside docs/ into the site, so that links work there as they do in the tree."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+RESULTS = "benchmarks/results"
+LOG = logging.getLogger("mkdocs.hooks.abag")
+_LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
+
+
+def places() -> dict[str, str]:
+    """Map paths in the repository to their paths in the site, for all that lies outside docs/."""
+    results = [p for p in (ROOT / RESULTS).iterdir() if p.suffix in (".md", ".png")]
+    notebooks = (ROOT / "notebooks").glob("*.ipynb")
+    return {
+        "README.md": "index.md",
+        "CHANGELOG.md": "changelog.md",
+        "CONTRIBUTING.md": "contributing.md",
+        **{f"{RESULTS}/{p.name}": f"measurements/{p.name}" for p in sorted(results)},
+        **{f"notebooks/{p.name}": f"notebooks/{p.name}" for p in sorted(notebooks)},
+    }
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages from outside, and one that lists the measurements."""
+    for path, uri in places().items():
+        files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
+    files.append(File.generated(config, "measurements/index.md", content=_measurements()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links that leave docs/ to where the site keeps what they name."""
+    listing = "measurements/index.md"
+    to_site = {**places(), RESULTS: listing, f"{RESULTS}/index.md": listing}
+    to_tree = {uri: path for path, uri in to_site.items()}
+    uri = page.file.src_uri
+    here = posixpath.dirname(to_tree.get(uri, f"docs/{uri}"))
+
+    def moved(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(here, link[0]))
+        place = to_site.get(target.rstrip("/"), target.removeprefix("docs/"))
+        if files.get_file_from_path(place) is None:
+            LOG.warning("%s: links to %s, which is not in the site", uri, target)
+        return posixpath.relpath(place, posixpath.dirname(uri))
+
+    return _LINK.sub(moved, markdown)
+
+
+def _measurements() -> str:
+    """List every report by its title, under the file's name."""
+    lines = ["# Measurements", "", "Each with its command, hardware, versions and date.", ""]
+    for path, uri in places().items():
+        if path.startswith(RESULTS) and uri.endswith(".md"):
+            title = (ROOT / path).read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+            lines.append(f"- [{title}]({Path(path).name})")
+    return "\n".join(lines) + "\n"
