@@ -38,8 +38,8 @@ SPLITS = ("random", "antibody", "antigen", "both")
 
 def main() -> None:
     args = arguments()
-    table = read_pairs(args.table) if args.table else read_pairs(demo_table().head(args.rows))
-    pairs = label_pairs(table)
+    synthetic = demo_table().head(200) if args.tiny else demo_table()
+    pairs = label_pairs(read_pairs(args.table or synthetic))
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(pairs, args, Path(folder))
         lines = [*header(args, bench), *row_splits(bench), *pooled_folds(bench), *floors(bench)]
@@ -54,10 +54,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("table", type=Path, nargs="?")
     parser.add_argument("--antibody-encoder", default="tiny-igt5")
     parser.add_argument("--antigen-encoder", default="tiny-esm2")
-    parser.add_argument("--rows", type=int, default=10**9, help="of the demo's table")
     parser.add_argument("--repeats", type=int, default=4, help="of five folds")
+    parser.add_argument(
+        "--tiny", action="store_true", help="200 rows of the demo's table, one repeat"
+    )
     parser.add_argument("--out", type=Path, default=Path())
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.repeats = 1 if args.tiny else args.repeats
+    return args
 
 
 class Bench:
@@ -80,7 +84,9 @@ class Bench:
         return open_store(store).folder("antibody").read(keys_array("antibody", chains))
 
     def splits(self, name):
-        options = SplitOptions(split=name, folds=FOLDS, repeats=self.args.repeats)
+        options = SplitOptions(
+            split=name, folds=FOLDS, repeats=self.args.repeats, cache=self.folder
+        )
         return make_splits(self.pairs, options)
 
     def ridge(self, split, *, antibody_ND=None, pkd=None):

@@ -1,4 +1,4 @@
-"""The benchmarks of stage one run at tiny size, so that they cannot rot."""
+"""Benchmarks run at tiny size, so that they cannot rot."""
 
 import subprocess
 import sys
@@ -14,6 +14,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     [
         ("bench_encoders.py", ["--encoder", "igt5", "--quick"], "encoders.md"),
         ("bench_embed.py", [], "embed.md"),
+        ("bench_why.py", [], "why.md"),
     ],
 )
 def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path, script, options, report):
