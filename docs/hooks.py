@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 RESULTS = "benchmarks/results"
 LOG = logging.getLogger("mkdocs.hooks.abag")
+_EXAMPLE = re.compile(r"<p>Example:\n(.*?)</p>", re.DOTALL)
+_SKIP = re.compile(r'^(```\w+) data-skip="[^"]*"$', re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 
 
@@ -43,7 +45,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links that leave docs/ to where the site keeps what they name."""
+    """Point links that leave docs/ to where the site keeps what they name.
+
+    What a fence tells the tests is taken out: Markdown would not see the fence for it.
+    """
     listing = "measurements/index.md"
     to_site = {**places(), RESULTS: listing, f"{RESULTS}/index.md": listing}
     to_tree = {uri: path for path, uri in to_site.items()}
@@ -57,7 +62,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             LOG.warning("%s: links to %s, which is not in the site", uri, target)
         return posixpath.relpath(place, posixpath.dirname(uri))
 
-    return _LINK.sub(moved, markdown)
+    return _LINK.sub(moved, _SKIP.sub(r"\1", markdown))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Show the examples of the command line's help as the code that they are."""
+    if page.file.src_uri != "reference/cli.md":
+        return html
+    return _EXAMPLE.sub(lambda m: f"<p>Example:</p><pre><code>{_dedented(m[1])}</code></pre>", html)
+
+
+def _dedented(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines())
 
 
 def _measurements() -> str:

@@ -54,6 +54,12 @@ def test_the_site_has_every_command_and_every_public_function(site):
     assert 'id="abag.load_predictor"' in python
 
 
+def test_a_block_that_is_not_run_is_code_on_its_page_too(site):
+    page = (site / "tutorial.html").read_text()
+    assert "data-skip" not in page
+    assert '<h2 id="the-table">' in page
+
+
 def test_the_site_asks_no_other_server_for_anything(site):
     asked = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*(?:src|href)=["']?(https?:)?//""")
     for page in site.rglob("*.html"):
