@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import posixpath
 import re
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 RESULTS = "benchmarks/results"
+PACKAGE = TemporaryDirectory(prefix="abag-docs-")
+"""Holds this checkout as `abag`: an editable install hides the source that the reference reads."""
 LOG = logging.getLogger("mkdocs.hooks.abag")
 _EXAMPLE = re.compile(r"<p>Example:\n(.*?)</p>", re.DOTALL)
 _SKIP = re.compile(r'^(```\w+) data-skip="[^"]*"$', re.MULTILINE)
@@ -34,6 +38,12 @@ def places() -> dict[str, str]:
         **{f"{RESULTS}/{p.name}": f"measurements/{p.name}" for p in sorted(results)},
         **{f"notebooks/{p.name}": f"notebooks/{p.name}" for p in sorted(notebooks)},
     }
+
+
+def on_startup(command: str, dirty: bool) -> None:
+    """Put the checkout before everything else that is called abag."""
+    (Path(PACKAGE.name) / "abag").symlink_to(ROOT)
+    sys.path.insert(0, PACKAGE.name)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
