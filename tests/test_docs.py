@@ -102,7 +102,7 @@ def test_every_block_says_whether_it_is_run_and_these_are_not():
 def reader(tmp_path, monkeypatch):
     """A folder with a reader's pairs.csv, where the hub's weights are tiny and random."""
 
-    def from_hub(_name, hub_name):
+    def from_hub(_name, hub_name, **_):
         kind = "tiny-esm2" if "esm" in hub_name.lower() else "tiny-igt5"
         return checkpoints._tiny_folder(kind)
 
