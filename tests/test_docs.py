@@ -100,7 +100,7 @@ def test_every_block_says_whether_it_is_run_and_these_are_not():
 
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
-    """A folder with a reader's pairs.csv, where the hub's weights are tiny and random."""
+    """A reader's folder: measured pairs.csv, unmeasured new.csv, tiny random weights for the hub's."""
 
     def from_hub(_name, hub_name, **_):
         kind = "tiny-esm2" if "esm" in hub_name.lower() else "tiny-igt5"
@@ -109,7 +109,9 @@ def reader(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "_from_hub", from_hub)
     monkeypatch.chdir(tmp_path)
     halves = [demo_table(seed).head(80) for seed in (0, 1)]  # enough antigens for one split
-    pd.concat(halves).to_csv("pairs.csv", index=False)
+    table = pd.concat(halves)
+    table.to_csv("pairs.csv", index=False)
+    table.drop(columns="pKd").head(20).to_csv("new.csv", index=False)
     program = tmp_path / ".bin" / "abag"
     program.parent.mkdir()
     program.write_text(
