@@ -100,7 +100,7 @@ def test_every_block_says_whether_it_is_run_and_these_are_not():
 
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
-    """A reader's folder: measured pairs.csv, unmeasured new.csv, tiny random weights for the hub's."""
+    """Pairs measured and new in an empty folder; tiny random weights stand for the hub's."""
 
     def from_hub(_name, hub_name, **_):
         kind = "tiny-esm2" if "esm" in hub_name.lower() else "tiny-igt5"
