@@ -5,22 +5,46 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from abag.adapt.train import adapt_encoders as adapt_encoders
     from abag.embed.run import embed_table as embed_table
     from abag.embed.store import open_store as open_store
-    from abag.head.predictor import load_predictor as load_predictor
+    from abag.head.evaluate import evaluate as evaluate
+    from abag.head.plan import plan as plan
+    from abag.head.predictor import Predictor
+    from abag.head.runs import runs as runs
+    from abag.head.sweep import sweep as sweep
     from abag.head.train import fit as fit
 
 __version__ = "0.1.0"
-__all__ = ["AbagError", "__version__", "embed_table", "fit", "load_predictor", "open_store"]
+__all__ = [
+    "AbagError",
+    "__version__",
+    "adapt_encoders",
+    "embed_table",
+    "evaluate",
+    "fit",
+    "load_predictor",
+    "open_store",
+    "plan",
+    "predict",
+    "runs",
+    "sweep",
+]
 
 _HOMES = {
+    "adapt_encoders": "abag.adapt.train",
     "embed_table": "abag.embed.run",
     "open_store": "abag.embed.store",
+    "evaluate": "abag.head.evaluate",
     "fit": "abag.head.train",
-    "load_predictor": "abag.head.predictor",
+    "sweep": "abag.head.sweep",
+    "plan": "abag.head.plan",
+    "runs": "abag.head.runs",
 }
 
 
@@ -48,3 +72,37 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+# The verbs that need both rooms: what scores is in head, what encodes new sequences in embed.
+
+
+def load_predictor(path: Path | str) -> Predictor:
+    """Read a predictor, from a run's folder or from a bundle that somebody handed on.
+
+    Its ``predict(heavy, light, antigen)`` scores pairs, and says when it encodes what is new.
+
+    Raises
+    ------
+    AbagError
+        If a file is missing, altered, cut or of another version.
+    """
+    from abag.embed.again import embed_again
+    from abag.head.bundle import load_predictor as load
+
+    return load(path, embed=embed_again)
+
+
+def predict(
+    table: Path | str | pd.DataFrame,
+    run: Path | str,
+    out: Path | str,
+    **options: Any,  # noqa: ANN401 - the fields of PredictOptions, then those of embed_table
+) -> dict[str, Any]:
+    """Score a table's pairs with a run's predictor, and write them beside their scores.
+
+    See `abag.head.predict.predict`, which this calls with a way to encode what is new.
+    """
+    from abag.head.predict import predict as predict_table
+
+    return predict_table(table, load_predictor(run), out, **options)

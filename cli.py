@@ -7,14 +7,28 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from abag import AbagError, __version__
+from abag import AbagError
 
-_PATH = click.Path(path_type=Path)
+
+class _OwnPath(click.Path):
+    """A path that is no checkpoint or array file of the old notebooks."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own signature
+        """Refuse what only the old notebooks could read, by its first bytes."""
+        from abag.embed.artefacts import refuse_old_artefact
+
+        path = super().convert(value, param, ctx)
+        refuse_old_artefact(path)
+        return path
+
+
+_PATH = _OwnPath(path_type=Path)
 
 
 class _Stopped(BaseException):
@@ -64,8 +78,22 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
+    """Print a version a line, without importing any of the packages."""
+    if not asked or ctx.resilient_parsing:
+        return
+    from abag.embed.versions import versions
+
+    for name, version in versions().items():
+        click.echo(f"{name} {version}")
+    ctx.exit()
+
+
 @click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="abag")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions,
+    help="Versions of what decides results and speed.",
+)  # fmt: skip
 def main() -> None:
     """Encode antibodies and antigens once; train affinity heads in seconds.
 
@@ -81,6 +109,11 @@ def _roles(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...])
             msg = f"{text!r} is not ROLE=NAME, such as heavy=VH"
             raise click.BadParameter(msg)
     return dict(text.split("=", 1) for text in given)
+
+
+def _devices(text: str) -> int | str:
+    """Read ``--devices``."""
+    return text if text == "all" else int(text)
 
 
 _TABLE = click.argument("table", type=_PATH)
@@ -111,13 +144,28 @@ def _with(options: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     return apply
 
 
+def _listed(_ctx: click.Context, _param: click.Parameter, given: str | None) -> tuple[str, ...]:
+    """Turn A,B,C into a tuple."""
+    return tuple(part.strip() for part in given.split(",") if part.strip()) if given else ()
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, given: str | None) -> tuple[int, ...]:
+    """Turn 24,28 into a tuple of numbers."""
+    try:
+        return tuple(map(int, _listed(ctx, param, given)))
+    except ValueError as error:
+        msg = f"{given!r} is no list of layers, such as 24,28,33"
+        raise click.BadParameter(msg) from error
+
+
 _FIT_OPTIONS = [
     click.option("--antibody-encoder", metavar="NAME",
                  help="Whose vectors to take.  [default: the only one stored]"),
     click.option("--antigen-encoder", metavar="NAME",
                  help="Whose vectors to take.  [default: the only one stored]"),
-    click.option("--antibody-pooling", metavar="NAME", help="mean, heavy_mean, light_mean, cls."),
-    click.option("--antigen-pooling", metavar="NAME", help="mean or cls."),
+    click.option("--antibody-pooling", metavar="NAME",
+                 help="mean, heavy_mean, light_mean, cls, mean@LAYER."),
+    click.option("--antigen-pooling", metavar="NAME", help="mean, cls or mean@LAYER."),
     click.option("--label", metavar="UNIT", help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
     click.option("--replicates", metavar="RULE", help="median, mean, first, keep or error."),
     click.option("--floor", metavar="RULE", help="keep, censor or drop the value many rows share."),
@@ -125,6 +173,10 @@ _FIT_OPTIONS = [
                  help="Keep the rows of one affinity type, where a table has several."),
     click.option("--split", metavar="HOW",
                  help="random, antigen, antibody, both, mutations, column=NAME or file=PATH."),
+    click.option("--adapter-rows", metavar="RULE",
+                 help="Training pairs that taught an adapter: leave-out or train."),
+    click.option("--allow-adapter-leak", is_flag=True, default=None,
+                 help="Go on where held-out pairs taught an adapter."),
     click.option("--folds", type=int, help="Cross-validate over K folds."),
     click.option("--repeats", type=int, help="Draw the folds R times."),
     click.option("--preset", metavar="NAME", help="small, medium, large or seed."),
@@ -138,6 +190,8 @@ _FIT_OPTIONS = [
     click.option("--loss", metavar="NAME", help="mse, huber or rank."),
     click.option("--select", metavar="METRIC", help="Validation metric of the best checkpoint."),
     click.option("--patience", type=int, help="Validations without progress before stopping."),
+    click.option("--members", type=int, metavar="K",
+                 help="Heads trained in one step; their mean predicts, their spread tells sigma."),
     click.option("--seed", type=int), click.option("--split-seed", type=int),
     click.option("--save-every", type=int, metavar="N", help="Steps between checkpoints."),
     click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),
@@ -170,6 +224,13 @@ _FIT_OPTIONS = [
 @click.option("--antigen-backend", default="packed", show_default=True,
               type=click.Choice(["packed", "reference", "faesm"]),
               help="The same, or FAESM's modules for ESM-2.")  # fmt: skip
+@click.option("--antibody-adapter", type=_PATH, metavar="ADAPTER",
+              help="Folder of abag adapt, merged into the encoder.")  # fmt: skip
+@click.option("--antigen-adapter", type=_PATH, metavar="ADAPTER",
+              help="The same for the antigen encoder.")  # fmt: skip
+@click.option("--layers", callback=_numbers, metavar="NUMBERS",
+              help="Poolings also of these layers, such as 24,28: abag fit "
+              "--antigen-pooling mean@24.  [default: the store's]")  # fmt: skip
 @click.option("--attention", default="auto", show_default=True,
               type=click.Choice(["auto", "triton", "flash-attn", "varlen", "sdpa"]),
               help="Attention kernel of the packed encoders.")  # fmt: skip
@@ -179,19 +240,29 @@ _FIT_OPTIONS = [
               help="Most seconds of work at risk.")  # fmt: skip
 @click.option("--store-dtype", default="float16", show_default=True,
               type=click.Choice(["float16", "float32"]))  # fmt: skip
+@click.option("--devices", type=_devices, metavar="all|N",
+              help="Start one process for each GPU, or N.  [default: this one]")  # fmt: skip
+@click.option("--ray", is_flag=False, flag_value="", metavar="[ADDRESS]",
+              help="Run on a Ray cluster: the one at hand, or at ADDRESS.")  # fmt: skip
 @_JSON
 def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Encode every sequence of TABLE that the store does not hold yet.
 
-    Stop it at any time and run it again: it goes on where it was.
+    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size. Stop it at any
+    time and run it again: it goes on where it was. Under torchrun or srun each rank encodes its
+    share.
 
     \b
     Example:
       abag embed pairs.csv --store store
     """
     from abag.embed.run import embed_table
+    from abag.embed.shares import rank_here
 
+    options["layers"] = options["layers"] or None
     summary = embed_table(table, store, progress=True, **options)
+    if rank_here().number:
+        return  # the first rank alone prints
     if as_json:
         click.echo(json.dumps(summary))
     else:
@@ -258,6 +329,157 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     click.echo(json.dumps(summary) if as_json else _score_table(summary))
 
 
+_ADAPT_OPTIONS = [
+    click.option("--sides", type=click.Choice(["antibody", "antigen", "both"]), default="both",
+                 show_default=True, help="Encoders to adapt."),
+    click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME"),
+    click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME"),
+    click.option("--rank", type=int, default=8, show_default=True, help="Rank r of the change."),
+    click.option("--alpha", type=float, default=16.0, show_default=True,
+                 help="The change is alpha / r times B A."),
+    click.option("--dropout", type=float, default=0.1, show_default=True),
+    click.option("--targets", callback=_listed, metavar="NAMES",
+                 help="Projections that change.  [default: q,v of T5; query,value of ESM-2]"),
+    click.option("--layers", callback=_numbers, metavar="NUMBERS",
+                 help="Layers that change, the first being 1.  [default: all]"),
+    click.option("--head-share", type=float, default=0.5, show_default=True,
+                 help="Share of the training pairs left to abag fit."),
+    click.option("--label", default="pkd", show_default=True, metavar="UNIT",
+                 help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
+    click.option("--replicates", default="median", show_default=True, metavar="RULE",
+                 help="median, mean, first, keep or error."),
+    click.option("--floor", default="keep", show_default=True, metavar="RULE",
+                 help="keep, censor or drop the value many rows share."),
+    click.option("--affinity-type", metavar="NAME", help="Keep the rows of one affinity type."),
+    click.option("--epochs", type=int, default=10, show_default=True),
+    click.option("--batch-size", type=int, default=16, show_default=True),
+    click.option("--accumulate", type=int, default=1, show_default=True,
+                 help="Batches an optimiser step."),
+    click.option("--lr", type=float, default=3e-4, show_default=True,
+                 help="Highest learning rate of the encoders' change."),
+    click.option("--head-lr", type=float, default=1e-3, show_default=True,
+                 help="The same for the regression head on top."),
+    click.option("--patience", type=int, default=3, show_default=True,
+                 help="Epochs without a better validation loss before stopping; 0: never."),
+    click.option("--gradient-checkpointing", is_flag=True,
+                 help="Compute layers twice to save memory."),
+    click.option("--seed", type=int, default=0, show_default=True),
+    click.option("--save-every", type=int, default=100, show_default=True, metavar="N",
+                 help="Steps between checkpoints."),
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
+    click.option("--precision", default="auto", show_default=True,
+                 type=click.Choice(["auto", "fp32", "bf16"])),
+]  # fmt: skip
+
+
+@main.command()
+@_TABLE
+@click.option("--split-from", type=_PATH, required=True, metavar="RUN|FILE",
+              help="A run, or a file like its splits.parquet.")  # fmt: skip
+@click.option("--fold", type=int, help="Which of its folds, the first being 0.")
+@click.option("--out", type=_PATH, required=True, help="Folder of the adapter.")
+@_with(_TABLE_OPTIONS)
+@_with(_ADAPT_OPTIONS)
+@_JSON
+def adapt(table: Path, out: Path, split_from: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Adapt encoders to the training pairs of a split by LoRA; then embed with them once.
+
+    Run it again to go on where it was stopped.
+
+    \b
+    Example:
+      abag adapt pairs.csv --split-from runs/first --out adapters/first
+      abag embed pairs.csv --store store --antibody-adapter adapters/first \\
+        --antigen-adapter adapters/first
+      abag fit pairs.csv --store store --run runs/adapted --split file=adapters/first/splits.parquet
+    """
+    from abag.adapt.train import adapt_encoders
+
+    summary = adapt_encoders(table, out, split_from=split_from, progress=True, **options)
+    click.echo(json.dumps(summary) if as_json else _adapted_lines(summary))
+
+
+def _adapted_lines(summary: dict[str, Any]) -> str:
+    lines = [
+        f"{kind}: {side['encoder']}, {side['trainable_parameters']:,} trainable parameters, "
+        f"adapter {side['digest'][:8]}"
+        for kind, side in summary["sides"].items()
+    ]
+    best = summary["best_validation_loss"]
+    lines.append(
+        f"best of {summary['epochs']} epochs: {summary['best_epoch']}, validation loss {best:.4f}; "
+        f"{summary['pairs']['adapter']} pairs taught it, {summary['pairs']['head']} are the head's"
+    )
+    return "\n".join(lines)
+
+
+@main.command()
+@_TABLE
+@_STORE
+@click.option("--sweep", "folder", type=_PATH, required=True, help="Folder of the sweep.")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N",
+              help="Trials to score in all.  [default: 50; with --final 0]")  # fmt: skip
+@click.option("--inner-folds", "folds", type=click.IntRange(min=2), default=3, show_default=True,
+              help="Folds of the pairs outside the test part that each is scored on.")  # fmt: skip
+@click.option("--final", is_flag=True,
+              help="Refit the winner and score the test part, once.")  # fmt: skip
+@click.option("--members", type=click.IntRange(min=1), default=8, show_default=True, metavar="K",
+              help="Heads of that refit.")  # fmt: skip
+@_with(_TABLE_OPTIONS)
+@_with([
+    click.option("--antibody-encoder", metavar="NAME",
+                 help="Whose vectors to take.  [default: the only one stored]"),
+    click.option("--antigen-encoder", metavar="NAME",
+                 help="Whose vectors to take.  [default: the only one stored]"),
+    click.option("--label", metavar="UNIT", help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
+    click.option("--affinity-type", metavar="NAME",
+                 help="Keep the rows of one affinity type, where a table has several."),
+    click.option("--split", metavar="HOW", help="What is locked away; as in fit, one fold."),
+    click.option("--select", metavar="METRIC", help="Metric that a trial is judged by."),
+    click.option("--epochs", type=int, help="Epochs of a trial."),
+    click.option("--batch-size", type=int), click.option("--seed", type=int),
+    click.option("--split-seed", type=int),
+    click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),
+])  # fmt: skip
+@_JSON
+def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Search for the head that predicts best on inner folds of TABLE; needs the extra sweep.
+
+    Run it again to go on, or beside itself to share the work. The test part stays locked away
+    until --final.
+
+    \b
+    Example:
+      abag sweep pairs.csv --store store --sweep sweeps/first
+    """
+    from abag.head.sweep import sweep as search
+
+    given = {name: value for name, value in options.items() if value is not None}
+    summary = search(table, store, folder, progress=True, **given)
+    if as_json:
+        click.echo(json.dumps(summary))
+        return
+    click.echo(_trial_table(summary))
+    if "final" in summary:
+        click.echo("\n" + _score_table(summary["final"]))
+
+
+def _trial_table(summary: dict[str, Any]) -> str:
+    """Lay the best trials out, a line each, and what mattered."""
+    if not summary["best_trials"]:
+        return "no trial is complete yet"
+    names = list(summary["best_trials"][0]["params"])
+    rows = [["trial", summary["select"], *names]]
+    for one in summary["best_trials"]:
+        values = [one["value"], *(one["params"][name] for name in names)]
+        cells = [f"{v:.3g}" if isinstance(v, float) else str(v) for v in values]
+        rows.append([str(one["trial"]), *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    mattered = ", ".join(f"{name} {share:.0%}" for name, share in summary["importance"].items())
+    return "\n".join(lines + ([f"importance: {mattered}"] if mattered else []))
+
+
 _SHOWN = ("spearman_within_antigen", "spearman", "pearson", "rmse", "mae", "r2")
 
 
@@ -266,10 +488,16 @@ def _score_table(summary: dict[str, Any]) -> str:
     rows = {"head": summary["metrics"]["test"]}
     if "predictions" in summary:
         rows[summary["predictions"]["source"]] = summary["predictions"]["test"]
-    rows |= {name: scores["test"] for name, scores in summary["baselines"].items()}
+    rows |= {name: s["test"] for name, s in summary["baselines"].items() if "test" in s}
     text = _score_lines("test rows", rows)
     if "table" in summary:
-        text += "\n\n" + _score_lines("table rows", {"head": summary["metrics"]["table"]})
+        parts = ("table", "table_new_antibodies", "table_new_antigens")
+        found = {name.replace("table", "head", 1): summary["metrics"][name] for name in parts}
+        found |= {name: parts.get("table") for name, parts in summary["baselines"].items()}
+        known = {name: scores for name, scores in found.items() if scores}
+        text += "\n\n" + "\n".join(
+            [_score_lines("table rows", known), *summary["table"].get("verdicts", [])]
+        )
     return text
 
 
@@ -286,11 +514,53 @@ def _score_lines(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 @main.command()
 @_TABLE
+@click.option("--run", type=_PATH, required=True,
+              help="Folder of a finished run, or a predictor that somebody handed on.")  # fmt: skip
+@click.option("--out", type=_PATH, required=True, help="Table to write: .csv, .tsv or .parquet.")
+@click.option("--cross", type=_PATH, metavar="ANTIGENS",
+              help="Score every antibody of TABLE against every antigen of this table, "
+              "which may be TABLE itself.")  # fmt: skip
+@click.option("--store", type=_PATH,
+              help="Holds vectors, takes new ones.  [default: the run's store]")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@_with(_TABLE_OPTIONS)
+@click.option("--antibody-encoder", metavar="NAME",
+              help="Where the run's encoder lies here, if elsewhere.")  # fmt: skip
+@click.option("--antigen-encoder", metavar="NAME",
+              help="Where the run's encoder lies here, if elsewhere.")  # fmt: skip
+@click.option("--device", default="auto", show_default=True,
+              help="For new sequences: auto, cpu, cuda or cuda:N.")  # fmt: skip
+@_JSON
+def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Write the rows of TABLE with their predicted pKd, its sigma, and what is far from training.
+
+    Sequences that the store lacks are encoded first, by exactly the encoders of the run. A label
+    column is carried and never used.
+
+    \b
+    Example:
+      abag predict new.csv --run runs/first --out scored.csv
+    """
+    import abag
+
+    summary = abag.predict(table, run, out, progress=True, **options)
+    if as_json:
+        click.echo(json.dumps(summary))
+    else:
+        click.echo(f"{summary['rows']:,} rows in {summary['out']}")
+
+
+@main.command()
+@_TABLE
 @click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME")
 @click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME")
 @click.option("--label", default="pkd", show_default=True, metavar="UNIT",
               help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal.")  # fmt: skip
+@click.option("--affinity-type", metavar="NAME",
+              help="Keep the rows of one affinity type, where a table has several.")  # fmt: skip
 @click.option("--price-per-hour", type=click.FloatRange(min=0), help="Of a GPU, in any currency.")
+@click.option("--store", type=_PATH,
+              help="One written here: its speed is taken for this machine's.")  # fmt: skip
 @_with(_TABLE_OPTIONS)
 @_JSON
 def plan(
@@ -298,7 +568,9 @@ def plan(
     antibody_encoder: str,
     antigen_encoder: str,
     label: str,
+    affinity_type: str | None,
     price_per_hour: float | None,
+    store: Path | None,
     as_json: bool,
     **reading: Any,  # noqa: ANN401
 ) -> None:
@@ -316,12 +588,67 @@ def plan(
     found = make_plan(
         table,
         table_options=TableOptions(**reading),
-        label_options=LabelOptions(label=label, bad_rows=reading["bad_rows"]),  # type: ignore[arg-type]
+        label_options=LabelOptions(
+            label=label,  # type: ignore[arg-type]
+            affinity_type=affinity_type,
+            bad_rows=reading["bad_rows"],
+        ),
         antibody_encoder=antibody_encoder,
         antigen_encoder=antigen_encoder,
         price_per_hour=price_per_hour,
+        store=store,
     )
     click.echo(json.dumps(found) if as_json else "\n".join(describe_plan(found)))
+
+
+@main.command()
+@click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
+@_JSON
+def runs(folders: tuple[Path, ...], as_json: bool) -> None:
+    """Compare runs, or look at one that is training; DIR is a run or holds runs.
+
+    Shows the scores with their intervals, whether one is better on the same test rows, and the
+    options that differ. Reads only, also while another process trains.
+
+    \b
+    Example:
+      abag runs runs
+    """
+    from abag.head.runs import describe_runs
+    from abag.head.runs import runs as compare_runs
+
+    found = compare_runs(folders)
+    click.echo(json.dumps(found) if as_json else "\n".join(describe_runs(found)))
+
+
+@main.command()
+@click.option("--store", type=_PATH, help="Folder of vectors, made already or not; tried out.")
+@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME")
+@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@_JSON
+def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Check this machine, the weights and the store's disk; exit 1 if something would fail later.
+
+    Nothing is downloaded and nothing stays behind. Takes about a minute.
+
+    \b
+    Example:
+      abag doctor --store store
+    """
+    from abag.embed.doctor import examine
+
+    checks = []
+    for check in examine(**options):
+        checks.append(check)
+        if not as_json:
+            click.echo(f"{check.state:<5} {check.name + ':':19} {check.text}")
+    failed = sum(check.state == "FAIL" for check in checks)
+    if as_json:
+        click.echo(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}))
+    else:
+        click.echo(f"{len(checks)} checks, {failed} failed")
+    sys.exit(1 if failed else 0)
 
 
 @main.command()
@@ -373,16 +700,17 @@ _STORE_ARGUMENT = click.argument("store", type=_PATH)
 @_STORE_ARGUMENT
 @_JSON
 def store_info(store: Path, as_json: bool) -> None:
-    """Say what a store holds, and how a running embed is doing.
+    """Say what a store holds, and how far a run that adds to it is; safe while it works.
 
     \b
     Example:
       abag store info store
     """
-    from abag.embed import upkeep
+    from abag.embed.status import describe, info
     from abag.embed.store import open_store
 
-    _report(upkeep.info(open_store(store)), as_json=as_json)
+    told = info(open_store(store))
+    click.echo(json.dumps(told) if as_json else "\n".join(describe(told)))
 
 
 @store_group.command("verify")
@@ -468,3 +796,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:  # noqa: ANN401
                 if isinstance(inner, int)
                 else f"{indent}{name}: {inner}"
             )
+
+
+if __name__ == "__main__":
+    main()

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from abag.head.config import PRESETS, FitConfig
 from abag.head.loop import Task, Training, train
 from abag.head.splits import random_split
-from abag.head.step import plan_epoch, step_seed
+from abag.head.step import step_seed
 from abag.head.table import LabelledPairs
 from abag.head.train import pick_device, torch_switches
 
@@ -126,7 +126,7 @@ def measure(way: str, inputs, size: Size, device: torch.device, **options) -> Ro
             synchronize(device)
             steps += 20
         busy = busy_share(runner, device)
-    in_step = len(training.training) / training.steps
+    in_step = training.stack.n_training / training.steps
     filled = config.filled()
     return Row(
         way,
@@ -151,8 +151,7 @@ class Runner:
         for _ in range(steps):
             epoch, at = divmod(self.done, one.steps)
             if at == 0:
-                plan = plan_epoch(one.training, 0, epoch, one.batch_size, one.accumulate)
-                one.stepper.begin_epoch(plan, np.full(one.steps, 1e-4, np.float32), 0)
+                one.stack.begin_epoch(epoch)
             one.stepper.step(at, step_seed(0, self.done))
             self.done += 1
 

@@ -14,9 +14,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from abag import AbagError, cache_dir
+from abag.embed.artefacts import refuse_old_artefact
+
+if TYPE_CHECKING:
+    from abag.embed.adapters import Adapter
 
 Family = Literal["t5", "esm", "bert", "composition"]
 
@@ -59,6 +63,8 @@ class Checkpoint:
         Content of config.json.
     origin : str
         Alias, hub name or path as given; for reading only.
+    adapter : Adapter or None
+        What is merged into the weights as they are loaded.
     """
 
     name: str
@@ -67,6 +73,7 @@ class Checkpoint:
     weights: tuple[Path, ...]
     config: Mapping[str, Any]
     origin: str
+    adapter: Adapter | None = None
 
     @property
     def random(self) -> bool:
@@ -74,13 +81,15 @@ class Checkpoint:
         return self.origin.startswith("tiny-")
 
 
-def find_checkpoint(name: str) -> Checkpoint:
+def find_checkpoint(name: str, *, download: bool = True) -> Checkpoint:
     """Locate an encoder's checkpoint, downloading hub names that are not on disk yet.
 
     Parameters
     ----------
     name : str
         Alias, hub name (``owner/model``) or folder.
+    download : bool
+        False: only what is on disk.
 
     Raises
     ------
@@ -95,6 +104,7 @@ def find_checkpoint(name: str) -> Checkpoint:
         return _antiberty()
     if name.startswith("tiny-") and name in ALIASES:
         return _open(_tiny_folder(name), name, name)
+    refuse_old_artefact(Path(name))
     if Path(name).is_dir():
         return _open(Path(name), _slug(Path(name).resolve().name), name)
     hub_name = HUB_NAMES.get(name, name)
@@ -104,7 +114,9 @@ def find_checkpoint(name: str) -> Checkpoint:
             f"give one of {', '.join(ALIASES)}, a hub name (owner/model) or a checkpoint folder"
         )
         raise EncoderNotFound(msg)
-    return _open(_from_hub(name, hub_name), _slug(name.rsplit("/", 1)[-1]), hub_name)
+    return _open(
+        _from_hub(name, hub_name, download=download), _slug(name.rsplit("/", 1)[-1]), hub_name
+    )
 
 
 def weights_digest(checkpoint: Checkpoint) -> str:
@@ -167,11 +179,11 @@ def _open(folder: Path, name: str, origin: str) -> Checkpoint:
     return Checkpoint(name, family, folder, weights, config, origin)
 
 
-def _from_hub(name: str, hub_name: str) -> Path:
+def _from_hub(name: str, hub_name: str, *, download: bool) -> Path:
     """Folder of a hub checkpoint: from the local cache if whole, else fetched."""
     from huggingface_hub import snapshot_download
 
-    for local_only in (True, False):
+    for local_only in (True, False) if download else (True,):
         for weights in ("*.safetensors", "pytorch_model*.bin"):
             try:
                 folder = Path(

@@ -21,11 +21,10 @@ from abag.embed.shards import Piece, check_file
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
 SPEED_FILE = "speed.json"
+RUN_FILE = "run.json"
+ADAPTER_FOLDER = "adapter"
 STORE_MARK = {"format": "abag-store", "version": 1}
 STALE_SECONDS = 86_400
-_LOCAL_FILE_SYSTEMS = frozenset(
-    "apfs bcachefs btrfs ext2 ext3 ext4 f2fs hfs jfs overlay ramfs reiserfs tmpfs xfs zfs".split()
-)
 _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 _PARTIAL = re.compile(r".*\.(?P<host>[A-Za-z0-9_-]+)\.(?P<pid>\d{1,9})\.partial")
 _log = logging.getLogger("abag")
@@ -65,10 +64,11 @@ class Files:
 
 def partial_name(path: Path) -> Path:
     """Return the name under which a file is written before it is renamed to `path`."""
-    return path.with_name(f"{path.stem}.{_host()}.{os.getpid()}.partial")
+    return path.with_name(f"{path.stem}.{host_name()}.{os.getpid()}.partial")
 
 
-def _host() -> str:
+def host_name() -> str:
+    """Return this machine's name, as files' names bear it."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname()) or "host"
 
 
@@ -125,10 +125,11 @@ def _is_stale(path: Path) -> bool:
     if time.time() - path.lstat().st_mtime > STALE_SECONDS:
         return True
     owner = partial_owner(path)
-    return owner is not None and owner[0] == _host() and not _is_alive(owner[1])
+    return owner is not None and owner[0] == host_name() and not is_alive(owner[1])
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Say whether a process of this machine runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -144,22 +145,6 @@ def remove_quietly(path: Path, files: Files) -> None:
         files.remove(path)
     except OSError as error:
         _log.info("%s: stays: %s", path, error)
-
-
-def is_local(path: Path) -> bool:
-    """Say whether a folder lies on a disk of this machine, as far as the mount table tells."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return True
-    best, kind = "", "ext4"
-    target = str(path.resolve())
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        mount = left.split()[4].encode().decode("unicode_escape")
-        if len(mount) >= len(best) and (target + "/").startswith(mount.rstrip("/") + "/"):
-            best, kind = mount, right.split()[0]
-    return kind in _LOCAL_FILE_SYSTEMS
 
 
 def create_store(root: Path, files: Files) -> None:

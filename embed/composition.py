@@ -6,10 +6,15 @@ others, so that the mean over residues is the composition and the poolings come 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 
 from abag.embed.batches import PackedBatch
+
+if TYPE_CHECKING:
+    from abag.embed.pooling import Taps
 
 LETTERS = 21  # 20 residues and X
 HASHED = 234  # buckets of 3-mers; 21 + 1 + 234 = 256 columns
@@ -24,7 +29,7 @@ class Composition:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
         """Encode a batch: see `Encoder`. Returns float32, shape (T, 256)."""
         ids_T = torch.from_numpy(batch.ids).to(self._device, torch.int64)
         offsets = torch.from_numpy(batch.offsets).to(self._device, torch.int64)

@@ -6,12 +6,14 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.embed.adapters import with_adapter
 from abag.embed.checkpoints import Checkpoint, find_checkpoint, weights_digest
 from abag.embed.sequences import Kind
 from abag.embed.tokens import BERT, COMPOSITION, ESM, T5, TOKENS_VERSION, Layout, LongPolicy
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from abag.embed.batches import PackedBatch
     from abag.embed.device import Plan
+    from abag.embed.pooling import Taps
 
 POOLING_VERSION = 1  # changes when the pooled sums change meaning
 ALPHABETS = {"t5": T5, "esm": ESM, "bert": BERT, "composition": COMPOSITION}
@@ -54,13 +57,25 @@ def flop(checkpoint: Checkpoint, lengths: Sequence[int] | NDArray[np.int32]) -> 
     return float(2 * weights * tokens_N.sum() + 4 * layers * inner * np.square(tokens_N).sum())
 
 
+def depth(checkpoint: Checkpoint) -> int:
+    """Count an encoder's layers; 0 where it has none."""
+    names = ("num_layers", "num_hidden_layers")
+    return next((int(checkpoint.config[n]) for n in names if n in checkpoint.config), 0)
+
+
 class Encoder(Protocol):
     """Packed token ids to one vector a token."""
 
     width: int
 
-    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
         """Encode a batch.
+
+        Parameters
+        ----------
+        batch : PackedBatch
+        taps : Taps, optional
+            Is handed the token vectors of the layers that it wants.
 
         Returns
         -------
@@ -100,15 +115,25 @@ class Identity:
         }
 
 
-def identify(name: str, kind: Kind, long: LongPolicy = "window") -> Identity:
+def identify(
+    name: str, kind: Kind, long: LongPolicy = "window", adapter: Path | str | None = None
+) -> Identity:
     """Find an encoder's checkpoint and compute its fingerprint; loads no weights.
+
+    Parameters
+    ----------
+    adapter : path, optional
+        Folder of an adapter, or a store's copy of it, to merge into the encoder.
 
     Raises
     ------
     EncoderNotFound, BadCheckpoint
         See `find_checkpoint`.
+    AdapterNotFound, AdapterMismatch, AdapterDamaged
     """
     checkpoint = find_checkpoint(name)
+    if adapter is not None:
+        checkpoint = with_adapter(checkpoint, Path(adapter), kind)
     layout = Layout(kind, ALPHABETS[checkpoint.family], long)
     # "error" stores only sequences that no policy would have touched: they are windows of one
     policy = "truncate" if long == "truncate" else "window"
@@ -118,20 +143,20 @@ def identify(name: str, kind: Kind, long: LongPolicy = "window") -> Identity:
         "tokens": TOKENS_VERSION,
         "pooling": POOLING_VERSION,
         "long": f"{policy}-{layout.limit}" if layout.limit else "whole",
-        "adapter": None,
+        "adapter": checkpoint.adapter.digest if checkpoint.adapter else None,
     }
     canonical = json.dumps(meaning, sort_keys=True).encode()
     fingerprint = hashlib.blake2b(canonical, digest_size=16).hexdigest()
     return Identity(checkpoint, layout, fingerprint, meaning)
 
 
-def check_backend(identity: Identity, backend: Backend) -> None:
+def check_backend(identity: Identity, backend: Backend, *, layers: bool = False) -> None:
     """Refuse a backend that cannot run an encoder, before anything is loaded or encoded.
 
     Raises
     ------
     WrongBackend
-        An unknown name, or FAESM for an encoder that is no ESM-2.
+        An unknown name, or FAESM for an encoder that is no ESM-2 or for single layers.
     FaesmUnavailable
         FAESM asked for and not importable.
     """
@@ -141,6 +166,9 @@ def check_backend(identity: Identity, backend: Backend) -> None:
     if backend != "faesm":
         return
     checkpoint = identity.checkpoint
+    if layers:
+        msg = "backend faesm with --layers: FAESM gives the last layer only; give packed"
+        raise WrongBackend(msg)
     if checkpoint.family != "esm":
         msg = (
             f"backend faesm with encoder {checkpoint.name}: it is of family {checkpoint.family}, "

@@ -19,6 +19,7 @@ from abag.embed.weights import EncoderWeights
 if TYPE_CHECKING:
     from abag.embed.batches import PackedBatch
     from abag.embed.device import Plan
+    from abag.embed.pooling import Taps
 
 # ESM-2 was trained with 15 % of tokens chosen and 80 % of those masked; with nothing masked,
 # its embeddings are scaled as if that share had been
@@ -110,13 +111,15 @@ class PackedEsm:
         )
 
     @torch.inference_mode()
-    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
         """Encode a batch: see `Encoder`."""
         ops, eps = self._ops, self._eps
         packing = self._attention.packing(batch, self._device)
         ids_T = send(batch.ids, self._device)
         x_TD = self._embed_VD[ids_T]
-        for layer in self._layers:
+        for i, layer in enumerate(self._layers):
+            if taps is not None and i in taps:
+                taps.take(i, x_TD + layer.shift1_D)
             y_TD = ops.layer_norm(x_TD, layer.shift1_D, layer.norm1_D, layer.norm1_bias_D, eps)
             qkv = y_TD @ layer.qkv_3DD.T
             ops.rotary_(qkv, layer.qk_bias_2D, packing.positions, self._cos, self._sin, self._heads)
@@ -124,7 +127,10 @@ class PackedEsm:
             y_TD = ops.layer_norm(x_TD, layer.shift2_D, layer.norm2_D, layer.norm2_bias_D, eps)
             hidden_TF = ops.linear_gelu(y_TD, layer.up_FD, layer.up_bias_F)
             x_TD.addmm_(hidden_TF, layer.down_DF.T)
-        return ops.layer_norm(x_TD, self._shift_D, *self._final, eps)
+        last_TD = ops.layer_norm(x_TD, self._shift_D, *self._final, eps)
+        if taps is not None:
+            taps.take(len(self._layers), last_TD)
+        return last_TD
 
 
 def rotary_tables(

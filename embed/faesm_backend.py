@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from abag.embed.batches import PackedBatch
     from abag.embed.checkpoints import Checkpoint
     from abag.embed.device import Plan
+    from abag.embed.pooling import Taps
 
 
 class FaesmUnavailable(AbagError):
@@ -67,7 +68,7 @@ class FaesmEncoder:
         _load(self._model, checkpoint, plan)
 
     @torch.inference_mode()
-    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
         """Encode a batch: see `Encoder`."""
         lengths_N = torch.from_numpy(batch.offsets).diff()
         inside_NL = torch.arange(batch.max_length)[None, :] < lengths_N[:, None]

@@ -7,11 +7,14 @@ An object serves one thread at a time.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,12 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.commit import SPEED_FILE, Files, commit_json
+from abag.embed.commit import ADAPTER_FOLDER, RUN_FILE, SPEED_FILE, Files, commit_json, host_name
+from abag.embed.mounts import StoreUnreachable, patiently
 from abag.embed.sequences import Kind
 from abag.embed.shards import Block, DamagedShard, read_contents
-from abag.embed.writer import ShardWriter, StoreUnreachable
+from abag.embed.writer import ShardWriter
 
 READERS = min(8, os.cpu_count() or 1)
+RUN_KEYS = {
+    *("table", "rows", "sequences", "to_encode", "started", "host", "pid"),
+    *("residues", "residues_to_encode", "residues_of_rows"),
+}
 _log = logging.getLogger("abag")
 
 Stamp = tuple[int, int]  # bytes, nanoseconds of the last change
@@ -158,8 +166,42 @@ class EncoderFolder:
         self._files = files or Files()
         self._held: dict[str, _Held] = {}
         self._bad: dict[str, tuple[Stamp, str]] = {}
+        self._checked: set[str] = set()
         self._order: list[str] = []
         self._index = KeyIndex([])
+
+    @property
+    def embed_options(self) -> str:
+        """What tells ``abag embed`` to add to this folder."""
+        if not self.info.get("adapter"):
+            return f"--{self.kind}-encoder {self.name}"
+        return (
+            f"--{self.kind}-encoder {self.info['origin']} "
+            f"--{self.kind}-adapter {self.path / ADAPTER_FOLDER}"
+        )
+
+    def extras(self) -> dict[str, bytes]:
+        """Read what lies beside the vectors: an adapter's files, by their path in the folder.
+
+        Raises
+        ------
+        StoreUnreachable
+        """
+        if self._packed is not None:
+            try:
+                packed = dict(self.info.get("extras", {}))
+                return {name: base64.b64decode(text) for name, text in packed.items()}
+            except (TypeError, ValueError) as error:
+                msg = f"{self.path}: its adapter cannot be read ({error})."
+                raise DamagedShard(msg) from error
+        try:
+            return {
+                path.relative_to(self.path).as_posix(): path.read_bytes()
+                for path in sorted((self.path / ADAPTER_FOLDER).rglob("*"))
+                if path.is_file() and path.suffix != ".partial"
+            }
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     @property
     def rows(self) -> int:
@@ -202,9 +244,27 @@ class EncoderFolder:
         """
         self._refresh()
         block, row = self._index.find(keys)
-        while verify and self._each(block, row, lambda held, _: held.block.check()):
+        while verify and self._each(block, row, self._check_once):
             block, row = self._index.find(keys)
         return block < 0
+
+    def stored_order(self, keys: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Give the order in which sequences lie here: read in it, each shard is opened once.
+
+        Returns
+        -------
+        ndarray, shape=(N,), dtype=int64
+            A permutation; sequences that are missing come first.
+        """
+        self._refresh()
+        block, row = self._index.find(keys)
+        return np.lexsort((row, block))
+
+    def _check_once(self, held: _Held, task: _Task) -> None:
+        """Check a block whole, unless that was done: keys asked for in parts lie in every shard."""
+        if task.name not in self._checked:
+            held.block.check()
+            self._checked.add(task.name)
 
     def read(self, keys: NDArray[np.uint8], pooling: str = "mean") -> NDArray[np.float32]:
         """Read vectors; what was read is checked against its CRC-32.
@@ -288,7 +348,27 @@ class EncoderFolder:
     def note_speed(self, residues: int, seconds: float, device: str) -> None:
         """Keep how fast the latest run encoded, for whoever wants to say what storing saves."""
         speed = {"residues": residues, "seconds": round(seconds, 3), "device": device}
-        commit_json(self.path / SPEED_FILE, speed, self._files)
+        self._note(SPEED_FILE, speed)
+
+    def _note(self, name: str, value: Mapping[str, object]) -> None:
+        """Write a file that informs and nothing else: no run fails for want of it."""
+        try:
+            commit_json(self.path / name, value, self._files)
+        except OSError as error:
+            _log.info("%s: not written: %s", self.path / name, error)
+
+    def note_run(self, begun: Mapping[str, object]) -> None:
+        """Keep what a run sets out to do, for whoever asks how far it is."""
+        own = {"started": round(time.time(), 3), "host": host_name(), "pid": os.getpid()}
+        self._note(RUN_FILE, {**begun, **own})
+
+    def noted_run(self) -> dict[str, Any] | None:
+        """Return what the latest run set out to do; None if that was not noted."""
+        try:
+            noted = json.loads((self.path / RUN_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return noted if isinstance(noted, dict) and noted.keys() >= RUN_KEYS else None
 
     def residues_per_s(self) -> float | None:
         """Speed of the latest run that encoded into this folder; None if none was noted."""
@@ -303,13 +383,14 @@ class EncoderFolder:
     def _refresh(self) -> None:
         """Take note of shards that appeared, changed or went since the last look."""
         try:
-            stamps = self._stamps()
+            stamps = patiently(self._stamps, self.path)
             gone = [name for name, held in self._held.items() if stamps.get(name) != held.stamp]
             self._held = {name: self._held[name] for name in self._held.keys() - gone}
+            self._checked.difference_update(gone)
             self._bad = {n: bad for n, bad in self._bad.items() if stamps.get(n) == bad[0]}
             new = sorted(stamps.keys() - self._held.keys() - self._bad.keys())
             for name in new:
-                self._take_in(name, stamps[name])
+                patiently(partial(self._take_in, name, stamps[name]), self.path)
         except OSError as error:
             raise self._unreadable(error) from error
         if gone or new:
@@ -396,6 +477,9 @@ class EncoderFolder:
         if name not in layout:
             listed = ", ".join(n for n in layout if n not in ("key", "length"))
             msg = f"{self.path}: {name!r} is not stored; expected one of {listed}."
+            if "@" in name:
+                layer = name.rpartition("@")[2]
+                msg += f" To have it, run abag embed --layers {layer} into a new store."
             raise UnknownPooling(msg)
         return layout[name]
 
@@ -410,7 +494,7 @@ class EncoderFolder:
         def attempt(task: _Task) -> DamagedShard | None:
             held = self._held[task.name]
             try:
-                work(held, task)
+                patiently(lambda: work(held, task), self.path)
             except DamagedShard as error:
                 return error
             except FileNotFoundError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 
@@ -29,3 +31,31 @@ def pool(hidden_TD: torch.Tensor, weights_TP: torch.Tensor, bounds: torch.Tensor
         ],
         dim=1,
     )
+
+
+class Taps:
+    """Pools what an encoder's layers give, as the encoder passes them.
+
+    A layer is numbered as in transformers' ``hidden_states``: 1 is what the first layer adds to
+    the embeddings and hands on; the last layer's is normed, the others' are not.
+
+    Attributes
+    ----------
+    pooled : dict of int to Tensor, shape=(S, P, D), dtype=float32
+    """
+
+    def __init__(
+        self, layers: Sequence[int], weights_TP: torch.Tensor, bounds: torch.Tensor
+    ) -> None:
+        self._wanted = frozenset(layers)
+        self._weights_TP, self._bounds = weights_TP, bounds
+        self.pooled: dict[int, torch.Tensor] = {}
+
+    def __contains__(self, layer: int) -> bool:
+        """Say whether a layer's vectors are wanted: computing them costs a pass over memory."""
+        return layer in self._wanted
+
+    def take(self, layer: int, hidden_TD: torch.Tensor) -> None:
+        """Pool a layer's token vectors, if they are wanted."""
+        if layer in self._wanted:
+            self.pooled[layer] = pool(hidden_TD, self._weights_TP, self._bounds)

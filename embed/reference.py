@@ -19,6 +19,10 @@ from abag.embed.tokens import Layout, check_against_tokenizer
 
 if TYPE_CHECKING:
     from abag.embed.device import Plan
+    from abag.embed.pooling import Taps
+
+
+PAD = {"t5": 0, "esm": 1, "bert": 0}
 
 
 class ReferenceEncoder:
@@ -26,25 +30,48 @@ class ReferenceEncoder:
 
     def __init__(self, checkpoint: Checkpoint, plan: Plan) -> None:
         with quiet_transformers():
-            model = _load(checkpoint)
+            model = load_module(checkpoint)
         self.width = int(model.config.hidden_size)
         self._model = cast_parameters(model.eval().requires_grad_(False), plan)
         if plan.dtype is torch.float16 and checkpoint.family == "t5":
             _keep_t5_in_range(self._model)
-        self._pad = {"t5": 0, "esm": 1, "bert": 0}[checkpoint.family]
+        self._pad = PAD[checkpoint.family]
         self._device = plan.device
 
     @torch.inference_mode()
-    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
         """Encode a batch: see `Encoder`."""
-        lengths_N = torch.from_numpy(batch.offsets).diff()
-        inside_NL = torch.arange(batch.max_length)[None, :] < lengths_N[:, None]
-        ids_NL = torch.full(inside_NL.shape, self._pad, dtype=torch.int64)
-        ids_NL[inside_NL] = torch.from_numpy(batch.ids).long()
-        inside_NL = inside_NL.to(self._device)
-        out = self._model(input_ids=ids_NL.to(self._device), attention_mask=inside_NL.long())
+        out, inside_NL = run_padded(
+            self._model, batch, self._pad, self._device, output_hidden_states=taps is not None
+        )
+        if taps is not None:
+            for layer, hidden_NLD in enumerate(out.hidden_states):
+                taps.take(layer, hidden_NLD[inside_NL])
         hidden_TD: torch.Tensor = out.last_hidden_state[inside_NL]
         return hidden_TD
+
+
+def run_padded(
+    model: Any,  # noqa: ANN401 - transformers' is untyped
+    batch: PackedBatch,
+    pad: int,
+    device: torch.device,
+    **asked: bool,
+) -> tuple[Any, torch.Tensor]:
+    """Run a transformers module over a padded copy of a batch.
+
+    Returns
+    -------
+    output of the module, and Tensor, shape=(N, L), dtype=bool
+        The latter says which places hold the batch's tokens, in their order.
+    """
+    lengths_N = torch.from_numpy(batch.offsets).diff()
+    inside_NL = torch.arange(batch.max_length)[None, :] < lengths_N[:, None]
+    ids_NL = torch.full(inside_NL.shape, pad, dtype=torch.int64)
+    ids_NL[inside_NL] = torch.from_numpy(batch.ids).long()
+    inside_NL = inside_NL.to(device)
+    out = model(input_ids=ids_NL.to(device), attention_mask=inside_NL.long(), **asked)
+    return out, inside_NL
 
 
 def cast_parameters(model: Any, plan: Plan) -> Any:  # noqa: ANN401 - transformers' is untyped
@@ -90,6 +117,21 @@ def _tokenizer(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' i
             "copy its files beside config.json"
         )
         raise BadCheckpoint(msg) from error
+
+
+def load_module(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' is untyped
+    """Load a checkpoint as transformers' own module, in fp32, its adapter merged.
+
+    Raises
+    ------
+    BadCheckpoint, AdapterMismatch
+    """
+    model = _load(checkpoint)
+    if (adapter := checkpoint.adapter) is not None:
+        for name, parameter in model.named_parameters():
+            parameter.data = adapter.merge(name, parameter.data)
+        adapter.refuse_unmerged(name for name, _ in model.named_parameters())
+    return model
 
 
 def _load(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' is untyped

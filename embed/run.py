@@ -1,58 +1,51 @@
-"""Stage one: a table's unique sequences, encoded once, into a store.
+"""Stage one: a table's distinct sequences, encoded once, into a store.
 
 What is stored already is never encoded again; what is encoded is handed to the store's writer
-at once; stopping at any moment loses at most what was not yet committed.
+at once; stopping at any moment loses at most what was not yet committed. The table may be larger
+than memory, and the work spread over the ranks of a job (shares.py) or a cluster (ray_pool.py).
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import pandas as pd
-import torch
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from abag import AbagError
-from abag.embed.attention import choose_attention
-from abag.embed.batches import BatchTooLarge, longest_first
-from abag.embed.device import Plan, Precision, choose, default_budget, matmul_peak
+from abag.embed.device import Plan, Precision, choose
 from abag.embed.encoders import (
     Backend,
+    Encoder,
     Identity,
-    backend_that_runs,
-    check_backend,
-    flop,
     identify,
     load_encoder,
 )
-from abag.embed.sequences import Chains, Kind, PairTable, TableOptions, UniqueSequences, read_pairs
-from abag.embed.store import EncoderFolder, ShardWriter, open_store
-from abag.embed.stream import Encoded, encode_stream
-from abag.embed.tokens import LongPolicy, SequenceTooLong
+from abag.embed.encoding import Task, begin_folder, refuse_absent_layers
+from abag.embed.job import Job
+from abag.embed.mounts import is_local, mount_of
+from abag.embed.partitions import Partitions
+from abag.embed.sequences import (
+    Kind,
+    Reading,
+    TableOptions,
+    counts_of,
+    notes_on,
+    read_sequences,
+)
+from abag.embed.shares import Devices, Rank, WrongRank, count_devices, launch, rank_here
+from abag.embed.store import open_store
+from abag.embed.tokens import LongPolicy
+from abag.embed.waiting import publish_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_DTYPES = {"float16": torch.float16, "float32": torch.float32}
-
-
-class NonFiniteVector(AbagError):
-    """An encoder returned NaN or infinity, or a value that float16 cannot hold."""
-
-
-class DeviceFull(AbagError):
-    """Not enough device memory for the longest sequence alone."""
-
-
-class MixedPrecision(AbagError):
-    """A store begun in another precision, and mixing was forbidden."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +70,13 @@ class EmbedOptions:
     """Our packed encoders, or transformers' own modules."""
     antigen_backend: Backend = "packed"
     """The same, or FAESM's modules, which know ESM-2 only."""
+    antibody_adapter: Path | str | None = None
+    """Folder of an adapter to merge into the antibody encoder; None: the encoder as it is."""
+    antigen_adapter: Path | str | None = None
+    """The same for the antigen encoder."""
+    layers: tuple[int, ...] | None = None
+    """Layers whose poolings are stored too, as ``mean@24``; each encoder takes those it has. None:
+    those that the store was begun with."""
     attention: str = "auto"
     """Attention kernel: triton, flash-attn, varlen, sdpa; auto: the fastest that runs here."""
     batch_tokens: int | None = None
@@ -84,6 +84,10 @@ class EmbedOptions:
     commit_seconds: float = 30.0
     """Work at risk at most; 0 commits after every batch."""
     store_dtype: Literal["float16", "float32"] = "float16"
+    devices: Devices | None = None
+    """Start this many processes, one a device, or one for each GPU (``all``)."""
+    ray: str | None = None
+    """Address of the Ray cluster to run on; empty: the one at hand, or one started here."""
     progress: bool = False
     """Say on stderr what is done, with a progress bar."""
 
@@ -94,22 +98,13 @@ class EmbedOptions:
         if self.commit_seconds < 0:
             msg = f"--commit-seconds {self.commit_seconds}: a time cannot be negative"
             raise AbagError(msg)
+        if self.devices is not None and self.ray is not None:
+            msg = "--devices and --ray: both say where to run. Give one."
+            raise AbagError(msg)
 
     def backend(self, kind: Kind) -> Backend:
         """Whose modules encode sequences of a kind."""
         return self.antibody_backend if kind == "antibody" else self.antigen_backend
-
-
-class KindSummary(TypedDict):
-    """What happened to the antibodies, or to the antigens."""
-
-    unique: int
-    reused: int
-    encoded: int
-    tokens: int
-    seconds: float
-    encoder: str
-    fingerprint: str
 
 
 def embed_table(
@@ -124,6 +119,7 @@ def embed_table(
     Parameters
     ----------
     table : path or DataFrame
+        A file or a folder of Parquet files, of any size: it is read a stretch at a time.
     store : path
         Made if it does not exist.
     antibody_encoder, antigen_encoder : str
@@ -134,271 +130,203 @@ def embed_table(
     Returns
     -------
     dict
-        ``antibodies`` and ``antigens`` (see `KindSummary`), ``rows`` and ``skipped_rows``.
+        ``antibodies`` and ``antigens`` (see `abag.embed.job.KindSummary`), ``rows`` and
+        ``skipped_rows``; of the whole job, but in ranks other than the first that a launcher
+        started.
 
     Raises
     ------
     AbagError
         Any refusal; nothing is written before the whole table and both encoders are checked.
     """
-    chosen = EmbedOptions(**options)
-    plan = choose(chosen.device, chosen.precision)
-    pairs = read_pairs(
-        table,
-        TableOptions(
-            columns=chosen.columns,
-            antigen=chosen.antigen,
-            limit=chosen.limit,
-            bad_rows=chosen.bad_rows,
-        ),
-    )
-    work = [
-        (pairs.antibodies, identify(antibody_encoder, "antibody")),
-        (pairs.antigens, identify(antigen_encoder, "antigen", chosen.long_antigens)),
-    ]
-    for sequences, identity in work:
-        _refuse_what_cannot_be_encoded(sequences, identity, plan, chosen)
-    opened = open_store(store, create=True)
-    folders = [opened.create_folder(i.layout.kind, i.info()) for _, i in work]
-    jobs = [_Job(pairs, i, f, plan) for (_, i), f in zip(work, folders, strict=True)]
-    if chosen.progress:
-        _announce(pairs, jobs, plan)
-    for job in jobs:
-        _check_precision(job, chosen)
-    antibodies, antigens = (_encode_missing(job, chosen) for job in jobs)
+    return _embed(table, store, (antibody_encoder, antigen_encoder), EmbedOptions(**options))
+
+
+def _embed(
+    table: Path | str | pd.DataFrame,
+    store: Path | str,
+    names: tuple[str, str],
+    options: EmbedOptions,
+    rank: Rank | None = None,
+) -> dict[str, Any]:
+    """Embed as a whole job, as a rank that an outer launcher started, or as `rank` of our own."""
+    ours = rank is not None
+    rank = rank or rank_here()
+    ranks = _count_ranks(options, rank)
+    device = rank.device(options.device)
+    plan = choose(device, options.precision)
+    with Partitions("antibody") as antibodies, Partitions("antigen") as antigens:
+        sides = (antibodies, antigens)
+        reading = _read(table, options, sides)
+        identities = [identify_for(n, s.kind, options) for n, s in zip(names, sides, strict=True)]
+        jobs = [
+            Job(side, identity, plan_for(identity, device, options), options)
+            for side, identity in zip(sides, identities, strict=True)
+        ]
+        for job in jobs:
+            job.refuse_what_cannot_be_encoded()
+        refuse_absent_layers(identities, options.layers)
+        opened = open_store(store, create=True)
+        if not rank.number and not ours:
+            publish_waiting(opened.path)
+        for job in jobs:
+            job.look_up(begin_folder(opened, job.identity, options), rank)
+        if options.progress and not rank.number and not ours:
+            _announce(reading, jobs, plan)
+        for job in jobs:
+            job.check_precision()
+            if job.missing and not rank.number and not ours:
+                job.note_run(reading)
+        if not any(job.missing for job in jobs):
+            seconds = [0.0, 0.0]
+        elif options.ray is not None:
+            seconds = _on_ray(jobs, names, Path(store).resolve(), options)
+        elif ranks > 1:
+            seconds = _on_devices(jobs, ranks, table, store, names, options)
+        else:
+            seconds = _here(jobs, rank, waits=rank.world > 1 and not rank.number and not ours)
+        summaries = [job.summary(s, rank) for job, s in zip(jobs, seconds, strict=True)]
     return {
-        "antibodies": antibodies,
-        "antigens": antigens,
-        "rows": len(pairs.frame),
-        "skipped_rows": pairs.counts.get("skipped_rows", 0),
+        "antibodies": summaries[0],
+        "antigens": summaries[1],
+        "rows": reading.rows,
+        "skipped_rows": reading.skipped.total(),
     }
 
 
-class _Job:
-    """The sequences of one kind, their encoder, and where their vectors go.
-
-    `todo` holds the missing sequences' positions among the unique ones, in encoding order.
-    """
-
-    def __init__(
-        self, pairs: PairTable, identity: Identity, folder: EncoderFolder, plan: Plan
-    ) -> None:
-        kind = identity.layout.kind
-        # composition has no weights to cast: it is fp32 on the CPU wherever it runs
-        self.plan = choose("cpu", "fp32") if identity.checkpoint.folder is None else plan
-        self.sequences = pairs.antibodies if kind == "antibody" else pairs.antigens
-        self.identity = identity
-        self.folder = folder
-        # verified byte for byte, so that a run repairs what a disk has damaged
-        missing = np.flatnonzero(folder.missing(self.sequences.keys, verify=True))
-        lengths = [max(identity.layout.piece_lengths(self.sequences.chains[i])) for i in missing]
-        self.longest_piece = max(lengths, default=0)
-        self.todo = missing[longest_first(lengths)]
-        self._row_numbers = pairs.row_numbers
-
-    def row_of(self, sequence: int) -> int:
-        """Number of the first row that holds a sequence."""
-        return int(self._row_numbers[np.flatnonzero(self.sequences.of_row == sequence)[0]])
+def _here(jobs: Sequence[Job], rank: Rank, *, waits: bool) -> list[float]:
+    """Encode in this process; returns the seconds of both kinds."""
+    seconds = [job.encode(rank, loaded) for job in jobs]
+    if waits:
+        seconds = [s + job.await_others() for s, job in zip(seconds, jobs, strict=True)]
+    return seconds
 
 
-def _refuse_what_cannot_be_encoded(
-    sequences: UniqueSequences, identity: Identity, plan: Plan, options: EmbedOptions
-) -> None:
-    layout, family = identity.layout, identity.checkpoint.family
-    check_backend(identity, options.backend(layout.kind))
-    if family in ("t5", "esm") and options.backend(layout.kind) == "packed":
-        choose_attention(plan, biased=family == "t5", asked=options.attention)
-    long = [chains for chains in sequences.chains if layout.is_long(chains)]
-    if long and options.long_antigens == "error":
-        longest = max(len(chain) for chains in long for chain in chains)
-        msg = (
-            f"{len(long)} {layout.kind} sequences have a chain over {layout.limit} residues "
-            f"(longest {longest}), which {identity.checkpoint.name} does not take at once; "
-            "give --long-antigens window or truncate"
-        )
-        raise SequenceTooLong(msg)
-    if options.batch_tokens is not None:
-        longest = max(max(layout.piece_lengths(chains)) for chains in sequences.chains)
-        if longest > options.batch_tokens:
-            msg = (
-                f"--batch-tokens {options.batch_tokens}: the longest {layout.kind} takes "
-                f"{longest} tokens at once; give {longest} or more"
-            )
-            raise BatchTooLarge(msg)
+def _count_ranks(options: EmbedOptions, rank: Rank) -> int:
+    """How many ranks to start here: 1 is this process."""
+    if rank.world > 1 and (options.devices is not None or options.ray is not None):
+        msg = f"--devices or --ray: this is {rank} of a launcher already. Leave it out."
+        raise WrongRank(msg)
+    return 1 if options.devices is None else count_devices(options.devices, options.device)
 
 
-def _check_precision(job: _Job, options: EmbedOptions) -> None:
-    """A store may mix precisions (T4, then A100), but never silently."""
-    if not len(job.todo):
-        return
-    others = {str(b.attrs.get("precision")) for b in job.folder.blocks()} - {job.plan.precision}
-    if not others:
-        return
-    begun = ", ".join(sorted(others))
-    text = f"{job.folder.path.name}: begun in {begun}, goes on in {job.plan.precision}"
-    if options.strict_precision:
-        msg = f"{text}; give --precision {min(others)}, or leave out --strict-precision"
-        raise MixedPrecision(msg)
-    if options.progress:
-        print(f"note: {text}", file=sys.stderr)
+def _on_devices(
+    jobs: Sequence[Job],
+    ranks: int,
+    table: Path | str | pd.DataFrame,
+    store: Path | str,
+    names: tuple[str, str],
+    options: EmbedOptions,
+) -> list[float]:
+    """Encode in one process a device; returns the seconds of both kinds."""
+    alone = replace(options, devices=None)
+    summaries = launch(ranks, _as_rank, table, store, names, alone)
+    for job in jobs:
+        job.refuse_gaps()
+    plurals = ("antibodies", "antigens")
+    return [max(summary[plural]["seconds"] for summary in summaries) for plural in plurals]
 
 
-def _announce(pairs: PairTable, jobs: Sequence[_Job], plan: Plan) -> None:
+def _as_rank(
+    table: Path | str | pd.DataFrame,
+    store: Path | str,
+    names: tuple[str, str],
+    options: EmbedOptions,
+) -> dict[str, Any]:
+    return _embed(table, store, names, options, rank_here())
+
+
+def _on_ray(
+    jobs: Sequence[Job], names: tuple[str, str], store: Path, options: EmbedOptions
+) -> list[float]:
+    """Encode on a Ray cluster; returns the seconds of both kinds."""
+    from abag.embed.ray_pool import Order, cluster, encode_on
+
+    seconds = []
+    with cluster(options.ray or "") as device:
+        device = "CPU" if options.device == "cpu" else device
+        for job, name in zip(jobs, names, strict=True):
+            start_s = time.perf_counter()
+            given = str(Path(name).resolve()) if Path(name).is_dir() else name
+            order = Order(given, job.kind, job.identity.fingerprint, store, options)
+            encode_on(device, order, job.todo(), sequences=job.missing, tokens=job.tokens)
+            job.refuse_gaps()
+            seconds.append(time.perf_counter() - start_s)
+    return seconds
+
+
+def _read(
+    table: Path | str | pd.DataFrame, options: EmbedOptions, sides: tuple[Partitions, Partitions]
+) -> Reading:
+    """Read, check and key every sequence of a table."""
+    reading_options = TableOptions(
+        columns=options.columns,
+        antigen=options.antigen,
+        limit=options.limit,
+        bad_rows=options.bad_rows,
+    )
+    of_kind = {side.kind: side for side in sides}
+    reading = Reading()
+    with tqdm(desc="reading", unit=" rows", unit_scale=True, delay=5, disable=None) as bar:
+        for distinct in read_sequences(table, reading_options, reading):
+            of_kind[distinct.kind].add(distinct)
+            bar.update(reading.rows + reading.skipped.total() - bar.n)
+    return reading
+
+
+def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
+    """Find an encoder and its fingerprint, as these options use it."""
+    if kind == "antigen":
+        return identify(name, kind, options.long_antigens, options.antigen_adapter)
+    return identify(name, kind, adapter=options.antibody_adapter)
+
+
+def plan_for(identity: Identity, device: str, options: EmbedOptions) -> Plan:
+    """Choose device and precision; without weights there is nothing to cast, or to speed up."""
+    if identity.checkpoint.folder is None:
+        return choose("cpu", "fp32")
+    return choose(device, options.precision)
+
+
+def loaded(task: Task) -> Encoder:
+    """Load a task's encoder onto its device."""
+    options = task.options
+    return load_encoder(
+        task.identity,
+        task.plan,
+        backend=options.backend(task.identity.layout.kind),
+        attention=options.attention,
+    )
+
+
+def _announce(reading: Reading, jobs: Sequence[Job], plan: Plan) -> None:
     def say(text: str) -> None:
         print(text, file=sys.stderr)
 
-    say(f"{pairs.source}: {len(pairs.frame):,} rows; running on {plan.why}, {plan.precision}")
-    for note in pairs.notes:
+    where = f"running on {plan.why}, {plan.precision}"
+    if jobs[0].options.ray is not None:
+        where = "running on Ray"
+    say(f"{reading.source}: {reading.rows:,} rows; {where}")
+    how = sum((job.how for job in jobs), Counter[str]())
+    counts = counts_of(how, sum(job.replaced for job in jobs))
+    counts |= {"skipped_rows": reading.skipped.total()}
+    for note in reading.notes + notes_on(counts, reading.skipped):
         say(f"  {note}")
-    for job in jobs:
-        unique, missing = len(job.sequences.chains), len(job.todo)
-        plural = "antibodies" if job.sequences.kind == "antibody" else "antigens"
+    if not is_local(store := jobs[0].store):
         say(
-            f"  {unique:,} unique {plural}: {unique - missing:,} already stored, "
-            f"{missing:,} to encode with {job.identity.checkpoint.name}"
+            f"  {store} lies on {mount_of(store).kind}, no disk of this machine: each shard is "
+            "written and checked here first, then copied"
+        )
+    for job in jobs:
+        say(
+            f"  {job.unique:,} unique {job.plural}: {job.unique - job.missing:,} already stored, "
+            f"{job.missing:,} to encode with {job.identity.checkpoint.name}"
         )
         layout = job.identity.layout
-        if long := sum(map(layout.is_long, job.sequences.chains)):
-            how = "truncated" if layout.long == "truncate" else "in overlapping windows"
-            say(f"    {long:,} with a chain over {layout.limit:,} residues: {how}")
+        if job.long:
+            how_long = "truncated" if layout.long == "truncate" else "in overlapping windows"
+            say(f"    {job.long:,} with a chain over {layout.limit:,} residues: {how_long}")
+        if job.task.layers:
+            say(f"    poolings also of layers {', '.join(map(str, job.task.layers))}")
         if job.identity.checkpoint.random:
             say(f"    {job.identity.checkpoint.name}: random weights, no biology in its vectors")
-
-
-def _encode_missing(job: _Job, options: EmbedOptions) -> KindSummary:
-    unique, missing = len(job.sequences.chains), len(job.todo)
-    start_s = time.perf_counter()
-    tokens = _encode(job, options) if missing else 0
-    return KindSummary(
-        unique=unique,
-        reused=unique - missing,
-        encoded=missing,
-        tokens=tokens,
-        seconds=round(time.perf_counter() - start_s, 3),
-        encoder=job.identity.checkpoint.name,
-        fingerprint=job.identity.fingerprint,
-    )
-
-
-def _encode(job: _Job, options: EmbedOptions) -> int:
-    """Encode a job's missing sequences; returns the number of tokens."""
-    layout = job.identity.layout
-    backend = options.backend(layout.kind)
-    encoder = load_encoder(job.identity, job.plan, backend=backend, attention=options.attention)
-    attrs = {
-        "precision": job.plan.precision,
-        "device": str(job.plan.device),
-        "backend": backend_that_runs(job.identity, backend),
-    }
-    budget = options.batch_tokens or max(default_budget(job.plan), job.longest_piece)
-    todo, dtype = job.todo, _DTYPES[options.store_dtype]
-    with (
-        _Bar(job, options) as bar,
-        job.folder.writer(attrs=attrs, commit_seconds=options.commit_seconds) as writer,
-    ):
-        while len(todo):
-            done = 0
-            try:
-                chains = (job.sequences.chains[i] for i in todo)
-                for vectors in encode_stream(encoder, layout, chains, job.plan, budget, dtype):
-                    _store(job, todo, vectors, writer)
-                    done += len(vectors.positions)
-                    bar.advance(vectors, writer.committed)
-            except torch.OutOfMemoryError:
-                budget = _halved(budget, job)
-                torch.cuda.empty_cache()
-            todo = todo[done:]
-    residues = sum(len(chain) for i in job.todo for chain in job.sequences.chains[i])
-    job.folder.note_speed(residues, bar.seconds, str(job.plan.device))
-    return bar.tokens
-
-
-def _store(job: _Job, todo: NDArray[np.int64], vectors: Encoded, writer: ShardWriter) -> None:
-    """Hand a batch's vectors to the writer, unless one of them is not to be stored."""
-    at = todo[vectors.positions]
-    if vectors.bad is not None:
-        raise _not_finite(job, int(todo[vectors.bad.position]), overflow=vectors.bad.overflow)
-    writer.add(
-        job.sequences.keys[at],
-        np.array([sum(map(len, job.sequences.chains[i])) for i in at], dtype=np.int32),
-        {name: vectors.stored_SPD[:, p] for p, name in enumerate(job.identity.layout.poolings)},
-        _flags(job, at),
-    )
-
-
-def _halved(budget: int, job: _Job) -> int:
-    """Go on with half the tokens a batch, or give up where a single sequence does not fit."""
-    if budget // 2 < job.longest_piece:
-        msg = (
-            f"out of memory on {job.plan.device} with {budget} tokens a batch, and the longest "
-            f"{job.sequences.kind} alone takes {job.longest_piece}; what was encoded is stored; "
-            "go on with --device cpu, or free the device's memory"
-        )
-        raise DeviceFull(msg)
-    print(
-        f"note: out of memory with {budget:,} tokens a batch; going on with {budget // 2:,}",
-        file=sys.stderr,
-    )
-    return budget // 2
-
-
-def _not_finite(job: _Job, sequence: int, *, overflow: bool) -> NonFiniteVector:
-    shown = _shown(job.sequences.chains[sequence])
-    name = f"row {job.row_of(sequence)}: {job.sequences.kind} {shown}"
-    if overflow:
-        return NonFiniteVector(
-            f"{name}: a value of its vector exceeds float16's 65,504; give --store-dtype float32"
-        )
-    return NonFiniteVector(
-        f"{name}: {job.identity.checkpoint.name} in {job.plan.precision} gave NaN or infinity; "
-        "nothing of it was stored; give --precision fp32, or check the checkpoint's weights"
-    )
-
-
-def _shown(chains: Chains) -> str:
-    text = "|".join(chains)
-    return text if len(text) <= 24 else f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
-
-
-class _Bar:
-    """Progress on stderr: sequences, tokens a second, share of the matrix units, time left."""
-
-    def __init__(self, job: _Job, options: EmbedOptions) -> None:
-        self.tokens = 0
-        self.seconds = 0.0
-        self._flop = 0.0
-        self._job = job
-        on_gpu = options.progress and job.plan.device.type == "cuda"
-        self._peak = matmul_peak(job.plan) if on_gpu else None
-        self._start_s = time.perf_counter()
-        self._bar = tqdm(
-            total=len(job.todo),
-            unit="seq",
-            desc=f"{job.sequences.kind} · {job.identity.checkpoint.name}",
-            disable=not options.progress,
-            dynamic_ncols=True,
-        )
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def advance(self, vectors: Encoded, committed: int) -> None:
-        """Count a batch."""
-        self.tokens += int(vectors.lengths.sum())
-        self._flop += flop(self._job.identity.checkpoint, vectors.lengths)
-        self.seconds = seconds = time.perf_counter() - self._start_s
-        share = f", {self._flop / seconds / self._peak:.0%} of peak" if self._peak else ""
-        text = f"{self.tokens / seconds:,.0f} tokens/s{share}, {committed:,} safe"
-        self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update(len(vectors.positions))
-
-
-def _flags(job: _Job, at: NDArray[np.int64]) -> dict[str, NDArray[np.uint8]]:
-    """Which chains an antibody has: a zero `light_mean` is an absent chain, not a vector."""
-    if job.sequences.kind != "antibody":
-        return {}
-    present = np.array([[bool(c) for c in job.sequences.chains[i]] for i in at], dtype=np.uint8)
-    return {"has_heavy": present[:, 0].copy(), "has_light": present[:, 1].copy()}

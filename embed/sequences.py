@@ -23,23 +23,31 @@ from tqdm import tqdm
 
 from abag import AbagError
 from abag.embed.domains import UnsureDomains, split_domains
-from abag.embed.tables import MissingColumn, Table, listed, read_table
+from abag.embed.tables import MissingColumn, Table, listed, read_stretches, read_table
 
 __all__ = [
     "KEY_BYTES",
     "RESIDUES",
     "Chains",
+    "Distinct",
     "EmptySequence",
     "Kind",
     "MissingColumn",
     "PairTable",
+    "Reading",
+    "SequenceTable",
     "TableOptions",
     "UniqueSequences",
     "UnknownResidue",
+    "UnsureDomains",
     "antibody",
     "antigen",
+    "counts_of",
     "keys_array",
+    "notes_on",
     "read_pairs",
+    "read_sequences",
+    "read_side",
     "sequence_key",
 ]
 
@@ -54,6 +62,7 @@ REPLACED = "UZOB"
 
 # Not str.upper(): it would turn letters of other alphabets into residues.
 _NORMAL = str.maketrans(RESIDUES.lower() + REPLACED + REPLACED.lower(), RESIDUES + "X" * 8)
+_CLEAN = re.compile(f"[{RESIDUES}]+")
 _ILLEGAL = re.compile(f"[^{RESIDUES}]")
 _BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
 _SEPARATOR = re.compile("[|:]")
@@ -198,7 +207,11 @@ class PairTable(Table):
 
 
 def read_pairs(
-    table: Path | str | pd.DataFrame, options: TableOptions = TableOptions()
+    table: Path | str | pd.DataFrame,
+    options: TableOptions = TableOptions(),
+    *,
+    source: str | None = None,
+    rows_before: int = 0,
 ) -> PairTable:
     """Read a table of antibody-antigen pairs and check every sequence in it.
 
@@ -211,6 +224,9 @@ def read_pairs(
     table : path or DataFrame
         See :func:`~abag.embed.tables.read_table`.
     options : TableOptions, optional
+    source, rows_before
+        The name of the table, and its rows before these, where ``table`` is a part of a larger
+        one: for messages and ``row_numbers``.
 
     Returns
     -------
@@ -223,34 +239,152 @@ def read_pairs(
     EmptySequence, UnknownResidue, UnsureDomains
         The first bad row; with ``bad_rows="skip"``, only if no row is left.
     """
-    whole = read_table(table, columns=options.columns, limit=options.limit)
-    raw, unread = _drop_unread(whole, options)
-    antibody_cells = _read_antibodies(raw)
-    antigen_cells = _read_antigens(raw, options.antigen)
-    keep, skipped = _good_rows(raw.source, (antibody_cells, antigen_cells), options.bad_rows)
-    antibodies, antibody_counts = _unique("antibody", antibody_cells, keep)
-    antigens, antigen_counts = _unique("antigen", antigen_cells, keep)
-    counts = {
-        "rows": len(keep),
-        "skipped_rows": len(raw.frame) - len(keep),
-        "split_antibodies": antibody_counts["glued"] + antibody_counts["linker"],
-        "split_glued": antibody_counts["glued"],
-        "split_linker": antibody_counts["linker"],
-        "unrecognised_antibodies": antibody_counts["no domain"],
-        "replaced_residues": antibody_counts["replaced"] + antigen_counts["replaced"],
-    }
+    whole = _part(table, options, source, rows_before)
+    raw, unread, sides = _read_sides(whole, options)
+    keep, skipped, first = _good_rows(raw, sides, options.bad_rows)
+    if first is not None and not len(keep):
+        raise _all_bad(raw.source, len(raw.frame), first)
+    antibodies, of_antibody = _distinct("antibody", sides[0], keep)
+    antigens, of_antigen = _distinct("antigen", sides[1], keep)
+    counts = _counts([antibodies, antigens], len(keep), len(raw.frame) - len(keep))
     return PairTable(
         source=raw.source,
         frame=raw.frame.iloc[keep].reset_index(drop=True) if skipped else raw.frame,
         columns=raw.columns,
         ties=raw.ties,
-        row_numbers=keep + 1,
-        antibodies=antibodies,
-        antigens=antigens,
+        row_numbers=rows_before + keep + 1,
+        antibodies=_numbered(antibodies, of_antibody),
+        antigens=_numbered(antigens, of_antigen),
         counts=counts,
-        skipped=skipped,
-        notes=unread + _notes(counts, skipped),
+        skipped=dict(skipped),
+        notes=unread + notes_on(counts, skipped),
     )
+
+
+def _part(
+    table: Path | str | pd.DataFrame, options: TableOptions, source: str | None, before: int = 0
+) -> Table:
+    """Read a table under the name, and with the rows before it, of the one it is a part of."""
+    whole = read_table(table, columns=options.columns, limit=options.limit)
+    frame = whole.frame.set_axis(pd.RangeIndex(before, before + len(whole.frame)))
+    return replace(whole, source=source or whole.source, frame=frame)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceTable(Table):
+    """A table whose every row holds a checked sequence of one kind."""
+
+    row_numbers: NDArray[np.int64]
+    """shape=(R,); as in :class:`PairTable`."""
+    unique: UniqueSequences
+    skipped: dict[str, int]
+    """Skipped rows by reason."""
+    notes: list[str]
+    """What was done to the table, one printable line each; empty when nothing was."""
+
+
+def read_side(
+    table: Path | str | pd.DataFrame,
+    kind: Kind,
+    options: TableOptions = TableOptions(),
+    *,
+    source: str | None = None,
+) -> SequenceTable:
+    """Read the antibodies or the antigens of a table, which may lack the other side.
+
+    As :func:`read_pairs` otherwise.
+    """
+    raw, _ = _drop_unread(_part(table, options, source), options)
+    cells = _read_antibodies(raw) if kind == "antibody" else _read_antigens(raw, None)
+    keep, skipped, first = _good_rows(raw, (cells,), options.bad_rows)
+    if first is not None and not len(keep):
+        raise _all_bad(raw.source, len(raw.frame), first)
+    distinct, of_row = _distinct(kind, cells, keep)
+    counts = _counts([distinct], len(keep), len(raw.frame) - len(keep))
+    return SequenceTable(
+        source=raw.source,
+        frame=raw.frame.iloc[keep].reset_index(drop=True) if skipped else raw.frame,
+        columns=raw.columns,
+        ties=raw.ties,
+        row_numbers=keep + 1,
+        unique=_numbered(distinct, of_row),
+        skipped=dict(skipped),
+        notes=notes_on(counts, skipped),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distinct:
+    """The distinct sequences of some rows, in the order of their first rows."""
+
+    kind: Kind
+    chains: list[Chains]
+    """N sequences."""
+    keys: NDArray[np.uint8]
+    """shape=(N, 16)."""
+    rows: NDArray[np.int64]
+    """shape=(N,); 1-based data row of the file in which each was met first."""
+    replaced: NDArray[np.int32]
+    """shape=(N,); residues that were read as X."""
+    how: list[str]
+    """N words; how an antibody's string was split, empty for all others."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What `read_sequences` has met so far."""
+
+    source: str = ""
+    rows: int = 0
+    """Rows kept."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Rows left out, by reason."""
+    notes: list[str] = field(default_factory=list)
+    """Columns that were not read, one printable line each."""
+    residues: Counter[Kind] = field(default_factory=Counter)
+    """In the sequences of the kept rows, each row's counted."""
+
+
+def read_sequences(
+    table: Path | str | pd.DataFrame, options: TableOptions, reading: Reading
+) -> Iterator[Distinct]:
+    """Read the sequences of a table that may be larger than memory.
+
+    The same checks, sequences and keys as :func:`read_pairs`, a stretch of rows at a time.
+
+    Parameters
+    ----------
+    table, options
+        As for :func:`read_pairs`.
+    reading : Reading
+        Kept up to date.
+
+    Yields
+    ------
+    Distinct
+        Antibodies and antigens of a stretch, in turn; a sequence that is in several stretches
+        comes with each.
+
+    Raises
+    ------
+    AbagError
+        As :func:`read_pairs`.
+    """
+    first: AbagError | None = None
+    for whole in read_stretches(table, columns=options.columns, limit=options.limit):
+        raw, reading.notes, sides = _read_sides(whole, options)
+        keep, skipped, bad = _good_rows(raw, sides, options.bad_rows)
+        reading.source, first = raw.source, first or bad
+        reading.rows += len(keep)
+        reading.skipped += skipped
+        kinds: tuple[Kind, Kind] = ("antibody", "antigen")
+        for kind, side in zip(kinds, sides, strict=True):
+            distinct, of_row = _distinct(kind, side, keep, raw.frame.index[0])
+            lengths = np.array([sum(map(len, chains)) for chains in distinct.chains], np.int64)
+            reading.residues[kind] += int(lengths[of_row].sum())
+            yield distinct
+    if first is not None and not reading.rows:
+        raise _all_bad(reading.source, reading.skipped.total(), first)
 
 
 class _Cell(NamedTuple):
@@ -269,6 +403,8 @@ class _Cells(NamedTuple):
 
 
 def _normalised(text: str) -> str:
+    if _CLEAN.fullmatch(text):  # nearly all are
+        return text
     residues = "".join(text.split()).translate(_NORMAL)
     illegal = _ILLEGAL.search(residues)
     if illegal is None:
@@ -308,7 +444,7 @@ def _read_antibody(text: str) -> _Cell:
 
 
 def _count_replaced(text: str) -> int:
-    return len(_BECOMES_X.findall(text))
+    return 0 if _CLEAN.fullmatch(text) else len(_BECOMES_X.findall(text))
 
 
 def _shortened(text: str) -> str:
@@ -342,6 +478,14 @@ def _drop_unread(table: Table, options: TableOptions) -> tuple[Table, list[str]]
     return replace(table, columns=columns, ties=ties), notes
 
 
+def _read_sides(
+    whole: Table, options: TableOptions
+) -> tuple[Table, list[str], tuple[_Cells, _Cells]]:
+    """Read every antibody and antigen of some rows; say which columns were not read."""
+    raw, unread = _drop_unread(whole, options)
+    return raw, unread, (_read_antibodies(raw), _read_antigens(raw, options.antigen))
+
+
 def _read_antibodies(table: Table) -> _Cells:
     if table.has("antibody"):
         return _read_column(table, "antibody", _read_antibody)
@@ -349,7 +493,7 @@ def _read_antibodies(table: Table) -> _Cells:
     if not roles:
         msg = (
             f"{table.source}: no column for heavy, light or antibody; found "
-            f"{listed(table.frame.columns)}. Name them with --column heavy=NAME, light=NAME "
+            f"{table.found}. Name them with --column heavy=NAME, light=NAME "
             "or antibody=NAME."
         )
         raise MissingColumn(msg)
@@ -390,29 +534,36 @@ def _read_column(table: Table, role: str, read: Callable[[str], _Cell]) -> _Cell
 
     def cell(text: object) -> _Cell | AbagError:
         try:
-            with _at(f"column {name!r}"):
-                return read(str(text))
+            return read(str(text))
         except _BAD_SEQUENCE as error:
-            return error
+            return type(error)(f"column {name!r}: {error}")
 
     bar = tqdm(["", *texts], desc=f"reading {name}", unit=" texts", delay=2, disable=None)
     return _Cells(codes.astype(np.int64) + 1, [cell(text) for text in bar])
 
 
 def _good_rows(
-    source: str, sides: Sequence[_Cells], bad_rows: str
-) -> tuple[NDArray[np.int64], dict[str, int]]:
-    """Give the positions of the good rows, and count the bad ones by reason, or raise the first."""
+    table: Table, sides: Sequence[_Cells], bad_rows: str
+) -> tuple[NDArray[np.int64], Counter[str], AbagError | None]:
+    """Give the positions of the good rows, the bad ones by reason, and the first one's error."""
     bad = [np.array([isinstance(cell, AbagError) for cell in side.cells]) for side in sides]
     row_is_bad = np.any([b[side.codes] for b, side in zip(bad, sides, strict=True)], axis=0)
     if not row_is_bad.any():
-        return np.arange(len(row_is_bad)), {}
+        return np.arange(len(row_is_bad)), Counter(), None
     errors = [_first_error(sides, row) for row in np.flatnonzero(row_is_bad).tolist()]
-    if bad_rows == "error" or row_is_bad.all():
-        every = f"all {len(row_is_bad)} rows are bad; " if row_is_bad.all() else ""
-        msg = f"{source}: {every}row {row_is_bad.argmax() + 1}, {errors[0]}"
-        raise type(errors[0])(msg)
-    return np.flatnonzero(~row_is_bad), Counter(_REASONS[type(error)] for error in errors)
+    where = f"row {table.frame.index[int(row_is_bad.argmax())] + 1}, "
+    first = type(errors[0])(f"{where}{errors[0]}")
+    if bad_rows == "error":
+        if row_is_bad.all():
+            raise _all_bad(table.source, len(row_is_bad), first)
+        msg = f"{table.source}: {first}"
+        raise type(first)(msg)
+    reasons = Counter(_REASONS[type(error)] for error in errors)
+    return np.flatnonzero(~row_is_bad), reasons, first
+
+
+def _all_bad(source: str, rows: int, first: AbagError) -> AbagError:
+    return type(first)(f"{source}: all {rows} rows are bad; {first}")
 
 
 def _first_error(sides: Sequence[_Cells], row: int) -> AbagError:
@@ -420,24 +571,66 @@ def _first_error(sides: Sequence[_Cells], row: int) -> AbagError:
     return next(cell for cell in cells if isinstance(cell, AbagError))
 
 
-def _unique(
-    kind: Kind, side: _Cells, keep: NDArray[np.int64]
-) -> tuple[UniqueSequences, Counter[str]]:
-    """Merge the texts that say the same sequence, and count what was done to read them."""
+def _distinct(
+    kind: Kind, side: _Cells, keep: NDArray[np.int64], start: int = 0
+) -> tuple[Distinct, NDArray[np.int64]]:
+    """Merge the texts that say the same sequence; give each kept row's place among the distinct."""
     codes, used = pd.factorize(side.codes[keep])
+    _, first_rows = np.unique(codes, return_index=True)
     index: dict[Chains, int] = {}
-    counts: Counter[str] = Counter()
+    met: list[tuple[_Cell, int]] = []
     of_code = np.empty(len(used), np.int64)
-    for i, cell in enumerate(cast("_Cell", side.cells[code]) for code in used):
+    for i, code in enumerate(used):
+        cell = cast("_Cell", side.cells[code])
         if cell.chains not in index:
-            counts.update({cell.how: 1, "replaced": cell.replaced})
+            met.append((cell, int(first_rows[i])))
         of_code[i] = index.setdefault(cell.chains, len(index))
     chains = [*index]
-    keys = keys_array(kind, chains)
-    return UniqueSequences(kind=kind, chains=chains, keys=keys, of_row=of_code[codes]), counts
+    distinct = Distinct(
+        kind=kind,
+        chains=chains,
+        keys=keys_array(kind, chains),
+        rows=keep[[row for _, row in met]] + start + 1,
+        replaced=np.array([cell.replaced for cell, _ in met], np.int32),
+        how=[cell.how for cell, _ in met],
+    )
+    return distinct, of_code[codes]
 
 
-def _notes(counts: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:
+def _numbered(distinct: Distinct, of_row: NDArray[np.int64]) -> UniqueSequences:
+    return UniqueSequences(
+        kind=distinct.kind, chains=distinct.chains, keys=distinct.keys, of_row=of_row
+    )
+
+
+def _counts(sides: Sequence[Distinct], rows: int, skipped: int) -> dict[str, int]:
+    how = Counter(word for side in sides for word in side.how)
+    replaced = sum(int(side.replaced.sum()) for side in sides)
+    return {"rows": rows, "skipped_rows": skipped, **counts_of(how, replaced)}
+
+
+def counts_of(how: Mapping[str, int], replaced: int) -> dict[str, int]:
+    """Name the counts of what was done to read the distinct sequences.
+
+    Parameters
+    ----------
+    how : mapping
+        How strings were split (`Distinct.how`) to the number of sequences.
+    replaced : int
+        Residues read as X.
+    """
+    glued, linker = how.get("glued", 0), how.get("linker", 0)
+    return {
+        "split_antibodies": glued + linker,
+        "split_glued": glued,
+        "split_linker": linker,
+        "unrecognised_antibodies": how.get("no domain", 0),
+        "replaced_residues": replaced,
+    }
+
+
+def notes_on(counts: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:
+    """Say what was done to a table, one printable line each; empty when nothing was."""
     reasons = ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in skipped.items())
     lines = {
         f"{counts['skipped_rows']:,} bad rows skipped ({reasons})": counts["skipped_rows"],

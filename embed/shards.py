@@ -37,7 +37,7 @@ MAX_CONTENTS_BYTES = 1 << 20
 MAX_PACKED_CONTENTS_BYTES = 64 << 20  # about 300 million rows
 HEADER_BYTES = 128
 _HEADER = re.compile(rb"abag-shard (\d{1,9}) (\d{1,9}) ([0-9a-f]{32})\n")
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
 _CHUNK_BYTES = 1 << 20
 
 Attrs = Mapping[str, str | int | float]

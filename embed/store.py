@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from abag.embed.commit import (
     create_store,
 )
 from abag.embed.folder import EncoderFolder, MissingVectors, ReadOnlyStore, UnknownPooling
+from abag.embed.mounts import COLAB_DRIVE, StoreUnreachable, is_unmounted_drive, patiently
 from abag.embed.sequences import Chains, Kind, antibody, antigen, keys_array
 from abag.embed.shards import (
     MAX_PACKED_CONTENTS_BYTES,
@@ -34,7 +35,7 @@ from abag.embed.shards import (
     read_contents,
     read_plain,
 )
-from abag.embed.writer import NotFinite, ShardWriter, StoreUnreachable
+from abag.embed.writer import NotFinite, ShardWriter
 
 __all__ = [
     "AmbiguousEncoder",
@@ -57,6 +58,7 @@ _FOLDER = re.compile(r"(antibody|antigen)-([A-Za-z0-9._-]+)-([0-9a-f]{8})")
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _MAX_JSON_BYTES = 1 << 20
 _log = logging.getLogger("abag")
+T = TypeVar("T")
 
 
 class NotAStore(AbagError):
@@ -107,10 +109,9 @@ class Store:
 
     def _refresh(self) -> None:
         """Take note of folders that others made."""
-        with _reachable(self.path):
-            for path in _listed(self.path):
-                if path.name not in self._folders and _FOLDER.fullmatch(path.name):
-                    self._take_in(path)
+        for path in _reach(self.path, lambda: _listed(self.path)):
+            if path.name not in self._folders and _FOLDER.fullmatch(path.name):
+                _reach(path, partial(self._take_in, path))
 
     def _take_in(self, path: Path) -> None:
         try:
@@ -169,11 +170,7 @@ class Store:
         fingerprint = str(info["fingerprint"])
         path = self.path / f"{kind}-{name}-{fingerprint[:8]}"
         known = _checked_info(path, {**info, "kind": kind})
-        with _reachable(path):
-            try:
-                known = _read_info(path)
-            except DamagedShard:  # not made yet, or damaged: what it says is known
-                create_encoder_folder(path, known, self._files)
+        known = _reach(path, partial(_made, path, known, self._files))
         if known["fingerprint"] != fingerprint:
             msg = f"{path}: holds fingerprint {known['fingerprint']}; {fingerprint} was expected."
             raise StoreMismatch(msg)
@@ -228,32 +225,52 @@ def open_store(path: Path | str, *, create: bool = False, files: Files | None = 
         When there is nothing, or something else.
     """
     path, files = Path(path), files or Files()
-    with _reachable(path):
-        if path.is_file():
-            return _open_packed(path)
-        found = _listed(path)  # before the look for a store, which another process may just make
-        if not _is_store(path):
-            if found:
-                msg = (
-                    f"{path}: holds {found[0].name}, and no store. Give a store's or a new folder."
-                )
-                raise NotAStore(msg)
-            if not create:
-                what = "is empty" if path.exists() else "does not exist"
-                msg = f"{path}: {what}; a store was expected. Make one with abag embed."
-                raise NotAStore(msg)
-            create_store(path, files)
+    return _reach(path, lambda: _open(path, files, create=create))
+
+
+def _open(path: Path, files: Files, *, create: bool) -> Store:
+    if path.is_file():
+        return _open_packed(path)
+    found = _listed(path)  # before the look for a store, which another process may just make
+    if not _is_store(path):
+        if found:
+            msg = f"{path}: holds {found[0].name}, and no store. Give a store's or a new folder."
+            raise NotAStore(msg)
+        if not create:
+            what = "is empty" if path.exists() else "does not exist"
+            msg = f"{path}: {what}; a store was expected. Make one with abag embed."
+            raise NotAStore(msg)
+        _refuse_unmounted_drive(path)
+        create_store(path, files)
     return Store(path, files=files)
 
 
-@contextmanager
-def _reachable(path: Path) -> Iterator[None]:
-    """Turn what a file system says into an error that a person can mend."""
+def _refuse_unmounted_drive(path: Path) -> None:
+    if is_unmounted_drive(path):
+        msg = (
+            f"{path}: no Drive is mounted there, and a store on this machine's own disk would be "
+            "lost with it. Mount it first: from google.colab import drive; "
+            f"drive.mount({str(COLAB_DRIVE)!r})"
+        )
+        raise StoreUnreachable(msg)
+
+
+def _reach(path: Path, act: Callable[[], T]) -> T:
+    """Do something on the store's file system; what it says is for a person to mend."""
     try:
-        yield
+        return patiently(act, path)
     except OSError as error:
         msg = f"{path}: out of reach ({error}); a readable store was expected. Try again."
         raise StoreUnreachable(msg) from error
+
+
+def _made(path: Path, info: dict[str, Any], files: Files) -> dict[str, Any]:
+    """Return what encoder.json says, written if it is not there or damaged."""
+    try:
+        return _read_info(path)
+    except DamagedShard:
+        create_encoder_folder(path, info, files)
+        return info
 
 
 def _is_store(path: Path) -> bool:

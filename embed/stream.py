@@ -7,7 +7,7 @@ next batch is computed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from abag.embed.batches import PackedBatch, fill
 from abag.embed.device import Plan, send
 from abag.embed.encoders import Encoder
-from abag.embed.pooling import pool
+from abag.embed.pooling import Taps, pool
 from abag.embed.sequences import Chains
 from abag.embed.tokens import Layout, Piece
 
@@ -62,6 +62,7 @@ def encode_stream(
     plan: Plan,
     budget: int,
     dtype: torch.dtype,
+    layers: Sequence[int] = (),
 ) -> Iterator[Encoded]:
     """Encode sequences in the order given.
 
@@ -73,11 +74,13 @@ def encode_stream(
         Most tokens in a batch.
     dtype : torch.dtype
         float16 or float32, of the vectors yielded.
+    layers : sequence of int
+        Layers whose poolings follow those of the last in the vectors yielded.
     """
     carry: torch.Tensor | None = None
     pending: _Pending | None = None
     for batch in _prefetch(fill(_pieces(layout, chains), budget)):
-        pooled_SPD = _pooled(encoder, batch, plan, carry)
+        pooled_SPD = _pooled(encoder, batch, plan, carry, layers)
         carry = pooled_SPD[-1].clone() if batch.continues else None
         latest = _Pending(batch, pooled_SPD, dtype)
         if pending is not None:
@@ -96,12 +99,21 @@ def _pieces(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, Pie
 
 @torch.inference_mode()
 def _pooled(
-    encoder: Encoder, batch: PackedBatch, plan: Plan, carry: torch.Tensor | None
+    encoder: Encoder,
+    batch: PackedBatch,
+    plan: Plan,
+    carry: torch.Tensor | None,
+    layers: Sequence[int],
 ) -> torch.Tensor:
     """Pool a batch; `carry` is what earlier batches summed of its first sequence."""
     weights_TP = send(batch.weights, plan.device)
     bounds = send(batch.bounds.astype(np.int64), plan.device)
-    pooled_SPD = pool(encoder(batch), weights_TP, bounds)
+    if layers:
+        taps = Taps(layers, weights_TP, bounds)
+        last_SPD = pool(encoder(batch, taps), weights_TP, bounds)
+        pooled_SPD = torch.cat([last_SPD, *(taps.pooled[n] for n in layers)], dim=1)
+    else:
+        pooled_SPD = pool(encoder(batch), weights_TP, bounds)
     if carry is not None:
         pooled_SPD[0] += carry
     return pooled_SPD

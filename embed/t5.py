@@ -20,6 +20,7 @@ from abag.embed.weights import EncoderWeights
 if TYPE_CHECKING:
     from abag.embed.batches import PackedBatch
     from abag.embed.device import Plan
+    from abag.embed.pooling import Taps
 
 REACH = 128  # distances beyond it share T5's last bucket
 
@@ -76,19 +77,24 @@ class PackedT5:
         )
 
     @torch.inference_mode()
-    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
         """Encode a batch: see `Encoder`."""
         packing = self._attention.packing(batch, self._device)
         ids_T = send(batch.ids, self._device)
         x_TD = self._embed_VD[ids_T]
         delta_TD = torch.zeros_like(x_TD)
-        for layer in self._layers:
+        for i, layer in enumerate(self._layers):
+            if taps is not None and i in taps:
+                taps.take(i, x_TD + delta_TD)
             y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm1_D, self._eps)
             delta_TD = self._attention(y_TD @ layer.qkv_3ID.T, packing) @ layer.out_DI.T
             y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm2_D, self._eps)
             hidden_TF = self._ops.linear_relu(y_TD, layer.up_FD)
             delta_TD = hidden_TF.to(self._stream) @ layer.down_DF.T
-        return self._ops.add_rms_norm_(x_TD, delta_TD, self._final_D, self._eps)
+        last_TD = self._ops.add_rms_norm_(x_TD, delta_TD, self._final_D, self._eps)
+        if taps is not None:
+            taps.take(len(self._layers), last_TD)
+        return last_TD
 
 
 def bias_by_distance(table_BH: torch.Tensor, reach: int = REACH) -> torch.Tensor:

@@ -1,10 +1,10 @@
-"""Look after stores: say what they hold, check every byte, merge several, pack one into a file."""
+"""Look after stores: check every byte, merge several, pack one into a file."""
 
 from __future__ import annotations
 
-import time
+import base64
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.commit import Files, commit, copy_pieces, partial_owner
+from abag.embed.adapters import write_extras
+from abag.embed.commit import Files, commit, copy_pieces
 from abag.embed.folder import EncoderFolder
 from abag.embed.hdf5 import NewBlock, pieces
 from abag.embed.shards import (
@@ -26,8 +27,6 @@ from abag.embed.store import Store, StoreMismatch, open_store
 PACKED_ROWS = 4096
 # bf16 and fp16 runs of one encoder differ by up to 1 %, one mutation moves a vector by 3-5 %
 CONFLICT_DISTANCE = 0.02
-_RECENT_SECONDS = 600.0
-_OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint", "rows"))
 
 
 class Finding(NamedTuple):
@@ -35,73 +34,6 @@ class Finding(NamedTuple):
 
     path: Path
     what: str
-
-
-def info(store: Store) -> dict[str, Any]:
-    """Say what a store holds.
-
-    Returns
-    -------
-    dict
-        JSON values: ``path``, ``rows``, ``bytes``, ``encoders`` (one entry a folder), ``damaged``.
-    """
-    encoders = [_describe(folder) for folder in store.folders()]
-    return {
-        "path": str(store.path),
-        "rows": sum(e["rows"] for e in encoders),
-        "bytes": sum(e["bytes"] for e in encoders),
-        "encoders": encoders,
-        "damaged": [f"{what}" for _, what in store.damaged],
-    }
-
-
-def _describe(folder: EncoderFolder) -> dict[str, Any]:
-    blocks = folder.blocks()
-    now = time.time()
-    states = {path: path.stat() for path in {block.path for block in blocks}}
-    ages = [now - state.st_mtime for state in states.values()]
-    recent = [b.rows for b in blocks if now - states[b.path].st_mtime < _RECENT_SECONDS]
-    return {
-        "folder": folder.path.name,
-        "kind": folder.kind,
-        "encoder": folder.name,
-        "fingerprint": folder.fingerprint,
-        "rows": folder.rows,
-        "unique": len(_first_places(folder.keys())),
-        "shards": len(blocks),
-        "bytes": sum(a.nbytes for block in blocks for a in block.arrays.values()),
-        "poolings": blocks[0].widths if blocks else {},
-        "values": _rows_by(blocks, lambda block: _values(block)),
-        "attrs": {
-            name: _rows_by(blocks, lambda block, name=name: block.attrs.get(name))  # type: ignore[misc]
-            for name in sorted({name for b in blocks for name in b.attrs} - _OWN_ATTRS)
-        },
-        "newest_seconds_ago": round(min(ages), 1) if ages else None,
-        "oldest_seconds_ago": round(max(ages), 1) if ages else None,
-        "rows_in_last_10_minutes": sum(recent),
-        "writing": _writers(folder.path),
-        "damaged": [what for _, what in folder.damaged],
-    }
-
-
-def _rows_by(blocks: Sequence[Block], value: Callable[[Block], object]) -> dict[str, int]:
-    """Count rows by what `value` says of their block."""
-    rows: Counter[str] = Counter()
-    for block in blocks:
-        rows[str(value(block))] += block.rows
-    return dict(rows)
-
-
-def _values(block: Block) -> str:
-    return np.dtype(block.arrays[next(iter(block.widths))].dtype).name
-
-
-def _writers(folder: Path) -> list[str]:
-    """Name the processes that are writing a shard at this moment, as host:pid."""
-    if not folder.is_dir():
-        return []
-    owners = (partial_owner(path) for path in folder.glob("*.partial"))
-    return sorted({f"{host}:{pid}" for host, pid in filter(None, owners)})
 
 
 def verify(store: Store) -> list[Finding]:
@@ -153,7 +85,10 @@ def merge(
     damaged: list[str] = []
     for store in stores:
         for folder in store.folders():
-            path = target.create_folder(folder.kind, folder.info).path
+            into = target.create_folder(folder.kind, _plain(folder.info))
+            _refuse_other_poolings(folder, into)
+            path = into.path
+            write_extras(path, folder.extras(), files)
             folder.check()
             for block in folder.blocks():
                 counts[_bring(block, path, files)] += 1
@@ -168,6 +103,17 @@ def merge(
         "conflicts": sum(conflicts for _, conflicts in pairs),
         "damaged": damaged,
     }
+
+
+def _refuse_other_poolings(folder: EncoderFolder, into: EncoderFolder) -> None:
+    """Shards of one folder hold the same poolings: others would be taken as damaged."""
+    ours, theirs = folder.info.get("layers", []), into.info.get("layers", [])
+    if ours != theirs:
+        msg = (
+            f"{folder.path}: poolings of layers {ours or 'none'} beside the last, {into.path} has "
+            f"{theirs or 'none'}; expected the same. Merge into another store."
+        )
+        raise StoreMismatch(msg)
 
 
 def _bring(block: Block, folder: Path, files: Files) -> str:
@@ -247,7 +193,7 @@ def pack(store: Store, out: Path | str, *, files: Files | None = None) -> dict[s
         raise StoreMismatch(msg)
     folders = store.folders()
     blocks = [block for folder in folders for block in _sorted_blocks(folder)]
-    encoders = {folder.path.name: folder.info for folder in folders}
+    encoders = {folder.path.name: _packed_info(folder) for folder in folders}
     try:
         commit(out, pieces(blocks, {"encoders": encoders}), files or Files())
     except OSError as error:
@@ -261,11 +207,22 @@ def pack(store: Store, out: Path | str, *, files: Files | None = None) -> dict[s
     }
 
 
+def _packed_info(folder: EncoderFolder) -> dict[str, Any]:
+    """Give encoder.json the files that lie beside it: a packed store is one file."""
+    extras = {n: base64.b64encode(data).decode() for n, data in folder.extras().items()}
+    return {**_plain(folder.info), **({"extras": extras} if extras else {})}
+
+
+def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return encoder.json as a folder holds it."""
+    return {name: value for name, value in info.items() if name != "extras"}
+
+
 def _sorted_blocks(folder: EncoderFolder) -> Iterator[NewBlock]:
     """Yield the folder's rows in the order of their keys, as blocks that load when written."""
     folder.check()
     blocks = folder.blocks()
-    places = _first_places(folder.keys())
+    places = first_places(folder.keys())
     if not blocks:
         return
     attrs = _common_attrs(blocks)
@@ -310,7 +267,7 @@ def _sorted_places(
     return places[order], repeats
 
 
-def _first_places(keys: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:
+def first_places(keys: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:
     """Return the place that counts of each distinct key, in the order of the keys."""
     places, repeats = _sorted_places(keys)
     return places[~repeats]

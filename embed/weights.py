@@ -31,6 +31,7 @@ class EncoderWeights:
         self._files = ExitStack()
         self._home: dict[str, Any] = {}
         self._left: set[str] = set()
+        self._merged: list[str] = []
 
     def __enter__(self) -> EncoderWeights:
         for path in self._checkpoint.weights:
@@ -53,6 +54,8 @@ class EncoderWeights:
         trace: TracebackType | None,
     ) -> None:
         self._files.close()
+        if error is None and self._checkpoint.adapter is not None:
+            self._checkpoint.adapter.refuse_unmerged(self._merged)
         if error is None and self._left:
             shown = ", ".join(sorted(self._left)[:3])
             msg = (
@@ -78,6 +81,10 @@ class EncoderWeights:
                 f"config.json says {shape}"
             )
             raise BadCheckpoint(msg)
+        if self._checkpoint.adapter is not None:
+            in_module = name.removeprefix("esm.")
+            tensor = self._checkpoint.adapter.merge(in_module, tensor)
+            self._merged.append(in_module)
         return tensor.to(self._plan.device, dtype or self._plan.dtype)
 
     def ignore(self, *prefixes: str) -> None:

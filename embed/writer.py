@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-import shutil
 import tempfile
 import threading
 import time
@@ -24,23 +23,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.commit import (
-    Files,
-    commit,
-    copy_pieces,
-    create_encoder_folder,
-    create_store,
-    is_local,
-    remove_quietly,
-    sweep_partials,
-)
+from abag.embed.commit import Files, commit, copy_pieces, remove_quietly, sweep_partials
 from abag.embed.hdf5 import NewBlock, pieces
+from abag.embed.mounts import (
+    LONGEST_PAUSE_SECONDS,
+    RETRY_SECONDS,
+    StoreUnreachable,
+    is_local,
+    pause_after,
+)
 from abag.embed.shards import Attrs, DamagedShard, Piece
+from abag.embed.waiting import Room
 
 COMMIT_ROWS = 4096
 QUEUED_COMMITS = 4  # added but not yet taken by the thread, before add() waits
 HURRY_SECONDS = 4.0  # what a failing store gets after a signal or an error
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 30.0
 _EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
 _log = logging.getLogger("abag")
 
@@ -49,10 +46,6 @@ Arrays = dict[str, NDArray[Any]]
 
 class NotFinite(AbagError):
     """A vector that the chosen number format cannot hold."""
-
-
-class StoreUnreachable(AbagError):
-    """A store that cannot be written to; says what waits for it, and where."""
 
 
 class _Finished:
@@ -118,13 +111,13 @@ class ShardWriter:
         attrs: Attrs,
         commit_seconds: float = 30.0,
         commit_rows: int = COMMIT_ROWS,
-        retry_seconds: float = 300.0,
+        retry_seconds: float = RETRY_SECONDS,
         waiting_bytes: int = 8 << 30,
         stage: bool | None = None,
         files: Files | None = None,
     ) -> None:
         self.committed = 0
-        self._folder, self._info, self._attrs = folder, info, dict(attrs)
+        self._folder, self._attrs = folder, dict(attrs)
         self._commit_seconds, self._commit_rows = commit_seconds, commit_rows
         self._retry_seconds, self._waiting_bytes = retry_seconds, waiting_bytes
         self._stage = not is_local(folder) if stage is None else stage
@@ -132,7 +125,7 @@ class ShardWriter:
         self._added: deque[tuple[float, Arrays]] = deque()
         self._added_rows = 0
         self._finished: deque[_Finished] = deque()
-        self._room: Path | None = None  # where finished shards wait
+        self._room = Room(folder, info)  # where finished shards wait
         self._failing_since: float | None = None
         self._retry_at = 0.0
         self._closing = False
@@ -231,10 +224,10 @@ class ShardWriter:
                 if arrays is not None:
                     self._finished.append(_Finished(f"{secrets.token_hex(8)}.h5", arrays))
                 self._publish()
-            self._leave_room()
         except BaseException as error:  # noqa: BLE001 -- handed to the caller, who raises it
             self._error = error
         finally:
+            self._room.leave(empty=not self._finished)
             with self._changed:
                 self._changed.notify_all()
 
@@ -301,7 +294,7 @@ class ShardWriter:
         try:
             for shard in self._finished:
                 if shard.path is None:
-                    path = self._waiting_room() / shard.name
+                    path = self._room.folder() / shard.name
                     commit(path, shard.parts(self._attrs), Files())
                     shard.move_to(path)
         except (OSError, DamagedShard) as error:
@@ -318,12 +311,16 @@ class ShardWriter:
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-            _log.warning("%s: cannot be written to (%s); trying again.", self._folder, error)
+            waiting = sum(shard.rows for shard in self._finished)
+            _log.warning(
+                "%s: cannot be written to (%s); trying again. Of this run %d sequences are safe "
+                "in it, %d wait on this machine.",
+                self._folder, error, self.committed, waiting,
+            )  # fmt: skip
         elapsed = now - self._failing_since
         if elapsed >= self._retry_seconds:
             raise self._gave_up(error) from error
-        pause = min(max(FIRST_PAUSE_SECONDS, elapsed / 2), LONGEST_PAUSE_SECONDS)
-        self._retry_at = now + min(pause, self._retry_seconds - elapsed)
+        self._retry_at = now + min(pause_after(elapsed), self._retry_seconds - elapsed)
 
     def _gave_up(self, error: OSError | DamagedShard) -> StoreUnreachable:
         """Bring everything to the local disk and return the error that says where it is."""
@@ -340,28 +337,15 @@ class ShardWriter:
         lost = self._added_rows + sum(shard.rows for shard in finished if shard.path is None)
         msg = f"{self._folder}: {what}; a writable store was expected."
         if staged:
-            rows, names = sum(s.rows for s in staged), ", ".join(s.name for s in staged)
+            rows, room = sum(s.rows for s in staged), self._room.path
             msg += (
-                f" {rows} sequences wait in {self._room} ({names}); when the store is back: "
-                f"abag store merge {self._room} --out {self._folder.parent}"
+                f" Of this run {self.committed} sequences are safe in it, {rows} wait in {room}; "
+                "when the store is back, run the same command again on this machine, or: "
+                f"abag store merge {room} --out {self._folder.parent}"
             )
         if lost:
             msg += f" {lost} sequences could be kept nowhere and have to be encoded again."
         return StoreUnreachable(msg)
-
-    def _waiting_room(self) -> Path:
-        """Return the encoder's folder in a store on the local disk, made on first use."""
-        if self._room is None:
-            self._room = Path(tempfile.mkdtemp(prefix="abag-waiting-"))
-        path = self._room / self._folder.name
-        if not path.exists():
-            create_store(self._room, Files())
-            create_encoder_folder(path, self._info, Files())
-        return path
-
-    def _leave_room(self) -> None:
-        if self._room is not None:
-            shutil.rmtree(self._room, ignore_errors=True)
 
 
 def _as_arrays(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HeadName = Literal["mlp", "lowrank", "notebook"]
 LossName = Literal["mse", "huber", "rank"]
+AdapterRows = Literal["leave-out", "train"]
 RankScope = Literal["antigen", "batch"]
 PresetName = Literal["small", "medium", "large", "seed"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -80,7 +81,7 @@ PRESETS: Mapping[str, Preset] = {
         widths=(1024, 512, 256, 128), epochs=50, batch_size=12, accumulate=4, lr=4e-3,
         weight_decay=0.01, head="notebook",
     ),
-    "small": Preset(widths=(320, 128), epochs=50, batch_size=1024),
+    "small": Preset(widths=(320, 128), epochs=50, batch_size=1024, dropout=0.1),
     "medium": Preset(widths=(1280, 640, 256), epochs=75, batch_size=1024),
     "large": Preset(widths=(4096, 2560, 640), epochs=150, batch_size=1024, lr=3e-4),
 }  # fmt: skip
@@ -134,6 +135,11 @@ class FitConfig:
     split_seed: int | None = None
     """Seed of the split; None: ``seed``."""
 
+    adapter_rows: AdapterRows = "leave-out"
+    """What the head makes of training pairs that taught an encoder's adapter."""
+    allow_adapter_leak: bool = False
+    """Go on where held-out pairs taught an adapter; the report then says it."""
+
     preset: PresetName = "small"
     """Size of head and its optimisation."""
     head: HeadName | None = None
@@ -165,6 +171,12 @@ class FitConfig:
     """``rank`` is pairwise logistic plus mse; censored rows always train one-sidedly."""
     rank_scope: RankScope = "antigen"
     """Which pairs of a batch the ranking loss compares."""
+
+    members: int = 1
+    """Heads that train in one step; a prediction is their mean, and their spread goes into sigma.
+    Member k is what ``seed`` + k gives alone, but for its bag."""
+    bootstrap: bool = True
+    """Whether each of several members draws its own bag of training groups."""
 
     select: Select = "spearman"
     """Validation metric that picks the best checkpoint."""
@@ -263,6 +275,7 @@ _CHOICES = {
     "label": Label, "replicates": Replicates, "floor": Floor, "preset": PresetName,
     "head": HeadName, "loss": LossName, "rank_scope": RankScope, "select": Select,
     "precision": Precision, "tables": TablesPlace, "compile": Compile,
+    "adapter_rows": AdapterRows,
 }  # fmt: skip
 
 # name: (smallest, largest or None); None values are the preset's and pass
@@ -272,7 +285,7 @@ _RANGES: Mapping[str, tuple[float, float | None]] = {
     "dropout": (0, 0.95), "epochs": (1, None), "batch_size": (1, None), "accumulate": (1, None),
     "lr": (1e-12, 10), "weight_decay": (0, None), "warmup": (0, 1), "clip": (0, None),
     "validate_every": (1, None), "validate_pairs": (0, None), "patience": (0, None),
-    "save_every": (1, None), "seed": (0, None), "split_seed": (0, None),
+    "members": (1, 1024), "save_every": (1, None), "seed": (0, None), "split_seed": (0, None),
 }  # fmt: skip
 
 
@@ -301,20 +314,27 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_same(run: object, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same(
+    run: object,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    *,
+    may_change: frozenset[str] = MAY_CHANGE,
+    option: str = "--run",
+) -> None:
     """Refuse to go on with a run that was started differently, naming each difference.
 
     Raises
     ------
     RunMismatch
-        If any value outside ``MAY_CHANGE`` differs.
+        If any value outside `may_change` differs.
     """
-    names = sorted((before.keys() | now.keys()) - MAY_CHANGE)
+    names = sorted((before.keys() | now.keys()) - may_change)
     different = [n for n in names if before.get(n) != now.get(n)]
     if different:
         said = "; ".join(f"{n} {before.get(n)!r} then, {now.get(n)!r} now" for n in different)
         msg = (
-            f"{run}: this run was started differently: {said}. "
-            "Give the same options and table, or another --run folder."
+            f"{run}: was started differently: {said}. "
+            f"Give the same options and table, or another {option} folder."
         )
         raise RunMismatch(msg)

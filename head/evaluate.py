@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.embed.sequences import TableOptions, read_pairs
-from abag.embed.store import open_store
 from abag.head import metrics
 from abag.head.comparison import HEADLINES, compare, verdict
+from abag.head.other_table import KEYS, count_known, keyed, score_table
 from abag.head.outcome import average_parts, score_parts
-from abag.head.predictor import load_predictor
-from abag.head.splits import PART_NAMES, TEST, Split, hex_keys
-from abag.head.table import LabelledPairs, LabelOptions, label_pairs
+from abag.head.splits import PART_NAMES, TEST, Split
+from abag.head.table import LabelOptions, label_pairs
 from abag.head.train import say_counts
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from abag.embed.sequences import PairTable
 
 Floats: TypeAlias = NDArray[np.float64]
-KEYS = ["antibody_key", "antigen_key"]
 
 
 class NoFinishedRun(AbagError):
@@ -107,7 +105,9 @@ def evaluate(
     Returns
     -------
     dict
-        What `fit` returned, the head's scores computed anew. ``table`` adds ``metrics.table`` and
+        What `fit` returned, the head's scores computed anew. ``table`` adds ``metrics.table``,
+        ``metrics.table_new_antibodies`` and ``metrics.table_new_antigens`` (None without such
+        pairs), ``baselines.NAME.table`` for what learned from the run's training pairs, and
         ``table`` (how many of its ``pairs`` are ``in_training``, by pair, antibody and antigen);
         ``predictions`` adds ``predictions`` (scores, ``head_minus_predictions``, ``verdicts``).
 
@@ -129,8 +129,8 @@ def evaluate(
         other = read_pairs(table, replace(reading, bad_rows=saved.config["bad_rows"]))
         pairs = label_pairs(other, _label_options(saved, other, affinity_type, say))
         say_counts(pairs, say)
-        result["table"] = _overlap(saved, pairs, say)
-        result["metrics"]["table"] = _score_table(Path(run), pairs, store)
+        result["table"] = count_known(saved, pairs, say)
+        score_table(result, Path(run), saved, pairs, store, say)
     if predictions is not None:
         result["predictions"] = _beside(saved, read_pairs(predictions, reading), say)
     return result
@@ -227,41 +227,6 @@ def _label_options(
     return replace(options, affinity_type=None)
 
 
-def _overlap(saved: SavedRun, pairs: LabelledPairs, say: Callable[[str], None]) -> dict[str, Any]:
-    """Count the pairs of a table that some fold's training knew, whole or by one side."""
-    trained = pd.concat([rows[rows["split"] == "train"] for rows in saved.folds])
-    keys = _keyed(pairs.antibody_keys(), pairs.antigen_keys())
-    both = pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(trained[KEYS]))
-    known = {
-        "pair": int(both.sum()),
-        "antibody": int(keys["antibody_key"].isin(trained["antibody_key"]).sum()),
-        "antigen": int(keys["antigen_key"].isin(trained["antigen_key"]).sum()),
-    }
-    say(
-        f"{pairs.table.source}: of {len(pairs)} pairs {known['pair']} are among the run's training "
-        f"pairs; {known['antibody']} have an antibody and {known['antigen']} an antigen of these"
-    )
-    if known["pair"]:
-        say("scores of pairs that training knew say nothing of new ones; leave these out for that")
-    return {"source": pairs.table.source, "pairs": len(pairs), "in_training": known}
-
-
-def _score_table(run: Path, pairs: LabelledPairs, store: Path | str | None) -> metrics.Scores:
-    predictor = load_predictor(run)
-    opened = open_store(store or predictor.store or "")
-    found = predictor.predict_keys(opened, pairs.antibody_keys(), pairs.antigen_keys())
-    return metrics.score(pairs.pkd, found["pkd_predicted"], pairs.antigen, pairs.censored)
-
-
-def _keyed(antibody_keys: NDArray[np.uint8], antigen_keys: NDArray[np.uint8]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {"antibody_key": hex_keys(antibody_keys), "antigen_key": hex_keys(antigen_keys)}
-    )
-
-
-# ---- anyone's predictions ------------------------------------------------------------------------
-
-
 def _beside(saved: SavedRun, table: PairTable, say: Callable[[str], None]) -> dict[str, Any]:
     """Score the predictions of a file on the run's split, and compare the run's own with them."""
     theirs = _lay(saved, table)
@@ -318,7 +283,7 @@ def _read_predictions(saved: SavedRun, table: PairTable) -> tuple[pd.DataFrame, 
         )
         raise PredictionsMismatch(msg)
     sides = (table.antibodies, table.antigens)
-    given = _keyed(*(side.keys[side.of_row] for side in sides)).assign(prediction=value)
+    given = keyed(*(side.keys[side.of_row] for side in sides)).assign(prediction=value)
     on = list(KEYS)
     if len(saved.folds) > 1 and "fold" in table.frame.columns:
         fold = pd.to_numeric(table.frame["fold"], errors="coerce")

@@ -1,8 +1,11 @@
-"""Train one head on one split: steps, validation, log and checkpoints, resumable to the bit.
+"""Train the heads of one split: steps, validation, log and checkpoints, resumable to the bit.
 
 What a step does depends on (seed, step) and the state alone, so going on from any checkpoint
 replays nothing. The log is synced before a checkpoint that counts its bytes, and cut back to that
 count on resuming: each step has exactly one line, whenever the process was killed.
+
+Several heads (``--members``) train as one stack. Each has its own best score, best weights and
+patience; a head that has run out of patience keeps its best weights while the others go on.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,18 +26,9 @@ from tqdm import tqdm
 from abag import AbagError
 from abag.head import checkpoint, metrics
 from abag.head.config import LOWER_IS_BETTER
-from abag.head.model import build_head
-from abag.head.placement import DeviceTables, HostTables, Tables, TrainingPairs, predict_rows
+from abag.head.ensemble import Scaling, Stack, make_members
 from abag.head.splits import TRAIN, VALIDATION
-from abag.head.step import (
-    Stepper,
-    cosine_rates,
-    load_tensors,
-    plan_epoch,
-    step_seed,
-    steps_an_epoch,
-)
-from abag.head.table import Statistics
+from abag.head.step import load_tensors, step_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,10 +41,12 @@ if TYPE_CHECKING:
     from abag.head.splits import Split
     from abag.head.table import LabelledPairs
 
-INITIAL, SUBSET = 3, 4  # streams of the seed, beside those of step.py
+SUBSET = 4  # stream of the seed, beside those of step.py and ensemble.py
 SAVING_SHARE = 0.01
 SAVE_SECONDS = 30.0
 REDRAW_SECONDS = 0.5
+LEAST_KEPT = 0.1
+"""Share of their distance from the training mean that predictions keep at least: an order stays."""
 
 
 class LossNotFinite(AbagError):
@@ -61,19 +57,16 @@ class LogDamaged(AbagError):
     """The log is shorter than the newest checkpoint says."""
 
 
-class NothingToLearn(AbagError):
-    """All training labels are one value."""
-
-
 @dataclass(slots=True)
 class Progress:
     """Where training stands: the part of a checkpoint that is not tensors."""
 
-    step: int = 0
-    best_score: float | None = None
-    best_step: int = 0
-    stale: int = 0
+    best_score: list[float | None]
+    """Of each head, and so the next two."""
+    best_step: list[int]
+    stale: list[int]
     """Validations since the best one."""
+    step: int = 0
     log_bytes: int = 0
     """Size of the log when this was saved."""
     seconds: float = 0.0
@@ -81,51 +74,26 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
-    """What turns stored vectors into inputs, and outputs into pKd."""
-
-    antibody: Statistics
-    antigen: Statistics
-    pkd_mean: float
-    pkd_scale: float
-
-    @classmethod
-    def of(
-        cls,
-        pairs: LabelledPairs,
-        training: NDArray[np.int64],
-        antibody_ND: NDArray[np.float32],
-        antigen_ME: NDArray[np.float32],
-    ) -> Scaling:
-        """Measure the training pairs: each unique sequence counts once, each exact label once."""
-        exact = training[pairs.censored[training] == 0]
-        labels = pairs.pkd[exact if len(exact) else training]
-        if np.ptp(labels) == 0:
-            msg = (
-                f"{pairs.table.source}: all {len(labels)} training labels are {labels[0]:g}; "
-                "expected them to vary. Check --label, --column pkd=NAME and --split."
-            )
-            raise NothingToLearn(msg)
-        return cls(
-            Statistics.of(antibody_ND[np.unique(pairs.antibody[training])]),
-            Statistics.of(antigen_ME[np.unique(pairs.antigen[training])]),
-            float(labels.mean()),
-            float(labels.std()),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Trained:
     """The outcome of one split."""
 
-    weights: dict[str, Tensor]
-    """The best weights, by the model's own names."""
+    weights: tuple[dict[str, Tensor], ...]
+    """The best weights of each head, by the plain model's own names."""
     scaling: Scaling
-    predicted: NDArray[np.float64]
-    """(P,) pKd of every pair, by the best weights."""
+    predicted_MP: NDArray[np.float64]
+    """pKd of every pair by each head's best weights."""
+    bagged_MP: NDArray[np.bool_]
+    """Which pairs each head was trained on."""
+    kept: float
+    """What `kept_share` left of the predictions' distance from the training mean."""
     progress: Progress
     epochs: int
     resumed_from_step: int | None
+
+    @property
+    def predicted(self) -> NDArray[np.float64]:
+        """The heads' mean, (P,)."""
+        return np.asarray(self.predicted_MP.mean(axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,29 +131,31 @@ def train(task: Task) -> Trained:
 
 
 class Training:
-    """One head in the making."""
+    """The heads of one split in the making."""
 
     def __init__(self, task: Task) -> None:
         config = task.config
         self.task, self.config = task, config
-        self.training = task.split.rows(TRAIN)
-        self.scaling = Scaling.of(task.pairs, self.training, task.antibody_ND, task.antigen_ME)
-        self.batch_size, self.accumulate = config.fitting_batch(len(self.training))
-        self.steps = steps_an_epoch(len(self.training), self.batch_size, self.accumulate)
-        self.epochs = config.filled().epochs
-        shape = (self.steps, self.accumulate, self.batch_size)
-        self.on_device = _training_pairs(task.pairs, self.scaling, task.device)
-        self.tables = _place_tables(task, self.scaling, self.on_device, shape[1:])
-        torch.manual_seed(int(np.random.SeedSequence([config.seed, INITIAL]).generate_state(1)[0]))
-        widths = (task.antibody_ND.shape[1], task.antigen_ME.shape[1])
-        self.model = build_head(config, *widths).to(task.device)
-        self.stepper = Stepper(self.model, self.tables, self.on_device, config, shape, task.device)
-        self.progress = Progress()
+        training = task.split.rows(TRAIN)
+        self.stack = Stack(
+            task.pairs,
+            task.antibody_ND,
+            task.antigen_ME,
+            Scaling.of(task.pairs, training, task.antibody_ND, task.antigen_ME),
+            make_members(config, task.split),
+            config=config,
+            n_training=len(training),
+            device=task.device,
+            say=task.say,
+        )
+        self.stepper, self.model = self.stack.stepper, self.stack.model
+        self.steps, self.epochs = self.stack.steps, self.stack.epochs
+        heads = config.members
+        self.progress = Progress([None] * heads, [0] * heads, [0] * heads)
         self.best = _clones(self.model.state_dict())
         self.resumed_from_step = self._restore()
         self.validation = self._validation_rows()
         self._announce()
-        self.rates_S = np.zeros(self.steps, np.float32)
         self.logged = self.saved_step = self.progress.step
         self.saved_at, self.saving_s = time.monotonic(), 0.0
         self.started = time.monotonic() - self.progress.seconds
@@ -206,14 +176,40 @@ class Training:
             if self.progress.step != self.saved_step:
                 self._save()
         self.model.load_state_dict(self.best)
+        kept = self._shrink()
+        everything = np.arange(len(self.task.pairs))
         return Trained(
-            weights=_clones(self.model.state_dict(), "cpu"),
-            scaling=self.scaling,
-            predicted=self._predict(np.arange(len(self.task.pairs))),
+            weights=tuple(self._own(_clones(self.best, "cpu"), k) for k in self._heads()),
+            scaling=self.stack.scaling,
+            predicted_MP=self.stack.predict(everything),
+            bagged_MP=np.stack([np.isin(everything, m.rows) for m in self.stack.members]),
+            kept=kept,
             progress=self.progress,
             epochs=self.progress.step // self.steps,
             resumed_from_step=self.resumed_from_step,
         )
+
+    def _shrink(self) -> float:
+        """Pull predictions towards the training mean as far as validation asks for; once."""
+        pairs, rows = self.task.pairs, self.task.split.rows(VALIDATION)
+        rows = rows[pairs.censored[rows] == 0]
+        scaling = self.stack.scaling
+        mean = scaling.pkd_mean
+        kept = kept_share(self.stack.predict(rows).mean(axis=0) - mean, pairs.pkd[rows] - mean)
+        self.stack.scaling = replace(scaling, pkd_scale=scaling.pkd_scale * kept)
+        if kept < 1:
+            self.task.say(
+                f"{self.task.label}: predictions keep {kept:.0%} of their distance from the "
+                "training mean, which is what fits the validation pairs"
+            )
+        return kept
+
+    def _heads(self) -> range:
+        return range(self.config.members)
+
+    def _own(self, tensors: dict[str, Tensor], head: int) -> dict[str, Tensor]:
+        """Return the part of a stack's tensors that is one head's."""
+        return tensors if len(self._heads()) == 1 else {n: t[head] for n, t in tensors.items()}
 
     def _announce(self) -> None:
         """Say what is about to happen, unless it has happened already."""
@@ -222,30 +218,32 @@ class Training:
         every, seen = self.config.validate_every, len(self.validation)
         whole = len(self.task.split.rows(VALIDATION))
         self.task.say(
-            f"{self.task.label}: {self.epochs} epochs of {self.steps} steps of "
-            f"{self.batch_size} x {self.accumulate} pairs; validation every "
+            f"{self.task.label}: {self._named()}{self.epochs} epochs of {self.steps} steps of "
+            f"{self.stack.batch_size} x {self.stack.accumulate} pairs; validation every "
             f"{every} epoch{'s' * (every > 1)} on {seen} of {whole} pairs, on all at the end"
         )
         if self.resumed_from_step is not None:
             self.task.say(f"{self.task.label}: going on from step {self.progress.step}")
 
+    def _named(self) -> str:
+        """Say how many heads train and on what, if there are several."""
+        if self.config.members == 1:
+            return ""
+        how = "each on its bag of groups, " if self.config.bootstrap else ""
+        return f"{self.config.members} heads in one step, {how}"
+
+    def _gave_up(self, head: int) -> bool:
+        return 0 < self.config.patience <= self.progress.stale[head]
+
     def _finished(self) -> bool:
-        stopped = 0 < self.config.patience <= self.progress.stale
+        stopped = all(map(self._gave_up, self._heads()))
         return stopped or self.progress.step >= self.epochs * self.steps
 
     def _run_epoch(self, bar: tqdm[Any], held: list[int]) -> None:
         """Take the rest of the current epoch's steps, or stop between two when signalled."""
         config, progress = self.config, self.progress
         epoch, first = divmod(progress.step, self.steps)
-        plan = plan_epoch(self.training, config.seed, epoch, self.batch_size, self.accumulate)
-        self.rates_S = cosine_rates(
-            epoch * self.steps,
-            self.steps,
-            self.epochs * self.steps,
-            config.filled().warmup,
-            config.peak_lr(self.batch_size * self.accumulate),
-        )
-        self.stepper.begin_epoch(plan, self.rates_S, first)
+        self.stack.begin_epoch(epoch, first)
         for at in range(first, self.steps):
             self.stepper.step(at, step_seed(config.seed, progress.step))
             progress.step += 1
@@ -270,24 +268,42 @@ class Training:
         self._flush(extra | {"seconds": round(self.progress.seconds, 3)})
 
     def _validate(self) -> metrics.Scores:
-        """Score the fixed subset and keep the weights if they are the best so far."""
+        """Score the fixed subset, and keep each head's weights where they are its best so far.
+
+        Returns
+        -------
+        dict
+            Scores of the heads' mean.
+        """
         pairs, rows = self.task.pairs, self.validation
-        scores = metrics.score(
-            pairs.pkd[rows], self._predict(rows), pairs.antigen[rows], pairs.censored[rows]
-        )
-        value, best = scores[self.config.select], self.progress.best_score
-        # While the metric is undefined the newest weights stand in for the best.
-        if is_better(self.config.select, value, best) or (value is None and best is None):
-            self.best = _clones(self.model.state_dict())
-            self.progress.best_score, self.progress.best_step = value, self.progress.step
-            self.progress.stale = 0
-        else:
-            self.progress.stale += 1
+        pkd, antigen, censored = pairs.pkd[rows], pairs.antigen[rows], pairs.censored[rows]
+        predicted_MR = self.stack.predict(rows)
+        scores = metrics.score(pkd, predicted_MR.mean(axis=0), antigen, censored)
+        values = [
+            metrics.one(self.config.select, pkd, predicted_R, antigen, censored)
+            for predicted_R in predicted_MR
+        ]
+        improved = [k for k in self._heads() if self._improves(k, values[k])]
+        for name, tensor in self.model.state_dict().items():
+            if len(improved) == len(values):
+                self.best[name].copy_(tensor)
+            elif improved:
+                self.best[name][improved] = tensor[improved]
         return scores
 
-    def _predict(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        scores = predict_rows(self.model, self.tables, rows, self.task.device)
-        return scores.astype(np.float64) * self.scaling.pkd_scale + self.scaling.pkd_mean
+    def _improves(self, head: int, value: float | None) -> bool:
+        """Note a head's validation; tell whether its weights are the best so far."""
+        progress = self.progress
+        if self._gave_up(head):
+            return False
+        best = progress.best_score[head]
+        # While the metric is undefined the newest weights stand in for the best.
+        if is_better(self.config.select, value, best) or (value is None and best is None):
+            progress.best_score[head], progress.best_step[head] = value, progress.step
+            progress.stale[head] = 0
+            return True
+        progress.stale[head] += 1
+        return False
 
     def _validation_rows(self) -> NDArray[np.int64]:
         """Draw the fixed random subset that is scored while training."""
@@ -303,24 +319,24 @@ class Training:
             return
         epoch, first = divmod(self.logged, self.steps)
         last = first + self.progress.step - self.logged
-        losses = self.stepper.loss_S[first:last].tolist()  # GPU sync
+        losses_SM = self.stepper.loss_S[first:last].double().cpu().numpy()  # GPU sync
+        losses_SM = losses_SM.reshape(last - first, -1)
         lines: list[dict[str, Any]] = []
-        for at, loss in zip(range(first, last), losses, strict=True):
-            if not np.isfinite(loss):
-                raise self._diverged(epoch, at, loss)
-            step = epoch * self.steps + at + 1
-            lines.append(
-                {"step": step, "epoch": epoch + 1, "loss": loss, "lr": float(self.rates_S[at])}
-            )
+        for at, losses in zip(range(first, last), losses_SM, strict=True):
+            if not np.isfinite(losses).all():
+                raise self._diverged(epoch, at, float(losses[~np.isfinite(losses)][0]))
+            line = {"step": epoch * self.steps + at + 1, "epoch": epoch + 1}
+            line |= {"loss": float(losses.mean()), "lr": float(self.stack.rates_S[at].flat[0])}
+            lines.append(line | ({"losses": losses.tolist()} if len(losses) > 1 else {}))
         lines[-1] |= extra or {}
         with self.task.log.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
         self.logged = self.progress.step
 
     def _diverged(self, epoch: int, at: int, loss: float) -> LossNotFinite:
-        plan = plan_epoch(self.training, self.config.seed, epoch, self.batch_size, self.accumulate)
+        plan = self.stack.plan(epoch)
         pairs = plan.rows_SAB[at][plan.weight_SAB[at] > 0]
-        rows = np.sort(self.task.pairs.table.row_numbers[self.task.pairs.row[pairs]])
+        rows = np.unique(self.task.pairs.table.row_numbers[self.task.pairs.row[pairs]])
         shown = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" * (len(rows) > 5))
         return LossNotFinite(
             f"{self.task.log.parent}: the loss is {loss} at step {epoch * self.steps + at + 1} "
@@ -373,13 +389,33 @@ class Training:
 
     def _redraw(self, bar: tqdm[Any], epoch: int) -> None:
         at = self.progress.step - epoch * self.steps - 1
-        best = self.progress.best_score
+        best = self.progress.best_score[0]
         bar.set_postfix(
             epoch=f"{epoch + 1}/{self.epochs}",
-            loss=f"{self.stepper.loss_S[at].item():.3f}",  # GPU sync, at most twice a second
+            loss=f"{self.stepper.loss_S[at].mean().item():.3f}",  # GPU sync, at most twice a second
             best="-" if best is None else f"{self.config.select} {best:.3f}",
             refresh=False,
         )
+
+
+def kept_share(away: NDArray[np.float64], measured: NDArray[np.float64]) -> float:
+    """Find the share of predicted distances from a mean that fits the measured ones best.
+
+    A head that is sure of itself on clusters it never saw has large errors; on a split like that
+    this is most of what can be learned there.
+
+    Parameters
+    ----------
+    away, measured : NDArray, shape=(V,), dtype=float64
+        Predicted and measured pKd of validation pairs, both less the training mean.
+
+    Returns
+    -------
+    float
+        The least-squares slope, at least `LEAST_KEPT` and at most 1; 1 if nothing was predicted.
+    """
+    length = float(away @ away)
+    return float(np.clip(away @ measured / length, LEAST_KEPT, 1.0)) if length else 1.0
 
 
 @contextmanager
@@ -418,38 +454,6 @@ def is_better(select: str, value: float | None, best: float | None) -> bool:
     if value is None or best is None:
         return value is not None
     return value < best if select in LOWER_IS_BETTER else value > best
-
-
-def _training_pairs(pairs: LabelledPairs, scaling: Scaling, device: torch.device) -> TrainingPairs:
-    target = (pairs.pkd - scaling.pkd_mean) / scaling.pkd_scale
-    return TrainingPairs(
-        torch.from_numpy(pairs.antibody).to(device),
-        torch.from_numpy(pairs.antigen).to(device),
-        torch.from_numpy(target.astype(np.float32)).to(device),
-        torch.from_numpy(pairs.censored).to(device),
-    )
-
-
-def _place_tables(
-    task: Task, scaling: Scaling, pairs: TrainingPairs, shape_AB: tuple[int, int]
-) -> Tables:
-    """Standardise both tables and put them where they fit, saying where."""
-    antibody_ND = torch.from_numpy(scaling.antibody.apply(task.antibody_ND))
-    antigen_ME = torch.from_numpy(scaling.antigen.apply(task.antigen_ME))
-    needed = antibody_ND.nbytes + antigen_ME.nbytes
-    place = task.config.tables
-    if place == "auto":
-        place = "device" if needed <= _room(task.device) else "host"
-    if task.device.type != "cpu":
-        task.say(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
-    if place == "host":
-        return HostTables(antibody_ND, antigen_ME, pairs, task.device, shape_AB)
-    return DeviceTables(antibody_ND, antigen_ME, pairs, task.device)
-
-
-def _room(device: torch.device) -> float:
-    """Half of the device's free bytes; a CPU's tables are there already."""
-    return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else float("inf")
 
 
 def _clones(tensors: dict[str, Tensor], device: str | None = None) -> dict[str, Tensor]:

@@ -84,6 +84,28 @@ def score(
     }
 
 
+def one(
+    name: str, pkd: Floats, predicted: Floats, antigen: Ints, censored: NDArray[np.int8]
+) -> float | None:
+    """Compute one of the metrics that ``--select`` can name, as `score` does, without the rest.
+
+    Parameters
+    ----------
+    name : str
+    pkd, predicted, antigen, censored : NDArray, shape=(N,)
+        As in `score`.
+    """
+    exact = censored == 0 if np.isfinite(predicted).all() else np.zeros(len(pkd), bool)
+    y, p = pkd[exact], predicted[exact]
+    if name == "spearman_within_antigen":
+        return median_within_antigen(y, p, antigen[exact])
+    if name == "mae":
+        return _finite(np.abs(y - p).mean()) if len(y) else None
+    if name in ("spearman", "pearson", "rmse"):
+        return {"spearman": spearman, "pearson": pearson, "rmse": rmse}[name](y, p)
+    return _strong_binders(y >= STRONG_PKD, p)[name]
+
+
 def spearman(pkd: Floats, predicted: Floats) -> float | None:
     """Rank correlation, ties sharing their mean rank; None for a constant side."""
     return pearson(stats.rankdata(pkd), stats.rankdata(predicted))

@@ -1,7 +1,10 @@
 """Heads: an antibody vector and an antigen vector in, one number a pair out; and their losses.
 
-B pairs of a batch, D width of an antibody vector, E of an antigen vector, I of both, R rank.
-Vectors arrive standardised; what comes out is pKd in training standard deviations.
+B pairs of a batch, D width of an antibody vector, E of an antigen vector, I of both, R rank, M
+members. Vectors arrive standardised; what comes out is pKd in training standard deviations.
+
+A head is written once. Built of plain layers it is one head; built of stacked ones (`build_stack`)
+it is M heads of one shape, and every tensor, in, out or inside, has a member axis in front.
 """
 
 from __future__ import annotations
@@ -13,7 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss, softplus
 
+from abag.head.layers import Layers, PlainLayers, StackedLayers
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from abag.head.config import FitConfig, LossName, RankScope
 
 
@@ -26,28 +33,24 @@ class Head(Protocol):
 
 
 class Mlp(nn.Module):
-    """Both vectors joined: a linear term, plus blocks of linear, LayerNorm, GELU and dropout.
-
-    The linear term is what a ridge can do, so the blocks need only learn the rest.
-    """
+    """Both vectors joined, then blocks of linear, LayerNorm, GELU and dropout."""
 
     def __init__(
-        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], dropout: float
+        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], layers: Layers
     ) -> None:
         super().__init__()
         joined = antibody_width + antigen_width
         blocks: list[nn.Module] = []
         for inner, outer in pairwise((joined, *widths)):
-            blocks += [nn.Linear(inner, outer), nn.LayerNorm(outer), nn.GELU(), nn.Dropout(dropout)]
-        self.layers = nn.Sequential(*blocks, nn.Linear(widths[-1], 1))
-        self.linear = nn.Linear(joined, 1, bias=False)
-        nn.init.zeros_(self.linear.weight)
+            blocks += [
+                layers.linear(inner, outer), layers.norm(outer), nn.GELU(), layers.dropout()
+            ]  # fmt: skip
+        self.layers = nn.Sequential(*blocks, layers.linear(widths[-1], 1))
 
     def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
         """Score each pair, shape (B,)."""
-        x_BI = torch.cat([antibody_BD, antigen_BE], dim=1)
-        scores_B1: Tensor = self.layers(x_BI) + self.linear(x_BI)
-        return scores_B1.squeeze(1).float()
+        scores_B1: Tensor = self.layers(torch.cat([antibody_BD, antigen_BE], dim=-1))
+        return scores_B1.squeeze(-1).float()
 
 
 class Notebook(nn.Module):
@@ -57,36 +60,38 @@ class Notebook(nn.Module):
     """
 
     def __init__(
-        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], dropout: float
+        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], layers: Layers
     ) -> None:
         super().__init__()
         blocks: list[nn.Module] = []
         for inner, outer in pairwise((antibody_width + antigen_width, *widths)):
-            blocks += [nn.Linear(inner, outer), nn.GELU(), nn.Dropout(dropout), nn.LayerNorm(outer)]
-        self.layers = nn.Sequential(*blocks[:-1], nn.Linear(widths[-1], 1))
+            blocks += [
+                layers.linear(inner, outer), nn.GELU(), layers.dropout(), layers.norm(outer)
+            ]  # fmt: skip
+        self.layers = nn.Sequential(*blocks[:-1], layers.linear(widths[-1], 1))
 
     def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
         """Score each pair, shape (B,)."""
-        scores_B1: Tensor = self.layers(torch.cat([antibody_BD, antigen_BE], dim=1))
-        return scores_B1.squeeze(1).float()
+        scores_B1: Tensor = self.layers(torch.cat([antibody_BD, antigen_BE], dim=-1))
+        return scores_B1.squeeze(-1).float()
 
 
 class LowRank(nn.Module):
     """A linear term a side plus an antibody x antigen interaction of low rank."""
 
-    def __init__(self, antibody_width: int, antigen_width: int, rank: int, dropout: float) -> None:
+    def __init__(self, antibody_width: int, antigen_width: int, rank: int, layers: Layers) -> None:
         super().__init__()
-        self.antibody = nn.Sequential(nn.Linear(antibody_width, rank), nn.LayerNorm(rank))
-        self.antigen = nn.Sequential(nn.Linear(antigen_width, rank), nn.LayerNorm(rank))
-        self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(3 * rank, 1)
+        self.antibody = nn.Sequential(layers.linear(antibody_width, rank), layers.norm(rank))
+        self.antigen = nn.Sequential(layers.linear(antigen_width, rank), layers.norm(rank))
+        self.dropout = layers.dropout()
+        self.out = layers.linear(3 * rank, 1)
 
     def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
         """Score each pair, shape (B,)."""
         antibody_BR, antigen_BR = self.antibody(antibody_BD), self.antigen(antigen_BE)
-        joint = torch.cat([antibody_BR, antigen_BR, antibody_BR * antigen_BR], dim=1)
+        joint = torch.cat([antibody_BR, antigen_BR, antibody_BR * antigen_BR], dim=-1)
         scores_B1: Tensor = self.out(self.dropout(joint))
-        return scores_B1.squeeze(1).float()
+        return scores_B1.squeeze(-1).float()
 
 
 def build_head(config: FitConfig, antibody_width: int, antigen_width: int) -> nn.Module:
@@ -98,11 +103,53 @@ def build_head(config: FitConfig, antibody_width: int, antigen_width: int) -> nn
     antibody_width, antigen_width : int
         D and E.
     """
+    return _assemble(config, antibody_width, antigen_width, PlainLayers(config.filled().dropout))
+
+
+def build_stack(
+    config: FitConfig,
+    antibody_width: int,
+    antigen_width: int,
+    seeds: Sequence[int],
+    dropout_M: Sequence[float],
+) -> nn.Module:
+    """Make M heads of one shape that train in one step; of one seed, a plain head.
+
+    Parameters
+    ----------
+    config : FitConfig
+        Head and widths; its own dropout is not used.
+    antibody_width, antigen_width : int
+        D and E.
+    seeds : sequence of int, length M
+        torch's seed for the initial weights of each, which are those of a plain head.
+    dropout_M : sequence of float, length M
+
+    Returns
+    -------
+    nn.Module
+        Vectors (M, B, D) and (M, B, E) in, scores (M, B) out; without M where there is one seed.
+    """
+    heads = []
+    for seed, rate in zip(seeds, dropout_M, strict=True):
+        torch.manual_seed(seed)
+        heads.append(_assemble(config, antibody_width, antigen_width, PlainLayers(rate)))
+    if len(heads) == 1:
+        return heads[0]
+    stack = _assemble(config, antibody_width, antigen_width, StackedLayers(dropout_M))
+    states = [head.state_dict() for head in heads]
+    stack.load_state_dict({name: torch.stack([s[name] for s in states]) for name in states[0]})
+    return stack
+
+
+def _assemble(
+    config: FitConfig, antibody_width: int, antigen_width: int, layers: Layers
+) -> nn.Module:
     filled = config.filled()
     if filled.head == "lowrank":
-        return LowRank(antibody_width, antigen_width, config.rank, filled.dropout)
+        return LowRank(antibody_width, antigen_width, config.rank, layers)
     kind = Notebook if filled.head == "notebook" else Mlp
-    return kind(antibody_width, antigen_width, filled.widths, filled.dropout)
+    return kind(antibody_width, antigen_width, filled.widths, layers)
 
 
 def pair_losses(
@@ -115,6 +162,8 @@ def pair_losses(
     weight_B: Tensor,
 ) -> Tensor:
     """Give each pair its loss; the caller weighs and sums them.
+
+    Every tensor may have a member axis in front.
 
     Parameters
     ----------
@@ -154,10 +203,10 @@ def ranking_losses(
     weight_B: Tensor,
 ) -> Tensor:
     """Average, for each pair, the logistic loss over the partners it certainly outranks."""
-    stronger = target_B[:, None] > target_B[None, :]
-    certain = (censored_B >= 0)[:, None] & (censored_B <= 0)[None, :]
-    decidable = stronger & certain & (weight_B > 0)[None, :]
+    stronger = target_B[..., :, None] > target_B[..., None, :]
+    certain = (censored_B >= 0)[..., :, None] & (censored_B <= 0)[..., None, :]
+    decidable = stronger & certain & (weight_B > 0)[..., None, :]
     if scope == "antigen":
-        decidable &= antigen_B[:, None] == antigen_B[None, :]
-    losses_BB = softplus(predicted_B[None, :] - predicted_B[:, None]) * decidable
-    return losses_BB.sum(1) / decidable.sum(1).clamp(min=1)
+        decidable &= antigen_B[..., :, None] == antigen_B[..., None, :]
+    losses_BB = softplus(predicted_B[..., None, :] - predicted_B[..., :, None]) * decidable
+    return losses_BB.sum(-1) / decidable.sum(-1).clamp(min=1)

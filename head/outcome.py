@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.head import metrics
+from abag.head import metrics, sigma
+from abag.head.card import model_card
 from abag.head.checkpoint import publish, write_text
 from abag.head.comparison import Measured, verdicts, warnings
 from abag.head.report import Outcome, write_report
@@ -21,13 +22,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.head.loop import Trained
+    from abag.head.sigma import Sigma
     from abag.head.table import LabelledPairs
 
 SCORED = {"validation": VALIDATION, "test": TEST}
 
 
 def write_outcome(
-    run: Path, outcome: Outcome, trained: Sequence[Trained], *, report: bool
+    run: Path,
+    outcome: Outcome,
+    trained: Sequence[Trained],
+    sigmas: Sequence[Sigma],
+    *,
+    report: bool,
 ) -> dict[str, Any]:
     """Write predictions, report and summary; the last says that all the rest is there.
 
@@ -39,21 +46,25 @@ def write_outcome(
     pairs = outcome.pairs
     frames = [
         split_frame(pairs, split, fold).assign(
-            pkd=pairs.pkd, censored=pairs.censored, pkd_predicted=predicted
+            pkd=pairs.pkd, censored=pairs.censored, pkd_predicted=predicted, sigma=width
         )
-        for fold, (split, predicted) in enumerate(
-            zip(outcome.splits, outcome.predicted, strict=True)
+        for fold, (split, predicted, width) in enumerate(
+            zip(outcome.splits, outcome.predicted, outcome.sigma, strict=True)
         )
     ]
     write_parquet(run / "predictions.parquet", pd.concat(frames, ignore_index=True))
     if report:
         write_report(run / "report.html", outcome)
-    summary = summarise(run, outcome, trained)
+    summary = summarise(run, outcome, trained, sigmas)
+    card = model_card(pairs.table.source, outcome.facts, summary)
+    write_text(run / "predictor" / "README.md", card)
     write_text(run / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary
 
 
-def summarise(run: Path, outcome: Outcome, trained: Sequence[Trained]) -> dict[str, Any]:
+def summarise(
+    run: Path, outcome: Outcome, trained: Sequence[Trained], sigmas: Sequence[Sigma]
+) -> dict[str, Any]:
     """Score the head and the baselines on the full validation and test parts."""
     pairs, splits = outcome.pairs, outcome.splits
     predicted = {"head": outcome.predicted} | {
@@ -71,12 +82,15 @@ def summarise(run: Path, outcome: Outcome, trained: Sequence[Trained]) -> dict[s
         "epochs": max(t.epochs for t in trained),
         "seconds": sum(t.progress.seconds for t in trained),
         "resumed_from_step": max(resumed, default=None),
-        "best_step": trained[0].progress.best_step,
+        "best_step": trained[0].progress.best_step[0],
+        "kept": float(np.mean([t.kept for t in trained])),
         "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
         "noise": pairs.noise,
         "counts": pairs.counts,
         "warnings": warnings(pairs, splits),
         "verdicts": verdicts(pairs, splits, outcome.predicted, outcome.baselines),
+        "members": len(trained[0].weights),
+        "sigma": sigma.summarise(pairs, splits, trained, sigmas),
         "metrics": means.pop("head"),
         "baselines": means,
     }

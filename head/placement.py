@@ -1,7 +1,8 @@
 """Where the vectors of a training lie: on the device, or in host memory beside it.
 
 Both places give the same numbers. S steps of an epoch, A forward passes a step, B pairs a pass,
-P pairs, N antibodies of width D, M antigens of width E.
+P pairs, N antibodies of width D, M antigens of width E. Where several heads train in one step,
+rows have an axis of members before B, and so has all that is gathered by them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,29 @@ class TrainingPairs:
     censored_P: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one forward pass finds its vectors: in tables to gather from, or gathered already."""
+
+    antibody_ND: Tensor
+    antigen_ME: Tensor
+    gathered: bool
+
+    def read(self, pairs: TrainingPairs, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the vectors of pairs; inside the compiled step, so that gathering is fused."""
+        if self.gathered:
+            return self.antibody_ND, self.antigen_ME
+        return (
+            pick(self.antibody_ND, pick(pairs.antibody_P, rows_B)),
+            pick(self.antigen_ME, pick(pairs.antigen_P, rows_B)),
+        )
+
+
+def pick(table: Tensor, index: Tensor) -> Tensor:
+    """Gather along the first axis by an index of any shape."""
+    return table.index_select(0, index.flatten()).unflatten(0, index.shape)
+
+
 class Tables(Protocol):
     """Where the vectors lie."""
 
@@ -40,8 +64,8 @@ class Tables(Protocol):
     def prepare(self, step: int) -> None:
         """Make the vectors of one step of the epoch ready; called outside the graph."""
 
-    def take(self, part: int, rows_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the vectors of forward pass ``part``; called inside the graph."""
+    def take(self, part: int) -> Source:
+        """Say where forward pass ``part`` finds its vectors; called inside the graph."""
         ...
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,7 +79,7 @@ class DeviceTables:
     def __init__(
         self, antibody_ND: Tensor, antigen_ME: Tensor, pairs: TrainingPairs, device: torch.device
     ) -> None:
-        self.antibody_ND, self.antigen_ME = antibody_ND.to(device), antigen_ME.to(device)
+        self.source = Source(antibody_ND.to(device), antigen_ME.to(device), gathered=False)
         self.pairs = pairs
 
     def begin(self, rows_SAB: NDArray[np.int64]) -> None:
@@ -64,16 +88,13 @@ class DeviceTables:
     def prepare(self, step: int) -> None:
         """Nothing to do: the vectors are there."""
 
-    def take(self, part: int, rows_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather one forward pass."""
-        return self.read(rows_B)
+    def take(self, part: int) -> Source:
+        """Every pass gathers from the tables."""
+        return self.source
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Gather any pairs."""
-        return (
-            self.antibody_ND.index_select(0, self.pairs.antibody_P.index_select(0, rows)),
-            self.antigen_ME.index_select(0, self.pairs.antigen_P.index_select(0, rows)),
-        )
+        return self.source.read(self.pairs, rows)
 
 
 class HostTables:
@@ -85,7 +106,7 @@ class HostTables:
         antigen_ME: Tensor,
         pairs: TrainingPairs,
         device: torch.device,
-        shape_AB: tuple[int, int],
+        shape_AB: tuple[int, ...],
     ) -> None:
         self.tables = (antibody_ND, antigen_ME)
         self.index = (pairs.antibody_P.cpu(), pairs.antigen_P.cpu())
@@ -131,35 +152,45 @@ class HostTables:
         ):
             torch.index_select(table, 0, index[rows], out=staged.view(len(rows), -1))
 
-    def take(self, part: int, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+    def take(self, part: int) -> Source:
         """Return what ``prepare`` sent."""
-        return self.on_device[0][part], self.on_device[1][part]
+        return Source(self.on_device[0][part], self.on_device[1][part], gathered=True)
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Gather any pairs and send them."""
         rows = rows.cpu()
-        antibody = self.tables[0].index_select(0, self.index[0][rows])
-        antigen = self.tables[1].index_select(0, self.index[1][rows])
+        antibody, antigen = (pick(t, i[rows]) for t, i in zip(self.tables, self.index, strict=True))
         return antibody.to(self.device), antigen.to(self.device)
 
 
 @torch.no_grad()
 def predict_rows(
-    model: nn.Module, tables: Tables, rows: NDArray[np.int64], device: torch.device
+    model: nn.Module, tables: Tables, rows: NDArray[np.int64], device: torch.device, members: int
 ) -> NDArray[np.float32]:
-    """Score pairs in one batched pass, without dropout.
+    """Score pairs in batched passes, without dropout.
+
+    Parameters
+    ----------
+    model : nn.Module
+        One head, or a stack of ``members``.
+    tables : Tables
+    rows : NDArray, shape=(R,) or (members, R), dtype=int64
+        The same pairs for every member, or for each its own.
+    device : torch.device
+    members : int
 
     Returns
     -------
-    NDArray, shape=(len(rows),), dtype=float32
+    NDArray, shape=(members, R), dtype=float32
         In training standard deviations.
     """
     training = model.training
     model.eval()
+    size = max(1, EVALUATED // members)
     parts = [
-        model(*tables.read(torch.from_numpy(chunk).to(device)))
-        for chunk in np.split(rows, range(EVALUATED, len(rows), EVALUATED))
+        model(*tables.read(torch.from_numpy(rows[..., at : at + size]).to(device)))
+        for at in range(0, max(1, rows.shape[-1]), size)
     ]
     model.train(training)
-    scores: NDArray[np.float32] = torch.cat(parts).cpu().numpy()  # the one sync of an evaluation
-    return scores
+    scores: NDArray[np.float32] = torch.cat(parts, -1).cpu().numpy()  # an evaluation's one sync
+    return scores.reshape(members, -1)

@@ -1,7 +1,7 @@
 """What `abag embed` and `abag fit` would do with a table, and how long it would take.
 
-Nothing is encoded or written. Speeds were measured on one H100; all others are scaled from it and
-called estimates.
+Nothing is encoded or written. Speeds were measured on one H200 (benchmarks/results); all others are
+scaled by the speed of matrix products and called estimates, except for what a store has seen.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,8 +18,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.embed.sequences import MissingColumn, PairTable, TableOptions, read_pairs
+from abag import AbagError
+from abag.embed.sequences import Kind, MissingColumn, PairTable, TableOptions, read_pairs
+from abag.embed.store import open_store
 from abag.head.comparison import FLOOR_SHARE, explained
+from abag.head.config import FitConfig
 from abag.head.table import BadLabel, LabelledPairs, LabelOptions, label_pairs
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -31,9 +35,13 @@ DOUBLE_LOG = (0.3, 1.2)
 CONFLICT = 1.0
 """Labels of one pair, or means of one antigen, that differ by more pKd than this conflict."""
 SESSION_HOURS = (4, 12, 24)
-HEAD_STEPS_PER_S = 800
-BATCH, EPOCHS, TRAIN_SHARE = 256, 20, 0.8
-"""Of `fit`'s default preset."""
+HEAD_STEPS_PER_S = 1900
+"""Of `fit`'s default preset on one H200, start and report included."""
+CPU_HEAD_STEPS_PER_S = 100
+"""The same on one core of a CPU."""
+TRAIN_SHARE = 0.8
+HEAD_WEIGHTS = 8e5
+"""Of the default preset on vectors of the default encoders, about."""
 
 
 class _Encoder(NamedTuple):
@@ -43,14 +51,14 @@ class _Encoder(NamedTuple):
     poolings: int
     """Vectors stored a sequence."""
     packed: float
-    """Tokens/s of abag's packed path on one H100."""
+    """Tokens/s of `abag embed` on one H200."""
     padded: float
-    """Tokens/s of the padded path of older GPUs, on the same H100."""
+    """Tokens/s of padded batches, which older GPUs need, on a GPU of the same published peak."""
 
 
 # Measured for igt5 and esm2-650m; the others follow by their weights.
-_IGT5 = _Encoder(1.21e9, 1024, 3, 235_000, 77_000)
-_ESM2 = _Encoder(6.5e8, 1280, 2, 318_000, 146_000)
+_IGT5 = _Encoder(1.21e9, 1024, 3, 239_000, 77_000)
+_ESM2 = _Encoder(6.5e8, 1280, 2, 371_000, 146_000)
 
 
 def _scaled(base: _Encoder, weights: float, width: int) -> _Encoder:
@@ -85,7 +93,12 @@ GPUS: Mapping[str, _Gpu] = {
     "V100": _Gpu(125, False, 16),
     "A100": _Gpu(312, True, 40),
     "H100": _Gpu(989, True, 80),
+    "H200": _Gpu(989, True, 141),
 }
+MEASURED_ON = "H200"
+MEASURED = frozenset({"igt5", "esm2-650m"})
+PEAK_REACHED = 0.81
+"""Share of the published peak that a matrix product reached on the H200."""
 
 
 def plan(
@@ -96,6 +109,7 @@ def plan(
     antibody_encoder: str = "igt5",
     antigen_encoder: str = "esm2-650m",
     price_per_hour: float | None = None,
+    store: Path | str | None = None,
 ) -> dict[str, Any]:
     """Say what a table holds and what encoding and training on it would cost.
 
@@ -108,6 +122,8 @@ def plan(
         Aliases; other encoders get no times.
     price_per_hour : float, optional
         Price of an hour on the GPU, in any currency.
+    store : path, optional
+        One that `abag embed` has written here: its speed is then taken for this machine's.
 
     Returns
     -------
@@ -123,13 +139,14 @@ def plan(
         "antigens": _side(read.antigens.chains, antigen_encoder, special=2),
     }
     encoders = (antibody_encoder, antigen_encoder)
-    tokens = tuple(side["tokens"] for side in sides.values())
+    work = _Work(encoders, tuple(side["tokens"] for side in sides.values()), len(read.frame))
     machines = {
-        name: _machine(gpu, encoders, tokens, len(read.frame), price_per_hour)
-        | {"measured": name == "H100" and set(encoders) <= {"igt5", "esm2-650m"}}
+        name: _on_gpu(gpu, work, price_per_hour)
+        | {"measured": name == MEASURED_ON and MEASURED.issuperset(encoders)}
         for name, gpu in GPUS.items()
     }
-    machines["this machine (CPU)"] = _this_machine(encoders, tokens, len(read.frame))
+    name, here = _this_machine(work, price_per_hour)
+    machines[name] = here if store is None else here | _seen(store, work, here, price_per_hour)
     return {
         "table": read.source,
         "rows": len(read.frame),
@@ -176,7 +193,7 @@ def _labels(
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Read the labels as `fit` would, every replicate kept, and look for what is odd."""
     wanted = options or LabelOptions()
-    kept = LabelOptions(label=wanted.label, replicates="keep", bad_rows=wanted.bad_rows)
+    kept = replace(wanted, replicates="keep")
     try:
         pairs = label_pairs(table, kept)
     except BadLabel as error:
@@ -237,59 +254,95 @@ def _problems(pairs: LabelledPairs, labels: Mapping[str, Any], exact: int) -> li
     return lines
 
 
-def _machine(
-    gpu: _Gpu,
-    encoders: tuple[str, str],
-    tokens: tuple[int, ...],
-    rows: int,
-    price_per_hour: float | None,
-) -> dict[str, Any]:
+class _Work(NamedTuple):
+    encoders: tuple[str, str]
+    tokens: tuple[int, ...]
+    rows: int
+
+    def steps(self) -> int:
+        """Count the optimiser steps of a default fit."""
+        config, pairs = FitConfig(), max(1, int(TRAIN_SHARE * self.rows))
+        size, accumulate = config.fitting_batch(pairs)
+        return math.ceil(pairs / (size * accumulate)) * config.filled().epochs
+
+
+def _on_gpu(gpu: _Gpu, work: _Work, price_per_hour: float | None) -> dict[str, Any]:
     """Time, memory and price on one GPU."""
-    if not set(encoders) <= ENCODERS.keys():
+    if not set(work.encoders) <= ENCODERS.keys():
         return {"embed_s": None}
-    known = [ENCODERS[name] for name in encoders]
-    speed = gpu.tflops / GPUS["H100"].tflops
+    known = [ENCODERS[name] for name in work.encoders]
+    speed = gpu.tflops / GPUS[MEASURED_ON].tflops
     rates = [(e.packed if gpu.packed else e.padded) * speed for e in known]
-    embed_s = sum(n / rate for n, rate in zip(tokens, rates, strict=True))
-    steps = math.ceil(TRAIN_SHARE * rows / BATCH) * EPOCHS
-    fit_s = steps / HEAD_STEPS_PER_S / min(1, max(speed, 0.25))
+    # half-precision weights of the larger encoder, and activations of 16k tokens
+    memory_gib = max(e.weights for e in known) * 2 / 2**30 + 6
+    embed_s = sum(n / rate for n, rate in zip(work.tokens, rates, strict=True))
+    fit_s = work.steps() / HEAD_STEPS_PER_S / min(1, max(speed, 0.25))
+    return _times(embed_s, fit_s, memory_gib, price_per_hour)
+
+
+def _times(
+    embed_s: float, fit_s: float, memory_gib: float | None, price_per_hour: float | None
+) -> dict[str, Any]:
     hours = (embed_s + fit_s) / 3600
     return {
         "embed_s": embed_s,
         "fit_s": fit_s,
-        # Half-precision weights of the larger encoder, and activations of 16k tokens.
-        "memory_gib": max(e.weights for e in known) * 2 / 2**30 + 6,
+        "memory_gib": memory_gib,
         "sessions": {f"{h} h": math.ceil(hours / h) for h in SESSION_HOURS},
         "price": price_per_hour and hours * price_per_hour,
     }
 
 
-def _this_machine(encoders: tuple[str, str], tokens: tuple[int, ...], rows: int) -> dict[str, Any]:
-    """Estimate the CPU from the speed of its matrix products."""
-    if not set(encoders) <= ENCODERS.keys():
-        return {"embed_s": None}
-    flops = _matmul_flops()
-    work = sum(2 * ENCODERS[e].weights * n for e, n in zip(encoders, tokens, strict=True))
-    head_work = 6 * 8e5 * TRAIN_SHARE * rows * EPOCHS
-    embed_s, fit_s = work / (0.5 * flops), head_work / (0.2 * flops)
-    hours = (embed_s + fit_s) / 3600
-    return {
-        "embed_s": embed_s,
-        "fit_s": fit_s,
-        "memory_gib": max(ENCODERS[e].weights for e in encoders) * 4 / 2**30 + 2,
-        "sessions": {f"{h} h": math.ceil(hours / h) for h in SESSION_HOURS},
-        "price": None,
-        "measured": False,
-    }
+def _this_machine(work: _Work, price_per_hour: float | None) -> tuple[str, dict[str, Any]]:
+    """Estimate the machine at hand from the speed of its matrix products."""
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    name = f"this machine ({torch.cuda.get_device_name() if on_gpu else 'CPU'})"
+    if not set(work.encoders) <= ENCODERS.keys():
+        return name, {"embed_s": None, "measured": False}
+    if on_gpu:
+        peak_tflops = _product_flops("cuda") / PEAK_REACHED / 1e12
+        packed = torch.cuda.get_device_capability() >= (8, 0)
+        found = _on_gpu(_Gpu(peak_tflops, packed, 0), work, price_per_hour)
+        return name, found | {"measured": False}
+    flops = _product_flops("cpu")
+    known = [ENCODERS[e] for e in work.encoders]
+    products = sum(2 * e.weights * n for e, n in zip(known, work.tokens, strict=True))
+    head = 6 * HEAD_WEIGHTS * TRAIN_SHARE * work.rows * FitConfig().filled().epochs
+    memory_gib = max(e.weights for e in known) * 4 / 2**30 + 2
+    times = _times(products / (0.5 * flops), head / (0.2 * flops), memory_gib, price_per_hour)
+    return name, times | {"measured": False}
 
 
-def _matmul_flops(size: int = 1024) -> float:
-    """Floating-point operations a second of one float32 matrix product, the best of three."""
-    x = np.ones((size, size), np.float32)
+def _seen(
+    store: Path | str, work: _Work, here: Mapping[str, Any], price_per_hour: float | None
+) -> dict[str, Any]:
+    """Time stage one by the speed at which a store was last written, where both are known."""
+    opened, seconds = open_store(store), 0.0
+    kinds: tuple[Kind, Kind] = ("antibody", "antigen")
+    for kind, encoder, tokens in zip(kinds, work.encoders, work.tokens, strict=True):
+        try:
+            rate = opened.folder(kind, encoder).residues_per_s()
+        except AbagError:  # the store has not met this encoder
+            rate = None
+        if rate is None:
+            return {}
+        seconds += tokens / rate
+    fit_s = here.get("fit_s", work.steps() / CPU_HEAD_STEPS_PER_S)
+    return _times(seconds, fit_s, here.get("memory_gib"), price_per_hour) | {"measured": True}
+
+
+def _product_flops(device: str) -> float:
+    """Floating-point operations a second of one matrix product, the best of three."""
+    import torch
+
+    size, dtype = (8192, torch.float16) if device == "cuda" else (1024, torch.float32)
+    x = torch.ones((size, size), dtype=dtype, device=device)
     best = math.inf
     for _ in range(3):
         begun = time.perf_counter()
-        x @ x
+        (x @ x)[0, 0].item()  # GPU sync
         best = min(best, time.perf_counter() - begun)
     return 2 * size**3 / best
 
@@ -332,9 +385,10 @@ def _machine_line(name: str, machine: Mapping[str, Any]) -> str:
     sessions = ", ".join(f"{n} of {hours}" for hours, n in machine["sessions"].items())
     kind = "from measured tokens/s" if machine["measured"] else "estimate"
     price = "" if machine["price"] is None else f", price {machine['price']:.2f}"
+    memory = "" if machine["memory_gib"] is None else f"{machine['memory_gib']:.0f} GiB; "
     return (
         f"{name}: embed {duration(machine['embed_s'])}, fit {duration(machine['fit_s'])} ({kind}); "
-        f"{machine['memory_gib']:.0f} GiB; sessions: {sessions}{price}"
+        f"{memory}sessions: {sessions}{price}"
     )
 
 

@@ -1,72 +1,88 @@
-"""A trained head that somebody else can use: weights, input statistics, and what made the vectors.
+"""Trained heads that score antibodies against antigens, wherever their vectors come from.
 
-``predictor/`` holds ``weights.safetensors`` and ``predictor.json``; nothing in it is dated, and
-nothing is unpickled.
+A predictor knows the fingerprints of the encoders it was trained with and takes vectors of no
+others. What a store lacks it has encoded by whoever made it (`abag.load_predictor`): nothing in
+this room knows an encoder.
 """
 
 from __future__ import annotations
 
-import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.torch import load, save_file
 
 from abag import AbagError
 from abag.embed.sequences import antibody as antibody_chains
 from abag.embed.sequences import antigen as antigen_chains
 from abag.embed.sequences import keys_array
-from abag.embed.store import open_store
-from abag.head.checkpoint import publish, write_text
-from abag.head.config import FitConfig
-from abag.head.model import build_head
-from abag.head.splits import TRAIN, VALIDATION
+from abag.embed.store import NoSuchEncoder, open_store
+from abag.head.factored import factor
+from abag.head.reach import Reach
 from abag.head.table import Statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
     from torch import nn
 
-    from abag.embed.sequences import Kind
+    from abag.embed.sequences import Chains, Kind
     from abag.embed.store import Store
-    from abag.head.loop import Trained
-    from abag.head.splits import Split
-    from abag.head.table import LabelledPairs
-    from abag.head.train import Vectors
 
-SCHEMA = 1
-FAR_QUANTILE = 0.99
-PREDICTED = 16384
-"""Pairs a pass."""
-
-
-class PredictorDamaged(AbagError):
-    """A predictor folder is not what was written."""
+PREDICTED = 4096
+"""Pairs a pass: what of them is in work stays in a core's cache."""
 
 
 class VectorsMissing(AbagError):
     """The store lacks some of the sequences asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+class UnequalLengths(AbagError):
+    """Lists of chains that do not pair up."""
+
+
+class Embed(Protocol):
+    """Adds the vectors of a table's sequences to a store, by exactly these encoders."""
+
+    def __call__(
+        self,
+        table: pd.DataFrame,
+        store: Path,
+        *,
+        antibody_encoder: str,
+        antigen_encoder: str,
+        antibody_fingerprint: str,
+        antigen_fingerprint: str,
+        **options: Any,  # noqa: ANN401 - those of `abag.embed_table`
+    ) -> object: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
     """What the predictor knows of one kind of vector."""
 
     name: str
     """Encoder, for reading."""
+    origin: str
+    """Alias, hub name or folder it was loaded from: where to look for it again."""
     fingerprint: str
     """Encoder, for checking."""
+    long: str
+    """What became of long chains, as encoder.json says."""
+    random_weights: bool
+    """Whether the vectors mean nothing biologically."""
     pooling: str
     width: int
-    far: float
-    """Distance from the training mean beyond which a sequence is called far."""
+    training_sequences: int
+    """Distinct sequences that trained some member."""
+    far_distance: float
+    """See `abag.head.reach`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,61 +103,174 @@ class Predictor:
     members: tuple[Member, ...]
     antibody: Side
     antigen: Side
+    antibody_reach: Reach
+    antigen_reach: Reach
+    spread: float
+    """What the members' standard deviation is multiplied by; see `abag.head.sigma`."""
     noise: float
-    """Root mean squared error on validation pairs, in pKd."""
+    """What all members miss, in pKd."""
     store: Path | None = None
+    """The run's store, where it is known and still there."""
+    embed: Embed | None = None
+    """Encodes what a store lacks; None: it is refused."""
 
     def predict(
         self,
+        heavy: Sequence[str] | str | None = None,
+        light: Sequence[str] | str | None = None,
+        antigen: Sequence[str] | str = "",
         *,
-        antigen: Sequence[str] | str,
-        heavy: Sequence[str] | None = None,
-        light: Sequence[str] | None = None,
         store: Path | str | None = None,
+        say: Callable[[str], None] | None = None,
+        **options: Any,  # noqa: ANN401
     ) -> pd.DataFrame:
         """Score antibodies against antigens, pair by pair.
 
         Parameters
         ----------
-        antigen : sequence of str, or str
-            One an antibody, or one for all; chains joined by ``|``.
-        heavy, light : sequence of str, optional
-            Chains of the antibodies; either may be left out.
+        heavy, light, antigen : sequence of str, or str
+            One a pair, or one for all pairs; either antibody chain may be left out. Antigen
+            chains are joined by ``|``.
         store : path, optional
-            Holds the vectors; by default the store of the run.
+            Holds the vectors, and takes those of new sequences; by default the run's store, or,
+            where that is not known or gone, a temporary one.
+        say : callable, optional
+            Takes each message; by default they go to stderr.
+        **options
+            Of `abag.embed_table` (``device``, ``progress`` ...), for sequences that are new, and
+            ``antibody_encoder`` or ``antigen_encoder``: where the run's encoder lies here.
 
         Returns
         -------
         DataFrame
-            ``pkd_predicted``, ``sigma``, ``far_antibody``, ``far_antigen``, one row a pair.
+            ``pkd_predicted``, ``sigma`` (both in pKd), ``far_antibody``, ``far_antigen`` (bool),
+            one row a pair.
+
+        Raises
+        ------
+        AbagError
+            For a chain that is none, an encoder that is not the run's, or (`VectorsMissing`)
+            sequences that are not stored where nothing can be encoded.
+        """
+        heavies, lights, antigens = _pair_up(heavy, light, antigen)
+        antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
+        targets = [antigen_chains(text) for text in antigens]
+        keys = keys_array("antibody", antibodies), keys_array("antigen", targets)
+        with self._place(store) as place:
+            opened = existing_store(place)
+            new = [
+                _distinct(chains, self.missing(opened, kind, of_kind))
+                for kind, chains, of_kind in zip(_KINDS, (antibodies, targets), keys, strict=True)
+            ]
+            if self.embed is not None and any(new):
+                pads = antibodies[0], targets[0]
+                self.encode(place, new[0], new[1], pads, say=say or _to_stderr, **options)
+            return self.predict_keys(open_store(place), *keys)
+
+    def side(self, kind: Kind) -> Side:
+        """What is known of the antibodies, or of the antigens."""
+        return self.antibody if kind == "antibody" else self.antigen
+
+    def reach(self, kind: Kind) -> Reach:
+        """How far the training antibodies, or antigens, reach."""
+        return self.antibody_reach if kind == "antibody" else self.antigen_reach
+
+    def missing(
+        self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
+    ) -> NDArray[np.bool_]:
+        """Tell which sequences, by key (N, 16), have no vector from the run's encoder; (N,)."""
+        if store is not None:
+            with suppress(NoSuchEncoder):
+                return store.folder(kind, self.side(kind).fingerprint).missing(keys)
+        return np.ones(len(keys), np.bool_)
+
+    def refuse_missing(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> None:
+        """Raise if some sequences, by key (N, 16), have no vector from the run's encoder.
 
         Raises
         ------
         VectorsMissing
-            If a sequence was not embedded with the encoder of the run.
         """
-        opened = open_store(self._store(store))
-        rows = len(heavy or light or ())
-        antigens = [antigen] * rows if isinstance(antigen, str) else antigen
-        bodies = zip(heavy or [""] * rows, light or [""] * rows, strict=True)
-        antibody_keys = keys_array("antibody", [antibody_chains(h, x) for h, x in bodies])
-        antigen_keys = keys_array("antigen", [antigen_chains(text) for text in antigens])
-        return self.predict_keys(opened, antibody_keys, antigen_keys)
+        side, missing = self.side(kind), int(self.missing(store, kind, keys).sum())
+        if missing:
+            held = ", ".join(f.path.name for f in store.folders(kind)) or "none"
+            msg = (
+                f"{store.path}: {missing} of {len(keys)} {kind} sequences have no vector from "
+                f"{side.name} ({side.fingerprint[:8]}); stored are vectors of {held}. Run abag "
+                "embed on them into this store first, with that encoder."
+            )
+            raise VectorsMissing(msg)
+
+    def encode(
+        self,
+        store: Path,
+        antibodies: Sequence[Chains],
+        antigens: Sequence[Chains],
+        pads: tuple[Chains, Chains],
+        *,
+        say: Callable[[str], None],
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        """Add the vectors of sequences to a store, by exactly the run's encoders.
+
+        ``pads`` are any antibody and antigen asked for: a table of pairs needs both.
+        """
+        if self.embed is None:  # the caller's own mistake
+            msg = "this predictor cannot encode"
+            raise TypeError(msg)
+        rows = max(len(antibodies), len(antigens))
+        bodies = [*antibodies, *[pads[0]] * (rows - len(antibodies))]
+        targets = [*antigens, *[pads[1]] * (rows - len(antigens))]
+        frame = pd.DataFrame(bodies, columns=["heavy", "light"]).assign(
+            antigen=["|".join(chains) for chains in targets]
+        )
+        say(
+            f"{len(antibodies):,} antibodies and {len(antigens):,} antigens have no vector yet; "
+            f"encoding them with {self.antibody.name} and {self.antigen.name} into {store}"
+        )
+        asked = {
+            "antibody_encoder": self.antibody.origin,
+            "antigen_encoder": self.antigen.origin,
+            "long_antigens": self.antigen.long.partition("-")[0].replace("whole", "window"),
+        }
+        self.embed(
+            frame,
+            store,
+            antibody_fingerprint=self.antibody.fingerprint,
+            antigen_fingerprint=self.antigen.fingerprint,
+            **asked | {name: value for name, value in options.items() if value is not None},
+        )
 
     def predict_keys(
         self, store: Store, antibody_keys: NDArray[np.uint8], antigen_keys: NDArray[np.uint8]
     ) -> pd.DataFrame:
         """Score pairs given by key, each array of shape (P, 16); see `predict`."""
-        antibody_ND, antibody = _read(store, "antibody", self.antibody, antibody_keys)
-        antigen_ME, antigen = _read(store, "antigen", self.antigen, antigen_keys)
-        return self.predict_vectors(antibody_ND, antigen_ME, antibody, antigen)
+        (bodies, antibody), (targets, antigen) = (
+            np.unique(keys, axis=0, return_inverse=True) for keys in (antibody_keys, antigen_keys)
+        )
+        antibody_ND, antigen_ME = (
+            self.read(store, "antibody", bodies),
+            self.read(store, "antigen", targets),
+        )
+        return self.predict_vectors(antibody_ND, antigen_ME, antibody.ravel(), antigen.ravel())
+
+    def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Read the vectors of distinct sequences, (N, 16) keys, from the run's encoder; (N, D).
+
+        Raises
+        ------
+        VectorsMissing
+        """
+        self.refuse_missing(store, kind, keys)
+        side = self.side(kind)
+        return store.folder(kind, side.fingerprint).read(keys, side.pooling)
 
     def predict_vectors(
         self,
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
-        antibody: NDArray[np.int64],
-        antigen: NDArray[np.int64],
+        antibody: NDArray[np.integer],
+        antigen: NDArray[np.integer],
     ) -> pd.DataFrame:
         """Score pairs of stored vectors.
 
@@ -149,7 +278,7 @@ class Predictor:
         ----------
         antibody_ND, antigen_ME : NDArray, dtype=float32
             One row a unique sequence.
-        antibody, antigen : NDArray, shape=(P,), dtype=int64
+        antibody, antigen : NDArray, shape=(P,), dtype=integer
             Their rows in each pair.
 
         Returns
@@ -157,52 +286,104 @@ class Predictor:
         DataFrame
             See `predict`.
         """
-        scores = np.stack(
-            [_score(m, antibody_ND, antigen_ME, antibody, antigen) for m in self.members]
-        )
+        pkd, sigma = self.score(antibody_ND, antigen_ME, antibody, antigen)
         return pd.DataFrame(
             {
-                "pkd_predicted": scores.mean(axis=0),
-                "sigma": np.sqrt(scores.var(axis=0) + self.noise**2),
-                "far_antibody": self._far(antibody_ND, "antibody")[antibody],
-                "far_antigen": self._far(antigen_ME, "antigen")[antigen],
+                "pkd_predicted": pkd,
+                "sigma": sigma,
+                "far_antibody": self.antibody_reach.is_far(antibody_ND)[antibody],
+                "far_antigen": self.antigen_reach.is_far(antigen_ME)[antigen],
             }
         )
 
-    def _far(self, x_ND: NDArray[np.float32], kind: Kind) -> NDArray[np.bool_]:
-        """Tell which sequences lie beyond nearly all training ones, as seen by any member."""
-        side = self.antibody if kind == "antibody" else self.antigen
-        distances = [distance(x_ND, getattr(member, kind)) for member in self.members]
-        return np.asarray(np.min(distances, axis=0) > side.far)
+    def score(
+        self,
+        antibody_ND: NDArray[np.float32],
+        antigen_ME: NDArray[np.float32],
+        antibody: NDArray[np.integer],
+        antigen: NDArray[np.integer],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return predicted pKd and sigma of pairs of stored vectors, each (P,); as above."""
+        # Sums over members, less the first one: memory stays two numbers a pair.
+        first = total = squares = np.zeros(0)
+        for k, member in enumerate(self.members):
+            scores = _score(member, antibody_ND, antigen_ME, antibody, antigen)
+            if k == 0:
+                first, total, squares = scores, np.zeros_like(scores), np.zeros_like(scores)
+            else:
+                total += scores - first
+                squares += np.square(scores - first)
+        mean = total / len(self.members)
+        variance = np.maximum(squares / len(self.members) - np.square(mean), 0.0)
+        return first + mean, self.sigma(variance)
 
-    def _store(self, given: Path | str | None) -> Path:
+    def sigma(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Turn the members' variance into the standard deviation of the error, in pKd."""
+        return np.sqrt(self.spread**2 * variance + self.noise**2)
+
+    def known_store(self, given: Path | str | None) -> Path:
+        """Return the store given, or else the run's.
+
+        Raises
+        ------
+        VectorsMissing
+            If there is neither.
+        """
         if given is None and self.store is None:
-            msg = "predict: no store is known to this predictor. Give store=PATH."
+            msg = (
+                "--store: not given, and the store that the run was trained from is not known or "
+                "not here; expected one. Give --store DIR."
+            )
             raise VectorsMissing(msg)
         return Path(given or self.store or "")
 
+    @contextmanager
+    def _place(self, given: Path | str | None) -> Iterator[Path]:
+        """Find the store to work with; a temporary one where vectors can be made anew."""
+        if given is not None or self.store is not None or self.embed is None:
+            yield self.known_store(given)
+            return
+        with tempfile.TemporaryDirectory(prefix="abag-predict-") as folder:
+            yield Path(folder) / "store"
 
-def distance(x_ND: NDArray[np.float32], statistics: Statistics) -> NDArray[np.float64]:
-    """Measure how far vectors lie from the training mean, in units of its length; (N,)."""
-    length = max(float(np.linalg.norm(statistics.mean)), 1e-12)
-    # Not standardised: a column that never varied in training must count when it does now.
-    return np.asarray(np.linalg.norm(x_ND - statistics.mean, axis=1), np.float64) / length
+
+def existing_store(place: Path) -> Store | None:
+    """Open a store; None where none has been made yet."""
+    empty = not place.exists() or (place.is_dir() and not any(place.iterdir()))
+    return None if empty else open_store(place)
 
 
-def _read(
-    store: Store, kind: Kind, side: Side, keys: NDArray[np.uint8]
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Read each distinct sequence once; return vectors and each row's place among them."""
-    unique, index = np.unique(keys, axis=0, return_inverse=True)
-    folder = store.folder(kind, side.fingerprint)
-    missing = int(folder.missing(unique).sum())
-    if missing:
-        msg = (
-            f"{store.path}: {missing} of {len(unique)} {kind} sequences have no vector from "
-            f"{side.name} ({side.fingerprint[:8]}). Run abag embed on them into this store first."
+_KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
+
+
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _pair_up(*chains: Sequence[str] | str | None) -> list[list[str]]:
+    """Give every list the same length: a single string serves all pairs, None is an absent chain.
+
+    Raises
+    ------
+    UnequalLengths
+    """
+    lists = [None if c is None or isinstance(c, str) else list(c) for c in chains]
+    lengths = {len(one) for one in lists if one is not None}
+    if len(lengths) > 1:
+        names = ("heavy", "light", "antigen")
+        said = ", ".join(
+            f"{len(one)} {n}" for n, one in zip(names, lists, strict=True) if one is not None
         )
-        raise VectorsMissing(msg)
-    return folder.read(unique, side.pooling), index.reshape(-1).astype(np.int64)
+        msg = f"predict: {said}; expected as many of each, or one text for all. Give equal lists."
+        raise UnequalLengths(msg)
+    rows = lengths.pop() if lengths else 1
+    return [
+        [str(c or "")] * rows if one is None else one for c, one in zip(chains, lists, strict=True)
+    ]
+
+
+def _distinct(chains: Sequence[Chains], wanted: NDArray[np.bool_]) -> list[Chains]:
+    return list(dict.fromkeys(chains[i] for i in np.flatnonzero(wanted).tolist()))
 
 
 @torch.no_grad()
@@ -210,155 +391,16 @@ def _score(
     member: Member,
     antibody_ND: NDArray[np.float32],
     antigen_ME: NDArray[np.float32],
-    antibody: NDArray[np.int64],
-    antigen: NDArray[np.int64],
+    antibody: NDArray[np.integer],
+    antigen: NDArray[np.integer],
 ) -> NDArray[np.float64]:
-    z_ND = torch.from_numpy(member.antibody.apply(antibody_ND))
-    z_ME = torch.from_numpy(member.antigen.apply(antigen_ME))
-    scores = [
-        member.model(z_ND[antibody[at : at + PREDICTED]], z_ME[antigen[at : at + PREDICTED]])
-        for at in range(0, len(antibody), PREDICTED)
-    ]
-    z = torch.cat(scores).numpy() if scores else np.zeros(0, np.float32)
+    """Score pairs by one member, each sequence's share of the first layer computed once."""
+    parts = factor(member.model, antibody_ND.shape[1])
+    left_NH = parts.antibody(torch.from_numpy(member.antibody.apply(antibody_ND)))
+    right_MH = parts.antigen(torch.from_numpy(member.antigen.apply(antigen_ME)))
+    z = np.empty(len(antibody), np.float32)
+    for at in range(0, len(z), PREDICTED):
+        pairs = slice(at, at + PREDICTED)
+        i, j = (torch.from_numpy(index[pairs].astype(np.int64)) for index in (antibody, antigen))
+        z[pairs] = parts.join(left_NH[i], right_MH[j]).numpy()
     return z.astype(np.float64) * member.pkd_scale + member.pkd_mean
-
-
-def save_predictor(
-    folder: Path,
-    pairs: LabelledPairs,
-    splits: Sequence[Split],
-    trained: Sequence[Trained],
-    config: FitConfig,
-    antibody: Vectors,
-    antigen: Vectors,
-) -> None:
-    """Write the bundle; its JSON comes last and holds the digest of the weights."""
-    folder.mkdir(exist_ok=True)
-    tensors: dict[str, torch.Tensor] = {}
-    for k, one in enumerate(trained):
-        tensors |= {f"{k}.model.{name}": t.contiguous() for name, t in one.weights.items()}
-        for kind in ("antibody", "antigen"):
-            statistics: Statistics = getattr(one.scaling, kind)
-            tensors[f"{k}.{kind}.mean"] = torch.from_numpy(statistics.mean)
-            tensors[f"{k}.{kind}.scale"] = torch.from_numpy(statistics.scale)
-    partial = folder / "weights.safetensors.partial"
-    save_file(tensors, partial)
-    record = {
-        "schema": SCHEMA,
-        "weights_blake2b": blake2b(partial.read_bytes(), digest_size=16).hexdigest(),
-        "head": config.filled().head,
-        "widths": list(config.filled().widths),
-        "rank": config.rank,
-        "members": [
-            {"pkd_mean": t.scaling.pkd_mean, "pkd_scale": t.scaling.pkd_scale} for t in trained
-        ],
-        "noise": _noise(pairs, splits, trained),
-        "antibody": _side(antibody, [t.scaling.antibody for t in trained], pairs.antibody, splits),
-        "antigen": _side(antigen, [t.scaling.antigen for t in trained], pairs.antigen, splits),
-    }
-    publish(partial, folder / "weights.safetensors")
-    write_text(folder / "predictor.json", json.dumps(record, indent=2) + "\n")
-
-
-def _noise(pairs: LabelledPairs, splits: Sequence[Split], trained: Sequence[Trained]) -> float:
-    errors = [
-        (pairs.pkd - one.predicted)[(split.part == VALIDATION) & (pairs.censored == 0)]
-        for split, one in zip(splits, trained, strict=True)
-    ]
-    joined = np.concatenate(errors)
-    return float(np.sqrt(np.mean(joined**2))) if len(joined) else float(np.std(pairs.pkd))
-
-
-def _side(
-    vectors: Vectors,
-    statistics: Sequence[Statistics],
-    index: NDArray[np.int64],
-    splits: Sequence[Split],
-) -> dict[str, Any]:
-    seen = [np.unique(index[split.part == TRAIN]) for split in splits]
-    reach = [
-        np.quantile(distance(vectors.x_ND[rows], one), FAR_QUANTILE)
-        for rows, one in zip(seen, statistics, strict=True)
-    ]
-    return {
-        "name": vectors.folder.name,
-        "fingerprint": vectors.folder.fingerprint,
-        "pooling": vectors.pooling,
-        "width": vectors.x_ND.shape[1],
-        # a little more than rounding, for the one antigen that all training pairs share
-        "far": float(max(reach)) + 1e-3,
-    }
-
-
-def load_predictor(path: Path | str) -> Predictor:
-    """Read a run's predictor, from the run folder or the bundle itself.
-
-    Raises
-    ------
-    PredictorDamaged
-        If a file is missing, altered or of another version.
-    """
-    path = Path(path)
-    folder = path / "predictor" if (path / "predictor").is_dir() else path
-    record = _read_record(folder)
-    tensors = load(_read_weights(folder, record))
-    sides = {kind: Side(**record[kind]) for kind in ("antibody", "antigen")}
-    members = tuple(_member(k, record, tensors, sides) for k in range(len(record["members"])))
-    return Predictor(
-        members, sides["antibody"], sides["antigen"], record["noise"], _store_of(folder.parent)
-    )
-
-
-def _read_record(folder: Path) -> dict[str, Any]:
-    try:
-        record = json.loads((folder / "predictor.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        msg = f"{folder}: no predictor can be read here ({error}); expected a run or its predictor folder."  # noqa: E501
-        raise PredictorDamaged(msg) from error
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA or RECORD - record.keys():
-        msg = f"{folder / 'predictor.json'}: not a predictor of schema {SCHEMA}. Use the abag that wrote it."  # noqa: E501
-        raise PredictorDamaged(msg)
-    return record
-
-
-RECORD = {"weights_blake2b", "head", "widths", "rank", "members", "noise", "antibody", "antigen"}
-
-
-def _read_weights(folder: Path, record: dict[str, Any]) -> bytes:
-    path = folder / "weights.safetensors"
-    try:
-        weights = path.read_bytes()
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error}). Copy the whole predictor folder again."
-        raise PredictorDamaged(msg) from error
-    if blake2b(weights, digest_size=16).hexdigest() != record["weights_blake2b"]:
-        msg = f"{path}: is not the file that predictor.json was written for. Copy the whole predictor folder again."  # noqa: E501
-        raise PredictorDamaged(msg)
-    return weights
-
-
-def _member(
-    k: int, record: dict[str, Any], tensors: dict[str, torch.Tensor], sides: dict[str, Side]
-) -> Member:
-    config = FitConfig(
-        head=record["head"], widths=tuple(record["widths"]), rank=record["rank"], dropout=0.0
-    )
-    model = build_head(config, sides["antibody"].width, sides["antigen"].width).eval()
-    prefix = f"{k}.model."
-    model.load_state_dict(
-        {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    )
-    antibody, antigen = (
-        Statistics(tensors[f"{k}.{kind}.mean"].numpy(), tensors[f"{k}.{kind}.scale"].numpy())
-        for kind in ("antibody", "antigen")
-    )
-    return Member(model, antibody, antigen, **record["members"][k])
-
-
-def _store_of(run: Path) -> Path | None:
-    """Look up which store a run was trained from."""
-    config = run / "config.json"
-    if not config.exists():
-        return None
-    store = json.loads(config.read_text(encoding="utf-8")).get("store")
-    return Path(store) if store else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from abag.head import metrics
 from abag.head.comparison import HEADLINES, compare, scores_on_test, verdicts, warnings
@@ -62,8 +63,10 @@ class Outcome:
     splits: Sequence[Split]
     predicted: Sequence[Floats]
     """pKd of every pair by the head of each split, (P,)."""
+    sigma: Sequence[Floats]
+    """How sure each prediction is, in pKd, (P,)."""
     baselines: Sequence[Mapping[str, Floats]]
-    """The same by each baseline."""
+    """The same as ``predicted`` by each baseline."""
     log: Sequence[Mapping[str, Any]]
     """Lines of metrics.jsonl."""
     antibody_ND: NDArray[np.floating]
@@ -98,6 +101,7 @@ def render(outcome: Outcome) -> str:
         _section(
             f"Antigens and calibration{fold}", _row(_figure(_antigens(o)), _figure(_calibration(o)))
         ),
+        _section("How sure a prediction is", _figure(_sigma(o))),
         _section(f"Training{fold}", _figure(_curves(o))),
         _section(f"Map of the embeddings{fold}", _figure(_map(o))),
         _section("What was trained on what", _facts(o)),
@@ -327,6 +331,38 @@ def _antigens(o: Outcome) -> tuple[Figure, str] | None:
     ax.legend(fontsize=7, frameon=False)
     few = metrics.MIN_ROWS_PER_ANTIGEN
     return figure, f"Rank correlation within each test antigen of {few} or more exact rows."
+
+
+def _sigma(o: Outcome) -> tuple[Figure, str] | None:
+    """Draw how often the truth lay within sigma's intervals, and |error| against sigma."""
+    parts = [(s.part == TEST) & (o.pairs.censored == 0) for s in o.splits]
+    error = np.abs(
+        np.concatenate([(o.pairs.pkd - p)[m] for p, m in zip(o.predicted, parts, strict=True)])
+    )
+    sigma = np.concatenate([w[m] for w, m in zip(o.sigma, parts, strict=True)])
+    if not len(error):
+        return None
+    figure, (left, right) = _new_figure(2, width=9)
+    nominal = np.linspace(0.02, 0.98, 49)
+    found = [np.mean(error <= sigma * norm.ppf((1 + level) / 2)) for level in nominal]
+    left.plot([0, 1], [0, 1], color="#51606e", lw=1, ls="--")
+    left.plot(nominal, found, color=COLOURS["head"])
+    left.set(xlabel="interval's nominal share", ylabel="share of test pairs inside")
+    shown = np.random.default_rng(0).permutation(len(error))[:SHOWN_ROWS]
+    right.scatter(sigma[shown], error[shown], s=6, color=COLOURS["baseline"])
+    bins = np.array_split(np.argsort(sigma, kind="stable"), min(10, len(error)))
+    right.plot(
+        [sigma[b].mean() for b in bins],
+        [np.sqrt(np.mean(error[b] ** 2)) for b in bins],
+        "o-", color=COLOURS["test"], label="RMSE of a tenth",
+    )  # fmt: skip
+    right.plot([0, sigma.max()], [0, sigma.max()], color="#51606e", lw=1, ls="--")
+    right.set(xlabel="sigma, pKd", ylabel="|error|, pKd")
+    right.legend(fontsize=8, frameon=False)
+    return figure, (
+        "Left: below the diagonal sigma is too small, above it too large. Right: exact test pairs, "
+        "and their error by tenths of sigma; a sigma that is right has them on the dashed line."
+    )
 
 
 def _curves(o: Outcome) -> tuple[Figure, str] | None:

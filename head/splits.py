@@ -563,4 +563,7 @@ def describe(splits: Sequence[Split]) -> list[str]:
         totals = {at: sum(s.description["leaks"][kind][at] for s in splits) for at in levels}
         counts = ", ".join(f"{at} {n}" for at, n in totals.items())
         lines.append(f"test rows with a training mate, {kind}: {counts} (of {tests})")
+    for kind, levels in first["clusters"].items():
+        sizes = ", ".join(f"{at} {size['clusters']}" for at, size in levels.items())
+        lines.append(f"{kind} clusters by identity: {sizes}")
     return lines

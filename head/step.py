@@ -1,6 +1,8 @@
 """One optimiser step with static shapes, and the tables it draws from.
 
-S steps of an epoch, A forward passes a step, B pairs a pass, P pairs, N sequences, D/E widths.
+S steps of an epoch, A forward passes a step, B pairs a pass, P pairs, M heads that step together.
+One head has no axis of members: its shapes, kernels and bits are those of a plain head. Several
+have one before B, and a step of all is as many kernels as a step of one.
 
 The step is a function of a cursor that lies on the device: it reads its rows, weights and
 learning rate at the cursor, writes its loss at the cursor and moves it on. So every step is the
@@ -18,17 +20,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
 
 from abag.head.model import pair_losses
+from abag.head.optimizer import AdamW, stacked_update
+from abag.head.placement import pick
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from abag.head.config import FitConfig
-    from abag.head.placement import Tables, TrainingPairs
+    from abag.head.placement import Source, Tables, TrainingPairs
 
 ORDER, DROPOUT = 1, 2  # streams of the seed
 
@@ -38,6 +41,7 @@ class Plan:
     """The steps of an epoch: which pairs, in which order, with which weight."""
 
     rows_SAB: NDArray[np.int64]
+    """Of a stack (S, A, M, B): each member reads its own rows."""
     weight_SAB: NDArray[np.float32]
     """1 / pairs of the step, so that a sum is the step's mean; 0 is padding."""
 
@@ -48,7 +52,12 @@ def steps_an_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
 
 
 def plan_epoch(
-    training: NDArray[np.int64], seed: int, epoch: int, batch_size: int, accumulate: int
+    training: NDArray[np.int64],
+    seed: int,
+    epoch: int,
+    batch_size: int,
+    accumulate: int,
+    take: int | None = None,
 ) -> Plan:
     """Order the training pairs of one epoch: a function of (seed, epoch) and nothing else.
 
@@ -59,19 +68,34 @@ def plan_epoch(
     seed, epoch : int
     batch_size, accumulate : int
         B and A. The last step is padded with pairs of weight 0, so every shape is the same.
+    take : int, optional
+        Pairs in the epoch: the first of the order, which starts again where it is too short. By
+        default every pair once.
 
     Returns
     -------
     Plan
     """
-    steps = steps_an_epoch(len(training), batch_size, accumulate)
+    take = len(training) if take is None else take
+    steps = steps_an_epoch(take, batch_size, accumulate)
     shape = (steps, accumulate, batch_size)
     order = np.random.default_rng([seed, ORDER, epoch]).permutation(len(training))
+    order = np.resize(order, take)
     rows = np.full(np.prod(shape), training[order[0]], dtype=np.int64)
     rows[: len(order)] = training[order]
     weight = (np.arange(len(rows)) < len(order)).astype(np.float32).reshape(steps, -1)
     weight /= weight.sum(axis=1, keepdims=True)
     return Plan(rows.reshape(shape), weight.reshape(shape))
+
+
+def stack_plans(plans: Sequence[Plan]) -> Plan:
+    """Lay the plans of M members side by side; one alone keeps its shape."""
+    if len(plans) == 1:
+        return plans[0]
+    return Plan(
+        np.stack([plan.rows_SAB for plan in plans], axis=2),
+        np.stack([plan.weight_SAB for plan in plans], axis=2),
+    )
 
 
 def cosine_rates(
@@ -86,56 +110,23 @@ def cosine_rates(
     ).astype(np.float32)
 
 
-class AdamW:
-    """torch's fused AdamW, by its functional form.
-
-    The whole state exists from the start, at addresses that never change, which a CUDA graph
-    needs; and the class in ``torch.optim`` would import torch._dynamo, 2 s before the first step.
-    """
-
-    def __init__(self, model: nn.Module, weight_decay: float, lr: Tensor) -> None:
-        self.lr = lr
-        self.named = dict(model.named_parameters())
-        # Decay shrinks matrices; biases and norms have no scale to shrink.
-        self.decays = (
-            {
-                weight_decay: [name for name, p in self.named.items() if p.ndim >= 2],
-                0.0: [name for name, p in self.named.items() if p.ndim < 2],
-            }
-            if weight_decay
-            else {0.0: list(self.named)}
-        )
-        self.state = {
-            f"{name}.{key}": torch.zeros(shape, device=p.device)
-            for name, p in self.named.items()
-            for key, shape in (("mean", p.shape), ("square", p.shape), ("step", ()))
-        }
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """Apply the gradients."""
-        for decay, names in self.decays.items():
-            adamw(
-                [self.named[n] for n in names],
-                [g for n in names if (g := self.named[n].grad) is not None],
-                [self.state[f"{n}.mean"] for n in names],
-                [self.state[f"{n}.square"] for n in names],
-                [],
-                [self.state[f"{n}.step"] for n in names],
-                fused=True,
-                capturable=self.lr.is_cuda,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=self.lr,  # a tensor, as torch.optim.AdamW passes it
-                weight_decay=decay,
-                eps=1e-8,
-                maximize=False,
-            )
-
-
 class Stepper:
-    """Model, optimiser and the buffers of one epoch."""
+    """Model, optimiser and the buffers of one epoch.
+
+    Parameters
+    ----------
+    model : nn.Module
+        One head, or a stack of M.
+    tables : Tables
+    pairs : TrainingPairs
+    config : FitConfig
+        Loss, precision, clipping and how the step is compiled; the same for every member.
+    decay_M : sequence of float
+        Weight decay of each member.
+    shape : tuple of int
+        (S, A, B), or (S, A, M, B) of a stack.
+    device : torch.device
+    """
 
     def __init__(
         self,
@@ -143,23 +134,26 @@ class Stepper:
         tables: Tables,
         pairs: TrainingPairs,
         config: FitConfig,
-        shape_SAB: tuple[int, int, int],
+        decay_M: Sequence[float],
+        shape: tuple[int, ...],
         device: torch.device,
     ) -> None:
         self.model, self.tables, self.pairs, self.config = model, tables, pairs, config
         self.device = device
-        self.rows_SAB = torch.zeros(shape_SAB, dtype=torch.int64, device=device)
-        self.weight_SAB = torch.zeros(shape_SAB, device=device)
-        self.rate_S = torch.zeros(shape_SAB[0], device=device)
-        self.loss_S = torch.zeros(shape_SAB[0], device=device)
+        steps, _, *members, _ = shape
+        self.rows_SAB = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.weight_SAB = torch.zeros(shape, device=device)
+        self.rate_S = torch.zeros(steps, *members, device=device)
+        self.loss_S = torch.zeros(steps, *members, device=device)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
-        # A 0-d tensor: a Python number would be baked into the graph.
-        self.lr = torch.zeros((), device=device)
-        self.optimizer = AdamW(model, config.filled().weight_decay, self.lr)
+        # A tensor: a Python number would be baked into the graph.
+        self.lr = torch.zeros(members, device=device)
+        self.optimizer = AdamW(model, decay_M, self.lr, config.clip)
         on_gpu = device.type == "cuda"
         mode = config.compile if config.compile != "auto" else "full" if on_gpu else "off"
         fused = mode == "full"
         self._loss = torch.compile(self._loss_of, dynamic=False) if fused else self._loss_of
+        self._update = self._compiled_update() if fused and members else self.optimizer.update
         self._run = self._captured() if on_gpu and mode != "off" else self._step
 
     def begin_epoch(self, plan: Plan, rates_S: NDArray[np.float32], at: int) -> None:
@@ -181,23 +175,21 @@ class Stepper:
         model = {f"model.{name}": t for name, t in self.model.state_dict().items()}
         return model | {f"optimizer.{name}": t for name, t in self.optimizer.state.items()}
 
-    def _loss_of(
-        self,
-        antibody_BD: Tensor,
-        antigen_BE: Tensor,
-        target_B: Tensor,
-        censored_B: Tensor,
-        antigen_B: Tensor,
-        weight_B: Tensor,
-    ) -> Tensor:
+    def _loss_of(self, source: Source, rows_B: Tensor, weight_B: Tensor) -> Tensor:
+        antibody_BD, antigen_BE = source.read(self.pairs, rows_B)
         bf16 = self.config.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             predicted_B = self.model(antibody_BD, antigen_BE)
         losses_B = pair_losses(
-            self.config.loss, self.config.rank_scope, predicted_B, target_B, censored_B, antigen_B,
+            self.config.loss,
+            self.config.rank_scope,
+            predicted_B,
+            pick(self.pairs.target_P, rows_B),
+            pick(self.pairs.censored_P, rows_B),
+            pick(self.pairs.antigen_P, rows_B),
             weight_B,
-        )  # fmt: skip
-        return (losses_B * weight_B).sum()
+        )
+        return (losses_B * weight_B).sum(-1)
 
     def _step(self) -> None:
         rows_AB = self.rows_SAB.index_select(0, self.cursor)[0]
@@ -207,20 +199,25 @@ class Stepper:
             parameter.grad = None
         losses = []
         for part, (rows_B, weight_B) in enumerate(zip(rows_AB, weight_AB, strict=True)):
-            loss = self._loss(
-                *self.tables.take(part, rows_B),
-                self.pairs.target_P.index_select(0, rows_B),
-                self.pairs.censored_P.index_select(0, rows_B),
-                self.pairs.antigen_P.index_select(0, rows_B),
-                weight_B,
-            )
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss = self._loss(self.tables.take(part), rows_B, weight_B)
+            # Members share no weights: the gradient of their sum is each one's own.
+            loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-        if self.config.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        self.optimizer.update()
+        self._update()
         self.loss_S.index_copy_(0, self.cursor, torch.stack(losses).sum(0, keepdim=True))
         self.cursor.add_(1)
+
+    def _compiled_update(self) -> Callable[[], None]:
+        """Fuse clipping and update of a stack into one pass over its tensors."""
+        update, o = torch.compile(stacked_update, dynamic=False), self.optimizer
+
+        def run() -> None:
+            update(
+                list(o.named.values()), o.gradients(), o.states("mean"), o.states("square"),
+                o.states("step"), o.decayed, o.lr, o.decay_M, o.clip,
+            )  # fmt: skip
+
+        return run
 
     def _captured(self) -> Callable[[], None]:
         """Record the whole step as one CUDA graph, leaving no trace of the warm-up."""

@@ -23,14 +23,16 @@ import torch
 from abag import AbagError, cache_dir
 from abag.embed.sequences import TableOptions, read_pairs
 from abag.embed.store import open_store
+from abag.head.adapters import heed_adapters
 from abag.head.baselines import baselines
+from abag.head.bundle import save_predictor
 from abag.head.checkpoint import write_text
 from abag.head.config import BadOption, FitConfig, RunMismatch, check_same, flag
 from abag.head.loop import Task, train
 from abag.head.outcome import join_logs, split_frame, write_outcome, write_parquet
-from abag.head.predictor import save_predictor
 from abag.head.report import Outcome
-from abag.head.splits import Split, make_splits
+from abag.head.sigma import calibrate, combine, describe_sigma
+from abag.head.splits import Split, describe, make_splits
 from abag.head.table import LabelledPairs, label_pairs
 
 if TYPE_CHECKING:
@@ -107,14 +109,16 @@ def fit(
     pairs = label_pairs(read_pairs(table, _table_options(config)), config.label_options())
     say_counts(pairs, say)
     opened = open_store(store)
-    antibody = _vectors(opened, pairs.table, "antibody", config)
-    antigen = _vectors(opened, pairs.table, "antigen", config)
-    record = _describe(config, opened, pairs, antibody, antigen)
+    antibody = read_vectors(opened, pairs.table, "antibody", config)
+    antigen = read_vectors(opened, pairs.table, "antigen", config)
+    record = describe_inputs(config, opened, pairs, antibody, antigen)
     finished = _finished_summary(run, record)
     if finished is not None:
         say(f"{run}: nothing to do, this run has finished")
         return finished
-    splits = _open_run(run, record, pairs, config)
+    splits = _open_run(run, record, pairs, config, (antibody.folder, antigen.folder))
+    for line in describe(splits):
+        say(line)
     begun = time.monotonic()
     with torch_switches(device, config):
         trained = [
@@ -136,20 +140,24 @@ def fit(
             )
             for i, split in enumerate(splits)
         ]
+    sigmas = [calibrate(pairs, split, one) for split, one in zip(splits, trained, strict=True)]
     outcome = Outcome(
         title=run.name,
         facts=record,
         pairs=pairs,
         splits=splits,
         predicted=[one.predicted for one in trained],
+        sigma=[width.of(one.predicted_MP) for width, one in zip(sigmas, trained, strict=True)],
         baselines=[baselines(pairs, split, antibody.x_ND, antigen.x_ND) for split in splits],
         log=join_logs([_log(run, splits, i) for i in range(len(splits))], run / "metrics.jsonl"),
         antibody_ND=antibody.x_ND,
         antigen_ND=antigen.x_ND,
     )
-    save_predictor(run / "predictor", pairs, splits, trained, config, antibody, antigen)
-    summary = write_outcome(run, outcome, trained, report=report)
-    for text in summary["warnings"] + summary["verdicts"]:
+    save_predictor(
+        run / "predictor", pairs, splits, trained, config, antibody, antigen, combine(sigmas)
+    )
+    summary = write_outcome(run, outcome, trained, sigmas, report=report)
+    for text in summary["warnings"] + summary["verdicts"] + [describe_sigma(summary["sigma"])]:
         say(text)
     kept = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
     say(
@@ -246,7 +254,7 @@ def say_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
     say(f"{pairs.table.source}: {len(pairs)} pairs ({counts}){noise}")
 
 
-def _vectors(store: Store, table: PairTable, kind: Kind, config: FitConfig) -> Vectors:
+def read_vectors(store: Store, table: PairTable, kind: Kind, config: FitConfig) -> Vectors:
     """Read one side of the table from the store, which holds finite numbers only."""
     encoder = config.antibody_encoder if kind == "antibody" else config.antigen_encoder
     pooling = config.antibody_pooling if kind == "antibody" else config.antigen_pooling
@@ -257,13 +265,13 @@ def _vectors(store: Store, table: PairTable, kind: Kind, config: FitConfig) -> V
         msg = (
             f"{store.path}: {missing} of {len(sequences.keys)} {kind} sequences of {table.source} "
             f"have no vector from {folder.name}. Run: abag embed {table.source} --store "
-            f"{store.path} --{kind}-encoder {folder.name}"
+            f"{store.path} {folder.embed_options}"
         )
         raise VectorsMissing(msg)
     return Vectors(folder, pooling, folder.read(sequences.keys, pooling))
 
 
-def _describe(
+def describe_inputs(
     config: FitConfig, store: Store, pairs: LabelledPairs, antibody: Vectors, antigen: Vectors
 ) -> dict[str, Any]:
     """Return what config.json holds: the options and what they were applied to."""
@@ -316,12 +324,16 @@ def _finished_summary(run: Path, record: dict[str, Any]) -> dict[str, Any] | Non
 
 
 def _open_run(
-    run: Path, record: dict[str, Any], pairs: LabelledPairs, config: FitConfig
+    run: Path,
+    record: dict[str, Any],
+    pairs: LabelledPairs,
+    config: FitConfig,
+    folders: tuple[EncoderFolder, ...],
 ) -> list[Split]:
     """Fix split and configuration on disk before the first step."""
     # clusters take seconds and depend on the sequences alone: the next fit finds them
     options = replace(config.split_options(), cache=cache_dir() / "clusters")
-    splits = make_splits(pairs, options)
+    splits = heed_adapters(make_splits(pairs, options), pairs, folders, config, options)
     frames = [split_frame(pairs, split, fold) for fold, split in enumerate(splits)]
     unique = pd.concat(frames, ignore_index=True).drop_duplicates(ignore_index=True)
     _refuse_other_split(run / "splits.parquet", unique)

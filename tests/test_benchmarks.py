@@ -14,6 +14,12 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     [
         ("bench_encoders.py", ["--encoder", "igt5", "--quick"], "encoders.md"),
         ("bench_embed.py", [], "embed.md"),
+        ("bench_predict.py", [], "predict.md"),
+        ("bench_scale.py", [], "scale.md"),
+        ("bench_tables.py", [], "tables.md"),
+        ("bench_adapt.py", [], "adapt.md"),
+        ("bench_adapt_skempi.py", [], "adapt_skempi.md"),
+        ("bench_members.py", ["--device", "cpu"], "members.md"),
         ("bench_why.py", [], "why.md"),
     ],
 )

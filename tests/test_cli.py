@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 
 import click
+import pandas as pd
 import pytest
+import torch
 from click.testing import CliRunner
 
+import abag
 from abag.cli import main
 from abag.head.demo import demo_table, planted_ceiling, planted_pkd
 
@@ -30,17 +33,26 @@ def run(*arguments, code=0):
 
 
 OPTIONS = {
-    "embed": "antibody-backend antibody-encoder antigen antigen-backend antigen-encoder attention "
-    "bad-rows batch-tokens column commit-seconds device json limit long-antigens precision store "
-    "store-dtype strict-precision",
-    "fit": "accumulate affinity-type antibody-encoder antibody-pooling antigen antigen-encoder "
-    "antigen-pooling bad-rows batch-size column deterministic device dropout epochs floor folds "
-    "head json label limit loss lr no-compile patience precision preset repeats replicates run "
-    "save-every scale-lr seed select split split-seed store verbose weight-decay",
+    "adapt": "accumulate affinity-type alpha antibody-encoder antigen antigen-encoder bad-rows "
+    "batch-size column device dropout epochs floor fold gradient-checkpointing head-lr head-share "
+    "json label layers limit lr out patience precision rank replicates save-every seed sides "
+    "split-from targets",
+    "embed": "antibody-adapter antibody-backend antibody-encoder antigen antigen-adapter "
+    "antigen-backend antigen-encoder attention bad-rows batch-tokens column commit-seconds device "
+    "devices json layers limit long-antigens precision ray store store-dtype strict-precision",
+    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-encoder "
+    "antibody-pooling antigen antigen-encoder antigen-pooling bad-rows batch-size column "
+    "deterministic device dropout epochs floor folds head json label limit loss lr "
+    "members no-compile patience precision preset repeats replicates run save-every scale-lr seed "
+    "select split split-seed store verbose weight-decay",
+    "predict": "antibody-encoder antigen antigen-encoder bad-rows column cross device force json "
+    "limit out run store",
+    "runs": "json",
     "evaluate": "affinity-type antigen column json predictions run store",
-    "plan": "antibody-encoder antigen antigen-encoder bad-rows column json label limit "
-    "price-per-hour",
+    "plan": "affinity-type antibody-encoder antigen antigen-encoder bad-rows column json label "
+    "limit price-per-hour store",
     "demo": "",
+    "doctor": "antibody-encoder antigen-encoder device json store",
     "store info": "json",
     "store verify": "json",
     "store merge": "json out",
@@ -63,6 +75,15 @@ def test_every_command_has_help_with_an_example_and_is_in_the_readme(path):
     readme = (ROOT / "README.md").read_text()
     assert re.search(rf"`abag {path[0]}\b", readme)
     assert path[-1] in readme
+
+
+def test_version_names_what_decides_results_and_speed():
+    lines = dict(line.split(" ", 1) for line in run("--version").stdout.splitlines())
+    assert lines["abag"] == abag.__version__
+    assert re.fullmatch(r"[\d.]+\S* \((CPU only|CUDA [\d.]+)\)", lines["torch"])
+    assert lines["torch"].startswith(torch.__version__.split("+")[0])
+    assert (torch.version.cuda or "CPU only") in lines["torch"]
+    assert {"Python", "transformers", "h5py"} <= set(lines)
 
 
 def test_usage_errors_exit_with_2_and_refusals_with_1(tmp_path):
@@ -160,6 +181,30 @@ def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs
     assert "--column prediction=NAME" in run(*arguments, code=1).stderr
     assert "theirs.csv" in run(*arguments, "--column", "prediction=mine").stdout
     assert "holds no finished run" in run("evaluate", "--run", store, code=1).stderr
+
+
+def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):
+    store, first, second = tmp_path / "store", tmp_path / "runs" / "a", tmp_path / "runs" / "b"
+    run("embed", pairs, "--store", store, *COMPOSITION)
+    first.parent.mkdir()
+    arguments = ["fit", pairs, "--store", store, "--epochs", 2, "--split", "random"]
+    run(*arguments, "--run", first)
+    run(*arguments, "--run", second, "--lr", 0.01)
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    new.write_text("name,VH\n007,EVQLVESGGGLVQ\n008,QVQLQQSGAELAR\n")
+    asked = ["predict", new, "--run", first, "--antigen", "MKTAYIAKQR", "--out", out]
+    told = run(*asked, "--column", "heavy=VH")
+    assert "2 antibodies and 1 antigens have no vector yet" in told.stderr
+    assert out.read_text().startswith("name,VH,pkd_predicted,sigma,far_antibody,far_antigen\n007,")
+    assert "--force" in run(*asked, code=1).stderr
+    summary = json.loads(run(*asked, "--force", "--json").stdout)
+    assert summary["antibodies"] == {"unique": 2, "reused": 2, "encoded": 0, "far": 2}
+    crossed = tmp_path / "crossed.parquet"
+    told = run("predict", pairs, "--run", first, "--cross", pairs, "--out", crossed)
+    assert f"{len(pd.read_parquet(crossed)):,} rows" in told.stdout
+    shown = run("runs", tmp_path / "runs").stdout
+    assert re.search(r"lr +0.001 +0.01", shown)
+    assert len(json.loads(run("runs", first, second, "--json").stdout)["comparisons"]) == 1
 
 
 def test_store_commands_answer(pairs, tmp_path):

@@ -24,11 +24,19 @@ SHOWN = {"", "text", "json"}
 """Languages of blocks that are read, not run."""
 SKIPPED = {
     "README.md": ["run by .ci/run", "run by .ci/run"],
+    "docs/scaling.md": [
+        "needs several GPUs",
+        "needs several machines",
+        "needs Slurm",
+        "needs a Ray cluster",
+    ],
     "docs/tutorial.md": ["installs"],
     "docs/how-to/rent-a-gpu.md": ["installs, and encodes with the real weights"],
     "docs/why-numbers-differ.md": ["a benchmark; the tests run it at tiny size"],
 }
 """Blocks that are not run, by page, with the reason that their fence gives."""
+ELSEWHERE = {ROOT / "docs" / "examples.md"}
+"""Pages that another test runs (test_examples.py)."""
 
 
 # ---- the site ------------------------------------------------------------------------------
@@ -122,7 +130,9 @@ def reader(tmp_path, monkeypatch):
 
 
 RUN = [
-    page for page in PAGES if any(b.language not in SHOWN and not b.reason for b in blocks(page))
+    page
+    for page in PAGES
+    if page not in ELSEWHERE and any(b.language not in SHOWN and not b.reason for b in blocks(page))
 ]
 
 
@@ -164,7 +174,7 @@ def texts(tree):
 
 PRINTED = [
     text
-    for room in (".", "embed", "head")
+    for room in (".", "embed", "head", "adapt")
     for path in (ROOT / room).glob("*.py")
     for text in texts(ast.parse(path.read_text(encoding="utf-8")))
 ]

@@ -56,3 +56,19 @@ def test_every_attention_that_runs_here_agrees_with_fp32(family, attention, tmp_
     assert float((ours - exact).norm() / exact.norm()) < 2e-2
     wide = load_encoder(identity, choose("cuda", "fp32"))(batch).cpu()
     torch.testing.assert_close(wide, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_the_doctor_finds_this_gpu_sound():
+    from abag.embed.doctor import examine
+
+    checks = list(examine(antibody_encoder="tiny-igt5", antigen_encoder="tiny-esm2"))
+    assert [check.text for check in checks if check.state == "FAIL"] == []
+    assert next(check for check in checks if check.name == "device").values["device"] == "cuda"
+
+
+@pytest.mark.parametrize(("kind", "name"), [("antibody", "igt5"), ("antigen", "esm2-650m")])
+def test_heads_as_wide_as_the_real_ones_agree_with_the_reference(kind, name, tmp_path):
+    from abag.embed import parity
+
+    checkpoint = parity.reduced_checkpoint(name, tmp_path / "reduced")
+    assert parity.measure(checkpoint, kind, choose("cuda")).holds

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 import abag
 from abag.cli import main
 from abag.embed import run as run_module
-from abag.embed.run import MixedPrecision, NonFiniteVector, embed_table
+from abag.embed.encoding import DeviceFull, MixedPrecision, NonFiniteVector
+from abag.embed.run import embed_table
 from abag.embed.sequences import antibody, antigen
 from abag.head.demo import demo_table
 
@@ -320,7 +321,7 @@ def test_a_sequence_that_does_not_fit_alone_is_refused_with_its_length(
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(run_module, "load_encoder", lambda *_a, **_k: full)
-    with pytest.raises(run_module.DeviceFull, match=r"longest antibody alone takes 2\d+"):
+    with pytest.raises(DeviceFull, match=r"longest antibody alone takes 2\d+"):
         embed_table(table, tmp_path / "store", **TINY)
 
 

@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag import AbagError
-from abag.embed import hdf5, shards, upkeep, writer
-from abag.embed.commit import STALE_SECONDS, is_local, partial_name
+from abag.embed import hdf5, mounts, shards, status, upkeep, writer
+from abag.embed.commit import STALE_SECONDS, partial_name
 from abag.embed.folder import KeyIndex
 from abag.embed.sequences import keys_array
 from abag.embed.store import (
@@ -410,7 +410,7 @@ def test_partial_files_are_swept_when_their_process_is_gone_or_after_a_day(folde
     os.utime(old, (0, time.time() - STALE_SECONDS - 60))
     add(folder, keys_of(2), vectors_of(2))
     assert [p.exists() for p in (gone, running, elsewhere, old)] == [False, True, True, False]
-    assert upkeep.info(open_store(folder.path.parent))["encoders"][0]["writing"] == [
+    assert status.info(open_store(folder.path.parent))["encoders"][0]["writing"] == [
         "elsewhere:1",
         f"{host}:{os.getpid()}",
     ]
@@ -427,7 +427,7 @@ def local(tmp_path, monkeypatch):
     room = tmp_path / "local"
     room.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(room))
-    monkeypatch.setattr(writer, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(mounts, "FIRST_PAUSE_SECONDS", 0.001)
     return room
 
 
@@ -509,11 +509,6 @@ def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(filled, monke
     monkeypatch.setattr("os.scandir", unreachable)
     with pytest.raises(StoreUnreachable, match="cannot be read"):
         filled.missing(keys_of(50))
-
-
-def test_disks_of_this_machine_are_told_from_remote_ones(tmp_path):
-    assert not is_local(Path("/proc"))
-    assert isinstance(is_local(tmp_path), bool)
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -744,7 +739,7 @@ def second_store(tmp_path, keys, vectors, dtype=np.float16):
 
 
 def test_info_says_what_is_stored(filled):
-    (told,) = upkeep.info(open_store(filled.path.parent))["encoders"]
+    (told,) = status.info(open_store(filled.path.parent))["encoders"]
     assert (told["rows"], told["unique"], told["shards"]) == (50, 50, 3)
     assert told["attrs"] == {"precision": {"fp32": 50}}
     assert told["poolings"] == {"mean": 8, "cls": 8}
@@ -798,7 +793,7 @@ def test_a_packed_store_reads_like_the_folder_it_was_made_from(filled, tmp_path)
     assert np.array_equal(folder.keys()[0], np.array(sorted(map(tuple, keys_of(50)))))
     assert folder.blocks()[0].attrs["precision"] == "bf16+fp32"
     assert upkeep.verify(packed) == []
-    assert upkeep.info(packed)["rows"] == 50
+    assert status.info(packed)["rows"] == 50
     with pytest.raises(ReadOnlyStore):
         folder.writer(attrs={})
     with pytest.raises(ReadOnlyStore):

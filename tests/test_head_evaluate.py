@@ -1,4 +1,5 @@
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -126,6 +127,44 @@ def test_another_table_is_scored_by_the_predictor(case):
     assert found["metrics"]["test"] == case.one["metrics"]["test"]
     assert found["table"]["in_training"] == {"pair": 0, "antibody": 0, "antigen": 30}
     assert any("0 are among the run's training pairs" in line for line in said)
+
+
+def test_another_table_is_scored_where_it_is_new_and_beside_baselines(case):
+    both = pd.concat([case.frame, case.new], ignore_index=True)
+    found, _ = run_evaluate(case, table=both)
+    alone, _ = run_evaluate(case, table=case.new)
+    assert found["metrics"]["table_new_antibodies"] == alone["metrics"]["table"]
+    assert found["metrics"]["table_new_antigens"] is None
+    split = keyed(case.frame).merge(pd.read_parquet(case.at / "one/splits.parquet"))
+    trained = split[split["split"] == "train"]
+    others = {name: s["table"] for name, s in alone["baselines"].items() if "table" in s}
+    error = case.new["pKd"] - trained["pKd"].mean()
+    assert others["train_mean"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    error = case.new["pKd"] - case.new["antigen"].map(trained.groupby("antigen")["pKd"].mean())
+    assert others["antigen_mean"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert len(alone["table"]["verdicts"]) == 1
+
+
+def test_the_ridge_on_another_table_is_the_one_that_fit_had(case):
+    found, _ = run_evaluate(case, table=case.frame)
+    saved = keyed(case.frame).merge(pd.read_parquet(case.at / "one/splits.parquet"))
+    test = saved[saved["split"] == "test"]
+    on_test, _ = run_evaluate(case, table=test[["heavy", "antigen", "pKd"]])
+    as_fit = case.one["baselines"]["ridge"]["test"]
+    assert on_test["baselines"]["ridge"]["table"]["rmse"] == pytest.approx(as_fit["rmse"])
+    assert found["baselines"]["ridge"]["table"]["n"] == len(case.frame)
+
+
+def test_a_run_whose_store_is_gone_is_scored_beside_means_alone(case, tmp_path):
+    shutil.copytree(case.at / "one", tmp_path / "one")
+    config = json.loads((tmp_path / "one/config.json").read_text())
+    config["store"] = str(tmp_path / "gone")
+    (tmp_path / "one/config.json").write_text(json.dumps(config))
+    said = []
+    found = evaluate(tmp_path / "one", table=case.new, store=case.at / "store", say=said.append)
+    assert "table" not in found["baselines"]["ridge"]
+    assert "table" in found["baselines"]["antigen_mean"]
+    assert any(line.startswith("no ridge beside the head") for line in said)
 
 
 @pytest.mark.parametrize("name", ["one", "folds"])

@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from abag.embed.store import open_store
 from abag.head.plan import GPUS, describe_plan, duration, plan
+from abag.head.table import LabelOptions
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
@@ -35,16 +37,38 @@ def test_a_longer_table_takes_longer_and_a_faster_gpu_less():
     short, long = plan(table(20)), plan(table(200))
     for name in GPUS:
         assert short["machines"][name]["embed_s"] < long["machines"][name]["embed_s"]
-    times = [long["machines"][name]["embed_s"] for name in ("T4", "V100", "L4", "A100", "H100")]
+    times = [long["machines"][name]["embed_s"] for name in ("T4", "V100", "L4", "A100", "H200")]
     assert times == sorted(times, reverse=True)
 
 
 def test_only_what_was_measured_is_not_called_an_estimate():
     lines = describe_plan(plan(table()))
-    assert [line.split(":")[0] for line in lines if "from measured" in line] == ["H100"]
+    assert [line.split(":")[0] for line in lines if "from measured" in line] == ["H200"]
     assert any("estimate" in line and line.startswith("this machine") for line in lines)
     other = describe_plan(plan(table(), antibody_encoder="antiberty"))
     assert not any("from measured" in line for line in other)
+
+
+def test_a_store_that_was_written_here_gives_its_own_speed(tmp_path):
+    store = open_store(tmp_path / "store", create=True)
+    for kind, name, rate in (("antibody", "igt5", 100), ("antigen", "esm2-650m", 50)):
+        folder = store.create_folder(kind, {"name": name, "fingerprint": "ab" * 16})
+        folder.note_speed(10 * rate, 10.0, "cpu")
+    found = plan(table(), store=tmp_path / "store")
+    (here,) = (m for name, m in found["machines"].items() if name.startswith("this machine"))
+    tokens = [found[side]["tokens"] for side in ("antibodies", "antigens")]
+    assert here["embed_s"] == pytest.approx(tokens[0] / 100 + tokens[1] / 50)
+    assert here["measured"]
+    other = plan(table(), store=tmp_path / "store", antibody_encoder="antiberty")
+    (here,) = (m for name, m in other["machines"].items() if name.startswith("this machine"))
+    assert not here["measured"]  # this store has not met antiberty
+
+
+def test_affinity_types_are_kept_apart_in_a_plan_too():
+    mixed = table(affinity_type=["kd"] * 30 + ["ic50"] * 30)
+    assert plan(mixed)["labels"] is None
+    one = plan(mixed, label_options=LabelOptions(affinity_type="kd"))
+    assert one["labels"]["pairs"] == 30
 
 
 def test_a_price_is_hours_times_the_rate_and_sessions_are_whole():

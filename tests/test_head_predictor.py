@@ -1,16 +1,23 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import abag
-from abag.embed.sequences import read_pairs
+from abag.embed.sequences import EmptySequence, read_pairs
 from abag.embed.store import open_store
-from abag.head.predictor import PredictorDamaged, VectorsMissing, load_predictor
+from abag.head import bundle as bundle_module
+from abag.head.bundle import PredictorDamaged, load_predictor
+from abag.head.config import FitConfig
+from abag.head.factored import factor
+from abag.head.model import build_head
+from abag.head.predictor import UnequalLengths, VectorsMissing
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -119,28 +126,124 @@ def test_vectors_of_another_encoder_are_never_used(trained, tmp_path):
 
 def test_nothing_in_a_bundle_is_dated(trained, tmp_path):
     abag.fit(trained.frame, trained.store, tmp_path / "again", **QUICK)
-    for name in ("weights.safetensors", "predictor.json"):
+    for name in ("weights.safetensors", "predictor.json", "README.md"):
         one, other = (run / "predictor" / name for run in (trained.run, tmp_path / "again"))
         assert one.read_bytes() == other.read_bytes()
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "no weights", "no json", "half json"])
-def test_a_tampered_or_truncated_bundle_is_refused(trained, tmp_path, damage):
-    bundle = tmp_path / "bundle"
-    bundle.mkdir()
-    weights = (trained.run / "predictor/weights.safetensors").read_bytes()
-    record = (trained.run / "predictor/predictor.json").read_text()
-    if damage != "no weights":
-        changed = {"truncated": weights[:-4], "flipped": weights[:-1] + bytes([weights[-1] ^ 1])}
-        (bundle / "weights.safetensors").write_bytes(changed.get(damage, weights))
-    if damage != "no json":
-        (bundle / "predictor.json").write_text(record[:40] if damage == "half json" else record)
-    with pytest.raises(PredictorDamaged):
-        load_predictor(bundle)
+def copied(trained, to):
+    to.mkdir(exist_ok=True)
+    for path in (trained.run / "predictor").iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    return to
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "longer", "gone"])
+@pytest.mark.parametrize("name", ["weights.safetensors", "predictor.json"])
+def test_a_tampered_or_truncated_bundle_is_refused_in_one_line(trained, tmp_path, name, damage):
+    path = copied(trained, tmp_path / "bundle") / name
+    content = path.read_bytes()
+    at = content.index(b"noise") + 10 if name.endswith("json") else -1
+    flipped = content[:at] + bytes([content[at] ^ 1]) + content[at:][1:]
+    changed = {"truncated": content[:-4], "flipped": flipped, "longer": content + b"0"}
+    path.unlink()
+    if damage != "gone":
+        path.write_bytes(changed[damage])
+    with pytest.raises(PredictorDamaged, match="bundle") as error:
+        load_predictor(path.parent)
+    assert "\n" not in str(error.value)
 
 
 def test_a_bundle_of_another_schema_is_refused(trained, tmp_path):
     record = json.loads((trained.run / "predictor/predictor.json").read_text())
     (tmp_path / "predictor.json").write_text(json.dumps(record | {"schema": 99}))
-    with pytest.raises(PredictorDamaged, match="schema 1"):
+    with pytest.raises(PredictorDamaged, match="schema 99; this abag reads schema 2"):
         load_predictor(tmp_path)
+
+
+def forged(trained, to, change):
+    """A bundle whose digest fits what a stranger wrote."""
+    bundle = copied(trained, to)
+    record = json.loads((bundle / "predictor.json").read_text())
+    change(record)
+    weights = (bundle / "weights.safetensors").read_bytes()
+    record["digest"] = bundle_module._digest(record, weights)
+    (bundle / "predictor.json").write_text(json.dumps(record))
+    return bundle
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda r: r.update(noise="0.5"), "noise is '0.5'; expected float"),
+        (lambda r: r.update(noise=float("nan")), "noise is nan"),
+        (lambda r: r.update(widths=8), "widths is 8; expected a list"),
+        (lambda r: r.update(more=1), "the record holds"),
+        (lambda r: r.pop("rank"), "the record holds"),
+        (lambda r: r["antibody"].update(width=True), "width is True"),
+        (lambda r: r["members"].append({}), "members holds"),
+        (lambda r: r["members"].append(r["members"][0]), "does not hold what"),
+        (lambda r: r.update(widths=[10**12]), "does not hold what"),
+        (lambda r: r.update(head="exec"), "does not hold what"),
+    ],
+)
+def test_a_forged_record_is_refused_by_its_types_and_shapes(trained, tmp_path, change, words):
+    with pytest.raises(PredictorDamaged, match=words):
+        load_predictor(forged(trained, tmp_path / "forged", change))
+
+
+def test_the_card_tells_data_split_scores_limits_and_licences(trained):
+    card = (trained.run / "predictor" / "README.md").read_text()
+    for title in ("Use", "Data", "Split", "Test scores beside baselines", "Limits", "Encoders"):
+        assert f"## {title}" in card
+    summary = json.loads((trained.run / "summary.json").read_text())
+    assert f"| {summary['baselines']['ridge']['test']['rmse']:.3f} |" in card
+    assert "60 pairs" in card
+    assert f"fingerprint `{'ab' * 16}`; licence not known" in card
+
+
+# ---- heads taken apart ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["mlp", "notebook", "lowrank"])
+@pytest.mark.parametrize("widths", [(16,), (16, 8)])
+def test_a_head_taken_apart_scores_as_the_whole(head, widths):
+    torch.manual_seed(1)
+    model = build_head(FitConfig(head=head, widths=widths, rank=4), 6, 5).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+        antibody_ND, antigen_ME = torch.randn(7, 6), torch.randn(4, 5)
+        i, j = torch.randint(7, (50,)), torch.randint(4, (50,))
+        parts = factor(model, 6)
+        found = parts.join(parts.antibody(antibody_ND)[i], parts.antigen(antigen_ME)[j])
+        want = model(antibody_ND[i], antigen_ME[j])
+    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
+
+
+def test_an_ensemble_is_the_mean_of_its_members_and_sigma_their_spread_and_the_noise(trained):
+    abag.fit(trained.frame, trained.store, trained.at / "folds", **QUICK | {"folds": 4})
+    predictor = load_predictor(trained.at / "folds")
+    rng = np.random.default_rng(0)
+    x_ND, y_ME = (rng.normal(size=(n, 6)).astype(np.float32) for n in (9, 5))
+    i, j = rng.integers(9, size=40), rng.integers(5, size=40)
+    each = [replace(predictor, members=(m,)).score(x_ND, y_ME, i, j)[0] for m in predictor.members]
+    pkd, sigma = predictor.score(x_ND, y_ME, i, j)
+    assert len(each) == 4
+    np.testing.assert_allclose(pkd, np.mean(each, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(sigma, np.sqrt(np.var(each, axis=0) + predictor.noise**2))
+
+
+# ---- lists of chains -----------------------------------------------------------------------------
+
+
+def test_one_chain_serves_all_pairs_and_unequal_lists_are_refused(trained):
+    predictor = load_predictor(trained.run)
+    heavy, antigens = trained.frame["heavy"][0], trained.frame["antigen"].unique()
+    assert len(predictor.predict(heavy, None, antigens)) == 3
+    assert len(predictor.predict(heavy, antigen=antigens[0])) == 1
+    assert predictor.predict([], None, []).empty
+    with pytest.raises(UnequalLengths, match="2 heavy, 3 antigen"):
+        predictor.predict([heavy, heavy], None, antigens)
+    with pytest.raises(EmptySequence, match="antigen"):
+        predictor.predict(heavy)

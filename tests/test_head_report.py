@@ -53,6 +53,7 @@ def outcome(title="runs/first", antigens=8, **options):
         pairs=pairs,
         splits=splits,
         predicted=[f["ridge"] + rng.normal(0, 0.1, len(pairs)) for f in found],
+        sigma=[rng.uniform(0.5, 1.5, len(pairs)) for _ in found],
         baselines=found,
         log=log,
         antibody_ND=antibody_ND,

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag.embed.sequences import read_pairs
+from abag.head import splits as grouped
 from abag.head.splits import (
     TEST,
     TRAIN,
@@ -131,6 +132,21 @@ def test_cold_both_discards_the_rows_in_between_and_says_how_many():
     assert not shared(pairs.antigen, split)
     assert split.description["discarded"] == discarded > 0
     assert any(line.startswith(f"{discarded} pairs discarded") for line in describe([split]))
+
+
+def test_a_deal_of_antibodies_that_leaves_a_part_empty_is_drawn_again(monkeypatch):
+    pairs = pairs_of(measured(families=24, antigens=24))
+    options = SplitOptions(split="both", folds=4)
+    first = make_splits(pairs, options)
+    whole = grouped._is_whole
+    monkeypatch.setattr(
+        grouped, "_is_whole", lambda s: whole(s) and not np.array_equal(s.part, first[0].part)
+    )
+    again = make_splits(pairs, options)
+    assert not np.array_equal(again[0].part, first[0].part)
+    assert all(np.array_equal(a.part, b.part) for a, b in zip(again[1:], first[1:], strict=True))
+    assert all(whole(split) for split in again)
+    assert not shared(pairs.antigen, again[0])
 
 
 def test_mutations_train_near_the_parent_and_test_far_from_it():

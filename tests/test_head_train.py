@@ -17,7 +17,8 @@ from abag.embed.store import open_store
 from abag.head import loop
 from abag.head.checkpoint import load
 from abag.head.config import BadOption, FitConfig, RunMismatch
-from abag.head.loop import LossNotFinite, NothingToLearn
+from abag.head.ensemble import NothingToLearn
+from abag.head.loop import LEAST_KEPT, LossNotFinite, kept_share
 from abag.head.step import Stepper, cosine_rates, plan_epoch
 from abag.head.table import BadLabel
 from abag.head.train import NoSuchDevice, VectorsMissing
@@ -103,6 +104,38 @@ def test_a_fit_learns_a_planted_rule_and_beats_the_training_mean(case):
     assert summary["metrics"]["test"]["spearman"] > 0.8
     mean = summary["baselines"]["train_mean"]["test"]
     assert summary["metrics"]["test"]["rmse"] < 0.6 * mean["rmse"]
+
+
+def test_predictions_are_pulled_to_the_mean_as_far_as_validation_asks():
+    rng = np.random.default_rng(0)
+    away = rng.normal(size=400)
+    share = kept_share(away, 0.4 * away + 0.1 * rng.normal(size=400))
+    assert share == pytest.approx(0.4, abs=0.02)
+    kept = np.linspace(LEAST_KEPT, 1, 200)
+    error = ((kept[:, None] * away - 0.4 * away) ** 2).mean(axis=1)
+    assert kept[error.argmin()] == pytest.approx(0.4, abs=0.01)  # the search that it stands for
+    assert kept_share(away, -away) == LEAST_KEPT  # an order stays, whatever validation says
+    assert kept_share(away, 3 * away) == 1.0
+    assert kept_share(np.zeros(3), np.ones(3)) == 1.0
+
+
+def test_a_head_without_skill_on_validation_ends_near_the_training_mean(case):
+    case.frame["pKd"] = np.random.default_rng(5).permutation(case.frame["pKd"])
+    summary, said = quick_fit(case, epochs=40, lr=1e-2, dropout=0.0)
+    assert summary["kept"] < 0.7
+    assert any("of their distance from the training mean" in line for line in said)
+    mean = summary["baselines"]["train_mean"]["validation"]["rmse"]
+    assert summary["metrics"]["validation"]["rmse"] <= 1.01 * mean
+    saved = abag.load_predictor(case.at / "run").members[0].pkd_scale  # what is handed on
+    spread = pd.read_parquet(case.at / "run/predictions.parquet")["pkd_predicted"].std()
+    assert spread < 3 * saved
+
+
+def test_a_fit_says_what_was_split_how_and_what_leaks(case):
+    _, said = quick_fit(case)
+    assert any(line.startswith("split random: asked for") for line in said)
+    assert any(line.startswith("test rows with a training mate, pair: exact 0") for line in said)
+    assert any(line.startswith("antigen clusters by identity: exact 4") for line in said)
 
 
 def test_the_run_folder_holds_what_was_promised(case):

@@ -36,7 +36,7 @@ def test_the_wheel_holds_abag_alone_and_every_module_of_it(archives):
         names = [n for n in wheel.namelist() if ".dist-info/" not in n]
     assert {n.split("/")[0] for n in names} == {"abag"}
     expected = {"abag/__init__.py", "abag/cli.py", "abag/py.typed"}
-    for room in ("embed", "head"):
+    for room in ("embed", "head", "adapt"):
         expected |= {f"abag/{room}/{p.name}" for p in (ROOT / room).glob("*.py")}
     assert set(names) == expected
 
@@ -45,10 +45,11 @@ def test_the_source_archive_builds_too(archives):
     assert list(archives.glob("abag-*.tar.gz"))
 
 
-def test_importing_abag_loads_no_torch_and_help_neither():
+def test_importing_abag_loads_no_torch_and_help_and_version_neither():
     code = (
         "import sys, abag; from click.testing import CliRunner; from abag.cli import main;"
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0;"
+        "assert 'torch' in CliRunner().invoke(main, ['--version']).output;"
         "print([m for m in ('torch', 'pandas', 'transformers') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -63,6 +64,14 @@ def imported(path):
             yield from (alias.name for alias in node.names)
 
 
+def test_adapt_alone_knows_both_and_neither_knows_it():
+    assert {"abag.embed.lora", "abag.head.splits"} <= {
+        m for path in (ROOT / "adapt").glob("*.py") for m in imported(path)
+    }
+    for path in [*(ROOT / "embed").glob("*.py"), *(ROOT / "head").glob("*.py")]:
+        assert not [m for m in imported(path) if m.startswith("abag.adapt")], path.name
+
+
 def test_embed_knows_no_head_and_head_meets_embed_only_in_store_and_sequences():
     for path in (ROOT / "embed").glob("*.py"):
         assert not [m for m in imported(path) if m.startswith("abag.head")], path.name
@@ -73,7 +82,7 @@ def test_embed_knows_no_head_and_head_meets_embed_only_in_store_and_sequences():
 
 
 def test_nothing_unpickles_freely_or_runs_foreign_code():
-    for room in ("embed", "head", "."):
+    for room in ("embed", "head", "adapt", "."):
         for path in (ROOT / room).glob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call):

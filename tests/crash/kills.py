@@ -28,6 +28,7 @@ import numpy as np
 
 from abag.embed.commit import Files
 from abag.embed.store import open_store
+from abag.embed.waiting import publish_waiting
 
 SEQUENCES = 400
 WIDTH = 24
@@ -68,15 +69,18 @@ class SuicidalFiles(Files):
         self.step()
 
 
-def child(root: Path, seed: int, report: int, files: Files) -> None:
+def child(root: Path, seed: int, report: int, files: Files, stage: bool) -> None:
     """Add what is missing; write (row, committed?) pairs to `report`."""
     rng = random.Random(seed)
     tempfile.tempdir = str(root.parent)  # what killed children leave there goes with the store
+    open_store(root, create=True, files=files)
+    publish_waiting(root, files)
     folder = open_store(root, create=True, files=files).create_folder("antibody", INFO)
     rows = np.flatnonzero(folder.missing(KEYS, verify=True))
     rows = rows[np.random.default_rng(seed).permutation(len(rows))]
     told = 0
-    with folder.writer(attrs={}, commit_rows=COMMIT_ROWS, commit_seconds=0.01) as writer:
+    options = {"commit_rows": COMMIT_ROWS, "commit_seconds": 0.01, "stage": stage}
+    with folder.writer(attrs={}, **options) as writer:
         for at in range(0, len(rows), BATCH):
             part = rows[at : at + BATCH]
             lengths = np.full(len(part), 100)
@@ -92,7 +96,7 @@ def tell(report: int, rows, told: int, committed: int) -> int:
     return committed
 
 
-def spawn(root: Path, seed: int, files: Files) -> tuple[int, int]:
+def spawn(root: Path, seed: int, files: Files, stage: bool) -> tuple[int, int]:
     """Fork a child; return its process and the pipe it reports to."""
     receive, send = os.pipe()
     pid = os.fork()
@@ -102,7 +106,7 @@ def spawn(root: Path, seed: int, files: Files) -> tuple[int, int]:
     code = 1
     try:
         os.close(receive)
-        child(root, seed, send, files)
+        child(root, seed, send, files, stage)
         code = 0
     except BaseException:  # noqa: BLE001 -- told, and the parent stops
         traceback.print_exc()
@@ -139,7 +143,7 @@ def check(root: Path, acknowledged: set[int], counts: Counter) -> set[int]:
     return set(present.tolist())
 
 
-def run(kills: int, writers: int, seed: int, *, steps: bool) -> dict[str, int]:
+def run(kills: int, writers: int, seed: int, *, steps: bool, stage: bool) -> dict[str, int]:
     """Kill until there were enough, on one store after the other."""
     rng = random.Random(seed)
     counts = Counter(dict.fromkeys(("kills", "stores", "lost", "unreadable", "wrong"), 0))
@@ -150,8 +154,8 @@ def run(kills: int, writers: int, seed: int, *, steps: bool) -> dict[str, int]:
             while len(present) < SEQUENCES:
                 step = step + 1 if steps else 0
                 children = [
-                    spawn(root, rng.randrange(1 << 30), SuicidalFiles(step) if steps else Files())
-                    for _ in range(writers)
+                    spawn(root, rng.randrange(1 << 30), files, stage)
+                    for files in (SuicidalFiles(step) if steps else Files() for _ in range(writers))
                 ]
                 for pid, receive in children:
                     if not steps:
@@ -172,6 +176,7 @@ def run(kills: int, writers: int, seed: int, *, steps: bool) -> dict[str, int]:
                 counts["encoded_again"] += len(added & before) if writers == 1 else 0
             counts["acknowledged"] += len(acknowledged)
             counts["stores"] += 1
+            counts["shards_waiting"] += len(list(root.parent.glob("abag-waiting-*/*/*.h5")))
             counts["partials_left"] += len(list(root.glob("*/*.partial")))
     return dict(counts)
 
@@ -182,9 +187,12 @@ def main() -> None:
     parser.add_argument("--writers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", action="store_true", help="kill at each file operation")
+    parser.add_argument("--staged", action="store_true", help="write by way of the local disk")
     options = parser.parse_args()
     logging.disable()
-    counts = run(options.kills, options.writers, options.seed, steps=options.steps)
+    counts = run(
+        options.kills, options.writers, options.seed, steps=options.steps, stage=options.staged
+    )
     json.dump(counts, sys.stdout)
 
 

@@ -25,9 +25,17 @@ OPTIONS = {
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("kills", "seed"), [(14, 0), pytest.param(220, 1, marks=pytest.mark.slow)])
-def test_a_fit_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(tmp_path, kills, seed):
-    command = [sys.executable, __file__, tmp_path, str(kills), str(seed)]
+@pytest.mark.parametrize(
+    ("kills", "seed", "members"),
+    [
+        (14, 0, 1),
+        (6, 2, 3),
+        pytest.param(220, 1, 1, marks=pytest.mark.slow),
+        pytest.param(100, 3, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_a_fit_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(tmp_path, kills, seed, members):
+    command = [sys.executable, __file__, tmp_path, str(kills), str(seed), str(members)]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
@@ -132,7 +140,8 @@ def snapshot(run):
     return kept
 
 
-def main(folder, kills, seed):
+def main(folder, kills, seed, members):
+    OPTIONS["members"] = members
     # What a fit imports on its first use, once for all forks.
     import pyarrow.parquet  # noqa: F401
     import torch
@@ -172,4 +181,4 @@ def main(folder, kills, seed):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -37,6 +37,11 @@ def test_kills_at_each_file_operation_of_a_commit_lose_no_acknowledged_row():
     assert_nothing_lost(killed("--kills", "40", "--steps"), 40)
 
 
+@pytest.mark.parametrize("how", [[], ["--steps"]], ids=["any time", "steps"])
+def test_kills_of_writers_that_go_by_the_local_disk_lose_no_acknowledged_row(how):
+    assert_nothing_lost(killed("--kills", "12", "--staged", *how), 12)
+
+
 def test_kills_among_eight_writers_lose_no_acknowledged_row():
     assert_nothing_lost(killed("--kills", "16", "--writers", "8"), 16)
 
@@ -52,3 +57,10 @@ def test_a_thousand_kills_lose_no_acknowledged_row(writers):
 @pytest.mark.timeout(1800)
 def test_a_thousand_kills_at_file_operations_lose_no_acknowledged_row():
     assert_nothing_lost(killed("--kills", "1000", "--steps", "--seed", "3"), 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("how", [["--steps"], ["--writers", "2"]], ids=["steps", "two writers"])
+def test_a_thousand_kills_by_way_of_the_local_disk_lose_no_acknowledged_row(how):
+    assert_nothing_lost(killed("--kills", "1000", "--staged", "--seed", "5", *how), 1000)

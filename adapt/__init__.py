@@ -1,0 +1,1 @@
+"""Between the stages: encoders adapted to measured affinities, then frozen again."""

@@ -1,0 +1,186 @@
+"""Encoders with LoRA under a small regression head: pairs in, pKd out.
+
+P pairs, B of a batch, U distinct sequences of a batch, D width of an antibody or antigen vector.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from abag.embed.batches import longest_first, pack
+from abag.embed.device import default_budget, send
+from abag.embed.encoders import load_encoder
+from abag.embed.lora import LoraEncoder
+from abag.embed.pooling import pool
+from abag.embed.stream import encode_stream
+from abag.head.table import Statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from abag.adapt.config import AdaptConfig
+    from abag.embed.device import Plan
+    from abag.embed.encoders import Identity
+    from abag.embed.sequences import Chains
+    from abag.head.table import LabelledPairs
+
+SAMPLE = 2048
+"""Sequences from which the statistics of an adapted encoder's vectors are measured."""
+HEAD_WIDTH, HEAD_DROPOUT = 128, 0.1
+"""Of the regression head, which is thrown away afterwards."""
+
+
+class Side(Protocol):
+    """One kind of sequence, as standardised vectors."""
+
+    width: int
+
+    def __call__(self, index_U: NDArray[np.int64]) -> Tensor:
+        """Return the vectors of sequences, given by their places among the unique ones."""
+        ...
+
+
+class FrozenSide(nn.Module):
+    """Vectors that stay as they are: encoded once."""
+
+    def __init__(
+        self, identity: Identity, chains: Sequence[Chains], training: NDArray[np.int64], plan: Plan
+    ) -> None:
+        super().__init__()
+        x_ND = base_vectors(identity, chains, plan)
+        z_ND = Statistics.of(x_ND[training]).apply(x_ND)
+        self._z_ND = torch.from_numpy(z_ND).to(plan.device)
+        self.width = x_ND.shape[1]
+
+    def forward(self, index_U: NDArray[np.int64]) -> Tensor:
+        """See `Side`."""
+        return self._z_ND[send(index_U, self._z_ND.device)]
+
+
+class AdaptedSide(nn.Module):
+    """Vectors that change: encoded whenever they are asked for.
+
+    Standardised by what the encoder gave before: the vectors of protein language models are one
+    large mean with differences of a few percent.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        chains: Sequence[Chains],
+        training: NDArray[np.int64],
+        plan: Plan,
+        config: AdaptConfig,
+    ) -> None:
+        super().__init__()
+        some = np.random.default_rng(config.seed).permutation(training)[:SAMPLE]
+        x_ND = base_vectors(identity, [chains[i] for i in some], plan)
+        statistics = Statistics.of(x_ND)
+        self._mean_D = torch.from_numpy(statistics.mean).to(plan.device)
+        self._scale_D = torch.from_numpy(statistics.scale).to(plan.device)
+        self._layout, self._chains, self._plan = identity.layout, chains, plan
+        self.width = x_ND.shape[1]
+        self.encoder = LoraEncoder(
+            identity.checkpoint,
+            plan,
+            config.lora.fitting(identity.checkpoint),
+            gradient_checkpointing=config.gradient_checkpointing,
+        )
+
+    def forward(self, index_U: NDArray[np.int64]) -> Tensor:
+        """See `Side`."""
+        pieces = [
+            (k, p) for k, i in enumerate(index_U) for p in self._layout.pieces(self._chains[i])
+        ]
+        batch = pack(pieces)
+        device = self._plan.device
+        mean_T1 = send(np.ascontiguousarray(batch.weights[:, :1]), device)  # the first is `mean`
+        bounds = send(batch.bounds.astype(np.int64), device)
+        x_UD = pool(self.encoder(batch), mean_T1, bounds)[:, 0]
+        return (x_UD - self._mean_D) * self._scale_D
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Count the tokens of each unique sequence."""
+        return np.array([sum(self._layout.piece_lengths(c)) for c in self._chains], dtype=np.int64)
+
+
+class Adaptation(nn.Module):
+    """Both sides and the head."""
+
+    def __init__(
+        self,
+        identities: dict[str, Identity],
+        pairs: LabelledPairs,
+        training: NDArray[np.int64],
+        plan: Plan,
+        config: AdaptConfig,
+    ) -> None:
+        super().__init__()
+        self._pairs = pairs
+        self.sides: dict[str, FrozenSide | AdaptedSide] = {}
+        for kind, unique, index in (
+            ("antibody", pairs.table.antibodies, pairs.antibody),
+            ("antigen", pairs.table.antigens, pairs.antigen),
+        ):
+            seen = np.unique(index[training])
+            side = (
+                AdaptedSide(identities[kind], unique.chains, seen, plan, config)
+                if kind in config.kinds()
+                else FrozenSide(identities[kind], unique.chains, seen, plan)
+            )
+            self.sides[kind] = side
+            self.add_module(kind, side)
+        joined = sum(side.width for side in self.sides.values())
+        self.head = nn.Sequential(
+            nn.Linear(joined, HEAD_WIDTH),
+            nn.LayerNorm(HEAD_WIDTH),
+            nn.GELU(),
+            nn.Dropout(HEAD_DROPOUT),
+            nn.Linear(HEAD_WIDTH, 1),
+        ).to(plan.device)
+
+    def forward(self, rows_B: NDArray[np.int64]) -> Tensor:
+        """Score pairs, shape (B,), in training standard deviations; each sequence encoded once."""
+        sides = []
+        for kind, index in (("antibody", self._pairs.antibody), ("antigen", self._pairs.antigen)):
+            unique_U, of_row = np.unique(index[rows_B], return_inverse=True)
+            vectors_UD = self.sides[kind](unique_U)
+            sides.append(vectors_UD[send(of_row.reshape(-1), vectors_UD.device)])
+        scores_B1: Tensor = self.head(torch.cat(sides, dim=1))
+        return scores_B1.squeeze(1)
+
+    def adapted(self) -> dict[str, LoraEncoder]:
+        """Return the encoders that learn, by kind."""
+        return {k: s.encoder for k, s in self.sides.items() if isinstance(s, AdaptedSide)}
+
+    def learning(self) -> dict[str, nn.Parameter]:
+        """Return what learns, by name."""
+        return {n: p for n, p in self.named_parameters() if p.requires_grad}
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Count the tokens of every pair's adapted sequences, shape (P,)."""
+        total = np.zeros(len(self._pairs), dtype=np.int64)
+        for kind, index in (("antibody", self._pairs.antibody), ("antigen", self._pairs.antigen)):
+            side = self.sides[kind]
+            if isinstance(side, AdaptedSide):
+                total += side.lengths()[index]
+        return total
+
+
+def base_vectors(identity: Identity, chains: Sequence[Chains], plan: Plan) -> NDArray[np.float32]:
+    """Encode sequences with an encoder as it is, on the fast path; their `mean`, shape (N, D)."""
+    encoder = load_encoder(identity, plan)
+    longest = [max(identity.layout.piece_lengths(c)) for c in chains]
+    order = longest_first(longest)
+    budget = max(default_budget(plan), max(longest))
+    out_ND = np.zeros((len(chains), encoder.width), np.float32)
+    ordered = (chains[i] for i in order)
+    for done in encode_stream(encoder, identity.layout, ordered, plan, budget, torch.float32):
+        out_ND[order[done.positions]] = done.stored_SPD[:, 0]
+    return out_ND

@@ -1,0 +1,189 @@
+"""Frozen, adapted, and adapted with the old leak, on cold-antigen folds of a real table.
+
+    python benchmarks/bench_adapt_skempi.py --table pairs.csv --out DIR [--encoder antiberty]
+        [--folds 5 --repeats 4 --first 0 --last 20] [--epochs 4] [--device auto] [--tiny]
+
+For each fold: an adapter of the antibody encoder from that fold's training pairs, half of them
+(whole antigen clusters) left to the head; one embedding with it; then heads on the same test
+pairs from vectors that are
+
+    frozen         as the encoder gives them, the head on all training pairs
+    frozen, half   the same, the head on the pairs that the adapter left to it
+    adapted        adapted, the head on the pairs that the adapter left to it: abag's default
+    memorised      adapted, the head on all training pairs, the adapter's among them
+    leak           adapted on a random 90 % of all pairs, test pairs among them: the old way
+
+Antigens are `composition`. The report is written again after each fold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from abag.adapt.train import adapt_encoders
+from abag.embed.run import embed_table
+from abag.embed.sequences import read_pairs
+from abag.head.demo import demo_table
+from abag.head.splits import SplitOptions, make_splits, split_frame
+from abag.head.table import label_pairs
+from abag.head.train import fit
+
+METRICS = ("spearman_within_antigen", "spearman", "rmse")
+ARMS = ("frozen", "frozen, half", "adapted", "memorised", "leak")
+
+
+def quiet(_text):
+    """Say nothing."""
+
+
+def one_fold(pairs, table, split, work, args):
+    """Return {arm: {model: {metric: value}}} of one fold."""
+    store = args.work / "store"
+    encoders = {"antibody_encoder": args.encoder, "antigen_encoder": "composition"}
+    split_frame(pairs, [split]).assign(fold=0).to_parquet(work / "split.parquet")
+    (random,) = make_splits(pairs, SplitOptions(split="random", seed=split.fold))
+    random.part[random.part == 2] = 0  # 90 % to learn from, 10 % to stop by
+    random.part[np.flatnonzero(random.part == 1)[0]] = 2  # a split needs a test pair
+    split_frame(pairs, [random]).assign(fold=0).to_parquet(work / "leak.parquet")
+    common = {
+        "sides": "antibody", "lr": args.lr, "batch_size": args.batch_size, "device": args.device,
+        "layers": args.layers, "say": quiet, **encoders,
+    }  # fmt: skip
+    taught, names = {}, {}
+    for name, source, share, epochs in (
+        ("own", "split", 0.5, args.epochs),
+        ("leak", "leak", 0.0, args.leak_epochs or args.epochs),
+    ):
+        start = time.perf_counter()
+        taught[name] = adapt_encoders(
+            table, work / name, split_from=work / f"{source}.parquet", head_share=share,
+            epochs=epochs, **common,
+        )  # fmt: skip
+        taught[name]["wall_s"] = time.perf_counter() - start
+        done = embed_table(
+            table, store, device=args.device, antibody_adapter=work / name, **encoders
+        )
+        names[name] = done["antibodies"]["fingerprint"]
+    rows = pd.read_parquet(work / "own" / "splits.parquet")
+    half = rows.assign(split=rows["split"].where(rows["adapter"] != "train", "unused"))
+    half.drop(columns="adapter").to_parquet(work / "half.parquet")
+    frozen = embed_table(table, store, device=args.device, **encoders)["antibodies"]["fingerprint"]
+    plans = {
+        "frozen": (frozen, "split", {}),
+        "frozen, half": (frozen, "half", {}),
+        "adapted": (names["own"], "split", {}),
+        "memorised": (names["own"], "split", {"adapter_rows": "train"}),
+        "leak": (names["leak"], "split", {"adapter_rows": "train", "allow_adapter_leak": True}),
+    }
+    scores = {}
+    for arm, (fingerprint, file, options) in plans.items():
+        summary = fit(
+            table, store, work / f"run-{arm.replace(chr(44), '').replace(chr(32), chr(45))}", split=f"file={work / file}.parquet",
+            antibody_encoder=fingerprint, antigen_encoder="composition", report=False,
+            say=quiet, device=args.device, **options,
+        )  # fmt: skip
+        scores[arm] = {"head": summary["metrics"]["test"]} | {
+            "ridge": summary["baselines"]["ridge"]["test"]
+        }
+    return scores, taught
+
+
+def report(args, folds, head):
+    """Write the table of means, and of paired differences from `frozen`."""
+    lines = [*head, f"{len(folds)} folds.", "", "| vectors | model | " + " | ".join(METRICS) + " |"]
+    lines.append("|---|---|" + "---|" * len(METRICS))
+    for arm in ARMS:
+        for model in ("head", "ridge"):
+            cells = []
+            for metric in METRICS:
+                ours, base = (
+                    np.array([f["scores"][a][model][metric] for f in folds], dtype=float)
+                    for a in (arm, "frozen")
+                )
+                difference = ours - base
+                known = np.isfinite(difference)
+                error = difference[known].std(ddof=1) / known.sum() ** 0.5 if known.sum() > 1 else 0
+                cells.append(
+                    f"{np.nanmean(ours) if known.any() else float('nan'):.3f} "
+                    f"({difference[known].mean() if known.any() else 0:+.3f} ± {error:.3f})"
+                )
+            lines.append(f"| {arm} | {model} | " + " | ".join(cells) + " |")
+    lines += ["", "In brackets: difference from frozen, mean and standard error over folds.", ""]
+    for name in ("own", "leak"):
+        runs = [f["taught"][name] for f in folds]
+        lines.append(
+            f"- adapter `{name}`: {np.mean([r['pairs']['adapter'] for r in runs]):.0f} pairs, "
+            f"{np.mean([r['steps'] for r in runs]):.0f} steps, best epoch "
+            f"{np.mean([r['best_epoch'] for r in runs]):.1f} of {runs[0]['epochs']}, loss "
+            f"{np.mean([r['first_loss'] for r in runs]):.3f} to "
+            f"{np.mean([r['last_loss'] for r in runs]):.3f}, validation "
+            f"{np.mean([r['best_validation_loss'] for r in runs]):.3f}; "
+            f"{np.mean([r['wall_s'] for r in runs]):.0f} s a fold"
+        )
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "adapt_skempi.md").write_text("\n".join(lines) + "\n")
+    (args.out / "adapt_skempi.json").write_text(json.dumps(folds))
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--work", type=Path, help="keep stores and adapters, go on after a stop")
+    parser.add_argument("--encoder", default="antiberty")
+    parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--last", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--leak-epochs", type=int, help="of the adapter `leak`: it has more pairs")
+    parser.add_argument("--layers", type=lambda t: tuple(map(int, t.split(","))), default=(),
+                        help="layers that change, such as 7,8")  # fmt: skip
+    parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        args.work = args.work or Path(folder)
+        args.work.mkdir(parents=True, exist_ok=True)
+        if args.tiny:
+            args.table, args.encoder, args.epochs = args.work / "pairs.csv", "tiny-igt5", 1
+            args.repeats, args.last = 1, 1
+            demo_table().head(120).to_csv(args.table, index=False)
+        pairs = label_pairs(read_pairs(args.table))
+        options = SplitOptions(split="antigen", folds=args.folds, repeats=args.repeats)
+        splits = make_splits(pairs, options)[args.first : args.last]
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "2-core AMD EPYC"
+        head = [
+            f"# Adapted antibody vectors on cold antigens, {device}, {date.today()}",
+            "",
+            f"torch {torch.__version__}, {platform.python_version()}; {args.encoder}; {len(pairs)} "
+            f"pairs; `python benchmarks/bench_adapt_skempi.py --encoder {args.encoder} --folds "
+            f"{args.folds} --repeats {args.repeats} --first {args.first} --last {args.last} "
+            f"--epochs {args.epochs} --leak-epochs {args.leak_epochs or args.epochs} --layers "
+            f"{','.join(map(str, args.layers)) or 'all'} --lr {args.lr} --batch-size {args.batch_size}`",
+            "",
+        ]
+        folds = []
+        for split in splits:
+            work = args.work / f"fold-{split.fold}"
+            work.mkdir(exist_ok=True)
+            scores, taught = one_fold(pairs, args.table, split, work, args)
+            folds.append({"fold": split.fold, "scores": scores, "taught": taught})
+            report(args, folds, head)
+            print((args.out / "adapt_skempi.md").read_text(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

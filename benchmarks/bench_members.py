@@ -1,0 +1,256 @@
+"""How long 1, 4, 16 and 64 heads take in one step, and how long the trials of a sweep.
+
+    python benchmarks/bench_members.py --out benchmarks/results        # on the machine's GPU
+    python benchmarks/bench_members.py --out DIR --tiny               # seconds, on a CPU
+
+Vectors are random, of the real widths (1024 and 1280): speed does not depend on their values.
+Trials are drawn by the plain random proposer, so that Optuna is not needed; none is stopped early.
+Writes members.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from abag.head.config import FitConfig
+from abag.head.loop import Task, Training, train
+from abag.head.search import Problem, draw, inner_folds, score_batch
+from abag.head.splits import random_split
+from abag.head.step import step_seed
+from abag.head.table import LabelledPairs
+from abag.head.train import pick_device, torch_switches
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is trained and for how long it is timed."""
+
+    pairs: int
+    antibodies: int
+    antigens: int
+    antibody_width: int
+    antigen_width: int
+    timed_s: float
+    epochs: int
+    trials: int
+    at_once: int
+
+
+REAL = Size(160_000, 100_000, 2_000, 1024, 1280, timed_s=2.0, epochs=50, trials=100, at_once=8)
+TINY = Size(400, 100, 20, 16, 12, timed_s=0.1, epochs=2, trials=4, at_once=2)
+MEMBERS = (1, 4, 16, 64)
+
+
+def make_inputs(size: Size, seed: int = 0):
+    """Draw a table of distinct pairs and its vectors."""
+    rng = np.random.default_rng(seed)
+    flat = rng.choice(size.antibodies * size.antigens, size.pairs, replace=False)
+    pairs = LabelledPairs(
+        antibody=flat // size.antigens,
+        antigen=flat % size.antigens,
+        pkd=rng.normal(8, 1.5, size.pairs),
+        censored=np.zeros(size.pairs, np.int8),
+        row=np.arange(size.pairs),
+        table=SimpleNamespace(source="drawn", row_numbers=np.arange(size.pairs) + 1),
+        noise=None,
+    )
+    antibody_ND = rng.standard_normal((size.antibodies, size.antibody_width), dtype=np.float32)
+    antigen_ME = rng.standard_normal((size.antigens, size.antigen_width), dtype=np.float32)
+    return pairs, antibody_ND, antigen_ME
+
+
+def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> Task:
+    """Set up a training outside of any run folder."""
+    pairs, antibody_ND, antigen_ME = inputs
+    return Task(
+        pairs=pairs,
+        antibody_ND=antibody_ND,
+        antigen_ME=antigen_ME,
+        split=random_split(pairs.antibody, pairs.antigen, 0),
+        config=config,
+        device=device,
+        checkpoints=folder / "checkpoints",
+        log=folder / "metrics.jsonl",
+        label="bench",
+        say=lambda _text: None,
+        bar=False,
+    )
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str, object]:
+    """Time steps alone: no validation, log or checkpoint."""
+    config = FitConfig(epochs=1000, **options)
+    with tempfile.TemporaryDirectory() as folder, torch_switches(device, config):
+        task = make_task(inputs, config, device, Path(folder))
+        task.checkpoints.mkdir()
+        begun = time.perf_counter()
+        stack = Training(task).stack
+        stack.begin_epoch(0)
+        stack.stepper.step(0, step_seed(0, 0))
+        synchronize(device)
+        first_s = time.perf_counter() - begun
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        steps, seconds = 0, 0.0
+        while seconds < size.timed_s:
+            stack.begin_epoch(steps // stack.steps)
+            synchronize(device)
+            begun = time.perf_counter()
+            for at in range(stack.steps):
+                stack.stepper.step(at, step_seed(0, steps + at))
+            synchronize(device)
+            seconds += time.perf_counter() - begun
+            steps += stack.steps
+        peak = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
+        return {
+            "batch": f"{stack.batch_size} x {stack.accumulate}",
+            "first step s": first_s,
+            "steps/s": steps / seconds,
+            "ms a step": seconds / steps * 1e3,
+            "peak GiB": peak,
+        }
+
+
+def time_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, object]:
+    """Time a training from its first line to its last: validation, log, checkpoints and all."""
+    config = FitConfig(epochs=size.epochs, **options)
+    with tempfile.TemporaryDirectory() as folder, torch_switches(device, config):
+        begun = time.perf_counter()
+        done = train(make_task(inputs, config, device, Path(folder)))
+        return {
+            "seconds": time.perf_counter() - begun,
+            "of it training": done.progress.seconds,
+            "steps": done.progress.step,
+        }
+
+
+def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, object]]:
+    """Time batches of random trials on three inner folds, as a sweep trains them."""
+    pairs, antibody_ND, antigen_ME = inputs
+    config = FitConfig(epochs=size.epochs)
+    problem = Problem(
+        pairs=pairs,
+        fold=inner_folds(pairs.antigen, 3, 0),
+        vectors=lambda kind, _pooling: antibody_ND if kind == "antibody" else antigen_ME,
+        poolings={"antibody": ("mean", "heavy_mean", "light_mean"), "antigen": ("mean", "cls")},
+        config=config,
+        device=device,
+        say=lambda _text: None,
+    )
+    rng, rows = np.random.default_rng(0), []
+    with torch_switches(device, config):
+        for at in range(0, size.trials, size.at_once):
+            batch = draw(problem, rng, min(size.at_once, size.trials - at))
+            if size is TINY:
+                batch = [params | {"shape": "lowrank 16"} for params in batch]
+            begun = time.perf_counter()
+            score_batch(problem, batch)
+            rows.append(
+                {
+                    "shape": batch[0]["shape"],
+                    "loss": batch[0]["loss"],
+                    "trials": len(batch),
+                    "heads": 3 * len(batch),
+                    "seconds": time.perf_counter() - begun,
+                }
+            )
+            print(rows[-1], flush=True)
+    return rows
+
+
+def table(rows: list[dict[str, object]]) -> list[str]:
+    """Lay rows of equal keys out in Markdown."""
+    cells = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in r.values()] for r in rows]
+    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
+    return lines + ["| " + " | ".join(row) + " |" for row in cells]
+
+
+def ratios(rows: list[dict[str, object]], what: str) -> list[dict[str, object]]:
+    """Add how much longer each number of heads takes than one head of its kind."""
+    ones = {(r["preset"], r["precision"], r["asked"]): r[what] for r in rows if r["heads"] == 1}
+    return [
+        r | {"times one": r[what] / ones[r["preset"], r["precision"], r["asked"]]} for r in rows
+    ]
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--skip-trials", action="store_true")
+    given = parser.parse_args()
+    device, size = pick_device(given.device), TINY if given.tiny else REAL
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    inputs = make_inputs(size)
+    # (preset, batch, precision): the aim is 16 heads in twice the time of one, batch 1024 or less
+    kinds = [
+        ("small", 1024, "fp32"),
+        ("small", 256, "fp32"),
+        ("small", 1024, "bf16"),
+        ("medium", 1024, "fp32"),
+    ]
+    small = {"widths": (8, 4)} if given.tiny else {}
+    steps, fits = [], []
+    for preset, batch, precision in kinds[: 1 if given.tiny else None]:
+        for heads in MEMBERS[: 2 if given.tiny else None]:
+            if preset != "small" and heads == 64:
+                continue
+            options = {
+                "preset": preset,
+                "batch_size": batch,
+                "precision": precision,
+                "members": heads,
+            }
+            row = {"preset": preset, "precision": precision, "asked": batch, "heads": heads}
+            steps.append(row | time_steps(inputs, size, device, **options, **small))
+            print(steps[-1], flush=True)
+            if preset == "small" and batch == 1024:
+                fits.append(row | time_fit(inputs, size, device, **options, **small))
+                print(fits[-1], flush=True)
+    lines = [
+        f"# Heads that train in one step, {hardware}, {datetime.now(UTC).date().isoformat()}",
+        "",
+        f"Command: `python benchmarks/bench_members.py --out DIR{' --tiny' * given.tiny}`  ",
+        f"torch {torch.__version__}, Python {platform.python_version()}; {size}",
+        "",
+        *table(ratios(steps, "ms a step")),
+        "",
+        f"Whole trainings of {size.epochs} epochs, validation, log and checkpoints included:",
+        "",
+        *table(ratios(fits, "seconds")),
+    ]
+    if not given.skip_trials:
+        rows = time_trials(inputs, size, device)
+        total = sum(r["seconds"] for r in rows)
+        lines += [
+            "",
+            f"{size.trials} trials of a sweep, {size.epochs} epochs on three inner folds each, "
+            f"none stopped early: {total:.0f} s",
+            "",
+            *table(rows),
+        ]
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "members.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Time `abag predict` and its memory: a cross, and tables of pairs of growing length.
+
+    python benchmarks/bench_predict.py --out FOLDER [--cross N] [--pairs P ...] [--tiny]
+
+Vectors are random, of the real widths (1,024 and 1,280), and so is the head's training: speed and
+memory do not depend on their values. Every case runs in a process of its own, whose peak resident
+memory the system tells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+import abag
+from abag.embed.sequences import read_pairs
+from abag.embed.store import open_store
+
+RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+WIDTHS = {"antibody": 1024, "antigen": 1280}
+SCRIPT = "import sys; sys.argv[0] = 'abag'; from abag.cli import main; main()"
+
+
+def drawn(rng, n, length):
+    return ["".join(row) for row in rng.choice(RESIDUES, (n, length))]
+
+
+def make_tables(folder, antibodies, antigens):
+    """Two tables of distinct sequences of usual lengths."""
+    rng = np.random.default_rng(0)
+    left = pd.DataFrame(
+        {
+            "name": [f"ab-{i}" for i in range(antibodies)],
+            "heavy": drawn(rng, antibodies, 120),
+            "light": drawn(rng, antibodies, 108),
+        }
+    )
+    right = pd.DataFrame({"antigen": drawn(rng, antigens, 300)})
+    left.to_csv(folder / "antibodies.csv", index=False)
+    right.to_csv(folder / "antigens.csv", index=False)
+    return left, right
+
+
+def fill_store(folder, left, right, widths):
+    rows = max(len(left), len(right))
+    frame = pd.concat(
+        [
+            left.iloc[np.arange(rows) % len(left)].reset_index(drop=True),
+            right.iloc[np.arange(rows) % len(right)].reset_index(drop=True),
+        ],
+        axis=1,
+    )
+    table, store = read_pairs(frame), open_store(folder / "store", create=True)
+    rng = np.random.default_rng(1)
+    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
+        encoder = store.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
+        with encoder.writer(attrs={"precision": "fp32"}) as writer:
+            for at in range(0, len(unique.keys), 4096):
+                keys = unique.keys[at : at + 4096]
+                x_ND = rng.normal(size=(len(keys), widths[kind])).astype(np.float32)
+                writer.add(keys, np.full(len(keys), 200, np.int32), {"mean": x_ND})
+    return frame.head(400)  # enough to train on; clustering more would take longer than predicting
+
+
+def pairs_table(path, left, right, pairs):
+    """Every pair is drawn; written in parts, so that making it needs no memory either."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng, writer = np.random.default_rng(2), None
+    for at in range(0, pairs, 500_000):
+        n = min(500_000, pairs - at)
+        part = pd.concat(
+            [
+                left.iloc[rng.integers(len(left), size=n)].reset_index(drop=True),
+                right.iloc[rng.integers(len(right), size=n)].reset_index(drop=True),
+            ],
+            axis=1,
+        )
+        table = pa.Table.from_pandas(part, preserve_index=False)
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+    writer.close()
+
+
+def timed(folder, *arguments):
+    """Seconds and peak GiB of one command."""
+    command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
+    begun = time.perf_counter()
+    child = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    said = child.stderr.read().decode()
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(said)
+    return time.perf_counter() - begun, usage.ru_maxrss / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--cross", type=int, default=1000, help="antibodies, and antigens")
+    parser.add_argument("--pairs", type=int, nargs="*", default=[1_000_000, 10_000_000])
+    parser.add_argument("--antibodies", type=int, default=10_000, help="distinct, in the pairs")
+    parser.add_argument("--tiny", action="store_true", help="a minute's run at no real size")
+    asked = parser.parse_args()
+    if asked.tiny:
+        asked.cross, asked.pairs, asked.antibodies = 20, [300], 30
+    widths = dict.fromkeys(WIDTHS, 8) if asked.tiny else WIDTHS
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="abag-bench-") as name:
+        folder = Path(name)
+        left, right = make_tables(folder, asked.antibodies, asked.cross)
+        measured = fill_store(folder, left, right, widths)
+        measured["pKd"] = np.random.default_rng(3).normal(8, 1, len(measured))
+        abag.fit(
+            measured, folder / "store", folder / "run", split="random", epochs=1, device="cpu",
+            report=False, say=lambda _: None,
+        )  # fmt: skip
+        rows += crosses(folder, left, asked.cross)
+        rows += tables(folder, left, right, asked.pairs)
+    write_report(asked.out, rows)
+
+
+def crosses(folder, left, n):
+    left.head(n).to_csv(folder / "few.csv", index=False)
+    for kind in ("parquet", "csv"):
+        out = folder / f"crossed.{kind}"
+        took = timed(folder, "predict", "few.csv", "--run", "run", "--cross", "antigens.csv",
+                     "--out", out)  # fmt: skip
+        yield f"--cross, {n:,} x {n:,}, to {kind}", n * n, *took, out.stat().st_size
+
+
+def tables(folder, left, right, sizes):
+    for pairs in sizes:
+        pairs_table(folder / "pairs.parquet", left, right, pairs)
+        out = folder / "scored.parquet"
+        took = timed(folder, "predict", "pairs.parquet", "--run", "run", "--out", out, "--force")
+        yield (
+            f"table of {pairs:,} pairs, {len(left):,} antibodies",
+            pairs,
+            *took,
+            out.stat().st_size,
+        )
+
+
+def write_report(out, rows):
+    lines = [
+        "# abag predict: seconds and memory",
+        "",
+        f"{date.today()}, {platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
+        f"torch on {torch.get_num_threads()} thread(s). Python {platform.python_version()}, "
+        f"torch {torch.__version__}, pandas {pd.__version__}.",
+        "",
+        f"    python benchmarks/bench_predict.py {' '.join(sys.argv[1:])}",
+        "",
+        "Random vectors of the real widths, preset `small`, one member; everything from start to "
+        "exit, imports included. Tables of pairs are read and written as Parquet.",
+        "",
+        "| what | pairs | s | pairs/s | peak RSS, GiB | output, MB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for what, pairs, seconds, peak, size in rows:
+        lines.append(
+            f"| {what} | {pairs:,} | {seconds:.1f} | {pairs / seconds:,.0f} | {peak:.2f} | "
+            f"{size / 1e6:,.0f} |"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "predict.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""How long a table of many rows takes before its first training step, and how much memory.
+
+    python benchmarks/bench_rows.py [--rows 1000000] [--antibodies 200000] [--folder DIR]
+
+Makes a table, and a store with random vectors of the default encoders' widths, and fits one epoch
+on them. Clusters are not needed: the split is random and the antibodies are too many to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import resource
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import abag
+from abag.embed.sequences import read_pairs
+from abag.embed.store import open_store
+
+RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+WIDTHS = {"antibody": 1024, "antigen": 1280}
+
+
+def make_table(rows, antibodies, antigens):
+    """Random pairs of made chains: heavy 120, light 108, antigen 300 residues."""
+    rng = np.random.default_rng(0)
+    chains = {
+        name: ["".join(row) for row in RESIDUES[rng.integers(20, size=(n, length))]]
+        for name, n, length in (
+            ("heavy", antibodies, 120),
+            ("light", antibodies, 108),
+            ("antigen", antigens, 300),
+        )
+    }
+    body, target = rng.integers(antibodies, size=rows), rng.integers(antigens, size=rows)
+    return pd.DataFrame(
+        {
+            "heavy": pd.Series(chains["heavy"])[body].to_numpy(),
+            "light": pd.Series(chains["light"])[body].to_numpy(),
+            "antigen": pd.Series(chains["antigen"])[target].to_numpy(),
+            "pkd": rng.normal(8, 1, rows).round(3),
+        }
+    )
+
+
+def fill(path, table):
+    """Store a random vector for every sequence."""
+    opened, rng = open_store(path, create=True), np.random.default_rng(1)
+    pairs = read_pairs(table)
+    for kind, unique in (("antibody", pairs.antibodies), ("antigen", pairs.antigens)):
+        folder = opened.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
+        with folder.writer(attrs={"precision": "fp32"}) as writer:
+            for keys in np.array_split(unique.keys, max(1, len(unique.keys) // 8192)):
+                x_ND = rng.normal(size=(len(keys), WIDTHS[kind])).astype(np.float16)
+                writer.add(keys, np.full(len(keys), 100, np.int32), {"mean": x_ND})
+
+
+def fit(table, store, run):
+    """Seconds to the first step and in all, and the most memory held, of this process."""
+    begun, first = time.perf_counter(), []
+
+    def say(text):
+        print(f"{time.perf_counter() - begun:7.1f} s  {text}", file=sys.stderr)
+        if "epochs of" in text:
+            first.append(time.perf_counter() - begun)
+
+    abag.fit(table, store, run, split="random", epochs=1, report=False, say=say)
+    peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return first[0], time.perf_counter() - begun, peak_gib
+
+
+def main(arguments=None):
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--antibodies", type=int, default=200_000)
+    parser.add_argument("--antigens", type=int, default=2_000)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--stage", choices=["make", "fit"], nargs="+", default=["make", "fit"])
+    a = parser.parse_args(arguments)
+    folder = a.folder or Path(tempfile.mkdtemp())
+    table = folder / "pairs.parquet"
+    if "make" in a.stage:
+        folder.mkdir(parents=True, exist_ok=True)
+        make_table(a.rows, a.antibodies, a.antigens).to_parquet(table)
+        fill(folder / "store", table)
+    if "fit" in a.stage:
+        first, whole, peak = fit(table, folder / "store", folder / "run")
+        print(
+            f"{a.rows:,} rows, {a.antibodies:,} antibodies: first step after {first:.1f} s, one epoch, "
+            f"baselines and scores after {whole:.1f} s, at most {peak:.2f} GiB held. "
+            f"{date.today()}, {platform.machine()} CPU, Python {platform.python_version()}"
+        )
+
+
+if __name__ == "__main__":
+    main()

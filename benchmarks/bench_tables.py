@@ -1,0 +1,147 @@
+"""Memory of `abag embed` against the number of rows: everything but the encoders themselves.
+
+    python benchmarks/bench_tables.py --out DIR [--rows 1e5,1e6,1e7] [--gib 4] [--scratch DIR] [--tiny]
+
+Each size is a folder of Parquet files in which every antibody is another one. A child process of
+its own, that may not map more than --gib GiB, reads it, finds the distinct sequences and what the
+empty store lacks, and walks through all of it as the encoders would, without encoding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+LETTERS = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)
+FILE_ROWS = 1_000_000
+ANTIGENS = 20_000
+
+
+def random_chains(rng, rows, length):
+    data = LETTERS[rng.integers(0, 20, (rows, length), dtype=np.uint8)]
+    offsets = np.arange(0, (rows + 1) * length, length, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+def write_table(folder, rows):
+    """Heavy chains of 121 and light ones of 108 residues; antigens of 30 to 1,022."""
+    rng = np.random.default_rng(0)
+    lengths = np.clip(300 * np.exp(0.6 * rng.standard_normal(ANTIGENS)), 30, 1022).astype(int)
+    antigens = pa.array([random_chains(rng, 1, n)[0].as_py() for n in lengths])
+    folder.mkdir(parents=True)
+    for start in range(0, rows, FILE_ROWS):
+        count = min(FILE_ROWS, rows - start)
+        columns = {
+            "heavy": random_chains(rng, count, 121),
+            "light": random_chains(rng, count, 108),
+            "antigen": antigens.take(pa.array(rng.integers(0, ANTIGENS, count))),
+            "pKd": rng.normal(8, 1, count),
+        }
+        path = folder / f"{start // FILE_ROWS:04}.parquet"
+        pq.write_table(pa.table(columns), path, row_group_size=200_000)
+
+
+def peak_mib():
+    """Peak resident memory since this program started; getrusage would count its parent's."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def walk(table, store, gib):
+    """Embed with the encoders left out; print what that took."""
+    from abag.embed.job import Job
+    from abag.embed.run import embed_table
+
+    imported_mib = peak_mib()
+    resource.setrlimit(resource.RLIMIT_AS, (int(gib * 2**30),) * 2)
+    walked = []
+
+    def encode(self, _rank, _load):
+        walked.append(sum(len(part.chains) for part in self.todo()))
+        return 0.0
+
+    Job.encode = encode
+    start = time.perf_counter()
+    summary = embed_table(table, store, "composition", "composition", device="cpu")
+    seconds = time.perf_counter() - start
+    assert walked == [summary[p]["unique"] for p in ("antibodies", "antigens")]
+    print(json.dumps({"rows": summary["rows"], "unique": walked, "seconds": seconds,
+                      "imported_mib": imported_mib, "peak_mib": peak_mib()}))  # fmt: skip
+
+
+def draw(rows, path):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
+    axes.semilogx([r["rows"] for r in rows], [r["peak_mib"] for r in rows], "o-", label="peak")
+    axes.axhline(rows[0]["imported_mib"], color="grey", ls=":", label="after the imports")
+    axes.set(xlabel="rows, every antibody another", ylabel="resident memory, MiB", ylim=(0, None))
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=80)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", default="1e5,1e6,1e7")
+    parser.add_argument("--gib", type=float, default=4)
+    parser.add_argument("--scratch", type=Path, help="Room for the tables; 10^7 rows take 3 GB.")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--walk", nargs=2, type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.walk:
+        walk(*args.walk, args.gib)
+        return
+    sizes = [1000, 2000] if args.tiny else [int(float(text)) for text in args.rows.split(",")]
+    rows = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
+            table = Path(folder) / "table"
+            write_table(table, size)
+            command = [sys.executable, __file__, "--out", args.out, "--gib", str(args.gib)]
+            command += ["--walk", table, Path(folder) / "store"]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            rows.append(json.loads(done.stdout))
+            print(rows[-1], file=sys.stderr, flush=True)
+    lines = [
+        f"# Rows and memory on {platform.machine()}, {date.today()}",
+        "",
+        f"Everything of `abag embed` but the encoders; at most {args.gib:g} GiB may be mapped; "
+        f"`python benchmarks/bench_tables.py --rows {args.rows} --gib {args.gib:g}`",
+        "",
+        "| rows | unique antibodies, antigens | peak resident MiB | of which the imports | seconds | rows/s |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['rows']:,} | {r['unique'][0]:,}, {r['unique'][1]:,} | {r['peak_mib']:,.0f} | "
+        f"{r['imported_mib']:,.0f} | {r['seconds']:.0f} | {r['rows'] / r['seconds']:,.0f} |"
+        for r in rows
+    ]
+    if len(rows) > 1:
+        slope = (rows[-1]["peak_mib"] - rows[-2]["peak_mib"]) * 2**20
+        slope /= rows[-1]["rows"] - rows[-2]["rows"]
+        lines += ["", f"Slope between the last two: {slope:.1f} bytes a row."]
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "tables.md").write_text("\n".join(lines) + "\n")
+    draw(rows, args.out / "tables.png")
+
+
+if __name__ == "__main__":
+    main()

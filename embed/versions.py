@@ -1,0 +1,41 @@
+"""Versions of what decides results and speed, read without importing any of it."""
+
+from __future__ import annotations
+
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from abag import __version__
+
+PACKAGES = ("torch", "transformers", "h5py", "numpy", "pandas", "safetensors")
+
+
+def versions() -> dict[str, str]:
+    """Return name to version: abag, Python and `PACKAGES`, torch with the CUDA it was built for."""
+    found = {name: installed(name) or "not installed" for name in PACKAGES}
+    if find_spec("torch") is not None:
+        found["torch"] = f"{found['torch'].split('+')[0]} ({cuda_of_torch()})"
+    return {"abag": __version__, "Python": platform.python_version(), **found}
+
+
+def installed(package: str) -> str | None:
+    """Return a distribution's version; None if there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def cuda_of_torch() -> str:
+    """Say what torch was built for, from the text of its version.py: importing it takes seconds."""
+    spec = find_spec("torch")
+    origin = spec.origin if spec else None
+    try:
+        text = Path(origin or "").with_name("version.py").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return "build unknown"
+    match = re.search(r"^cuda\b[^=\n]*=\s*'([\d.]+)'", text, re.MULTILINE)
+    return f"CUDA {match[1]}" if match else "CPU only"

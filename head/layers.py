@@ -1,0 +1,111 @@
+"""The layers that heads are built of: torch's own for one head, and the same for M heads at once.
+
+M members, B pairs a member, I inputs and O outputs of a layer. A stacked layer holds what M plain
+layers hold, name by name, with a member axis in front: member k's tensors are a plain layer's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Layers(Protocol):
+    """Makes the layers of a head."""
+
+    def linear(self, inner: int, outer: int, *, bias: bool = True) -> nn.Module:
+        """Make a linear layer."""
+        ...
+
+    def norm(self, width: int) -> nn.Module:
+        """Make a LayerNorm over the last axis."""
+        ...
+
+    def dropout(self) -> nn.Module:
+        """Make a dropout at the rate (stacked: the rates) that this was made with."""
+        ...
+
+
+class PlainLayers:
+    """torch's own layers: inputs (B, I), or any shape that ends in I."""
+
+    def __init__(self, dropout: float) -> None:
+        self.rate = dropout
+
+    def linear(self, inner: int, outer: int, *, bias: bool = True) -> nn.Module:
+        """Make a linear layer."""
+        return nn.Linear(inner, outer, bias=bias)
+
+    def norm(self, width: int) -> nn.Module:
+        """Make a LayerNorm."""
+        return nn.LayerNorm(width)
+
+    def dropout(self) -> nn.Module:
+        """Make a dropout."""
+        return nn.Dropout(self.rate)
+
+
+class StackedLayers:
+    """Layers of M heads: inputs (M, B, I), or (B, I) where every member reads the same pairs."""
+
+    def __init__(self, dropout_M: Sequence[float]) -> None:
+        self.rates = tuple(dropout_M)
+
+    def linear(self, inner: int, outer: int, *, bias: bool = True) -> nn.Module:
+        """Make M linear layers."""
+        return _Linear(len(self.rates), inner, outer, bias)
+
+    def norm(self, width: int) -> nn.Module:
+        """Make M LayerNorms."""
+        return _LayerNorm(len(self.rates), width)
+
+    def dropout(self) -> nn.Module:
+        """Make M dropouts, each at its own rate."""
+        return _Dropout(self.rates) if max(self.rates) > 0 else nn.Identity()
+
+
+class _Linear(nn.Module):
+    """One batched product; its weights are copied in from plain layers."""
+
+    def __init__(self, members: int, inner: int, outer: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(members, outer, inner))
+        self.bias = nn.Parameter(torch.empty(members, outer)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        w_MIO = self.weight.transpose(1, 2)
+        x_MBI = x if x.ndim == 3 else x.expand(len(w_MIO), *x.shape)  # a stride of 0, no copy
+        if self.bias is None:
+            return torch.bmm(x_MBI, w_MIO)
+        return torch.baddbmm(self.bias[:, None], x_MBI, w_MIO)
+
+
+class _LayerNorm(nn.Module):
+    def __init__(self, members: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(members, width))
+        self.bias = nn.Parameter(torch.empty(members, width))
+
+    def forward(self, x_MBI: Tensor) -> Tensor:
+        normed_MBI = layer_norm(x_MBI, x_MBI.shape[-1:])
+        return torch.addcmul(self.bias[:, None], normed_MBI, self.weight[:, None])
+
+
+class _Dropout(nn.Module):
+    rate_M11: Tensor
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("rate_M11", torch.tensor(rates)[:, None, None], persistent=False)
+
+    def forward(self, x_MBI: Tensor) -> Tensor:
+        if not self.training:
+            return x_MBI
+        kept_MBI = torch.rand_like(x_MBI, dtype=torch.float32) >= self.rate_M11
+        return x_MBI * (kept_MBI / (1 - self.rate_M11)).to(x_MBI.dtype)

@@ -1,0 +1,168 @@
+"""AdamW and clipping for one head, or for M heads stacked: each member by its own norm and rates.
+
+Two ways to the same numbers. ``update`` calls torch's fused kernel, once a member on views of its
+part of every tensor. ``stacked_update`` is the formula itself over whole stacks: under
+torch.compile it is one pass over weights, gradients and moments, clipping included, where the
+fused kernel would be launched M times with too little work to fill a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+NORM_EPS = 1e-6
+"""As in `torch.nn.utils.clip_grad_norm_`."""
+
+
+class AdamW:
+    """torch's fused AdamW, by its functional form.
+
+    The whole state exists from the start, at addresses that never change, which a CUDA graph
+    needs; and the class in ``torch.optim`` would import torch._dynamo, 2 s before the first step.
+
+    Parameters
+    ----------
+    model : nn.Module
+        One head, or a stack.
+    decay_M : sequence of float
+        Decoupled weight decay of each member.
+    lr : Tensor, shape=() or (M,)
+        Filled with the rate of each step; with a member axis where ``model`` is a stack.
+    clip : float
+        Largest norm of a member's gradient; 0: not clipped.
+    """
+
+    def __init__(self, model: nn.Module, decay_M: Sequence[float], lr: Tensor, clip: float) -> None:
+        self.lr, self.clip, self.stacked = lr, clip, lr.ndim == 1
+        self.named = dict(model.named_parameters())
+        self.state = {
+            f"{name}.{key}": torch.zeros(shape, device=p.device)
+            for name, p in self.named.items()
+            for key, shape in (("mean", p.shape), ("square", p.shape), ("step", lr.shape))
+        }
+        # Decay shrinks matrices; biases and norms have no scale to shrink.
+        matrices = [n for n, p in self.named.items() if p.ndim - lr.ndim >= 2]
+        self.decay_M = torch.tensor(decay_M, device=lr.device)
+        self.decayed = [name in matrices for name in self.named]
+        rest = [name for name in self.named if name not in matrices]
+        self.groups = [
+            (member, names, decay if names is matrices else 0.0)
+            for member, decay in enumerate(decay_M)
+            for names in ((matrices, rest) if decay else (list(self.named),))
+        ]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Clip and apply the gradients, with the fused kernel."""
+        if self.clip and self.stacked:
+            clip_members(self.gradients(), self.clip)
+        elif self.clip:
+            nn.utils.clip_grad_norm_(self.named.values(), self.clip)
+        for member, names, decay in self.groups:
+            adamw(
+                [self._own(self.named[n], member) for n in names],
+                [self._own(g, member) for n in names if (g := self.named[n].grad) is not None],
+                [self._own(self.state[f"{n}.mean"], member) for n in names],
+                [self._own(self.state[f"{n}.square"], member) for n in names],
+                [],
+                [self._own(self.state[f"{n}.step"], member) for n in names],
+                fused=True,
+                capturable=self.lr.is_cuda,
+                amsgrad=False,
+                beta1=BETA1,
+                beta2=BETA2,
+                lr=self._own(self.lr, member),  # a tensor, as torch.optim.AdamW passes it
+                weight_decay=decay,
+                eps=EPS,
+                maximize=False,
+            )
+
+    def gradients(self) -> list[Tensor]:
+        """Return every parameter's gradient, in the order of ``named``."""
+        return [g for p in self.named.values() if (g := p.grad) is not None]
+
+    def states(self, key: str) -> list[Tensor]:
+        """Return every parameter's ``mean``, ``square`` or ``step``."""
+        return [self.state[f"{name}.{key}"] for name in self.named]
+
+    def _own(self, tensor: Tensor, member: int) -> Tensor:
+        return tensor[member] if self.stacked else tensor
+
+
+def member_scales(gradients: Sequence[Tensor], clip: float) -> Tensor:
+    """Return what each member's gradient is multiplied by so that its norm is ``clip`` at most.
+
+    Parameters
+    ----------
+    gradients : sequence of Tensor, shape=(M, ...)
+    clip : float
+
+    Returns
+    -------
+    Tensor, shape=(M,)
+    """
+    squares = [g.flatten(1).square().sum(1) for g in gradients]
+    norm_M = torch.stack(squares).sum(0).sqrt()
+    return (clip / (norm_M + NORM_EPS)).clamp(max=1.0)
+
+
+def clip_members(gradients: Sequence[Tensor], clip: float) -> None:
+    """Scale each member's gradients in place, by its own norm."""
+    scale_M = member_scales(gradients, clip)
+    for gradient in gradients:
+        gradient.mul_(_along(scale_M, gradient))
+
+
+@torch.no_grad()
+def stacked_update(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    steps: list[Tensor],
+    decayed: list[bool],
+    lr_M: Tensor,
+    decay_M: Tensor,
+    clip: float,
+) -> None:
+    """Clip and apply the gradients of M members, by the formula; see the module's text.
+
+    Parameters
+    ----------
+    parameters, gradients, means, squares : list of Tensor, shape=(M, ...)
+    steps : list of Tensor, shape=(M,)
+        Updates before this one, the same for all.
+    decayed : list of bool
+        Which parameters weight decay shrinks.
+    lr_M, decay_M : Tensor, shape=(M,)
+    clip : float
+
+    References
+    ----------
+    Loshchilov and Hutter 2019, algorithm 2; the order of operations of ``torch.optim.AdamW``.
+    """
+    scale_M = member_scales(gradients, clip) if clip else torch.ones_like(lr_M)
+    step_M = steps[0] + 1
+    rate_M = lr_M / (1 - BETA1**step_M)
+    root_M = (1 - BETA2**step_M).sqrt()
+    shrunk_M = 1 - lr_M * decay_M
+    for i, p in enumerate(parameters):
+        gradient = gradients[i] * _along(scale_M, p)
+        means[i].lerp_(gradient, 1 - BETA1)
+        squares[i].copy_(squares[i] * BETA2 + gradient.square() * (1 - BETA2))
+        denominator = squares[i].sqrt() / _along(root_M, p) + EPS
+        kept = p * _along(shrunk_M, p) if decayed[i] else p
+        p.copy_(kept - _along(rate_M, p) * means[i] / denominator)
+        steps[i].copy_(step_M)
+
+
+def _along(values_M: Tensor, like: Tensor) -> Tensor:
+    return values_M.view(-1, *[1] * (like.ndim - 1))

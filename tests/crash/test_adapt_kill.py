@@ -1,0 +1,161 @@
+"""An adapter's training that is killed for real, anywhere, ends as one that was not.
+
+Trials are forked from one process that has imported everything, as in test_fit_kill.py.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+OPTIONS = {
+    "antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2", "epochs": 3, "batch_size": 4,
+    "save_every": 2, "device": "cpu", "patience": 2, "accumulate": 2,
+    "gradient_checkpointing": True,
+}  # fmt: skip
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("kills", "seed"), [(4, 0), pytest.param(60, 1, marks=pytest.mark.slow)])
+def test_an_adapter_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(tmp_path, kills, seed):
+    command = [sys.executable, __file__, tmp_path, str(kills), str(seed)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["different"] == []
+    assert result["killed"] == kills
+    assert result["resumed"] > 0
+
+
+def make_inputs(folder):
+    """Write 40 pairs of short chains and a random split of them."""
+    from abag.embed.sequences import read_pairs
+    from abag.head.splits import SplitOptions, make_splits, split_frame
+    from abag.head.table import label_pairs
+
+    rng = np.random.default_rng(0)
+    heavy = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 9)) for _ in range(20)]
+    antigen = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 9)) for _ in range(2)]
+    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
+    frame["pKd"] = 7 + rng.normal(size=len(frame))
+    frame.to_csv(folder / "pairs.csv", index=False)
+    pairs = label_pairs(read_pairs(folder / "pairs.csv"))
+    splits = make_splits(pairs, SplitOptions(split="random"))
+    split_frame(pairs, splits).to_parquet(folder / "split.parquet")
+
+
+def adapt(folder, out):
+    from abag.adapt.train import adapt_encoders
+
+    return adapt_encoders(
+        folder / "pairs.csv", out / "a", split_from=folder / "split.parquet",
+        say=lambda _text: None, **OPTIONS,
+    )  # fmt: skip
+
+
+def die_at(event, n):
+    """Arrange SIGKILL before the n-th step, or before or after the n-th rename."""
+    from abag.adapt.train import Training
+
+    def dying(real, *, after):
+        count = 0
+
+        def call(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == n and not after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = real(*args, **kwargs)
+            if count == n and after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return call
+
+    if event == "step":
+        Training._step = dying(Training._step, after=False)
+    elif event in ("before", "after"):
+        Path.replace = dying(Path.replace, after=event == "after")
+
+
+def snapshot(out):
+    """Return everything that the folder holds but times and how often it was resumed."""
+    from abag.head.checkpoint import load
+
+    def timeless(value):
+        if isinstance(value, dict):
+            dropped = ("seconds", "resumed_from_step", "adapter")
+            return {k: timeless(v) for k, v in value.items() if k not in dropped}
+        return [timeless(v) for v in value] if isinstance(value, list) else value
+
+    kept = {}
+    for path in sorted(p for p in out.rglob("*") if p.is_file()):
+        name = str(path.relative_to(out))
+        if path.parent.name == "checkpoints":
+            found = load(path)
+            tensors = {n: t.numpy().tobytes() for n, t in found.tensors.items()}
+            kept[name] = (timeless(found.state), tensors)
+        elif path.suffix in (".json", ".jsonl"):
+            lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+            kept[name] = [timeless(json.loads(line)) for line in lines]
+        elif path.suffix != ".partial":
+            kept[name] = path.read_bytes()
+    return kept
+
+
+def main(folder, kills, seed):
+    # What an adaptation imports on its first use, once for all forks.
+    import peft  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import torch
+    from test_fit_kill import in_child
+    from transformers import EsmModel, T5EncoderModel  # noqa: F401
+
+    import abag.adapt.train
+    import abag.embed.esm
+    import abag.embed.t5  # noqa: F401
+
+    torch.set_num_threads(1)
+    assert in_child(lambda: make_inputs(folder)) == 0
+    begun = time.monotonic()
+    assert in_child(lambda: adapt(folder, folder / "unbroken")) == 0
+    seconds = time.monotonic() - begun
+    expected = snapshot(folder / "unbroken")
+    steps = expected["a/adapter.json"][0]["summary"]["steps"]
+    rng = random.Random(seed)
+    result = {"killed": 0, "resumed": 0, "different": []}
+    trial = 0
+    while result["killed"] < kills:  # a late one finds the adapter finished, and does not count
+        trial += 1
+        out = folder / f"out{trial}"
+        event = ("step", "before", "after", "time")[trial % 4]
+        n = rng.randint(2, steps if event == "step" else 2 * steps + 8)
+        wait = rng.uniform(0.3, 1) * seconds if event == "time" else None
+
+        def killed(event=event, n=n, out=out):
+            die_at(event, n)
+            adapt(folder, out)
+
+        code = in_child(killed, wait)
+        result["killed"] += code == -signal.SIGKILL
+        ended = in_child(lambda out=out: adapt(folder, out))
+        if ended != 0 or snapshot(out) != expected:
+            result["different"].append((event, n, wait, ended))
+            continue
+        summary = json.loads((out / "a" / "adapter.json").read_text())["summary"]
+        result["resumed"] += summary["resumed_from_step"] is not None
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,141 @@
+"""A slow, flaky file system between a run and its store, such as a mounted Drive.
+
+The system calls themselves fail and dawdle, for every path under the store; the mount table says
+that it is a Drive. What waits on the local disk is brought in by the next run.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from abag.embed import mounts, upkeep
+from abag.embed.folder import EncoderFolder
+from abag.embed.run import embed_table
+from abag.embed.store import StoreUnreachable, open_store
+from abag.embed.waiting import waiting_rooms, waiting_rows
+from abag.head.demo import demo_table
+
+PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+CODES = (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT)
+
+
+class Drive:
+    """System calls on paths under `root` are slow and fail at random, or all of them do."""
+
+    CALLS = ("open", "stat", "lstat", "scandir", "listdir", "mkdir", "replace", "unlink", "fsync")
+
+    def __init__(self, root: Path, monkeypatch, *, fails=0.0, dawdles=0.0):
+        self.root, self.fails, self.dawdles = str(root), fails, dawdles
+        self.goes_away_at: tuple[str, str] | None = None  # a call, and a pattern of its path
+        self.is_away = False
+        self.failures = 0
+        self._random = random.Random(1)
+        for name in self.CALLS:
+            monkeypatch.setattr(os, name, self.through(name, getattr(os, name)))
+        monkeypatch.setattr("io.open", self.through("open", open))
+
+    def through(self, call_name, call):
+        def flaky(path=".", *args, **kwargs):
+            name = str(Path(f"/proc/self/fd/{path}").readlink() if isinstance(path, int) else path)
+            if name.startswith(self.root):
+                at = self.goes_away_at
+                self.is_away |= bool(at and at[0] == call_name and re.search(at[1], name))
+                self.answer()
+            return call(path, *args, **kwargs)
+
+        return flaky
+
+    def answer(self):
+        time.sleep(self._random.random() * self.dawdles)
+        if self.is_away or self._random.random() < self.fails:
+            self.failures += 1
+            code = self._random.choice(CODES)
+            raise OSError(code, os.strerror(code))
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine whose Drive is mounted at `drive`, with its temporary folder beside it."""
+    (tmp_path / "local").mkdir()
+    (tmp_path / "drive").mkdir()
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / {tmp_path}/drive rw - fuse.drive drive rw\n"
+    )
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
+    monkeypatch.setattr(mounts, "MOUNT_TABLE", table)
+    monkeypatch.setattr(mounts, "FIRST_PAUSE_SECONDS", 0.001)
+    return tmp_path
+
+
+def embed(store, table, **options):
+    return embed_table(table, store, commit_seconds=0.0, batch_tokens=1500, **PLAIN, **options)
+
+
+def assert_equal_stores(one, other):
+    for kind in ("antibody", "antigen"):
+        ours, theirs = (open_store(path).folder(kind) for path in (one, other))
+        keys = np.concatenate(theirs.keys())
+        assert not ours.missing(keys, verify=True).any()
+        assert np.array_equal(ours.read(keys), theirs.read(keys))
+        assert ours.damaged == []
+
+
+def test_a_slow_flaky_drive_takes_everything_in_the_end(machine, monkeypatch, capsys):
+    table, store = demo_table().head(150), machine / "drive" / "MyDrive" / "store"
+    drive = Drive(machine / "drive", monkeypatch, fails=0.08, dawdles=0.001)
+    first = embed(store, table, progress=True)
+    again = embed(store, table)
+    monkeypatch.undo()
+    assert drive.failures > 10
+    assert first["antibodies"]["encoded"] == first["antibodies"]["unique"] > 10
+    assert again["antibodies"]["encoded"] == again["antigens"]["encoded"] == 0
+    assert "lies on fuse.drive, no disk of this machine" in capsys.readouterr().err
+    embed(machine / "whole", table)
+    assert_equal_stores(store, machine / "whole")
+    assert upkeep.verify(open_store(store)) == []
+    assert list((machine / "local").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["antibody", "antigen"])
+@pytest.mark.parametrize("call", ["open", "fsync", "replace"])
+def test_what_a_drive_that_goes_away_did_not_take_is_brought_in_by_the_next_run(
+    machine, monkeypatch, kind, call
+):
+    table, store = demo_table().head(150), machine / "drive" / "store"
+    whole = machine / "drive" / "whole"
+    with monkeypatch.context() as patched:
+        drive = Drive(machine / "drive", patched)
+        embed(whole, table)
+        drive.goes_away_at = call, rf"/{kind}-[^/]+/[0-9a-f]{{16}}\."
+        impatient(patched)
+        with pytest.raises(StoreUnreachable) as caught:
+            embed(store, table)
+    safe, waiting = map(int, SAID.search(str(caught.value)).groups())
+    assert waiting == waiting_rows(store) > 0
+    resumed = embed(store, table)
+    reused = resumed["antibodies"]["reused"] + resumed["antigens"]["reused"]
+    assert reused == sum(folder.rows for folder in open_store(whole).folders()) - sum(
+        resumed[plural]["encoded"] for plural in ("antibodies", "antigens")
+    )
+    assert reused >= safe + waiting
+    assert_equal_stores(store, whole)
+    assert waiting_rooms(store) == []
+
+
+SAID = re.compile(r"Of this run (\d+) sequences are safe in it, (\d+) wait in \S+; .*same command")
+
+
+def impatient(patched):
+    """Let writers and readers give up after a moment."""
+    patched.setattr(mounts, "RETRY_SECONDS", 0.1)
+    real = EncoderFolder.writer
+    patched.setattr(EncoderFolder, "writer", lambda *a, **o: real(*a, retry_seconds=0.1, **o))

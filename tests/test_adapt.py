@@ -1,0 +1,315 @@
+"""Adapting encoders: what is learned from which pairs, and the way from there to a head."""
+
+import json
+import shutil
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import abag
+from abag.adapt import model as model_module
+from abag.adapt.config import AdaptConfig, BadOption
+from abag.adapt.model import Adaptation, base_vectors
+from abag.adapt.pairs import NothingToAdaptOn, deal, epoch_steps, steps_an_epoch
+from abag.adapt.train import Training, adapt_encoders
+from abag.cli import main
+from abag.embed.device import choose
+from abag.embed.encoders import identify
+from abag.embed.lora import Lora, LoraUnavailable
+from abag.embed.sequences import read_pairs
+from abag.head.checkpoint import load
+from abag.head.config import RunMismatch
+from abag.head.splits import TRAIN, SplitOptions, make_splits, split_frame
+from abag.head.table import label_pairs
+
+TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
+SMALL = {**TINY, "epochs": 2, "batch_size": 8, "device": "cpu", "say": lambda _text: None}
+
+
+def make_table(rows=48):
+    """Pairs of short chains whose affinity is the number of W in the heavy chain."""
+    rng = np.random.default_rng(0)
+    heavy = ["".join(rng.choice(list("ACDEFGHIKLW"), 12)) for _ in range(rows)]
+    antigen = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVY"), 14)) for _ in range(8)]
+    frame = pd.DataFrame({"heavy": heavy, "antigen": [antigen[i % 8] for i in range(rows)]})
+    return frame.assign(pKd=6 + frame["heavy"].str.count("W") + rng.normal(size=rows) * 0.1)
+
+
+@pytest.fixture
+def given_split(tmp_path):
+    """A table, its pairs, and a file with a random split of them."""
+    table = make_table()
+    pairs = label_pairs(read_pairs(table))
+    splits = make_splits(pairs, SplitOptions(split="random"))
+    split_frame(pairs, splits).to_parquet(tmp_path / "split.parquet")
+    return table, pairs, tmp_path / "split.parquet"
+
+
+def test_the_loss_falls_and_the_adapter_says_what_it_is(given_split, tmp_path):
+    table, _, split = given_split
+    said = []
+    options = SMALL | {"epochs": 12, "lr": 3e-3, "patience": 0, "say": said.append}
+    summary = adapt_encoders(table, tmp_path / "a", split_from=split, head_share=0, **options)
+    assert summary["last_loss"] < 0.5 * summary["first_loss"]
+    lines = [json.loads(x) for x in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(1, 13))
+    assert summary["best_validation_loss"] == min(line["validation_loss"] for line in lines)
+    assert summary["sides"]["antibody"]["trainable_parameters"] == 2 * 2 * 8 * (64 + 64)
+    assert any("4,096 trainable parameters" in text for text in said)
+
+
+def test_one_side_alone_is_adapted_beside_vectors_without_weights(given_split, tmp_path):
+    table, _, split = given_split
+    options = SMALL | {"antigen_encoder": "composition"}
+    with pytest.raises(abag.AbagError, match=r"composition: has no weights .* --sides"):
+        adapt_encoders(table, tmp_path / "a", split_from=split, **options)
+    assert not (tmp_path / "a").exists()
+    summary = adapt_encoders(table, tmp_path / "a", split_from=split, sides="antibody", **options)
+    assert list(summary["sides"]) == ["antibody"]
+    assert not (tmp_path / "a" / "antigen").exists()
+
+
+def test_before_training_adapted_sides_give_the_fast_encoders_vectors(given_split):
+    _, pairs, split = given_split
+    config, plan = AdaptConfig(split_from=str(split), **TINY), choose("cpu")
+    identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
+    model = Adaptation(identities, pairs, np.arange(len(pairs)), plan, config).eval()
+    for kind, unique in (("antibody", pairs.table.antibodies), ("antigen", pairs.table.antigens)):
+        side = model.sides[kind]
+        with torch.no_grad():
+            x_UD = side(np.arange(5)) / side._scale_D + side._mean_D
+        theirs = base_vectors(identities[kind], unique.chains, plan)[:5]
+        np.testing.assert_allclose(x_UD.numpy(), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_accumulated_batches_take_the_step_of_one_large_batch(given_split, tmp_path, monkeypatch):
+    _, pairs, split = given_split
+    monkeypatch.setattr(model_module, "HEAD_DROPOUT", 0.0)
+    config = AdaptConfig(split_from=str(split), lora=Lora(dropout=0.0), **TINY)
+    parts, after = deal(pairs, config), []
+    identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
+    for batches in ([parts.adapter[:12]], [parts.adapter[:5], parts.adapter[5:12]]):
+        training = Training(tmp_path, pairs, parts, identities, choose("cpu"), config, print)
+        training._step(batches)
+        after.append([p.detach().clone() for p in training.learning.values()])
+    for one, two in zip(*after, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-6)
+
+
+def test_a_bound_pulls_on_one_side_only(given_split, tmp_path):
+    table, _, split = given_split
+    pairs = label_pairs(read_pairs(table.assign(censored=">")))  # Kd above: pKd below the label
+    config = AdaptConfig(split_from=str(split), **TINY)
+    identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
+    training = Training(
+        tmp_path, pairs, deal(pairs, config), identities, choose("cpu"), config, print
+    )
+    training.model.eval()
+    rows = training.parts.adapter
+    with torch.no_grad():
+        error_B = training.model(rows) - training.target_P[torch.from_numpy(rows)]
+        losses_B = training._losses(rows)
+    assert (losses_B[error_B < 0] == 0).all()
+    torch.testing.assert_close(losses_B[error_B > 0], error_B[error_B > 0].square())
+
+
+# ---- pairs and batches ---------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300), st.integers(1, 20), st.integers(1, 4), st.integers(0, 3))
+def test_an_epochs_batches_hold_each_pair_once_and_like_lengths_together(n, size, many, epoch):
+    rng = np.random.default_rng(n)
+    rows, lengths = rng.permutation(2 * n)[:n], rng.integers(1, 999, 2 * n)
+    config = AdaptConfig(split_from="x", batch_size=size, accumulate=many)
+    steps = list(epoch_steps(rows, lengths, config, epoch))
+    batches = [batch for step in steps for batch in step]
+    assert sorted(np.concatenate(batches)) == sorted(rows)
+    assert all(1 <= len(batch) <= size for batch in batches)
+    assert all(1 <= len(step) <= many for step in steps)
+    assert len(steps) == steps_an_epoch(n, config)
+    again = list(epoch_steps(rows, lengths, config, epoch))
+    assert all(np.array_equal(a, b) for x, y in zip(steps, again, strict=True)
+               for a, b in zip(x, y, strict=True))  # fmt: skip
+    if n <= 16 * size:  # one bucket: no batch reaches into another's lengths
+        spans = sorted((lengths[b].min(), lengths[b].max()) for b in batches)
+        assert all(low <= high for (_, low), (high, _) in pairwise(spans))
+
+
+def test_training_groups_are_dealt_whole_and_held_out_pairs_are_nobodys(given_split, tmp_path):
+    _, pairs, _ = given_split
+    (split,) = make_splits(pairs, SplitOptions(split="column=antigen"))
+    frame = split_frame(pairs, [split])
+    frame.to_parquet(tmp_path / "groups.parquet")
+    parts = deal(pairs, AdaptConfig(split_from=str(tmp_path / "groups.parquet")))
+    groups = parts.split.group
+    assert not set(groups[parts.adapter]) & set(groups[parts.head])
+    assert sorted([*parts.adapter, *parts.head]) == parts.split.rows(TRAIN).tolist()
+    assert 0.3 < len(parts.adapter) / len(parts.split.rows(TRAIN)) < 0.7
+    written = parts.frame(pairs)
+    assert (written["adapter"] == "train").sum() == len(parts.adapter)
+    assert set(written.loc[written["adapter"] == "train", "split"]) == {"train"}
+    assert set(written.loc[written["adapter"] == "validation", "split"]) == {"validation"}
+    assert not written.loc[written["split"] == "test", "adapter"].any()
+
+
+def test_one_fold_of_several_must_be_named(given_split, tmp_path):
+    table, pairs, _ = given_split
+    splits = make_splits(pairs, SplitOptions(split="random", folds=3))
+    split_frame(pairs, splits).to_csv(tmp_path / "folds.csv", index=False)
+    for fold in (None, 3):
+        with pytest.raises(BadOption, match="holds 3 folds; expected one of 0 to 2"):
+            adapt_encoders(table, tmp_path / "a", split_from=tmp_path / "folds.csv", fold=fold)
+    parts = deal(pairs, AdaptConfig(split_from=str(tmp_path / "folds.csv"), fold=1))
+    assert np.array_equal(parts.split.part, splits[1].part)
+    assert set(parts.frame(pairs)["fold"]) == {0}
+
+
+def test_a_single_training_group_cannot_be_shared_with_the_head(given_split, tmp_path):
+    _, pairs, split = given_split
+    pd.read_parquet(split).assign(group=0).to_parquet(tmp_path / "one.parquet")
+    with pytest.raises(NothingToAdaptOn, match=r"1 group.*--head-share 0"):
+        deal(pairs, AdaptConfig(split_from=str(tmp_path / "one.parquet")))
+
+
+# ---- going on and refusing -----------------------------------------------------------------
+
+
+class Stop(Exception):
+    """What stands for a kill inside one process."""
+
+
+def test_a_stopped_training_goes_on_to_the_same_bits(given_split, tmp_path, monkeypatch):
+    table, _, split = given_split
+    options = SMALL | {"save_every": 2, "batch_size": 4}
+    adapt_encoders(table, tmp_path / "whole" / "a", split_from=split, **options)
+    step, count = Training._step, 0
+
+    def stopping(self, batches):
+        nonlocal count
+        count += 1
+        if count == 5:
+            raise Stop
+        step(self, batches)
+
+    monkeypatch.setattr(Training, "_step", stopping)
+    broken = tmp_path / "broken" / "a"
+    with pytest.raises(Stop):
+        adapt_encoders(table, broken, split_from=split, **options)
+    assert load(broken / "checkpoints" / "latest").state["step"] == 4
+    monkeypatch.setattr(Training, "_step", step)
+    summary = adapt_encoders(table, broken, split_from=split, **options)
+    assert summary["resumed_from_step"] == 4
+    for kind in ("antibody", "antigen"):
+        files = [
+            tmp_path / w / "a" / kind / "adapter_model.safetensors" for w in ("whole", "broken")
+        ]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    ends = [load(tmp_path / w / "a" / "checkpoints" / "latest") for w in ("whole", "broken")]
+    assert all(torch.equal(ends[0].tensors[n], t) for n, t in ends[1].tensors.items())
+
+
+def test_a_finished_adapter_has_nothing_to_do_and_other_options_are_refused(given_split, tmp_path):
+    table, _, split = given_split
+    said = []
+    options = SMALL | {"epochs": 1, "say": said.append}
+    first = adapt_encoders(table, tmp_path / "a", split_from=split, **options)
+    before = {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}
+    assert adapt_encoders(table, tmp_path / "a", split_from=split, **options) == first
+    assert "nothing to do" in said[-1]
+    for other in ({"rank": 4}, {"epochs": 2}, {"head_share": 0.2}):
+        with pytest.raises(RunMismatch, match=r"then, .* now.*another --out folder"):
+            adapt_encoders(table, tmp_path / "a", split_from=split, **(options | other))
+    changed = table.assign(pKd=table["pKd"] + 1)
+    with pytest.raises(RunMismatch, match="pairs_digest"):
+        adapt_encoders(changed, tmp_path / "a", split_from=split, **options)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.doc").write_text("mine")
+    with pytest.raises(RunMismatch, match="holds no adapter"):
+        adapt_encoders(table, tmp_path / "full", split_from=split, **options)
+    assert {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()} == before
+
+
+def test_training_stops_when_validation_gets_no_better(given_split, tmp_path):
+    table, _, split = given_split
+    options = SMALL | {"epochs": 9, "patience": 2, "lr": 1e-12, "head_lr": 1e-12, "dropout": 0.0}
+    summary = adapt_encoders(table, tmp_path / "a", split_from=split, **options)
+    assert summary["epochs"] < 9
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sides": "heavy"}, "--sides: 'heavy' is unknown"),
+        ({"rank": 0}, "--rank: 0 is out of range"),
+        ({"head_share": 1.0}, "--head-share: 1.0 is out of range"),
+        ({"targets": ("q", "query", "value", "up")}, "--targets: up is in no adapted encoder"),
+        ({"layers": (1, 3)}, "--layers: 3 is in no adapted encoder"),
+        ({"ranks": 3}, "ranks: no such option"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_before_anything_is_written(
+    given_split, tmp_path, options, words
+):
+    table, _, split = given_split
+    with pytest.raises(abag.AbagError, match=words):
+        adapt_encoders(table, tmp_path / "a", split_from=split, **(SMALL | options))
+    assert not (tmp_path / "a").exists()
+
+
+def test_without_peft_the_extra_is_named(given_split, tmp_path, monkeypatch):
+    table, _, split = given_split
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(LoraUnavailable, match=r"pip install 'abag\[lora\]'"):
+        adapt_encoders(table, tmp_path / "a", split_from=split, **SMALL)
+
+
+# ---- from the command line to a head -------------------------------------------------------
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output + result.stderr
+    return result
+
+
+def test_from_a_run_to_an_adapter_to_a_head_on_its_vectors(tmp_path):
+    pairs, store, adapter = tmp_path / "pairs.csv", tmp_path / "store", tmp_path / "first"
+    make_table(80).to_csv(pairs, index=False)
+    encoders = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "composition"]
+    run("embed", pairs, "--store", store, *encoders)
+    quick = {"epochs": 1, "report": False, "say": lambda _text: None}
+    abag.fit(pairs, store, tmp_path / "frozen", split="random", **quick)
+    adapt = ["adapt", pairs, "--split-from", tmp_path / "frozen", "--out", adapter, *encoders]
+    adapt += ["--sides", "antibody", "--epochs", 1, "--rank", 2]
+    made = json.loads(run(*adapt, "--json").stdout)
+    again = run(*adapt)
+    assert "nothing to do" in again.stderr
+    assert "trainable parameters" in again.stdout
+    run("embed", pairs, "--store", store, *encoders, "--antibody-adapter", adapter)
+    shutil.rmtree(adapter)  # the store needs it no more
+    other = [
+        "fit", pairs, "--store", store, "--antibody-encoder", "tiny-igt5-first", "--epochs", 1,
+        "--run", tmp_path / "other", "--split", "random", "--split-seed", 7,
+    ]  # fmt: skip
+    line = run(*other, code=1).stderr.splitlines()[-1]
+    assert "taught its adapter" in line
+    assert "--allow-adapter-leak" in line
+    assert not (tmp_path / "other").exists()
+    own = line.split("--split file=")[1].split(")")[0]
+    said = []
+    fitted = abag.fit(
+        pairs, store, tmp_path / "own", antibody_encoder="tiny-igt5-first", split=f"file={own}",
+        **(quick | {"say": said.append}),
+    )  # fmt: skip
+    assert fitted["split"]["rows"]["train"] == made["pairs"]["head"]
+    assert any(f"{made['pairs']['adapter']} training pairs taught" in text for text in said)
+    run(*other, "--allow-adapter-leak")
+    assert "these scores are of memory" in (tmp_path / "other" / "report.html").read_text()

@@ -1,0 +1,246 @@
+"""Adapters merged into the fast encoders: numbers against peft's own, fingerprints, refusals."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import abag
+from abag.cli import main
+from abag.embed.adapters import (
+    CONFIG_FILE,
+    FORMAT,
+    PEFT_PREFIX,
+    WEIGHTS_FILE,
+    AdapterDamaged,
+    AdapterMismatch,
+    AdapterNotFound,
+    side_digest,
+    side_files,
+)
+from abag.embed.batches import pack
+from abag.embed.checkpoints import weights_digest
+from abag.embed.device import choose
+from abag.embed.encoders import identify, load_encoder
+from abag.embed.lora import BadLora, Lora, LoraEncoder
+from abag.embed.pooling import pool
+from abag.embed.reference import load_module, run_padded
+from abag.embed.run import embed_table
+from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
+from abag.embed.upkeep import merge
+from abag.embed.upkeep import pack as pack_store
+from abag.head.demo import demo_table
+
+CPU = choose("cpu")
+RNG = np.random.default_rng(3)
+CHAINS = {"antibody": ("EVQLVESGGGLVQ", "DIQMTQSP"), "antigen": ("MKTAYIAKQRQISFVK", "GSHMA")}
+
+
+def save_adapter(folder, name, kind, seed=0, **lora):
+    """Write an adapter of random factors, as abag adapt would; returns its trainable encoder."""
+    identity = identify(name, kind)
+    encoder = LoraEncoder(identity.checkpoint, CPU, Lora(**lora).fitting(identity.checkpoint))
+    draw = torch.Generator().manual_seed(seed)
+    for factor in encoder.factors().values():
+        factor.data = torch.randn(factor.shape, generator=draw) * 0.2
+    weights, config = encoder.saved(encoder.factors())
+    (folder / kind).mkdir(parents=True, exist_ok=True)
+    (folder / kind / WEIGHTS_FILE).write_bytes(weights)
+    (folder / kind / CONFIG_FILE).write_text(json.dumps(config))
+    (folder / "splits.parquet").write_bytes(b"rows")
+    base = weights_digest(identity.checkpoint)
+    side = {
+        "encoder": name,
+        "weights": base,
+        "digest": side_digest(base, side_files(folder, kind)),
+    }
+    record = {**FORMAT, "name": folder.name, "sides": {kind: side}}
+    (folder / "adapter.json").write_text(json.dumps(record))
+    return encoder.eval()
+
+
+def mean(identity, encoder):
+    pieces = identity.layout.pieces(CHAINS[identity.layout.kind])
+    batch = pack([(0, piece) for piece in pieces])
+    with torch.no_grad():
+        hidden_TD = encoder(batch)
+    bounds = torch.from_numpy(batch.bounds).long()
+    return pool(hidden_TD, torch.from_numpy(batch.weights), bounds)[0, 0].numpy()
+
+
+def off(ours, theirs):
+    return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "backend"),
+    [
+        ("tiny-igt5", "antibody", "packed"),
+        ("tiny-igt5", "antibody", "reference"),
+        ("tiny-esm2", "antigen", "packed"),
+        ("tiny-esm2", "antigen", "reference"),
+        ("tiny-esm2", "antibody", "packed"),
+        ("antiberty", "antibody", "reference"),
+    ],
+)
+def test_merged_equals_pefts_unmerged_output_within_rounding(tmp_path, name, kind, backend):
+    unmerged = save_adapter(tmp_path / "a", name, kind, rank=4, alpha=6.0)
+    identity = identify(name, kind, adapter=tmp_path / "a")
+    theirs = mean(identity, unmerged)
+    ours = mean(identity, load_encoder(identity, CPU, backend=backend))
+    base = mean(identity, load_encoder(identify(name, kind), CPU, backend=backend))
+    assert off(ours, theirs) <= 1e-5
+    assert off(base, theirs) > 1e-3  # what not merging at all would give
+
+
+def test_pefts_own_loader_reads_the_folder_and_agrees(tmp_path):
+    from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    encoder = save_adapter(tmp_path / "a", "tiny-esm2", "antigen", rank=4, layers=(2,))
+    config = LoraConfig.from_pretrained(tmp_path / "a" / "antigen")
+    identity = identify("tiny-esm2", "antigen")
+    model = inject_adapter_in_model(config, load_module(identity.checkpoint).eval())
+    tensors = load_file(tmp_path / "a" / "antigen" / WEIGHTS_FILE)
+    bare = {name.removeprefix(PEFT_PREFIX): tensor for name, tensor in tensors.items()}
+    assert len(bare) == 4  # A and B of query and value, one layer
+    assert not set_peft_model_state_dict(model.eval(), bare).unexpected_keys
+    batch = pack([(0, piece) for piece in identity.layout.pieces(CHAINS["antigen"])])
+    with torch.no_grad():
+        out, inside_NL = run_padded(model, batch, 1, CPU.device)
+        assert torch.equal(out.last_hidden_state[inside_NL], encoder(batch))
+
+
+@pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
+def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(name):
+    kind = "antibody" if "igt5" in name else "antigen"
+    identity = identify(name, kind)
+    batch = pack([(0, piece) for piece in identity.layout.pieces(CHAINS[kind])])
+    gradients, kept = [], []
+
+    def count(tensor):
+        kept[-1] += tensor.nbytes
+        return tensor
+
+    for saving in (False, True):
+        torch.manual_seed(0)
+        lora = Lora(dropout=0.5).fitting(identity.checkpoint)
+        encoder = LoraEncoder(identity.checkpoint, CPU, lora, gradient_checkpointing=saving)
+        for factor in encoder.factors().values():
+            factor.data.fill_(0.01)
+        torch.manual_seed(1)
+        kept.append(0)
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            loss = encoder.train()(batch).square().sum()
+        loss.backward()
+        gradients.append([p.grad for p in encoder.factors().values()])
+    assert kept[1] < 0.5 * kept[0]
+    assert all(g.abs().sum() > 0 for g in gradients[0])
+    for plain, saved in zip(*gradients, strict=True):
+        torch.testing.assert_close(saved, plain)
+
+
+def test_only_the_factors_learn_and_targets_and_layers_say_which(tmp_path):
+    checkpoint = identify("tiny-igt5", "antibody").checkpoint
+    all_of_it = LoraEncoder(checkpoint, CPU, Lora(rank=2).fitting(checkpoint)).factors()
+    assert sum(p.numel() for p in all_of_it.values()) == 2 * 2 * (64 + 64) * 2
+    lora = Lora(rank=2, targets=("k", "query"), layers=(2, 9)).fitting(checkpoint)
+    some = LoraEncoder(checkpoint, CPU, lora).factors()
+    assert {n.split(".lora_")[0] for n in some} == {"encoder.block.1.layer.0.SelfAttention.k"}
+    with pytest.raises(BadLora, match=r"has none of --targets query.* q, k, v, o, wi, wo"):
+        Lora(targets=("query",)).fitting(checkpoint)
+    with pytest.raises(BadLora, match="no weights to adapt"):
+        Lora().fitting(identify("composition", "antigen").checkpoint)
+
+
+def test_an_adapter_is_part_of_the_fingerprint_and_its_vectors_lie_apart(tmp_path):
+    table, store = demo_table().head(12), tmp_path / "store"
+    encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
+    save_adapter(tmp_path / "one", "tiny-igt5", "antibody", seed=0)
+    save_adapter(tmp_path / "two", "tiny-igt5", "antibody", seed=1)
+    bases = [None, tmp_path / "one", tmp_path / "two"]
+    done = [embed_table(table, store, antibody_adapter=a, **encoders) for a in bases]
+    assert len({d["antibodies"]["fingerprint"] for d in done}) == 3
+    assert [d["antibodies"]["encoded"] > 0 for d in done] == [True] * 3
+    assert [d["antigens"]["encoded"] > 0 for d in done] == [True, False, False]
+    names = [f.name for f in abag.open_store(store).folders("antibody")]
+    assert names == ["tiny-igt5", "tiny-igt5-one", "tiny-igt5-two"]
+
+
+def test_a_store_can_go_on_from_its_own_copy_of_the_adapter(tmp_path):
+    table, store = demo_table().head(12), tmp_path / "store"
+    encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
+    save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
+    first = embed_table(table, store, limit=4, antibody_adapter=tmp_path / "one", **encoders)
+    folder = abag.open_store(store).folder("antibody")
+    words = folder.embed_options.split()
+    assert words[:3] == ["--antibody-encoder", "tiny-igt5", "--antibody-adapter"]
+    (tmp_path / "one").rename(tmp_path / "gone")
+    again = embed_table(table, store, antibody_adapter=words[3], **encoders)
+    assert again["antibodies"]["fingerprint"] == first["antibodies"]["fingerprint"]
+    assert again["antibodies"]["reused"] == first["antibodies"]["unique"]
+
+
+def test_the_adapter_goes_with_its_vectors_into_packed_and_merged_stores(tmp_path):
+    table, store = demo_table().head(6), tmp_path / "store"
+    encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
+    save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
+    embed_table(table, store, antibody_adapter=tmp_path / "one", **encoders)
+    pack_store(abag.open_store(store), tmp_path / "packed.h5")
+    merge([tmp_path / "packed.h5"], tmp_path / "merged")
+    stores = [abag.open_store(p) for p in (store, tmp_path / "packed.h5", tmp_path / "merged")]
+    extras = [s.folder("antibody").extras() for s in stores]
+    assert extras[0] == extras[1] == extras[2]
+    assert set(extras[0]) == {
+        "adapter/adapter.json", "adapter/splits.parquet",
+        "adapter/antibody/adapter_config.json", "adapter/antibody/adapter_model.safetensors",
+    }  # fmt: skip
+    assert "extras" not in stores[2].folder("antibody").info
+
+
+def test_another_base_is_refused_with_both_digests_and_nothing_is_written(tmp_path):
+    from click.testing import CliRunner
+
+    demo_table().head(4).to_csv(tmp_path / "pairs.csv", index=False)
+    other = save_random_checkpoint(tmp_path / "other", TINY_CONFIG["tiny-igt5"], seed=9)
+    save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
+    result = CliRunner().invoke(main, [
+        "embed", str(tmp_path / "pairs.csv"), "--store", str(tmp_path / "store"),
+        "--antibody-encoder", str(other), "--antigen-encoder", "composition",
+        "--antibody-adapter", str(tmp_path / "one"),
+    ])  # fmt: skip
+    assert result.exit_code == 1
+    ours, theirs = (
+        weights_digest(identify(n, "antibody").checkpoint) for n in ("tiny-igt5", str(other))
+    )
+    assert ours in result.stderr
+    assert theirs in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_is_no_whole_adapter_of_this_side_is_refused(tmp_path):
+    save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
+    with pytest.raises(AdapterNotFound, match="adapts antibody, not antigen"):
+        identify("tiny-esm2", "antigen", adapter=tmp_path / "one")
+    with pytest.raises(AdapterNotFound, match="no finished adapter"):
+        identify("tiny-igt5", "antibody", adapter=tmp_path / "nowhere")
+    with pytest.raises(AdapterMismatch, match="composition has weights none"):
+        identify("composition", "antibody", adapter=tmp_path / "one")
+    (tmp_path / "one" / "splits.parquet").write_bytes(b"other rows")
+    with pytest.raises(AdapterDamaged, match="digest differs"):
+        identify("tiny-igt5", "antibody", adapter=tmp_path / "one")
+    (tmp_path / "one" / "splits.parquet").unlink()
+    with pytest.raises(AdapterDamaged, match="incomplete"):
+        identify("tiny-igt5", "antibody", adapter=tmp_path / "one")
+
+
+def test_a_change_that_fits_no_weight_is_refused_when_it_is_merged(tmp_path):
+    save_adapter(tmp_path / "one", "tiny-esm2", "antigen")
+    identity = identify("tiny-esm2", "antigen", adapter=tmp_path / "one")
+    factors = identity.checkpoint.adapter.factors
+    factors["encoder.layer.7.attention.self.query"] = next(iter(factors.values()))
+    for backend in ("packed", "reference"):
+        with pytest.raises(AdapterMismatch, match="1 of its 5 changes fit no weight"):
+            load_encoder(identity, CPU, backend=backend)

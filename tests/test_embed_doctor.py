@@ -1,0 +1,346 @@
+"""abag doctor: each thing that would fail later is found now; hardware not here is faked."""
+
+import errno
+import json
+import os
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
+
+from abag.cli import main
+from abag.embed import doctor, mounts, parity
+from abag.embed.attention import Attention
+from abag.embed.checkpoints import find_checkpoint
+from abag.embed.commit import Files
+from abag.embed.device import Plan, choose
+from abag.embed.doctor import (
+    check_attention,
+    check_device,
+    check_parity,
+    check_precision,
+    check_store,
+    check_weights,
+)
+from abag.embed.store import StoreUnreachable, open_store
+
+TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2", "--device", "cpu"]
+CPU = choose("cpu")
+CUDA = Plan(torch.device("cuda"), "bf16", "a GPU")
+INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Leave the compiler alone: it takes ten seconds, and has a test of its own."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(main, ["doctor", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result
+
+
+# ---- the whole -----------------------------------------------------------------------------
+
+
+def test_a_sound_machine_passes_every_check_and_nothing_stays_behind(quick, tmp_path):
+    store = tmp_path / "new" / "store"
+    lines = run("--store", store, *TINY).stdout.splitlines()
+    assert lines[-1] == f"{len(lines) - 1} checks, 0 failed"
+    assert {line.split()[0] for line in lines[:-1]} == {"ok", "note"}
+    for name in ("versions", "precision", "antibody attention", "compiler", "antigen parity"):
+        assert any(line[6:].startswith(f"{name}:") for line in lines)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_has_every_check_with_its_values_and_the_exit_code_follows(quick, tmp_path):
+    told = json.loads(run("--json", *TINY).stdout)
+    values = {check["name"]: check["values"] for check in told["checks"]}
+    assert told["ok"] is True
+    assert values["precision"] == {"precision": "fp32"}
+    assert values["antigen attention"] == {"attention": "sdpa"}
+    assert values["antibody parity"]["reference"] < values["antibody parity"]["limit"]
+    (tmp_path / "thesis.txt").write_text("mine")
+    bad = run("--json", "--store", tmp_path, *TINY, code=1)
+    assert json.loads(bad.stdout)["ok"] is False
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_device_that_is_not_there_fails(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    *_, last = doctor.examine(antibody_encoder="tiny-igt5", device="cuda")
+    assert (last.name, last.state) == ("device", "FAIL")
+    assert "give auto or cpu" in last.text
+
+
+# ---- software ------------------------------------------------------------------------------
+
+
+def test_a_package_that_is_too_old_or_missing_fails(monkeypatch):
+    asked = ["numpy>=99", "no-such-package>=1", "torch>=2", 'absent>=1; extra == "lora"']
+    monkeypatch.setattr(doctor, "requires", lambda _: asked)
+    check = doctor.check_versions()
+    assert check.state == "FAIL"
+    assert "numpy" in check.text
+    assert "no-such-package missing" in check.text
+    assert "absent" not in check.text
+
+
+def no_compiler(*_, **__):
+    msg = "Failed to find C compiler. Please specify via CC environment variable.\nmore lines"
+    raise RuntimeError(msg)
+
+
+@pytest.mark.parametrize(("plan", "state"), [(CPU, "note"), (CUDA, "FAIL")])
+def test_a_missing_compiler_fails_where_stage_two_needs_one(monkeypatch, plan, state):
+    real = torch.arange
+    monkeypatch.setattr(torch, "arange", lambda *a, **_: real(*a))
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    check = doctor.check_compiler(plan)
+    assert check.state == state
+    assert "Failed to find C compiler" in check.text
+    assert "more lines" not in check.text
+    assert ("--no-compile" in check.text) == (state == "FAIL")
+
+
+def test_a_compiler_that_gives_wrong_numbers_is_found(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda x: function(x) + 1)
+    assert "gave wrong numbers" in doctor.check_compiler(CPU).text
+
+
+@pytest.mark.slow
+def test_the_compiler_really_compiles():
+    assert doctor.check_compiler(CPU).state == "ok"
+
+
+# ---- the store's disk ----------------------------------------------------------------------
+
+
+class Fails(Files):
+    """Refuses one operation."""
+
+    def __init__(self, name, code):
+        def refuse(*_):
+            raise OSError(code, os.strerror(code))
+
+        setattr(self, name, refuse)
+
+
+class Garbles(Files):
+    def write(self, path, parts):
+        super().write(path, [(at, bytes(len(data))) for at, data in parts])
+
+
+@pytest.mark.parametrize(
+    ("files", "step", "reason"),
+    [
+        (Fails("write", errno.EROFS), "write and sync", "Read-only file system"),
+        (Fails("write", errno.ENOSPC), "write and sync", "No space left"),
+        (Fails("replace", errno.EPERM), "rename", "Operation not permitted"),
+        (Fails("sync_folder", errno.EIO), "sync the folder", "Input/output error"),
+        (Fails("remove", errno.EBUSY), "remove", "busy"),
+        (Garbles(), "read back", "other bytes came back"),
+    ],
+    ids=["read-only", "full", "rename", "folder sync", "remove", "garbled"],
+)
+def test_a_file_system_that_cannot_commit_fails_at_the_step_it_cannot_take(
+    tmp_path, files, step, reason
+):
+    check = {c.name: c for c in check_store(tmp_path / "store", files)}["store: writing"]
+    assert check.state == "FAIL"
+    assert check.values == {"step": step}
+    assert f"cannot {step} (" in check.text
+    assert reason in check.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_room_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    checks = {c.name: c for c in check_store(tmp_path)}
+    assert checks["store: space"].state == "FAIL"
+    assert doctor.check_temporary_folder().state == "FAIL"
+
+
+def test_no_temporary_folder_at_all_fails(monkeypatch):
+    def none():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    check = doctor.check_temporary_folder()
+    assert check.state == "FAIL"
+    assert "set TMPDIR" in check.text
+
+
+def test_a_path_that_can_hold_no_store_fails(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for store, words in (
+        (tmp_path / "file", "not a packed store"),
+        (tmp_path / "file" / "store", "a folder was expected"),
+        (tmp_path, "holds file, and no store"),
+    ):
+        (check,) = check_store(store)
+        assert check.state == "FAIL"
+        assert words in check.text
+
+
+def test_a_drive_that_is_not_mounted_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(mounts, "COLAB_DRIVE", tmp_path)
+    (check,) = check_store(tmp_path / "MyDrive" / "store")
+    assert check.state == "FAIL"
+    assert "no Drive is mounted" in check.text
+
+
+def test_a_remote_store_and_what_waits_for_it_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    table = tmp_path / "mountinfo"
+    table.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 0:9 / {tmp_path}/s rw - fuse.drive d rw\n")
+    monkeypatch.setattr(mounts, "MOUNT_TABLE", table)
+    folder = open_store(tmp_path / "s", create=True).create_folder("antibody", INFO)
+    out = folder.writer(attrs={}, files=Fails("replace", errno.EPERM), retry_seconds=0.0)
+    out.add(np.zeros((3, 16), np.uint8), np.ones(3), {"mean": np.ones((3, 4), np.float16)})
+    with pytest.raises(StoreUnreachable):
+        out.close()
+    check = {c.name: c for c in check_store(tmp_path / "s")}["store: kind"]
+    assert check.state == "note"
+    assert check.values["kind"] == "fuse.drive"
+    assert "3 sequences of an earlier run wait" in check.text
+
+
+# ---- device --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def t4(monkeypatch):
+    """Pretend that a T4 is there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Tesla T4")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (14 << 30, 15 << 30))
+    return choose()
+
+
+def test_a_t4_computes_in_fp16_with_sdpa_and_is_told_why(t4):
+    assert "14.0 of 15.0 GiB free" in check_device(t4, asked="auto").text
+    assert "no bf16 units, whatever torch" in check_precision(t4).text
+    check = check_attention(t4, "antibody", "igt5", find_checkpoint("tiny-igt5"))
+    assert check.values == {"attention": "sdpa"}
+    assert "triton: needs compute capability 8.0" in check.text
+
+
+def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_asked_for(monkeypatch, tmp_path):
+    (tmp_path / "version").write_text("NVRM")
+    monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path / "version")
+    check = check_device(CPU, asked="auto")
+    assert check.state == "FAIL"
+    assert "install a build of torch for CUDA" in check.text
+    assert check_device(CPU, asked="cpu").state == "note"
+
+
+# ---- weights -------------------------------------------------------------------------------
+
+
+def absent(name="nobody/nothing"):
+    return check_weights("antibody", name, doctor._found(name))
+
+
+def unreachable(_):
+    msg = "Name or service not known"
+    raise ConnectionError(msg)
+
+
+def test_weights_that_are_neither_here_nor_to_be_had_fail(monkeypatch):
+    monkeypatch.setattr(doctor, "_hub_bytes", unreachable)
+    check = absent()
+    assert check.state == "FAIL"
+    assert "hf download nobody/nothing" in check.text
+
+
+def test_weights_to_be_fetched_are_noted_with_their_size_and_fail_without_room(monkeypatch):
+    monkeypatch.setattr(doctor, "_hub_bytes", lambda _: 4_800_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=6_000_000_000))
+    assert absent().state == "note"
+    assert "4.8 GB will be fetched" in absent().text
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4_000_000_000))
+    assert absent().state == "FAIL"
+    assert "set HF_HOME" in absent().text
+
+
+def test_names_and_folders_that_are_no_encoder_fail(tmp_path):
+    for name, words in (("igt6", "neither an alias nor a folder"), (tmp_path, "no config.json")):
+        check = absent(str(name))
+        assert check.state == "FAIL"
+        assert words in check.text
+    assert absent("composition").state == "ok"
+
+
+# ---- parity --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "name"), [("antibody", "tiny-igt5"), ("antigen", "tiny-esm2")])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_the_packed_path_agrees_with_the_reference_in_every_precision(kind, name, precision):
+    plan = Plan(torch.device("cpu"), precision, "")
+    measured = parity.measure(find_checkpoint(name), kind, plan)
+    assert measured.holds
+    assert measured.alone <= measured.reference < measured.mutation / 3
+
+
+def leaking(self, q, k, v, packing):
+    """Attention that forgets where sequences end."""
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, scale=self._scale).transpose(0, 1)
+
+
+def shifted(self, q, k, v, packing):
+    """Attention whose keys are those of the residue before."""
+    return TRUE_SDPA(self, q, k.roll(1, 0), v, packing)
+
+
+def overflowing(self, q, k, v, packing):
+    return TRUE_SDPA(self, q, k, v, packing) * float("nan")
+
+
+TRUE_SDPA = Attention._sdpa
+
+
+@pytest.mark.parametrize("broken", [leaking, shifted, overflowing])
+@pytest.mark.parametrize(("kind", "name"), [("antibody", "tiny-igt5"), ("antigen", "tiny-esm2")])
+def test_a_broken_kernel_fails(monkeypatch, kind, name, broken):
+    monkeypatch.setattr(Attention, "_sdpa", broken)
+    check = check_parity(CPU, kind, name, find_checkpoint(name))
+    assert check.state == "FAIL"
+    assert "--attention sdpa --precision fp32" in check.text
+
+
+def test_an_encoder_that_cannot_be_run_at_all_fails_with_the_reason(monkeypatch):
+    def dies(*_):
+        msg = "CUDA error: no kernel image is available\nCompile with ..."
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(Attention, "_sdpa", dies)
+    check = check_parity(CPU, "antigen", "tiny-esm2", find_checkpoint("tiny-esm2"))
+    assert check.state == "FAIL"
+    assert "no kernel image is available)" in check.text
+
+
+def test_a_device_too_small_for_the_reference_is_noted_not_failed(monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(parity, "load_encoder", full)
+    check = check_parity(CPU, "antigen", "tiny-esm2", find_checkpoint("tiny-esm2"))
+    assert check.state == "note"
+    assert "not checked" in check.text
+
+
+def test_absent_weights_are_stood_in_for_by_random_ones_and_that_is_said():
+    check = check_parity(CPU, "antigen", "esm2-650m", doctor._found("nobody/nothing"))
+    assert check.state == "ok"
+    assert "random weights of esm2-650m's architecture" in check.text

@@ -1,0 +1,127 @@
+"""Poolings of intermediate layers, in the same pass as the last one's."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, EsmModel, T5EncoderModel
+
+import abag
+from abag.embed.batches import pack
+from abag.embed.checkpoints import find_checkpoint
+from abag.embed.device import choose
+from abag.embed.encoders import WrongBackend, identify, load_encoder
+from abag.embed.encoding import AbsentLayer, PoolingsMismatch
+from abag.embed.folder import UnknownPooling
+from abag.embed.pooling import Taps
+from abag.embed.run import embed_table
+from abag.embed.store import StoreMismatch
+from abag.embed.upkeep import merge
+from abag.head.demo import demo_table
+
+CPU = choose("cpu")
+TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
+
+
+@pytest.fixture
+def table():
+    return demo_table().head(12)
+
+
+@torch.no_grad()
+def mean_of_layer(name, residues, layer):
+    """Mean over residues of transformers' hidden_states[layer]: (D,)."""
+    folder = find_checkpoint(name).folder
+    model = (T5EncoderModel if "igt5" in name else EsmModel).from_pretrained(folder).eval()
+    ids = AutoTokenizer.from_pretrained(folder)(" ".join(residues), return_tensors="pt")
+    states = model(input_ids=ids["input_ids"], output_hidden_states=True).hidden_states
+    first = 0 if "igt5" in name else 1
+    return states[layer][0, first : first + len(residues)].mean(0).numpy()
+
+
+@pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
+@pytest.mark.parametrize("backend", ["packed", "reference"])
+@pytest.mark.parametrize("layer", [1, 2])
+def test_a_layers_pooling_equals_transformers_hidden_states(name, backend, layer):
+    chain = "EVQLVESGGGLVQPGGSLRLSCAAS"
+    kind, chains = ("antibody", (chain, "")) if "igt5" in name else ("antigen", (chain,))
+    identity = identify(name, kind)
+    encoder = load_encoder(identity, CPU, backend=backend)
+    batch = pack([(0, piece) for piece in identity.layout.pieces(chains)])
+    weights_TP = torch.from_numpy(batch.weights)
+    taps = Taps([layer], weights_TP, torch.from_numpy(batch.bounds).long())
+    encoder(batch, taps)
+    ours, theirs = taps.pooled[layer][0, 0].numpy(), mean_of_layer(name, chain, layer)
+    assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs)
+    other = mean_of_layer(name, chain, 3 - layer)
+    assert np.linalg.norm(ours - other) > 0.1 * np.linalg.norm(other)
+
+
+def test_layers_are_stored_beside_the_last_and_change_none_of_its_bits(table, tmp_path):
+    embed_table(table, tmp_path / "plain", store_dtype="float32", **TINY)
+    done = embed_table(table, tmp_path / "deep", store_dtype="float32", layers=(1, 2), **TINY)
+    plain, deep = (abag.open_store(tmp_path / name) for name in ("plain", "deep"))
+    antigens = list(table["antigen"])
+    assert done["antigens"]["fingerprint"] == plain.folder("antigen").fingerprint
+    for pooling in ("mean", "cls"):
+        ours, theirs = (s.vectors("antigen", antigens, pooling=pooling) for s in (deep, plain))
+        assert np.array_equal(ours, theirs)
+    last = deep.vectors("antigen", antigens, pooling="mean@2")
+    np.testing.assert_array_equal(last, deep.vectors("antigen", antigens))
+    assert "light_mean@1" in deep.folder("antibody").poolings
+
+
+def test_a_store_goes_on_with_its_own_layers_and_refuses_others(table, tmp_path):
+    store = tmp_path / "store"
+    embed_table(table, store, limit=5, layers=(1,), **TINY)
+    before = sorted(store.rglob("*.h5"))
+    with pytest.raises(PoolingsMismatch, match=r"begun with --layers 1, --layers 2 .* new --store"):
+        embed_table(table, store, layers=(2,), **TINY)
+    assert sorted(store.rglob("*.h5")) == before
+    embed_table(table, store, **TINY)
+    opened = abag.open_store(store)
+    assert len(opened.vectors("antigen", list(table["antigen"]), pooling="mean@1")) == len(table)
+    assert opened.folder("antigen").damaged == []
+
+
+def test_a_store_without_layers_says_how_to_have_them(table, tmp_path):
+    embed_table(table, tmp_path / "store", **TINY)
+    with pytest.raises(PoolingsMismatch, match="begun with the last layer only"):
+        embed_table(table, tmp_path / "store", layers=(1,), **TINY)
+    opened = abag.open_store(tmp_path / "store")
+    with pytest.raises(
+        UnknownPooling, match=r"'mean@1' is not stored.*--layers 1 into a new store"
+    ):
+        opened.vectors("antigen", list(table["antigen"]), pooling="mean@1")
+
+
+def test_each_encoder_takes_the_layers_it_has_and_what_nobody_has_is_refused(table, tmp_path):
+    mixed = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
+    embed_table(table, tmp_path / "store", layers=(1,), **mixed)
+    opened = abag.open_store(tmp_path / "store")
+    assert opened.folder("antigen").poolings == ("mean",)
+    assert "mean@1" in opened.folder("antibody").poolings
+    with pytest.raises(AbsentLayer, match=r"--layers 3: tiny-igt5 has 2 and composition has 0"):
+        embed_table(table, tmp_path / "new", layers=(3,), **mixed)
+    with pytest.raises(WrongBackend, match="FAESM gives the last layer only"):
+        embed_table(table, tmp_path / "new", layers=(1,), antigen_backend="faesm", **TINY)
+    assert not (tmp_path / "new").exists()
+
+
+def test_stores_of_other_layers_are_not_merged(table, tmp_path):
+    embed_table(table, tmp_path / "plain", **TINY)
+    embed_table(table, tmp_path / "deep", layers=(1,), **TINY)
+    with pytest.raises(StoreMismatch, match=r"layers \[1\] beside the last"):
+        merge([tmp_path / "plain", tmp_path / "deep"], tmp_path / "both")
+
+
+def test_a_head_trains_on_a_layers_pooling(table, tmp_path):
+    table = demo_table().head(60)
+    embed_table(table, tmp_path / "store", layers=(1,), **TINY)
+    options = {"antibody_pooling": "mean@1", "antigen_pooling": "mean@2", "split": "random"}
+    with pytest.raises(UnknownPooling, match="mean@2"):
+        abag.fit(table, tmp_path / "store", tmp_path / "run", **options)
+    options["antigen_pooling"] = "cls@1"
+    summary = abag.fit(
+        table, tmp_path / "store", tmp_path / "run", epochs=1, report=False, **options
+    )
+    assert summary["metrics"]["test"]["n"] > 0

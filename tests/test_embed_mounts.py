@@ -1,0 +1,116 @@
+"""Remote file systems are told from disks, and waited for; disks are not."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from abag.embed import mounts
+from abag.embed.mounts import Mount, StoreUnreachable, is_local, mount_of, patiently
+from abag.embed.store import open_store
+
+TABLE = r"""22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+23 22 0:21 / /proc rw - proc proc rw
+40 22 0:40 / /content/drive rw,nosuid - fuse.drive drive rw,user_id=0
+41 22 0:41 / /mnt/lab\040disk rw shared:1 - nfs4 server:/lab rw
+42 41 8:2 / /mnt/lab\040disk/scratch rw - xfs /dev/sdb1 rw
+43 22 0:43 / /mnt/win rw - cifs //server/share rw
+44 22 0:44 / /mnt/wsl rw - 9p drvfs rw
+45 22 0:45 / /mnt/over rw - tmpfs tmpfs rw
+46 45 0:46 / /mnt/over rw - fuse.sshfs lab: rw
+"""
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """A machine with these mounts."""
+    path = tmp_path / "mountinfo"
+    path.write_text(TABLE)
+    monkeypatch.setattr(mounts, "MOUNT_TABLE", path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "local"),
+    [
+        ("/home/me/store", "ext4", True),
+        ("/content/drive/MyDrive/abag/store", "fuse.drive", False),
+        ("/content/drive2/store", "ext4", True),
+        ("/mnt/lab disk/store", "nfs4", False),
+        ("/mnt/lab disk/scratch/store", "xfs", True),
+        ("/mnt/win/store", "cifs", False),
+        ("/mnt/wsl/store", "9p", False),
+        ("/mnt/over/store", "fuse.sshfs", False),
+    ],
+)
+def test_the_longest_and_latest_mount_point_says_what_a_path_lies_on(table, path, kind, local):
+    assert mount_of(Path(path)).kind == kind
+    assert is_local(Path(path)) is local
+
+
+def test_a_machine_without_a_mount_table_has_disks(table):
+    table.unlink()
+    assert mount_of(Path("/anywhere")) == Mount("/", "unknown")
+    assert is_local(Path("/anywhere"))
+
+
+def test_this_machines_own_mount_table_is_understood(tmp_path):
+    assert not is_local(Path("/proc"))
+    assert Path(mount_of(tmp_path).point).is_dir()
+
+
+def test_a_store_for_a_drive_that_is_not_mounted_is_refused(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(mounts, "COLAB_DRIVE", tmp_path / "drive")
+    store = tmp_path / "drive" / "MyDrive" / "store"
+    with pytest.raises(StoreUnreachable, match=r"no Drive is mounted.*drive\.mount"):
+        open_store(store, create=True)
+    assert not (tmp_path / "drive").exists()
+    table.write_text(f"{TABLE}50 1 0:50 / {tmp_path}/drive rw - fuse.drive drive rw\n")
+    assert open_store(store, create=True).folders() == []
+
+
+class Away:
+    """Fails a number of times, then answers."""
+
+    def __init__(self, times, code):
+        self.left, self.code = times, code
+
+    def __call__(self):
+        self.left -= 1
+        if self.left >= 0:
+            raise OSError(self.code, os.strerror(self.code))
+        return "here"
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """No pause between tries, and no time for many."""
+    monkeypatch.setattr(mounts, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(mounts, "RETRY_SECONDS", 0.05)
+
+
+def test_a_remote_file_system_is_waited_for_and_the_wait_is_said_once(table, hasty, caplog):
+    where = Path("/content/drive/MyDrive/store")
+    assert patiently(Away(3, errno.ENOTCONN), where) == "here"
+    assert caplog.text.count("trying again") == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "code"),
+    [
+        ("/home/me/store", errno.EIO),
+        ("/content/drive/store", errno.ENOSPC),
+        ("/content/drive/store", errno.EACCES),
+    ],
+)
+def test_what_will_not_pass_is_raised_at_once(table, hasty, where, code):
+    act = Away(1, code)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        patiently(act, Path(where))
+    assert act.left == 0
+
+
+def test_waiting_for_a_remote_file_system_ends(table, hasty):
+    with pytest.raises(OSError, match="not connected"):
+        patiently(Away(10**9, errno.ENOTCONN), Path("/content/drive/store"))

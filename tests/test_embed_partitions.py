@@ -1,0 +1,279 @@
+"""Tables larger than memory: a stretch of rows at a time, distinct sequences a part at a time."""
+
+import re
+import tempfile
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import abag
+from abag import AbagError
+from abag.cli import main
+from abag.embed import partitions as partitions_module
+from abag.embed import run as run_module
+from abag.embed.partitions import NoRoom, Partitions
+from abag.embed.run import embed_table
+from abag.embed.sequences import (
+    Distinct,
+    Reading,
+    TableOptions,
+    keys_array,
+    read_pairs,
+    read_sequences,
+)
+from abag.embed.tables import BadTable, read_stretches, read_table
+from abag.head.demo import demo_table
+
+PLAIN = ("composition", "composition")
+sequences = st.text("ACDEFGHIK", min_size=1, max_size=4)
+
+
+def distinct(chains, start):
+    """The sequences of some rows, each with its first row, as the readers give them."""
+    first = {}
+    for row, chain in enumerate(chains):
+        first.setdefault((chain,), start + row + 1)
+    return Distinct(
+        kind="antigen",
+        chains=[*first],
+        keys=keys_array("antigen", [*first]),
+        rows=np.array([*first.values()], np.int64),
+        replaced=np.ones(len(first), np.int32),
+        how=["glued"] * len(first),
+    )
+
+
+@given(
+    st.lists(st.lists(sequences, min_size=1, max_size=40), min_size=1, max_size=6),
+    st.sampled_from([1, 2000, 1 << 26]),
+    st.sampled_from([1, 1000, 1 << 25]),
+)
+@settings(deadline=None)  # 256 parts take 0.2 s on a busy machine
+def test_parts_hold_every_sequence_once_with_its_first_row(stretches, held_bytes, part_bytes):
+    with Partitions("antigen", held_bytes=held_bytes, part_bytes=part_bytes) as collected:
+        check_parts(collected, stretches)
+
+
+def check_parts(collected, stretches):
+    first, start = {}, 0
+    for chains in stretches:
+        found = distinct(chains, start)
+        collected.add(found)
+        for key, row in zip(found.chains, found.rows.tolist(), strict=True):
+            first.setdefault(key, row)
+        start += len(chains)
+    for _ in range(2):  # they can be gone through again
+        parts = [part for part in collected.parts() if part.chains]
+        met = [(c, r) for part in parts for c, r in zip(part.chains, part.rows, strict=True)]
+        assert len(met) == len(first)
+        assert dict(met) == first
+        keys = [key.tobytes() for part in parts for key in part.keys]
+        assert keys == sorted(keys)
+        for part in parts:
+            assert np.array_equal(part.keys, keys_array("antigen", part.chains))
+        assert sum(part.replaced for part in parts) == len(first)
+        assert sum((Counter(part.how) for part in parts), Counter())["glued"] == len(first)
+
+
+def test_what_does_not_fit_into_memory_is_written_and_few_sequences_of_many_rows_are_not():
+    with Partitions("antigen", held_bytes=4000) as many:
+        check_spilling(many, Partitions("antigen", held_bytes=4000))
+
+
+def check_spilling(many, few):
+    for start in range(0, 3000, 100):
+        many.add(distinct([format(start + i, "b").replace("0", "A").replace("1", "C")
+                           for i in range(100)], start))  # fmt: skip
+        few.add(distinct(["A", "C", "AC"] * 30, start))
+    assert many._file.tell() > 50_000
+    assert few._file is None
+    assert sum(len(part.chains) for part in many.parts()) == 3000
+    assert [len(part.chains) for part in few.parts()] == [3]
+
+
+def test_a_temporary_folder_without_room_is_named_with_the_way_out(monkeypatch):
+    class Full:
+        def __init__(self, **_):
+            pass
+
+        def seek(self, *_):
+            return 0
+
+        def write(self, _):
+            raise OSError(28, "No space left on device")
+
+        def tell(self):
+            return 0
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(partitions_module.tempfile, "TemporaryFile", Full)
+    with pytest.raises(NoRoom, match=r"No space left on device.*TMPDIR"):
+        Partitions("antigen", held_bytes=1).add(distinct(["A"], 0))
+    assert tempfile.gettempdir()
+
+
+# --- stretches of a table -----------------------------------------------------------------------
+
+
+def written(folder, table, how):
+    if how == "frame":
+        return table
+    path = folder / f"pairs{how}"
+    if how in (".csv", ".csv.gz"):
+        table.to_csv(path, index=False)
+    elif how == ".parquet":
+        table.to_parquet(path, row_group_size=7)
+    else:
+        (path / "_temporary").mkdir(parents=True)
+        (path / "_temporary" / "half.parquet").write_bytes(b"PAR1")
+        for start in range(0, len(table), 9):
+            table.iloc[start : start + 9].to_parquet(path / f"part-{start:03}.parquet")
+    return path
+
+
+@pytest.mark.parametrize("how", ["frame", ".csv", ".csv.gz", ".parquet", ""])
+@pytest.mark.parametrize("limit", [None, 11, 25])
+def test_stretches_are_the_table_cut_into_pieces(tmp_path, how, limit):
+    table = demo_table().head(25)
+    stretches = list(read_stretches(written(tmp_path, table, how), limit=limit, rows=4))
+    whole = table.head(limit or 25)
+    columns = ["heavy", "light", "antigen"]
+    joined = pd.concat([stretch.frame[columns] for stretch in stretches]).fillna("")
+    assert all(len(stretch.frame) <= 4 for stretch in stretches)
+    pd.testing.assert_frame_equal(joined, whole[columns], check_index_type=False, check_dtype=False)
+    assert all(stretch.columns["pkd"] == "pKd" for stretch in stretches)
+
+
+def test_a_folder_of_parquet_files_is_one_table(tmp_path):
+    table = demo_table().head(25)
+    path = written(tmp_path, table, "")
+    assert read_table(path).frame["heavy"].tolist() == table["heavy"].tolist()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadTable, match=r"holds no \.parquet file"):
+        next(read_stretches(tmp_path / "empty"))
+
+
+def test_of_parquet_only_the_sequences_are_read_and_every_column_is_named(tmp_path):
+    path = written(tmp_path, demo_table().head(5).drop(columns="antigen"), ".parquet")
+    stretch = next(read_stretches(path))
+    assert sorted(stretch.frame) == ["heavy", "light"]
+    with pytest.raises(AbagError, match=r"no column for antigen; found .*'pKd'"):
+        read_all(path)
+
+
+def read_all(table, **options):
+    reading = Reading()
+    found = list(read_sequences(table, TableOptions(**options), reading))
+    return found, reading
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["QVQ", "EVQ", "u", "*", ""]), st.sampled_from(["M", "A|M", ""])),
+        min_size=1,
+        max_size=30,
+    ),
+    st.integers(1, 9),
+)
+@settings(deadline=None)
+def test_stretches_give_the_sequences_counts_and_errors_of_the_whole_table(rows, stretch_rows):
+    frame = pd.DataFrame(rows, columns=["heavy", "antigen"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(read_stretches.__kwdefaults__, "rows", stretch_rows)
+        try:
+            pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
+        except AbagError as error:
+            with pytest.raises(type(error), match=re.escape(str(error))):
+                read_all(frame, bad_rows="skip")
+            return
+        found, reading = read_all(frame, bad_rows="skip")
+    assert reading.rows == len(pairs.frame)
+    assert reading.skipped == pairs.skipped
+    for kind, side in (("antibody", pairs.antibodies), ("antigen", pairs.antigens)):
+        met = Partitions(kind)
+        for one in found:
+            if one.kind == kind:
+                met.add(one)
+        (part,) = met.parts()
+        assert set(part.chains) == set(side.chains)
+        first = {c: int(pairs.row_numbers[side.of_row.tolist().index(i)])
+                 for i, c in enumerate(side.chains)}  # fmt: skip
+        assert dict(zip(part.chains, part.rows.tolist(), strict=True)) == first
+
+
+def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path, monkeypatch):
+    table = demo_table().head(25)
+    table.loc[17, "heavy"] = "QV*"
+    path = written(tmp_path, table, ".csv")
+    monkeypatch.setitem(read_stretches.__kwdefaults__, "rows", 4)
+    with pytest.raises(AbagError, match=r"pairs.csv: row 18, column 'heavy': character '\*'"):
+        read_all(path)
+    assert read_all(path, bad_rows="skip")[1].skipped == {"unknown_residue": 1}
+
+
+# --- embedding in many parts --------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Many stretches, runs on disk and parts, as of a table of 10^8 rows."""
+    monkeypatch.setitem(read_stretches.__kwdefaults__, "rows", 40)
+    monkeypatch.setattr(
+        run_module, "Partitions", lambda kind: Partitions(kind, held_bytes=4000, part_bytes=6000)
+    )
+
+
+def test_a_table_in_many_parts_gives_the_vectors_of_a_table_in_one(tmp_path, monkeypatch, request):
+    table = demo_table().head(150)
+    whole = embed_table(table, tmp_path / "whole", *PLAIN)
+    request.getfixturevalue("small_parts")
+    path = written(tmp_path, table, "")
+    first = embed_table(path, tmp_path / "parts", *PLAIN, limit=60)
+    rest = embed_table(path, tmp_path / "parts", *PLAIN)
+    again = embed_table(path, tmp_path / "parts", *PLAIN)
+    stores = [abag.open_store(tmp_path / name) for name in ("whole", "parts")]
+    for kind, plural in (("antibody", "antibodies"), ("antigen", "antigens")):
+        unique = whole[plural]["unique"]
+        assert rest[plural]["unique"] == unique
+        assert rest[plural]["reused"] == first[plural]["encoded"] > 0
+        assert again[plural]["reused"] == unique
+        assert first[plural]["tokens"] + rest[plural]["tokens"] == whole[plural]["tokens"]
+        keys = np.concatenate(stores[0].folder(kind).keys())
+        assert stores[1].folder(kind).rows == len(keys)
+        ours, theirs = (store.folder(kind).read(keys) for store in stores)
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_each_shard_is_checked_once_whatever_the_number_of_parts(tmp_path, monkeypatch):
+    from abag.embed.shards import Block
+
+    embed_table(
+        demo_table().head(80), tmp_path / "store", *PLAIN, batch_tokens=2000, commit_seconds=0
+    )
+    checked = []
+    real = Block.check
+    monkeypatch.setattr(Block, "check", lambda self: (checked.append(self.path), real(self))[1])
+    embed_table(demo_table().head(80), tmp_path / "store", *PLAIN)
+    assert len(checked) == len(set(checked)) == len(list((tmp_path / "store").rglob("*.h5")))
+
+
+def test_a_folder_is_embedded_from_the_command_line(tmp_path):
+    path = tmp_path / "pairs"
+    path.mkdir()
+    table = pa.Table.from_pandas(demo_table().head(20), preserve_index=False)
+    pq.write_table(table, path / "only.parquet")
+    arguments = ["embed", str(path), "--store", str(tmp_path / "store")]
+    arguments += ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert "pairs: 20 rows" in result.stderr

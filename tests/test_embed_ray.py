@@ -1,0 +1,148 @@
+"""Stage one on a Ray cluster of this machine's two CPU slots."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import abag
+from abag import AbagError
+from abag.embed.partitions import Part
+from abag.embed.ray_pool import Order, _units
+from abag.embed.run import EmbedOptions, embed_table, identify_for
+from abag.embed.sequences import keys_array
+from abag.embed.store import StoreMismatch
+from abag.head.demo import demo_table
+
+pytest.importorskip("ray", reason="extra ray")
+
+PLAIN = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
+DRIVER = """
+import ray
+from abag.cli import main
+
+real = ray.init
+ray.init = lambda *a, **k: real(*a, num_cpus=2, include_dashboard=False, **k)
+main()
+"""
+
+
+def start(table, store, *options):
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, "embed", table, "--store", store, *options, "--json"
+         , "--ray"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(abag.cache_dir().parent)},
+    )  # fmt: skip
+
+
+def finished(process):
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    return json.loads(out)
+
+
+def test_units_hold_every_sequence_once_and_about_as_many_tokens():
+    rng = np.random.default_rng(0)
+    chains = [("M" * int(n),) for n in rng.integers(30, 900, 500)]
+    part = Part(chains, keys_array("antigen", chains), np.arange(500))
+    layout = identify_for("tiny-esm2", "antigen", EmbedOptions()).layout
+    units = list(_units(iter([part]), layout, 8000))
+    assert sorted(row for unit in units for row in unit.rows) == list(range(500))
+    tokens = [sum(len(c) + 2 for (c,) in unit.chains) for unit in units]
+    assert max(tokens) < 9000
+    assert min(tokens[:-1]) > 7000
+
+
+def test_a_worker_that_finds_other_weights_under_the_name_refuses(tmp_path):
+    order = Order("tiny-esm2", "antigen", "0" * 32, tmp_path / "store", EmbedOptions())
+    with pytest.raises(StoreMismatch, match="same checkpoint on every machine"):
+        order.task("cpu")
+
+
+def test_ray_and_devices_together_are_refused():
+    with pytest.raises(AbagError, match="both say where to run"):
+        EmbedOptions(devices=2, ray="")
+
+
+def test_a_run_on_ray_gives_the_store_of_a_single_process(tmp_path):
+    table = demo_table().head(60)
+    table.to_csv(tmp_path / "pairs.csv", index=False)
+    summary = finished(start(tmp_path / "pairs.csv", tmp_path / "store", *PLAIN))
+    whole = embed_table(table, tmp_path / "whole", "composition", "composition")
+    check_same(tmp_path, summary, whole)
+
+
+def check_same(tmp_path, summary, whole):
+    stores = [abag.open_store(tmp_path / name) for name in ("store", "whole")]
+    for kind, plural in (("antibody", "antibodies"), ("antigen", "antigens")):
+        keys = np.concatenate(stores[1].folder(kind).keys())
+        assert summary[plural]["encoded"] == whole[plural]["unique"] == len(keys)
+        ours, theirs = (store.folder(kind).read(keys) for store in stores)
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-3)
+
+
+def workers_of(process):
+    """Process ids of the actors of one driver's cluster."""
+    parents, names = {}, {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text()
+                names[int(folder.name)] = (folder / "cmdline").read_text()
+            except OSError:
+                continue
+            parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+
+    def descends(pid):
+        return pid == process.pid or (pid in parents and descends(parents[pid]))
+
+    return [pid for pid, name in names.items() if "_Worker" in name and descends(pid)]
+
+
+def wait_for(count, more_than, process):
+    while count() <= more_than and process.poll() is None:
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_two_killed_workers_and_a_killed_driver_lose_nothing(tmp_path):
+    rng = np.random.default_rng(0)
+    heavies = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 120)) for _ in range(3000)]
+    table = pd.DataFrame({"heavy": heavies, "antigen": demo_table()["antigen"][0]})
+    table.to_csv(tmp_path / "pairs.csv", index=False)
+    store = tmp_path / "store"
+    options = [*TINY, "--commit-seconds", "0.5", "--batch-tokens", "1024"]
+
+    def shards():
+        return len(list(store.rglob("*.h5")))
+
+    driver = start(tmp_path / "pairs.csv", store, *options)
+    wait_for(shards, 2, driver)
+    driver.send_signal(signal.SIGKILL)  # its actors end with it
+    driver.communicate()
+    wait_for(lambda: -len(workers_of(driver)), -1, driver)
+    driver = start(tmp_path / "pairs.csv", store, *options)
+    killed = []
+    for _ in range(2):
+        wait_for(shards, shards() + 1, driver)
+        killed.append(workers_of(driver)[0])
+        os.kill(killed[-1], signal.SIGKILL)
+    summary = finished(driver)
+    assert len(set(killed)) == 2
+    assert summary["antibodies"]["reused"] > 0
+    whole = embed_table(table, tmp_path / "whole", "tiny-igt5", "tiny-esm2")
+    summary["antibodies"]["encoded"] += summary["antibodies"]["reused"]
+    check_same(tmp_path, summary, whole)
+    rows = abag.open_store(store).folder("antibody").rows
+    print(f"{rows - 3000} sequences stored twice, {summary['antibodies']['reused']} reused")

@@ -1,0 +1,272 @@
+"""Ranks: who owns what, and jobs of several processes that meet in the store alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import abag
+from abag.embed import job as job_module
+from abag.embed.device import DeviceUnavailable
+from abag.embed.job import Incomplete
+from abag.embed.run import embed_table
+from abag.embed.shares import Rank, WrongRank, count_devices, owners, rank_here
+from abag.head.demo import demo_table
+
+PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
+
+
+def keys_of(n, seed=0):
+    drawn = np.random.default_rng(seed).integers(0, 256, (n, 16), dtype=np.uint8)
+    return np.unique(drawn, axis=0)
+
+
+# --- who owns what ------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 5000), max_size=300), st.integers(1, 9), st.text(max_size=5))
+def test_every_sequence_has_one_owner_and_no_owner_more_than_one_sequence_too_much(
+    lengths, world, job
+):
+    keys = keys_of(len(lengths))
+    tokens = np.array(lengths[: len(keys)], np.int64)
+    masks = [Rank(r, world, r, job).owns(keys, tokens) for r in range(world)]
+    assert (np.sum(masks, axis=0) == 1).all() if len(keys) else True
+    sums = [int(tokens[mask].sum()) for mask in masks]
+    assert max(sums) - min(sums) <= max(lengths, default=0)
+
+
+def test_what_one_rank_left_behind_is_shared_by_all_ranks_of_the_next_job():
+    keys = keys_of(20_000)
+    tokens = np.random.default_rng(1).integers(30, 1024, len(keys))
+    left = owners(keys, tokens, 4, "first job") == 3  # this rank never ran
+    new = owners(keys, tokens, 4, "second job")
+    shares = np.bincount(new[left], tokens[left], minlength=4) / tokens[left].sum()
+    assert np.abs(shares - 0.25).max() < 0.02  # 5,000 draws: a standard deviation of 0.007
+    again = owners(keys, tokens, 4, "first job")
+    assert (np.bincount(again[left], minlength=4) == [0, 0, 0, left.sum()]).all()
+
+
+def test_what_is_left_over_falls_on_every_rank():
+    first = [int(owners(keys_of(1, seed), np.array([9]), 4)[0]) for seed in range(200)]
+    assert min(np.bincount(first, minlength=4)) > 20
+
+
+# --- what a launcher says -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank"),
+    [
+        ({}, Rank()),
+        (
+            {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "a"},
+            Rank(3, 4, 1, "a"),
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, Rank(1, 2)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}, Rank(1, 2, 1, ".")),
+        (
+            {"SLURM_PROCID": "1", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "2"}
+            | {"SLURM_LOCALID": "0", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"},
+            Rank(1, 2, 0, "7.0"),
+        ),
+        # a batch script is not a task: nobody would encode the other three quarters
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, Rank()),
+    ],
+)
+def test_a_rank_is_read_from_what_torchrun_or_srun_sets(environment, rank):
+    assert rank_here(environment) == rank
+
+
+@pytest.mark.parametrize("number", ["4", "-1", "x"])
+def test_a_rank_that_cannot_be_is_refused_with_its_variables(number):
+    with pytest.raises(WrongRank, match=f"RANK={number}, WORLD_SIZE=4"):
+        rank_here({"RANK": number, "WORLD_SIZE": "4"})
+
+
+def test_devices_that_are_not_there_are_refused():
+    with pytest.raises(DeviceUnavailable, match="--devices all: no GPU"):
+        count_devices("all", "cpu")
+    with pytest.raises(DeviceUnavailable, match="--devices 0"):
+        count_devices(0, "cpu")
+    assert count_devices(3, "cpu") == 3
+
+
+def test_devices_and_a_launcher_together_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(WrongRank, match="rank 0 of 2"):
+        embed_table(demo_table().head(3), tmp_path / "store", devices=2, device="cpu", **PLAIN)
+    assert not (tmp_path / "store").exists()
+
+
+# --- ranks of one job ---------------------------------------------------------------------------
+
+
+def as_rank(monkeypatch, number, table, store, **options):
+    monkeypatch.setenv("SLURM_PROCID", str(number))
+    monkeypatch.setenv("SLURM_NTASKS", "3")
+    return embed_table(table, store, **PLAIN, **options)
+
+
+def test_ranks_encode_all_between_them_and_the_first_reports_the_whole(tmp_path, monkeypatch):
+    table = demo_table().head(200)
+    parts = [as_rank(monkeypatch, r, table, tmp_path / "store") for r in (2, 1, 0)]
+    monkeypatch.delenv("SLURM_PROCID")
+    whole = embed_table(table, tmp_path / "whole", **PLAIN)
+    store = abag.open_store(tmp_path / "store")
+    rows = sum(folder.rows for folder in store.folders())
+    assert rows == whole["antibodies"]["unique"] + whole["antigens"]["unique"]
+    for plural in ("antibodies", "antigens"):
+        assert all(part[plural]["encoded"] > 0 for part in parts)
+        last = parts[-1][plural]
+        assert last["encoded"] + last["reused"] == last["unique"]
+
+
+def test_the_first_rank_gives_up_with_one_line_when_nobody_encodes_the_rest(tmp_path, monkeypatch):
+    monkeypatch.setattr(job_module, "PATIENCE_SECONDS", 0.0)
+    with pytest.raises(Incomplete, match=r"antibodies are not stored, and nothing was added"):
+        as_rank(monkeypatch, 0, demo_table().head(60), tmp_path / "store", commit_seconds=0.05)
+
+
+SLOW = """
+import time
+from abag.embed import run
+
+real = run.load_encoder
+
+def slow(*args, **kwargs):
+    encoder = real(*args, **kwargs)
+    def call(batch):
+        time.sleep(0.05)
+        return encoder(batch)
+    return call
+
+run.load_encoder = slow
+
+if __name__ == "__main__":
+    from abag.cli import main
+    main()
+"""
+
+
+def start(tmp_path, *arguments):
+    table, script = tmp_path / "pairs.csv", tmp_path / "slow.py"
+    demo_table().head(240).to_csv(table, index=False)
+    script.write_text(SLOW)
+    options = [
+        "--commit-seconds",
+        "0.2",
+        "--batch-tokens",
+        "600",
+        "--device",
+        "cpu",
+        "--json",
+        *TINY,
+    ]
+    if not arguments:
+        options += ["--devices", "2"]
+    return subprocess.Popen(
+        [
+            sys.executable,
+            *arguments,
+            script,
+            "embed",
+            table,
+            "--store",
+            tmp_path / "store",
+            *options,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(abag.cache_dir().parent), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def ranks_of(process):
+    """Process ids of the ranks that a launcher started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    commands = {c: Path(f"/proc/{c}/cmdline").read_bytes() for c in children}
+    return [int(c) for c, line in commands.items() if b"spawn_main" in line or b"embed" in line]
+
+
+def wait_for_shards(store, process, count):
+    while len(list(store.rglob("*.h5"))) < count and process.poll() is None:
+        time.sleep(0.01)
+
+
+def finished(process):
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    lines = [line for line in out.splitlines() if line.strip()]
+    assert len(lines) == 1, out  # the first rank alone prints
+    return json.loads(lines[0])
+
+
+def check_whole(tmp_path, summary):
+    """Every sequence stored once, equal to one process's store within rounding."""
+    table = demo_table().head(240)
+    whole = embed_table(table, tmp_path / "whole", "tiny-igt5", "tiny-esm2")
+    stores = [abag.open_store(tmp_path / name) for name in ("store", "whole")]
+    for kind, plural in (("antibody", "antibodies"), ("antigen", "antigens")):
+        keys = np.concatenate(stores[1].folder(kind).keys())
+        assert summary[plural]["unique"] == whole[plural]["unique"] == len(keys)
+        assert stores[0].folder(kind).rows == len(keys)
+        ours, theirs = (store.folder(kind).read(keys) for store in stores)
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-3)
+
+
+def test_a_killed_rank_is_started_again_and_no_committed_sequence_is_encoded_twice(tmp_path):
+    process = start(tmp_path)
+    wait_for_shards(tmp_path / "store", process, 4)
+    os.kill(ranks_of(process)[1], signal.SIGKILL)
+    check_whole(tmp_path, finished(process))
+
+
+def test_torchrun_starts_ranks_and_the_first_prints_the_whole_result(tmp_path):
+    process = start(tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    summary = finished(process)
+    assert summary["antibodies"]["encoded"] == summary["antibodies"]["unique"]
+    check_whole(tmp_path, summary)
+
+
+def test_a_stopped_launcher_stops_its_ranks_with_everything_committed(tmp_path):
+    process = start(tmp_path)
+    wait_for_shards(tmp_path / "store", process, 4)
+    ranks = ranks_of(process)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "run the same command again" in err
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    assert sum(folder.rows for folder in abag.open_store(tmp_path / "store").folders()) > 0
+
+
+def test_a_refusal_of_a_rank_is_one_line_and_nothing_is_tried_again(tmp_path):
+    table = tmp_path / "pairs.csv"
+    demo_table().head(9).to_csv(table, index=False)
+    broken = "from abag.embed import encoding\nimport torch\n" + (
+        "class Nan:\n    def __call__(self, batch):\n        return torch.full((len(batch.ids), 4),"
+        " float('nan'))\nfrom abag.embed import run\nrun.load_encoder = lambda *a, **k: Nan()\n"
+        "if __name__ == '__main__':\n    from abag.cli import main\n    main()\n"
+    )
+    (tmp_path / "nan.py").write_text(broken)
+    command = [sys.executable, tmp_path / "nan.py", "embed", table, "--store", tmp_path / "store"]
+    done = subprocess.run(
+        [*command, *TINY, "--devices", "2", "--device", "cpu"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if "gave NaN or infinity" in line]
+    assert len(errors) == 1
+    assert errors[0].startswith("Error: row ")
+    assert "Traceback" not in done.stderr

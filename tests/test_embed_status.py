@@ -1,0 +1,159 @@
+"""abag store info answers, from any process, how far a run is and what it spares."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from abag.embed.commit import host_name
+from abag.embed.run import embed_table
+from abag.embed.status import describe, info
+from abag.embed.store import open_store
+from abag.head.demo import demo_table
+
+PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
+BEGUN = {
+    "table": "pairs.csv", "rows": 400, "sequences": 50, "to_encode": 40,
+    "residues": 10_000, "residues_to_encode": 8000, "residues_of_rows": 80_000,
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return open_store(tmp_path / "store", create=True).create_folder("antibody", INFO)
+
+
+def add(folder, count, seed=0):
+    keys = np.random.default_rng(seed).integers(0, 256, (count, 16), dtype=np.uint8)
+    with folder.writer(attrs={"precision": "bf16"}) as out:
+        out.add(keys, np.full(count, 200), {"mean": np.ones((count, 4), np.float16)})
+
+
+def begin(folder, *, started, **changes):
+    """Note a run that began some seconds ago."""
+    folder.note_run({**BEGUN})
+    noted = json.loads((folder.path / "run.json").read_text())
+    noted |= {"started": time.time() - started, **changes}
+    (folder.path / "run.json").write_text(json.dumps(noted))
+
+
+def commit_ago(folder, seconds):
+    """Let the newest shard have been committed some seconds ago."""
+    newest = max(folder.path.glob("*.h5"), key=lambda path: path.stat().st_mtime_ns)
+    os.utime(newest, (time.time() - seconds,) * 2)
+
+
+def progress(folder):
+    (encoder,) = info(open_store(folder.path.parent))["encoders"]
+    return encoder["progress"]
+
+
+def test_a_running_run_is_told_with_its_speed_and_the_time_left(folder):
+    begin(folder, started=100)
+    add(folder, 10)
+    commit_ago(folder, 50)
+    told = progress(folder)
+    assert (told["encoded"], told["to_encode"], told["state"]) == (10, 40, "running")
+    assert told["process"] == f"{host_name()}:{os.getpid()}"
+    assert told["sequences_per_s"] == pytest.approx(10 / 50, rel=0.05)
+    assert told["residues_per_s"] == pytest.approx(2000 / 50, rel=0.05)
+    assert told["seconds_left"] == pytest.approx((8000 - 2000) / 40 - 50, rel=0.1)
+    assert told["factor"] == 50 * 80_000 / 10_000
+    assert told["seconds_spared"] == pytest.approx((50 * 80_000 - 10_000) / 40, rel=0.05)
+
+
+def test_speed_is_that_of_the_last_ten_minutes_and_older_rows_still_count(folder):
+    begin(folder, started=3000)
+    add(folder, 20)
+    commit_ago(folder, 2000)
+    add(folder, 6, seed=1)
+    commit_ago(folder, 100)
+    told = progress(folder)
+    assert told["encoded"] == 26
+    assert told["sequences_per_s"] == pytest.approx(6 / 600, rel=0.05)
+
+
+def test_rows_of_earlier_runs_are_no_progress_of_this_one(folder):
+    add(folder, 30)
+    commit_ago(folder, 500)
+    begin(folder, started=100)
+    told = progress(folder)
+    assert (told["encoded"], told["sequences_per_s"], told["seconds_left"]) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "state"),
+    [
+        ({}, 10, "running"),
+        ({}, 40, "finished"),
+        ({"pid": 999_999_999}, 10, "stopped"),
+        ({"host": "elsewhere"}, 10, "running"),
+        ({"host": "elsewhere", "started": 700.0}, 0, "unknown"),
+    ],
+)
+def test_the_state_of_a_run_follows_from_its_process_and_its_rows(folder, changes, rows, state):
+    begin(folder, **{"started": 100, **changes})
+    if rows:
+        add(folder, rows)
+    assert progress(folder)["state"] == state
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"table": "x"}'])
+def test_a_damaged_note_is_no_progress(folder, text):
+    (folder.path / "run.json").write_text(text)
+    assert progress(folder) is None
+
+
+def test_stage_one_notes_what_it_sets_out_to_do_and_what_the_old_way_would_have_taken(tmp_path):
+    table = demo_table().head(60)
+    embed_table(table, tmp_path / "store", limit=20, **PLAIN)
+    summary = embed_table(table, tmp_path / "store", **PLAIN)
+    told = {e["kind"]: e["progress"] for e in info(open_store(tmp_path / "store"))["encoders"]}
+    for kind, plural, chains in (
+        (
+            "antibody",
+            "antibodies",
+            [h + (s or "") for h, s in zip(table["heavy"], table["light"].fillna(""), strict=True)],
+        ),
+        ("antigen", "antigens", list(table["antigen"])),
+    ):
+        assert told[kind]["state"] == "finished"
+        assert told[kind]["rows"] == 60
+        assert told[kind]["encoded"] == told[kind]["to_encode"] == summary[plural]["encoded"]
+        once, always = sum(map(len, set(chains))), 50 * sum(map(len, chains))
+        assert told[kind]["factor"] == pytest.approx(always / once, abs=0.1)
+
+
+def test_another_process_reads_how_a_run_is_doing_and_writes_nothing(folder):
+    begin(folder, started=100)
+    add(folder, 10)
+    commit_ago(folder, 50)
+    store = folder.path.parent
+    before = {p: p.read_bytes() for p in store.rglob("*") if p.is_file()}
+    call = "from abag.cli import main; main()"
+    with folder.writer(attrs={}):
+        for extra in ([], ["--json"]):
+            command = [sys.executable, "-c", call, "store", "info", str(store), *extra]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            assert done.stderr == ""
+            if extra:
+                assert json.loads(done.stdout)["encoders"][0]["progress"]["state"] == "running"
+                continue
+            assert len(done.stdout.splitlines()) < 24
+            assert "pairs.csv: 10 of 40 sequences encoded (25%), running" in done.stdout
+            assert "400 times less than encoding each of 400 rows" in done.stdout
+    assert {p: p.read_bytes() for p in store.rglob("*") if p.is_file()} == before
+
+
+def test_damage_and_what_waits_are_on_the_screen(folder, monkeypatch):
+    add(folder, 10)
+    next(folder.path.glob("*.h5")).write_bytes(b"")
+    monkeypatch.setattr("abag.embed.status.waiting_rows", lambda _: 7)
+    text = "\n".join(describe(info(open_store(folder.path.parent))))
+    assert "7 sequences wait on this machine" in text
+    assert "damaged: " in text

@@ -1,0 +1,161 @@
+"""Vectors of adapted encoders: who may be held out, who may train."""
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import abag
+from abag.embed.adapters import write_extras
+from abag.embed.sequences import read_pairs
+from abag.embed.store import open_store
+from abag.embed.upkeep import pack
+from abag.head.adapters import AdapterLeak, NoHeadRows
+from abag.head.splits import SplitOptions, hex_keys, make_splits, split_frame
+from abag.head.table import label_pairs
+
+RNG = np.random.default_rng(5)
+QUIET = {"report": False, "epochs": 1, "say": lambda _text: None, "device": "cpu"}
+
+
+def residues(length):
+    return "".join(RNG.choice(list("ACDEFGHIKLMNPQRSTVWY"), length))
+
+
+@pytest.fixture
+def table():
+    """Forty antibodies against ten families of two antigens, one residue apart."""
+    families = [residues(70) for _ in range(10)]
+    antigens = [g for family in families for g in (family, "M" + family[1:])]
+    rows = [(residues(60), antigens[i % 20]) for i in range(80)]
+    frame = pd.DataFrame(rows, columns=["heavy", "antigen"])
+    return frame.assign(pKd=7 + RNG.normal(size=80))
+
+
+def make_store(path, table, taught, stopped=None):
+    """Draw a store whose antibodies an adapter made that learned from `taught`, a table."""
+    pairs, store = read_pairs(table), open_store(path, create=True)
+    for kind, unique in (("antibody", pairs.antibodies), ("antigen", pairs.antigens)):
+        info = {"name": "drawn", "fingerprint": "ab" * 16, "origin": "drawn"}
+        folder = store.create_folder(kind, info | ({"adapter": "cd"} if kind == "antibody" else {}))
+        n = len(unique.keys)
+        with folder.writer(attrs={}) as writer:
+            x_ND = RNG.normal(size=(n, 6)).astype(np.float32)
+            writer.add(unique.keys, np.full(n, 9, np.int32), {"mean": x_ND})
+    if taught is not None:
+        uses = [(taught, "train")] + ([] if stopped is None else [(stopped, "validation")])
+        rows = pd.concat([keys_of(t).assign(adapter=use) for t, use in uses])
+        content = io.BytesIO()
+        rows.to_parquet(content, index=False)
+        write_extras(store.folder("antibody").path, {"adapter/splits.parquet": content.getvalue()})
+    return path
+
+
+def keys_of(table):
+    pairs = read_pairs(table)
+    return pd.DataFrame({
+        "antibody_key": hex_keys(pairs.antibodies.keys[pairs.antibodies.of_row]),
+        "antigen_key": hex_keys(pairs.antigens.keys[pairs.antigens.of_row]),
+    })  # fmt: skip
+
+
+def parts_of(table, **options):
+    """Split as fit will; return the rows of each part."""
+    pairs = label_pairs(read_pairs(table))
+    (split,) = make_splits(pairs, SplitOptions(**options))
+    return {
+        n: table.iloc[pairs.row[split.part == i]] for i, n in enumerate(("train", "val", "test"))
+    }
+
+
+def test_pairs_that_taught_the_adapter_are_left_out_of_the_heads_and_counted(table, tmp_path):
+    parts = parts_of(table, split="antigen")
+    store = make_store(tmp_path / "store", table, parts["train"].head(25), parts["val"])
+    said = []
+    summary = abag.fit(
+        table, store, tmp_path / "run", split="antigen", **(QUIET | {"say": said.append})
+    )
+    assert summary["split"]["rows"]["train"] == len(parts["train"]) - 25
+    assert any("25 training pairs taught the adapter of drawn and are left" in t for t in said)
+    written = pd.read_parquet(tmp_path / "run" / "splits.parquet")
+    assert (written["split"] == "unused").sum() == 25
+    kept = abag.fit(table, store, tmp_path / "kept", split="antigen", adapter_rows="train", **QUIET)
+    assert kept["split"]["rows"]["train"] == len(parts["train"])
+    assert any("vectors know their labels" in text for text in kept["warnings"])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("part", ["val", "test"])
+def test_a_held_out_pair_that_taught_the_adapter_is_refused(table, tmp_path, part, packed):
+    taught = parts_of(table, split="random")[part].head(1)
+    store = make_store(tmp_path / "store", table, taught)
+    if packed:
+        pack(open_store(store), tmp_path / "store.h5")
+        store = tmp_path / "store.h5"
+    with pytest.raises(AdapterLeak, match=r"drawn: 1 of 15 validation and test pairs"):
+        abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
+    assert not (tmp_path / "run").exists()
+    allowed = abag.fit(
+        table, store, tmp_path / "run", split="random", allow_adapter_leak=True, **QUIET
+    )
+    assert any("these scores are of memory" in text for text in allowed["warnings"])
+
+
+def test_a_mate_of_a_held_out_pair_is_refused_even_from_outside_the_table(table, tmp_path):
+    test = parts_of(table, split="antigen")["test"]
+    antigen = test["antigen"].iloc[0]
+    twin = next(g for g in table["antigen"].unique() if g != antigen and g[1:] == antigen[1:])
+    # the very pair is nowhere in the table; its antigen differs from the held-out one
+    outside = pd.DataFrame({"heavy": [residues(60)], "antigen": [twin]})
+    store = make_store(tmp_path / "store", table, outside)
+    with pytest.raises(AdapterLeak, match="or mates of theirs under the split"):
+        abag.fit(table, store, tmp_path / "run", split="antigen", **QUIET)
+    abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
+
+
+def test_antibody_mates_count_where_both_sides_are_held_out(table, tmp_path):
+    test = parts_of(table, split="both")["test"]
+    outside = pd.DataFrame({"heavy": test["heavy"].head(1), "antigen": [residues(70)]})
+    store = make_store(tmp_path / "store", table, outside)
+    with pytest.raises(AdapterLeak):
+        abag.fit(table, store, tmp_path / "run", split="both", **QUIET)
+    abag.fit(table, store, tmp_path / "run", split="antigen", **QUIET)
+
+
+def test_what_stopped_the_adapter_may_validate_and_may_not_test(table, tmp_path):
+    parts = parts_of(table, split="random")
+    for name, stopped in (("val", parts["val"]), ("test", parts["test"].head(2))):
+        make_store(tmp_path / name, table, parts["train"].head(9), stopped)
+    abag.fit(table, tmp_path / "val", tmp_path / "run", split="random", **QUIET)
+    with pytest.raises(AdapterLeak, match="2 of 15"):
+        abag.fit(table, tmp_path / "test", tmp_path / "other", split="random", **QUIET)
+
+
+def test_an_adapter_that_took_every_training_pair_leaves_the_head_none(table, tmp_path):
+    parts = parts_of(table, split="random")
+    store = make_store(tmp_path / "store", table, parts["train"])
+    with pytest.raises(NoHeadRows, match=r"--head-share above 0.*--adapter-rows train"):
+        abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_adapted_vectors_without_their_pairs_are_refused(table, tmp_path):
+    store = make_store(tmp_path / "store", table, None)
+    with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet is missing"):
+        abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
+
+
+def test_the_split_of_a_file_is_seen_through_by_its_groups(table, tmp_path):
+    pairs = label_pairs(read_pairs(table))
+    splits = make_splits(pairs, SplitOptions(split="antigen"))
+    split_frame(pairs, splits).to_parquet(tmp_path / "own.parquet")
+    taught = parts_of(table, split="antigen")["train"].head(20)
+    store = make_store(tmp_path / "store", table, taught)
+    abag.fit(table, store, tmp_path / "run", split=f"file={tmp_path / 'own.parquet'}", **QUIET)
+    frame = pd.read_parquet(tmp_path / "own.parquet")
+    frame.assign(group=0).to_parquet(tmp_path / "joined.parquet")
+    with pytest.raises(AdapterLeak):
+        abag.fit(
+            table, store, tmp_path / "other", split=f"file={tmp_path / 'joined.parquet'}", **QUIET
+        )

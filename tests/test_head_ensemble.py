@@ -1,0 +1,331 @@
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import abag
+from abag.embed.sequences import read_pairs
+from abag.embed.store import open_store
+from abag.head.checkpoint import load
+from abag.head.config import FitConfig
+from abag.head.ensemble import Member, Scaling, Stack, draw_bag, make_members
+from abag.head.layers import StackedLayers
+from abag.head.optimizer import AdamW, stacked_update
+from abag.head.splits import Split
+from abag.head.step import Stepper, load_tensors, step_seed
+from abag.head.table import LabelledPairs
+
+QUICK = {"report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16, "device": "cpu"}
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+
+
+def drawn_pairs(n=90, seed=0):
+    rng = np.random.default_rng(seed)
+    return LabelledPairs(
+        antibody=rng.integers(0, 30, n),
+        antigen=rng.integers(0, 5, n),
+        pkd=rng.normal(8, 1, n),
+        censored=rng.choice(np.array([-1, 0, 0, 0, 1], np.int8), n),
+        row=np.arange(n),
+        table=SimpleNamespace(source="drawn", row_numbers=np.arange(n) + 1),
+        noise=None,
+    )
+
+
+def make_stack(members, **options):
+    pairs, rng = drawn_pairs(), np.random.default_rng(1)
+    antibody_ND = rng.standard_normal((30, 6), dtype=np.float32)
+    antigen_ME = rng.standard_normal((5, 4), dtype=np.float32)
+    return Stack(
+        pairs,
+        antibody_ND,
+        antigen_ME,
+        Scaling.of(pairs, np.arange(90), antibody_ND, antigen_ME),
+        members,
+        config=FitConfig(**{"widths": (8, 4), "epochs": 10, "batch_size": 16} | options),
+        n_training=60,
+        device=torch.device("cpu"),
+        say=lambda _text: None,
+    )
+
+
+def take_steps(stack, steps):
+    """Return the losses of some steps, (steps, M), as training takes them."""
+    losses = []
+    for step in range(steps):
+        epoch, at = divmod(step, stack.steps)
+        if at == 0:
+            stack.begin_epoch(epoch)
+        stack.stepper.step(at, step_seed(0, step))
+        losses.append(stack.stepper.loss_S[at].reshape(-1).tolist())
+    return np.array(losses)
+
+
+def drawn_member(seed, **fields):
+    rng = np.random.default_rng([seed, 7])
+    usual = {
+        "rows": rng.integers(0, 90, rng.integers(40, 90)),
+        "lr": float(10 ** rng.uniform(-4, -2)),
+        "weight_decay": float(rng.choice([0.0, 0.05, 0.5])),
+        "dropout": 0.0,
+    }
+    return Member(seed=seed, **usual | fields)
+
+
+# --- a stack is its members ---------------------------------------------------------------------
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    options=st.fixed_dictionaries(
+        {
+            "head": st.sampled_from(["mlp", "lowrank", "notebook"]),
+            "loss": st.sampled_from(["mse", "huber", "rank"]),
+            "accumulate": st.integers(1, 3),
+            "clip": st.sampled_from([0.0, 0.1, 1.0]),
+            "tables": st.sampled_from(["device", "host"]),
+        }
+    ),
+    seeds=st.lists(st.integers(0, 99), min_size=2, max_size=4),
+)
+def test_each_member_of_a_stack_takes_the_steps_that_it_would_take_alone(options, seeds):
+    members = [drawn_member(seed) for seed in seeds]
+    stack = make_stack(members, **options)
+    losses_SM = take_steps(stack, 20)
+    rows = np.arange(90)
+    for k, member in enumerate(members):
+        alone = make_stack([member], **options)
+        assert losses_SM[:, k] == pytest.approx(take_steps(alone, 20)[:, 0], rel=2e-4, abs=1e-6)
+        assert stack.predict(rows)[k] == pytest.approx(alone.predict(rows)[0], rel=1e-4, abs=1e-4)
+
+
+def test_initial_weights_are_those_of_single_heads_to_the_bit():
+    members = [drawn_member(seed) for seed in (3, 1, 4)]
+    state = make_stack(members).model.state_dict()
+    for k, member in enumerate(members):
+        for name, tensor in make_stack([member]).model.state_dict().items():
+            assert torch.equal(state[name][k], tensor)
+
+
+def test_members_may_be_scored_on_pairs_of_their_own():
+    stack = make_stack([drawn_member(seed) for seed in range(3)])
+    rows_MR = np.random.default_rng(0).integers(0, 90, (3, 7))
+    own = stack.predict(rows_MR)
+    for k in range(3):
+        assert own[k] == pytest.approx(stack.predict(rows_MR[k])[k], abs=1e-6)
+
+
+def test_one_member_that_runs_wild_does_not_touch_the_others():
+    calm, wild = drawn_member(1), drawn_member(2, lr=10.0)
+    beside = take_steps(make_stack([calm, wild], clip=0.0), 20)[:, 0]
+    assert beside == pytest.approx(take_steps(make_stack([calm], clip=0.0), 20)[:, 0], rel=1e-4)
+
+
+def test_each_member_drops_its_own_share():
+    torch.manual_seed(0)
+    dropout = StackedLayers([0.0, 0.25, 0.75]).dropout().train()
+    out = dropout(torch.ones(3, 100, 100))
+    assert (out == 0).float().mean((1, 2)).tolist() == pytest.approx([0, 0.25, 0.75], abs=0.02)
+    assert out.mean((1, 2)).tolist() == pytest.approx([1, 1, 1], abs=0.05)
+    assert torch.equal(dropout.eval()(out), out)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 99), clip=st.sampled_from([0.0, 0.5]), steps=st.integers(1, 4))
+def test_the_formula_that_is_compiled_on_a_gpu_equals_the_fused_kernel(seed, clip, steps):
+    torch.manual_seed(seed)
+    decay_M = [0.0, 0.1, 0.5]
+    stacks = [torch.nn.Module(), torch.nn.Module()]
+    start = {"weight": torch.randn(3, 4, 5), "bias": torch.randn(3, 4)}
+    for model in stacks:
+        for name, tensor in start.items():
+            model.register_parameter(name, torch.nn.Parameter(tensor.clone()))
+    lr_M = torch.tensor([1e-3, 1e-2, 0.1])
+    fused, o = (AdamW(model, decay_M, lr_M, clip) for model in stacks)
+    for _ in range(steps):
+        for name, tensor in start.items():
+            gradient = torch.randn_like(tensor)
+            for model in stacks:
+                model.get_parameter(name).grad = gradient.clone()
+        fused.update()
+        stacked_update(
+            list(o.named.values()), o.gradients(), o.states("mean"), o.states("square"),
+            o.states("step"), o.decayed, o.lr, o.decay_M, o.clip,
+        )  # fmt: skip
+    for name in start:
+        torch.testing.assert_close(o.named[name], fused.named[name], rtol=1e-5, atol=1e-5)
+    for name, tensor in o.state.items():
+        torch.testing.assert_close(tensor, fused.state[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own
+@pytest.mark.parametrize("tables", ["device", "host"])
+def test_a_compiled_stack_agrees_with_an_eager_one(tables):
+    members = [drawn_member(seed) for seed in range(3)]
+    options = {"accumulate": 3, "tables": tables}
+    eager = take_steps(make_stack(members, compile="off", **options), 20)
+    compiled = take_steps(make_stack(members, compile="full", **options), 20)
+    assert compiled == pytest.approx(eager, rel=1e-4)
+
+
+# --- bags ---------------------------------------------------------------------------------------
+
+
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=20), seed=st.integers(0, 99))
+def test_a_bag_holds_whole_groups_and_as_many_as_there_are(sizes, seed):
+    group = np.repeat(np.arange(len(sizes)) * 3, sizes)
+    rows = np.arange(100, 100 + len(group))
+    bag = draw_bag(rows, group, seed)
+    times = np.bincount(bag - 100, minlength=len(group))
+    of_group = [np.unique(times[group == g]) for g in np.unique(group)]
+    assert all(len(one) == 1 for one in of_group)
+    assert sum(int(one[0]) for one in of_group) == len(sizes)
+
+
+def test_members_draw_different_bags_and_a_single_head_none():
+    split = Split(name="x", part=np.zeros(60, np.int8), group=np.repeat(np.arange(20), 3))
+    bags = [m.rows.tolist() for m in make_members(FitConfig(members=3, seed=5), split)]
+    assert len({tuple(bag) for bag in bags}) == 3
+    assert bags[1] == draw_bag(np.arange(60), split.group, 6).tolist()
+    for config in (FitConfig(), FitConfig(members=3, bootstrap=False)):
+        assert all(m.rows.tolist() == list(range(60)) for m in make_members(config, split))
+
+
+# --- fit ----------------------------------------------------------------------------------------
+
+
+def planted_case(folder, n_antibodies=24, n_antigens=8):
+    """Write pairs whose pKd is the sum of a number for each side, and their vectors."""
+    rng = np.random.default_rng(0)
+    sides = {
+        kind: (["".join(rng.choice(RESIDUES, 15)) for _ in range(n)], rng.normal(size=n))
+        for kind, n in (("heavy", n_antibodies), ("antigen", n_antigens))
+    }
+    frame = pd.DataFrame(
+        [
+            {"heavy": h, "antigen": g, "pKd": 8 + x + y + rng.normal(scale=0.3)}
+            for h, x in zip(*sides["heavy"], strict=True)
+            for g, y in zip(*sides["antigen"], strict=True)
+        ]
+    )
+    table = read_pairs(frame)
+    store = open_store(folder / "store", create=True)
+    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
+        of_row = pd.Series(frame["pKd"].to_numpy()).groupby(unique.of_row).mean().to_numpy()
+        x_ND = rng.normal(size=(len(of_row), 6)).astype(np.float32)
+        x_ND[:, 0] = of_row
+        created = store.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
+        with created.writer(attrs={"precision": "fp32"}) as writer:
+            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
+    return SimpleNamespace(frame=frame, store=folder / "store", at=folder)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    return planted_case(tmp_path_factory.mktemp("planted"))
+
+
+def quick_fit(case, run, **options):
+    options = QUICK | {"split": "random", "say": lambda _text: None} | options
+    return abag.fit(case.frame, case.store, run, **options)
+
+
+def lines_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_member_k_follows_the_single_run_of_its_seed_to_its_own_best_checkpoint(case, tmp_path):
+    options = {"dropout": 0.0, "split_seed": 0, "lr": 1e-2, "select": "rmse"}
+    quick_fit(case, tmp_path / "all", members=3, bootstrap=False, seed=4, **options)
+    together, best = lines_of(tmp_path / "all"), load(tmp_path / "all/checkpoints/best")
+    steps = []
+    for k in range(3):
+        single = quick_fit(case, tmp_path / f"{k}", seed=4 + k, **options)
+        alone = [line["loss"] for line in lines_of(tmp_path / f"{k}")]
+        assert [line["losses"][k] for line in together][:20] == pytest.approx(alone[:20], rel=1e-4)
+        steps.append(single["best_step"])
+        for name, tensor in load(tmp_path / f"{k}/checkpoints/best").tensors.items():
+            torch.testing.assert_close(best.tensors[name][k], tensor, rtol=1e-3, atol=1e-4)
+    assert best.state["best_step"] == steps
+
+
+def stop_after(monkeypatch, steps):
+    """Make training die after some steps, as a kill would: nothing is saved on the way out."""
+    real, taken = Stepper.step, []
+
+    def step(self, at, seed):
+        if len(taken) == steps:
+            raise KeyboardInterrupt
+        taken.append(at)
+        real(self, at, seed)
+
+    monkeypatch.setattr(Stepper, "step", step)
+
+
+@pytest.mark.parametrize("steps", [1, 11, 20])
+def test_an_ensemble_that_died_and_was_rerun_equals_an_unbroken_one(
+    case, tmp_path, monkeypatch, steps
+):
+    options = {"members": 3, "save_every": 2, "patience": 1}
+    whole = quick_fit(case, tmp_path / "whole", **options)
+    stop_after(monkeypatch, steps)
+    with pytest.raises(KeyboardInterrupt):
+        quick_fit(case, tmp_path / "broken", **options)
+    monkeypatch.undo()
+    resumed = quick_fit(case, tmp_path / "broken", **options)
+    assert resumed["resumed_from_step"] == (steps // 2 * 2 or None)
+    times = ("run", "seconds", "resumed_from_step")
+    assert {k: v for k, v in resumed.items() if k not in times} == {
+        k: v for k, v in whole.items() if k not in times
+    }
+    for name in ("latest", "best"):
+        one, other = (load(tmp_path / run / "checkpoints" / name) for run in ("broken", "whole"))
+        assert all(torch.equal(t, other.tensors[n]) for n, t in one.tensors.items())
+
+
+def test_the_ensembles_prediction_is_its_heads_mean(case, tmp_path):
+    quick_fit(case, tmp_path / "run", members=4, epochs=20, lr=1e-2)
+    predictor = abag.load_predictor(tmp_path / "run")
+    assert len(predictor.members) == 4
+    frame = pd.read_parquet(tmp_path / "run/predictions.parquet")
+    table = read_pairs(case.frame)
+    found = predictor.predict_keys(
+        open_store(case.store),
+        table.antibodies.keys[table.antibodies.of_row],
+        table.antigens.keys[table.antigens.of_row],
+    )
+    assert np.sort(found["pkd_predicted"]) == pytest.approx(
+        np.sort(frame["pkd_predicted"]), abs=1e-4
+    )
+    assert found["sigma"].nunique() > 1
+
+
+def test_folds_and_members_multiply(case, tmp_path):
+    summary = quick_fit(case, tmp_path / "run", members=2, folds=3, epochs=1)
+    assert len(abag.load_predictor(tmp_path / "run").members) == 6
+    assert summary["cv"]["head"]["rmse"]["n"] == 3
+
+
+@pytest.mark.parametrize("head", ["lowrank", "notebook"])
+def test_an_ensemble_of_any_head_beats_its_typical_member(case, tmp_path, head):
+    options = {"epochs": 40, "lr": 1e-2, "head": head, "split_seed": 0}
+    together = quick_fit(case, tmp_path / "all", members=5, **options)["metrics"]["test"]["rmse"]
+    alone = [
+        quick_fit(case, tmp_path / f"{k}", seed=k, **options)["metrics"]["test"]["rmse"]
+        for k in range(3)
+    ]
+    assert together < np.median(alone) * 1.1
+
+
+def test_loading_and_saving_a_stack_keeps_its_tensors_where_they_are():
+    stack = make_stack([drawn_member(1), drawn_member(2)])
+    live = stack.stepper.tensors()
+    saved = {name: torch.rand_like(t) for name, t in live.items()}
+    load_tensors(live, saved)
+    assert all(torch.equal(t, saved[n]) for n, t in stack.stepper.tensors().items())

@@ -1,0 +1,452 @@
+"""`predict` from table to file: cells, order, chunks, new sequences, crosses, refusals."""
+
+import gzip
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pandas._libs.parsers import STR_NA_VALUES
+
+import abag
+from abag.embed.again import OtherEncoder
+from abag.embed.sequences import UnknownResidue, read_pairs
+from abag.embed.store import open_store
+from abag.head import crossing, rows
+from abag.head import predict as predict_module
+from abag.head.bundle import load_predictor
+from abag.head.gather import CannotPredict, distinct
+from abag.head.predict import predict
+from abag.head.predictor import VectorsMissing
+from abag.head.rows import BLANK, BadFile, RowWriter, read_rows
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+OURS = ["pkd_predicted", "sigma", "far_antibody", "far_antigen"]
+QUICK = {
+    "split": "random", "report": False, "widths": (8,), "epochs": 2, "batch_size": 16,
+    "device": "cpu", "say": lambda _text: None,
+}  # fmt: skip
+
+
+def drawn(rng, n, length=15):
+    return ["".join(rng.choice(RESIDUES, length)) for _ in range(n)]
+
+
+def add_vectors(store, frame):
+    """A vector that is a function of the sequence, so that two calls agree."""
+    table = read_pairs(frame)
+    opened = open_store(store, create=True)
+    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
+        folder = opened.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
+        missing = folder.missing(unique.keys)
+        x_ND = unique.keys[missing, :6].astype(np.float32) / 64
+        with folder.writer(attrs={"precision": "fp32"}) as writer:
+            writer.add(unique.keys[missing], np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
+
+
+def fake_embed(frame, store, *, calls=None, **_encoders):
+    if calls is not None:
+        calls.append(frame)
+    add_vectors(store, frame)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    at = tmp_path_factory.mktemp("predict")
+    rng = np.random.default_rng(0)
+    heavy, antigen = drawn(rng, 24), drawn(rng, 4)
+    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
+    frame = frame.assign(pKd=8 + rng.normal(size=len(frame)))
+    frame.insert(0, "id", [f"{i:03d}" for i in range(len(frame))])
+    add_vectors(at / "store", frame)
+    abag.fit(frame, at / "store", at / "run", **QUICK | {"folds": 3})
+    return SimpleNamespace(at=at, frame=frame, store=at / "store", run=at / "run")
+
+
+def run_predict(case, table, out, **options):
+    embed = options.pop("embed", None)
+    said = []
+    summary = predict(table, load_predictor(case.run, embed=embed), out, say=said.append, **options)
+    return summary, said
+
+
+def read_back(path):
+    if ".parquet" in path.name:
+        return pd.read_parquet(path)
+    separator = "\t" if ".tsv" in path.name else ","
+    return pd.read_csv(path, sep=separator, dtype={"id": str})
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz", "a.parquet"])
+@pytest.mark.parametrize("chunk", [7, 50_000])
+def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows(
+    case, tmp_path, monkeypatch, name, chunk
+):
+    monkeypatch.setattr(rows, "ROWS", chunk)
+    monkeypatch.setattr(read_rows, "__kwdefaults__", {"limit": None, "rows": chunk})
+    table = tmp_path / "in.csv"
+    shuffled = case.frame.sample(frac=1, random_state=0).reset_index(drop=True)
+    shuffled.to_csv(table, index=False)
+    summary, _ = run_predict(case, table, tmp_path / name)
+    found = read_back(tmp_path / name)
+    assert list(found.columns) == ["id", "heavy", "antigen", "pKd", *OURS]
+    assert found["id"].tolist() == shuffled["id"].tolist()
+    want = load_predictor(case.run).predict(
+        heavy=list(shuffled["heavy"]), antigen=list(shuffled["antigen"])
+    )
+    np.testing.assert_allclose(found["pkd_predicted"], want["pkd_predicted"], rtol=1e-6)
+    np.testing.assert_allclose(found["sigma"], want["sigma"], rtol=1e-6)
+    assert found["far_antibody"].tolist() == want["far_antibody"].tolist()
+    assert summary["rows"] == len(case.frame)
+    assert summary["antibodies"]["unique"] == 24
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_slices_of_sequences_change_nothing(case, tmp_path, monkeypatch):
+    run_predict(case, case.frame, tmp_path / "whole.parquet")
+    monkeypatch.setattr(predict_module, "SLICE", 5)
+    monkeypatch.setattr(predict_module, "PAIRS", 3)
+    run_predict(case, case.frame, tmp_path / "sliced.parquet")
+    whole, sliced = (pd.read_parquet(tmp_path / f"{n}.parquet") for n in ("whole", "sliced"))
+    pd.testing.assert_frame_equal(whole, sliced, rtol=1e-6)
+
+
+CELLS = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=8),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(CELLS)
+def test_a_cell_comes_out_as_it_went_in(tmp_path_factory, cells):
+    folder = tmp_path_factory.mktemp("cells")
+    frame = pd.DataFrame({"heavy": ["EVQL"] * len(cells), "cell": cells})
+    with RowWriter(folder / "in.csv") as writer:
+        writer.write(frame)
+    (read,) = read_rows(folder / "in.csv")
+    assert read["cell"].tolist() == cells
+    with RowWriter(folder / "out.csv") as writer:
+        writer.write(read)
+    assert (folder / "out.csv").read_bytes() == (folder / "in.csv").read_bytes()
+
+
+def test_ids_dates_and_words_for_nothing_are_not_touched(case, tmp_path):
+    cells = ["007", "1e5", "NA", "2026-01-02", "", " x ", '"', "a,b"]
+    frame = case.frame.head(8).drop(columns="pKd").assign(id=cells)
+    frame.to_csv(tmp_path / "in.csv", index=False)
+    run_predict(case, tmp_path / "in.csv", tmp_path / "out.csv")
+    before = (tmp_path / "in.csv").read_text().splitlines()
+    after = (tmp_path / "out.csv").read_text().splitlines()
+    assert all(b.startswith(a + ",") for a, b in zip(before, after, strict=True))
+
+
+def test_a_cell_that_the_rest_of_abag_reads_as_nothing_is_no_chain_here(case, tmp_path):
+    assert set(STR_NA_VALUES) == BLANK
+    frame = case.frame.head(3).assign(light=["NA", "nan", ""])
+    frame.to_csv(tmp_path / "in.csv", index=False)
+    run_predict(case, tmp_path / "in.csv", tmp_path / "out.csv")
+    found = pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)
+    assert found["light"].tolist() == ["NA", "nan", ""]
+
+
+def test_parquet_keeps_its_types_and_a_folder_of_it_is_one_table(case, tmp_path):
+    typed = case.frame.assign(n=pd.array([1, None] * 48, dtype="Int64"), flag=True)
+    (tmp_path / "many").mkdir()
+    typed.head(50).to_parquet(tmp_path / "many" / "a.parquet", index=False)
+    typed.tail(46).to_parquet(tmp_path / "many" / "b.parquet", index=False)
+    run_predict(case, tmp_path / "many", tmp_path / "out.parquet")
+    found = pd.read_parquet(tmp_path / "out.parquet", dtype_backend="numpy_nullable")
+    assert found["n"].dtype == "Int64"
+    assert found["id"].tolist() == typed["id"].tolist()
+    assert found["n"].isna().sum() == 48
+
+
+def test_a_label_is_carried_and_never_used(case, tmp_path):
+    run_predict(case, case.frame, tmp_path / "a.csv")
+    shuffled = case.frame.assign(pKd=case.frame["pKd"].sample(frac=1, random_state=1).tolist())
+    run_predict(case, shuffled, tmp_path / "b.csv")
+    a, b = (pd.read_csv(tmp_path / f"{name}.csv") for name in "ab")
+    assert a["pKd"].tolist() != b["pKd"].tolist()
+    pd.testing.assert_frame_equal(a[OURS], b[OURS])
+    run_predict(case, case.frame.assign(pKd="?"), tmp_path / "c.csv")
+    pd.testing.assert_frame_equal(a[OURS], pd.read_csv(tmp_path / "c.csv")[OURS])
+
+
+def test_the_same_rows_are_the_same_bytes_in_another_process(case, tmp_path):
+    case.frame.to_csv(tmp_path / "in.csv", index=False)
+    script = "import sys, abag; abag.predict(*sys.argv[1:4], store=sys.argv[4])"
+    for name in ("one.csv.gz", "two.csv.gz"):
+        arguments = [tmp_path / "in.csv", case.run / "predictor", tmp_path / name, case.store]
+        subprocess.run([sys.executable, "-c", script, *arguments], check=True)
+    one, two = ((tmp_path / f"{name}.csv.gz").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+# ---- bad rows ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(read_rows, "__kwdefaults__", {"limit": None, "rows": 4})
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_bad_row_is_named_by_its_place_in_the_file_and_nothing_is_written(case, tmp_path):
+    frame = case.frame.head(12).astype(str)
+    frame.loc[9, "heavy"] = "EVQL*"
+    frame.to_csv(tmp_path / "in.csv", index=False)
+    with pytest.raises(UnknownResidue, match=r"^in\.csv: row 10, column 'heavy'"):
+        run_predict(case, tmp_path / "in.csv", tmp_path / "out.csv")
+    assert [p.name for p in tmp_path.iterdir()] == ["in.csv"]
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("bad", [[9], [4, 5, 6, 7], [0, 11], list(range(11))])
+def test_skipped_rows_are_counted_and_the_others_keep_their_scores(case, tmp_path, bad):
+    frame = case.frame.head(12).copy()
+    run_predict(case, frame, tmp_path / "whole.csv")
+    frame.loc[bad, "heavy"] = "EVQL*"
+    summary, said = run_predict(case, frame, tmp_path / "out.csv", bad_rows="skip")
+    assert (summary["rows"], summary["skipped_rows"]) == (12 - len(bad), len(bad))
+    assert any(f"{len(bad)} bad rows skipped" in line for line in said)
+    whole, found = (pd.read_csv(tmp_path / f"{n}.csv", dtype=str) for n in ("whole", "out"))
+    np.testing.assert_allclose(
+        found["pkd_predicted"].astype(float),
+        whole["pkd_predicted"].astype(float).drop(bad),
+        rtol=1e-6,
+    )
+    assert found["id"].tolist() == whole["id"].drop(bad).tolist()
+
+
+def test_a_table_of_bad_rows_alone_is_refused(case, tmp_path):
+    frame = case.frame.head(3).assign(heavy="*")
+    with pytest.raises(CannotPredict, match="all 3 rows are bad"):
+        run_predict(case, frame, tmp_path / "out.csv", bad_rows="skip")
+    with pytest.raises(CannotPredict, match="no rows"):
+        run_predict(case, frame.head(0), tmp_path / "out.csv")
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def test_a_file_that_is_there_is_kept_unless_forced(case, tmp_path):
+    out = tmp_path / "out.csv"
+    out.write_text("mine")
+    with pytest.raises(CannotPredict, match="--force"):
+        run_predict(case, case.frame, out)
+    assert out.read_text() == "mine"
+    run_predict(case, case.frame, out, force=True)
+    assert "pkd_predicted" in out.read_text()
+    with pytest.raises(CannotPredict, match="already"):
+        run_predict(case, out, tmp_path / "again.csv")
+    with pytest.raises(CannotPredict, match="is the table that is read"):
+        run_predict(case, out, out, force=True)
+
+
+@pytest.mark.parametrize(("out", "words"), [("a.xlsx", "no known kind"), ("no/a.csv", "folder")])
+def test_a_place_that_cannot_be_written_is_refused_before_reading(case, tmp_path, out, words):
+    with pytest.raises(abag.AbagError, match=words):
+        run_predict(case, tmp_path / "not-read.csv", tmp_path / out)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"heavy,heavy\nA,A\n", "'heavy' is there twice"),
+        (b"heavy,antigen\nA,A,A\n", "more fields"),
+        (b"heavy,antigen\nA,A\nA,A,A\n", "fields"),
+        (b"heavy,antigen\n\xff,A\n", "utf-8"),
+    ],
+)
+def test_a_broken_table_is_refused_in_one_line(case, tmp_path, content, words):
+    (tmp_path / "in.csv").write_bytes(content)
+    with pytest.raises(BadFile, match=words) as error:
+        run_predict(case, tmp_path / "in.csv", tmp_path / "out.csv")
+    assert "\n" not in str(error.value)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_partial(case, tmp_path, monkeypatch):
+    (tmp_path / "out.csv").write_text("mine")
+
+    def full(_self, _frame):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RowWriter, "_write_text", full)
+    with pytest.raises(BadFile, match="No space left"):
+        run_predict(case, case.frame, tmp_path / "out.csv", force=True)
+    assert (tmp_path / "out.csv").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_table_that_changes_while_it_is_read_is_refused(case, tmp_path):
+    case.frame.to_csv(tmp_path / "in.csv", index=False)
+
+    def embed(frame, store, **_encoders):
+        case.frame.head(9).to_csv(tmp_path / "in.csv", index=False)
+        add_vectors(store, frame)
+
+    with pytest.raises(CannotPredict, match="changed while it was read"):
+        run_predict(
+            case, tmp_path / "in.csv", tmp_path / "out.csv", embed=embed, store=tmp_path / "new"
+        )
+    assert not (tmp_path / "out.csv").exists()
+
+
+# ---- new sequences -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def new(case):
+    rng = np.random.default_rng(5)
+    extra = pd.DataFrame({"heavy": drawn(rng, 3), "antigen": case.frame["antigen"][0]})
+    return pd.concat([case.frame.head(4), extra, extra], ignore_index=True)
+
+
+def test_what_the_store_lacks_is_refused_where_nothing_can_encode(case, tmp_path, new):
+    with pytest.raises(VectorsMissing, match="3 of 4 antibody"):
+        run_predict(case, new, tmp_path / "out.csv")
+
+
+def test_only_new_sequences_are_encoded_into_the_store_and_it_is_said(case, tmp_path, new):
+    add_vectors(tmp_path / "store", case.frame)
+    calls = []
+
+    def embed(frame, store, **encoders):
+        fake_embed(frame, store, calls=calls, **encoders)
+
+    options = {"store": tmp_path / "store", "embed": embed}
+    summary, said = run_predict(case, new, tmp_path / "out.csv", **options)
+    assert len(calls[0]) == 3
+    assert calls[0]["antigen"].nunique() == 1
+    assert summary["antibodies"] == {"unique": 4, "reused": 1, "encoded": 3, "far": 0}
+    assert any(str(tmp_path / "store") in line and "3 antibodies" in line for line in said)
+    run_predict(case, new, tmp_path / "again.csv", **options)
+    assert len(calls) == 1
+    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "out.csv").read_bytes()
+
+
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+
+
+@pytest.fixture(scope="module")
+def composed(case):
+    """A run whose encoders can really encode."""
+    table = case.frame.drop(columns="id")
+    abag.embed_table(table, case.at / "composed", **COMPOSITION)
+    abag.fit(table, case.at / "composed", case.at / "composed-run", **QUICK)
+    return SimpleNamespace(run=case.at / "composed-run", store=case.at / "composed")
+
+
+def test_a_bundle_alone_scores_new_sequences_and_says_what_it_encodes(composed, tmp_path, capsys):
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    for path in (composed.run / "predictor").iterdir():
+        (bundle / path.name).write_bytes(path.read_bytes())
+    heavy, antigen = ["EVQLVESGG", "QVQLQQSGA"], "MKTAYIAKQR"
+    found = abag.load_predictor(bundle).predict(heavy=heavy, antigen=antigen)
+    assert "2 antibodies and 1 antigens have no vector yet" in capsys.readouterr().err
+    kept = abag.load_predictor(bundle).predict(heavy, None, antigen, store=tmp_path / "store")
+    assert found.equals(kept)
+    held = open_store(tmp_path / "store").vectors("antibody", [(h, "") for h in heavy])
+    assert len(held) == 2
+
+
+def test_a_store_is_asked_before_encoders_are_looked_for(composed, tmp_path):
+    table = tmp_path / "in.csv"
+    table.write_text("heavy,antigen\nEVQLVESGG,MKTAYIAKQR\n")
+    unknown = {"antibody_encoder": "nowhere", "antigen_encoder": "nowhere"}
+    store = tmp_path / "store"
+    with pytest.raises(abag.AbagError, match="nowhere"):
+        abag.predict(table, composed.run, tmp_path / "a.csv", store=store, **unknown)
+    abag.predict(table, composed.run, tmp_path / "a.csv", store=store)
+    abag.predict(table, composed.run, tmp_path / "b.csv", store=store, **unknown)
+
+
+def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(composed, tmp_path):
+    table = tmp_path / "in.csv"
+    table.write_text("heavy,antigen\nEVQLVESGG,MKTAYIAKQR\n")
+    with pytest.raises(OtherEncoder, match=r"[0-9a-f]{32}, but [0-9a-f]{32} was expected"):
+        abag.predict(
+            table, composed.run, tmp_path / "a.csv", store=tmp_path / "s",
+            antibody_encoder="tiny-igt5",
+        )  # fmt: skip
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.csv"]
+
+
+# ---- crosses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [3, 1 << 20])
+def test_a_cross_scores_every_antibody_against_every_antigen(case, tmp_path, monkeypatch, block):
+    monkeypatch.setattr(crossing, "PAIRS", block)
+    monkeypatch.setattr(crossing, "SLICE", 10 if block == 3 else 16_384)
+    antibodies = case.frame[["heavy"]].drop_duplicates().assign(name=range(24), score=1.0)
+    antigens = case.frame[["antigen"]].drop_duplicates().assign(name=list("abcd"))
+    antibodies.to_csv(tmp_path / "antibodies.csv", index=False)
+    antigens.to_csv(tmp_path / "antigens.csv", index=False)
+    summary, said = run_predict(
+        case, tmp_path / "antibodies.csv", tmp_path / "out.csv", cross=tmp_path / "antigens.csv"
+    )
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert list(found.columns) == ["heavy", "name_antibody", "antigen", "name_antigen", *OURS]
+    assert any("left out" in line and "score" in line for line in said)
+    assert found["name_antibody"].tolist() == [i for i in range(24) for _ in range(4)]
+    assert found["name_antigen"].tolist() == list("abcd") * 24
+    want = load_predictor(case.run).predict(list(found["heavy"]), None, list(found["antigen"]))
+    np.testing.assert_allclose(found["pkd_predicted"], want["pkd_predicted"], rtol=1e-6)
+    assert summary["rows"] == 96
+
+
+def test_a_table_crossed_with_itself_keeps_what_belongs_to_one_side(case, tmp_path):
+    table = case.frame.assign(
+        lot="7",
+        clone=case.frame["heavy"].str[:4],
+        target=case.frame["antigen"].str[:4],
+        far=case.frame["pKd"],
+    ).sample(60, random_state=0)
+    _, said = run_predict(case, table, tmp_path / "out.csv", cross=table)
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert list(found.columns) == ["heavy", "lot", "clone", "antigen", "target", *OURS]
+    assert len(found) == table["heavy"].nunique() * table["antigen"].nunique()
+    assert (found["target"] == found["antigen"].str[:4]).all()
+    assert any("left out" in line and "id, pKd, far" in line for line in said)
+
+
+def test_a_cross_and_one_antigen_contradict_each_other(case, tmp_path):
+    with pytest.raises(CannotPredict, match="--antigen and --cross"):
+        run_predict(case, case.frame, tmp_path / "o.csv", cross=case.frame, antigen="MKT")
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 2**32))
+def test_distinct_keys_are_those_of_numpy(picked, seed):
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, 2, (4, 16)).astype(np.uint8)[picked]
+    found, index = distinct(keys)
+    want, inverse = np.unique(keys, axis=0, return_inverse=True)
+    assert found.tolist() == want.tolist()
+    assert index.tolist() == inverse.ravel().tolist()
+
+
+def test_the_same_gz_and_parquet_bytes_come_from_the_same_rows(case, tmp_path):
+    for name in ("a.csv.gz", "b.csv.gz"):
+        run_predict(case, case.frame, tmp_path / name)
+    a, b = ((tmp_path / f"{n}.csv.gz").read_bytes() for n in "ab")
+    assert a == b
+    assert gzip.decompress(a).startswith(b"id,heavy")
+
+
+def test_the_summary_is_json(case, tmp_path):
+    summary, _ = run_predict(case, case.frame, tmp_path / "out.csv")
+    assert json.loads(json.dumps(summary))["out"] == str(tmp_path / "out.csv")

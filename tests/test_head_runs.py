@@ -1,0 +1,240 @@
+"""`runs`: comparing finished runs, and looking at one that is training."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import abag
+from abag.embed.sequences import read_pairs
+from abag.embed.store import open_store
+from abag.head import metrics
+from abag.head.evaluate import read_run
+from abag.head.runs import NoRuns, describe_runs, runs
+from abag.head.underway import progress
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+QUICK = {
+    "split": "random", "report": False, "widths": (8,), "epochs": 3, "batch_size": 16,
+    "device": "cpu", "say": lambda _text: None,
+}  # fmt: skip
+
+
+def add_vectors(store, frame):
+    table = read_pairs(frame)
+    opened = open_store(store, create=True)
+    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
+        folder = opened.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
+        x_ND = unique.keys[:, :6].astype(np.float32) / 64
+        with folder.writer(attrs={"precision": "fp32"}) as writer:
+            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    at = tmp_path_factory.mktemp("runs")
+    rng = np.random.default_rng(0)
+    heavy, antigen = (["".join(rng.choice(RESIDUES, 15)) for _ in range(n)] for n in (40, 5))
+    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
+    frame = frame.assign(pKd=8 + rng.normal(size=len(frame)))
+    frame.to_csv(at / "pairs.csv", index=False)
+    add_vectors(at / "store", frame)
+    for name, options in {
+        "a": {}, "deep/b": {"lr": 0.01}, "other": {"seed": 7}, "folds": {"folds": 3},
+    }.items():  # fmt: skip
+        (at / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
+        abag.fit(frame, at / "store", at / "runs" / name, **QUICK | options)
+    found = runs(at / "runs")
+    return SimpleNamespace(at=at, runs=at / "runs", frame=frame, found=found)
+
+
+def named(found, name):
+    return next(one for one in found["runs"] if one["run"].endswith(name))
+
+
+def test_runs_are_found_at_any_depth_and_only_what_differs_is_shown(case):
+    found = case.found
+    assert [one["run"] for one in found["runs"]] == [
+        str(case.runs / name) for name in ("a", "deep/b", "folds", "other")
+    ]
+    assert set(found["differences"]) == {"lr", "seed", "split_seed", "folds"}
+    assert found["differences"]["lr"][str(case.runs / "deep/b")] == 0.01
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_scores_are_those_of_the_run_inside_their_interval(case):
+    for one in case.found["runs"]:
+        for metric, scored in one["intervals"].items():
+            assert scored["value"] == pytest.approx(one["test"][metric]), metric
+            if scored["low"] is not None:  # None where fewer than five antigens have enough rows
+                assert scored["low"] <= scored["value"] <= scored["high"]
+        assert one["intervals"]["rmse"]["low"] is not None
+
+
+def test_an_interval_is_the_bootstrap_of_the_score_itself(case):
+    saved = read_run(case.runs / "a")
+    rows = saved.splits[0].rows(2)
+    pkd, predicted = saved.pairs.pkd[rows], saved.predicted[0][rows]
+    rng = np.random.default_rng(0)
+    drawn = [metrics.rmse(pkd[r], predicted[r]) for r in rng.integers(len(rows), size=(2000, 20))]
+    scored = named(case.found, "/a")["intervals"]["rmse"]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert scored["low"] == pytest.approx(low, abs=0.05)
+    assert scored["high"] == pytest.approx(high, abs=0.05)
+
+
+def test_runs_with_the_same_test_rows_are_compared_and_others_say_why_not(case):
+    found = case.found["comparisons"]
+    paired = [one for one in found if one["with"]]
+    assert len(paired) == 1
+    assert {paired[0]["run"], paired[0]["with"]} == {
+        str(case.runs / "a"), str(case.runs / "deep/b"),
+    }  # fmt: skip
+    scores = {one["run"]: one["intervals"] for one in case.found["runs"]}
+    for metric, interval in paired[0]["difference"].items():
+        ours, theirs = (scores[paired[0][end]][metric]["value"] for end in ("run", "with"))
+        assert interval["difference"] == pytest.approx(ours - theirs)
+    alone = {one["run"]: one["reason"] for one in found if not one["with"]}
+    assert set(alone) == {str(case.runs / "other"), str(case.runs / "folds")}
+    assert "same rows" in alone[str(case.runs / "other")]
+
+
+def test_a_run_with_another_label_is_not_compared(case, tmp_path):
+    frame = case.frame.assign(pKd=case.frame["pKd"] + 1)
+    abag.fit(frame, case.at / "store", tmp_path / "c", **QUICK)
+    found = runs([case.runs / "a", tmp_path / "c"])
+    assert all(one["with"] is None for one in found["comparisons"])
+
+
+def test_a_run_trained_on_fewer_rows_is_compared_on_the_same_test_rows(case, tmp_path):
+    split = case.runs / "a" / "splits.parquet"
+    abag.fit(case.frame, case.at / "store", tmp_path / "f", **QUICK | {"split": f"file={split}"})
+    (pair,) = runs([case.runs / "a", tmp_path / "f"])["comparisons"]
+    assert pair["difference"]["rmse"]["difference"] == pytest.approx(0, abs=1e-9)
+
+
+def test_the_text_shows_runs_differences_and_verdicts(case):
+    text = "\n".join(describe_runs(case.found))
+    assert "deep/b" in text
+    assert str(case.runs) not in text.split("Difference")[0]
+    assert "lr" in text
+    assert "draws" in text
+
+
+@pytest.mark.parametrize("what", ["nothing", "empty", "a file"])
+def test_a_folder_without_runs_is_refused(tmp_path, what):
+    path = tmp_path / "x"
+    if what == "empty":
+        path.mkdir()
+    if what == "a file":
+        path.write_text("x")
+    with pytest.raises(NoRuns, match="expected one that abag fit made"):
+        runs(path)
+
+
+def test_a_damaged_run_does_not_hide_the_others(case, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for name in ("config.json", "summary.json"):
+        (broken / name).write_bytes((case.runs / "a" / name).read_bytes())
+    found = runs([case.runs / "a", broken])
+    assert named(found, "broken")["state"] == "unreadable"
+    assert named(found, "a")["state"] == "finished"
+    assert "predictions.parquet" in "\n".join(describe_runs(found))
+
+
+# ---- under way -----------------------------------------------------------------------------------
+
+
+def line(step, epoch, seconds=None, score=None):
+    told = {"step": step, "epoch": epoch, "loss": 1.0, "lr": 1e-3}
+    if seconds is not None:
+        told |= {"seconds": seconds, "validation": {"spearman": score}}
+    return json.dumps(told) + "\n"
+
+
+@pytest.fixture
+def half(tmp_path):
+    """A run of 10 epochs of 100 steps, which slowed from 10 to 5 steps a second at epoch 3."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    seconds = [10, 20, 30, *(30 + 20 * k for k in range(1, 3))]
+    scores = [0.1, None, 0.4, 0.2, 0.3]
+    log = "".join(
+        line(100 * (k + 1), k + 1, s, v)
+        for k, (s, v) in enumerate(zip(seconds, scores, strict=True))
+    )
+    (tmp_path / "metrics.jsonl").write_text(log + line(501, 6) + '{"step": 502, "ep')
+    (tmp_path / "checkpoints" / "latest").write_text("")
+    return tmp_path
+
+
+CONFIG = {"epochs": 10, "select": "spearman"}
+
+
+def test_progress_speed_and_time_left_come_from_the_log(half, monkeypatch):
+    monkeypatch.setattr("abag.head.underway.RECENT_SECONDS", 39)
+    now = time.time() + 60
+    os.utime(half / "checkpoints" / "latest", (now - 30, now - 30))
+    told = progress(half, CONFIG, now)
+    assert (told["state"], told["step"], told["steps"]) == ("training", 501, 1000)
+    assert told["steps_per_s"] == 5
+    assert told["seconds_left"] == pytest.approx(499 / 5, abs=0.1)
+    assert told["best"] == {"metric": "spearman", "score": 0.4, "step": 300}
+    assert told["checkpoint_s_ago"] == pytest.approx(30, abs=0.2)
+
+
+def test_a_run_that_wrote_nothing_for_minutes_has_stopped(half):
+    told = progress(half, CONFIG, time.time() + 1000)
+    assert told["state"] == "stopped"
+    lines = describe_runs({"runs": [{"run": "r", **told}], "comparisons": [], "differences": {}})
+    assert "run abag fit again to go on" in "\n".join(lines)
+
+
+def test_nothing_but_a_configuration_is_a_start(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    told = progress(tmp_path, CONFIG)
+    assert told["state"] == "starting"
+    assert told["steps"] is told["seconds_left"] is told["best"] is None
+
+
+def test_folds_are_counted_together(half):
+    log = (half / "metrics.jsonl").read_text().rpartition("\n")[0] + "\n"
+    (half / "metrics.jsonl").unlink()
+    for fold in range(2):
+        (half / "checkpoints" / f"fold-{fold:02d}").mkdir()
+        (half / "checkpoints" / f"fold-{fold:02d}" / "log.jsonl").write_text(log)
+    pd.DataFrame({"fold": [0, 1, 2, 3]}).to_parquet(half / "splits.parquet")
+    told = progress(half, CONFIG)
+    assert (told["fold"], told["folds"]) == (2, 4)
+    assert (told["step"], told["steps"]) == (1002, 4000)
+
+
+def test_a_run_is_watched_while_another_process_trains_it(case, tmp_path):
+    script = (
+        "import sys, abag; abag.fit(sys.argv[1], sys.argv[2], sys.argv[3], split='random',"
+        "report=False, widths=(8,), epochs=100000, batch_size=16, device='cpu', save_every=50)"
+    )
+    run = tmp_path / "live"
+    arguments = [case.at / "pairs.csv", case.at / "store", run]
+    child = subprocess.Popen([sys.executable, "-c", script, *arguments], stderr=subprocess.DEVNULL)
+    try:
+        seen = []
+        while len(seen) < 3 and child.poll() is None:
+            time.sleep(0.3)
+            told = runs(run)["runs"][0] if (run / "config.json").exists() else {}
+            if told.get("state") == "training" and told["steps_per_s"]:
+                seen.append(told)
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+    assert seen[0]["step"] < seen[-1]["step"] < seen[-1]["steps"]
+    assert seen[-1]["seconds_left"] > 0
+    assert seen[-1]["checkpoint_s_ago"] < 60

@@ -1,0 +1,174 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from abag.head.sigma import (
+    LEVELS,
+    Sigma,
+    calibrate,
+    combine,
+    coverage,
+    describe_sigma,
+    few_groups,
+    fit_sigma,
+)
+from abag.head.sigma import summarise as summarise_sigma
+from abag.head.splits import TEST, TRAIN, VALIDATION, Split
+
+
+def planted(*, groups=300, size=5, members=16, noise=0.5, seed=0, bagged=True, spread=0.6):
+    """Members that err on groups they have not seen, each by its own; all miss the label's noise.
+
+    The truth is a constant 8; a group is off by a scale of its own, which the members' spread
+    shows; on a group of its bag a member is right.
+    """
+    rng = np.random.default_rng(seed)
+    group = np.repeat(np.arange(groups), size)
+    part = np.where(group < 0.7 * groups, TRAIN, np.where(group < 0.8 * groups, VALIDATION, TEST))
+    drawn = rng.random((members, groups)) < 0.63
+    bag = drawn[:, group] & (part == TRAIN) if bagged else np.tile(part == TRAIN, (members, 1))
+    scale_P = (spread * rng.uniform(0.2, 2, groups))[group]
+    shared_P = rng.normal(size=groups)[group] * scale_P  # what a group's members err by together
+    own_MP = rng.normal(size=(members, groups))[:, group] * scale_P
+    predicted = 8 + np.where(bag, 0, shared_P + own_MP)
+    pairs = SimpleNamespace(
+        pkd=8 + noise * rng.normal(size=len(group)),
+        censored=np.zeros(len(group), np.int8),
+        antigen=group,
+    )
+    split = Split(name="planted", part=part.astype(np.int8), group=group)
+    trained = SimpleNamespace(
+        predicted_MP=predicted, bagged_MP=bag, predicted=predicted.mean(axis=0)
+    )
+    return pairs, split, trained
+
+
+def coverage_on_test(pairs, split, trained, sigma):
+    rows = split.rows(TEST)
+    width = sigma.of(trained.predicted_MP[:, rows])
+    return coverage(pairs.pkd[rows] - trained.predicted[rows], width)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sigma_covers_new_groups_as_often_as_it_says(seed):
+    case = planted(seed=seed, groups=3000, size=2)
+    sigma = calibrate(*case)
+    assert sigma.calibrated
+    found = coverage_on_test(*case, sigma)
+    # normal tails on a spread of few heads: a little wide at 68 %
+    for level, room in zip(LEVELS, (0.06, 0.03, 0.02), strict=True):
+        assert found[f"{level * 100:.0f}"] == pytest.approx(level, abs=room)
+
+
+@pytest.mark.parametrize("wrong", [0.5, 2.0])
+def test_a_wrong_sigma_is_seen_in_its_coverage(wrong):
+    case = planted(groups=3000, size=2)
+    right = calibrate(*case)
+    found = coverage_on_test(*case, Sigma(right.spread * wrong, right.noise * wrong, True, 0, 0))
+    assert abs(found["68"] - 0.68) > 0.15
+    assert (found["90"] < 0.8) if wrong < 1 else (found["90"] > 0.97)
+
+
+def test_calibrating_on_pairs_that_the_heads_were_trained_on_would_be_far_too_sure():
+    pairs, split, trained = planted(groups=3000, size=2)
+    train = split.rows(TRAIN)
+    seen = pairs.pkd[train] - trained.predicted[train]
+    spread, noise = fit_sigma(seen, trained.predicted_MP[:, train].std(axis=0))
+    found = coverage_on_test(pairs, split, trained, Sigma(spread, noise, True, 0, 0))
+    assert found["90"] < 0.85
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), a=st.floats(0.3, 3), b=st.floats(0.1, 2))
+def test_the_planted_spread_and_noise_are_found(seed, a, b):
+    rng = np.random.default_rng(seed)
+    deviation = rng.uniform(0, 2, 4000)
+    error = rng.normal(size=4000) * np.sqrt((a * deviation) ** 2 + b**2)
+    spread, noise = fit_sigma(error, deviation)
+    sigma = np.sqrt((spread * deviation) ** 2 + noise**2)
+    assert sigma == pytest.approx(np.sqrt((a * deviation) ** 2 + b**2), rel=0.25)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_no_other_pair_of_numbers_is_likelier(seed):
+    rng = np.random.default_rng(seed)
+    deviation, error = rng.uniform(0.1, 1, 60), rng.normal(size=60)
+
+    def nll(spread, noise):
+        sigma2 = (spread * deviation) ** 2 + noise**2
+        return np.mean(np.log(sigma2) + error**2 / sigma2)
+
+    best = nll(*fit_sigma(error, deviation))
+    grid = [nll(a, b) for a in np.linspace(0, 3, 40) for b in np.linspace(0.05, 3, 40)]
+    assert best <= min(grid) + 1e-3
+
+
+def test_a_deviation_that_tells_nothing_is_given_no_weight():
+    rng = np.random.default_rng(0)
+    spread, noise = fit_sigma(rng.normal(size=5000), rng.uniform(0, 1, 5000))
+    assert spread < 0.4
+    assert noise == pytest.approx(1, abs=0.1)
+
+
+def test_heads_that_miss_nothing_have_a_sigma_above_nothing():
+    assert fit_sigma(np.zeros(10), np.zeros(10))[1] > 0
+
+
+@pytest.mark.parametrize("case", [{"members": 1}, {"bagged": False}, {"groups": 12, "size": 2}])
+def test_what_cannot_be_calibrated_says_so_and_takes_the_validation_error(case):
+    if case == {"groups": 12, "size": 2}:
+        pairs, split, trained = planted(members=2, seed=1, **case)
+    else:
+        pairs, split, trained = planted(**case)
+    sigma = calibrate(pairs, split, trained)
+    rows = split.rows(VALIDATION)
+    assert not sigma.calibrated
+    assert sigma.noise == pytest.approx(
+        np.sqrt(np.mean((pairs.pkd - trained.predicted)[rows] ** 2))
+    )
+    summary = summarise_sigma(pairs, [split], [trained], [sigma])
+    assert "not calibrated" in describe_sigma(summary)
+
+
+def test_censored_pairs_take_no_part():
+    pairs, split, trained = planted()
+    before = calibrate(pairs, split, trained)
+    pairs.censored[::3] = 1
+    pairs.pkd[::3] = 100
+    after = calibrate(pairs, split, trained)
+    assert after.noise == pytest.approx(before.noise, rel=0.2)
+    assert after.rows < before.rows
+    assert (
+        coverage_on_test(pairs, split, trained, after)["90"]
+        < summarise_sigma(pairs, [split], [trained], [after])["coverage"]["90"]
+    )
+
+
+def test_folds_are_covered_apart_and_averaged():
+    cases = [planted(seed=seed) for seed in range(3)]
+    pairs = cases[0][0]
+    splits, trained = [c[1] for c in cases], [c[2] for c in cases]
+    sigmas = [Sigma(1.0, noise, True, 10, 5) for noise in (0.3, 0.6, 1.2)]
+    summary = summarise_sigma(pairs, splits, trained, sigmas)
+    assert summary["coverage"]["90"] == pytest.approx(np.mean(summary["coverage_folds"]["90"]))
+    assert np.diff(summary["coverage_folds"]["90"]).min() > 0
+    assert combine(sigmas).noise == pytest.approx(np.sqrt(np.mean([0.09, 0.36, 1.44])))
+    assert (summary["rows"], summary["groups"]) == (30, 15)
+
+
+def test_what_was_learned_from_few_groups_is_widened_until_it_covers():
+    rng = np.random.default_rng(0)
+    inside = {"widened": [], "as fitted": []}
+    for _ in range(400):
+        group = np.repeat(np.arange(9), 40)
+        error = rng.normal(size=9)[group]  # a group errs as one
+        _, noise = fit_sigma(error[group < 8], np.zeros(320))
+        for name, wider in (("widened", few_groups(8)), ("as fitted", 1.0)):
+            inside[name].append(coverage(error[group == 8], np.full(40, noise * wider))["90"])
+    assert np.mean(inside["widened"]) == pytest.approx(0.90, abs=0.04)
+    assert np.mean(inside["as fitted"]) < 0.86
+    assert few_groups(10_000) == pytest.approx(1, abs=1e-3)

@@ -1,0 +1,338 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import abag
+from abag.embed.sequences import read_pairs
+from abag.embed.store import open_store
+from abag.head import search
+from abag.head.config import BadOption, FitConfig, RunMismatch
+from abag.head.search import RANGES, RUNGS, SHAPES, SHARED, TooFewGroups, score_batch
+from abag.head.splits import BadSplit
+from abag.head.step import Stepper
+from abag.head.sweep import NoTrials, OptunaMissing, SweepClosed
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 16}
+
+
+def planted_case(folder, n_antibodies=12, n_antigens=12):
+    """Write pairs whose pKd is the sum of a number for each side, and two poolings of vectors.
+
+    ``mean`` holds the number; ``cls`` is noise.
+    """
+    rng = np.random.default_rng(0)
+    sides = {
+        kind: (["".join(rng.choice(RESIDUES, 30)) for _ in range(n)], rng.normal(size=n))
+        for kind, n in (("heavy", n_antibodies), ("antigen", n_antigens))
+    }
+    frame = pd.DataFrame(
+        [
+            {"heavy": h, "antigen": g, "pKd": 8 + x + y}
+            for h, x in zip(*sides["heavy"], strict=True)
+            for g, y in zip(*sides["antigen"], strict=True)
+        ]
+    )
+    frame.to_csv(folder / "pairs.csv", index=False)
+    table = read_pairs(folder / "pairs.csv")
+    store = open_store(folder / "store", create=True)
+    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
+        planted = pd.Series(frame["pKd"].to_numpy()).groupby(unique.of_row).mean().to_numpy()
+        noise = rng.normal(size=(2, len(planted), 4)).astype(np.float32)
+        noise[0, :, 0] = planted
+        created = store.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
+        with created.writer(attrs={"precision": "fp32"}) as writer:
+            lengths = np.full(len(planted), 30, np.int32)
+            writer.add(unique.keys, lengths, {"mean": noise[0], "cls": noise[1]})
+    return SimpleNamespace(table=folder / "pairs.csv", store=folder / "store", frame=frame)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    return planted_case(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_shapes():
+    # as many shapes, cheap enough for one core
+    small = {"head": "mlp", "widths": (8, 4)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            search, "SHAPES", {n: small if s["head"] == "mlp" else s for n, s in SHAPES.items()}
+        )
+        yield
+
+
+def quick_sweep(case, folder, **options):
+    said = []
+    options = QUICK | {"say": said.append} | options
+    return abag.sweep(case.table, case.store, folder, **options), said
+
+
+@pytest.fixture(scope="module")
+def done(case, tmp_path_factory):
+    """Sweep once, for the tests that look at a result."""
+    folder = tmp_path_factory.mktemp("sweep") / "done"
+    summary, said = quick_sweep(case, folder, trials=40, epochs=8)
+    return SimpleNamespace(folder=folder, summary=summary, said=said)
+
+
+# --- a sweep ------------------------------------------------------------------------------------
+
+
+def test_a_sweep_finds_the_pooling_that_holds_the_planted_rule(done):
+    best = done.summary["best"]["params"]
+    assert (best["antibody_pooling"], best["antigen_pooling"]) == ("mean", "mean")
+    assert done.summary["best"]["value"] > 0.5
+
+
+def test_a_sweep_counts_its_trials_and_writes_what_it_promised(done):
+    assert sum(done.summary["trials"].values()) == 40
+    assert done.summary["trials"]["pruned"] > 0
+    frame = pd.read_csv(done.folder / "trials.csv")
+    assert len(frame) == 40
+    assert {"trial", "value", "state", "lr", "shape"} <= set(frame)
+    assert (done.folder / "importance.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(done.folder.glob("*.partial"))
+    values = [one["value"] for one in done.summary["best_trials"]]
+    assert values == sorted(values, reverse=True)
+    assert "--final" in done.said[-1]
+    assert "locked away" in " ".join(done.said)
+
+
+def test_a_finished_sweep_has_nothing_to_search_and_says_the_same(case, done):
+    before = (done.folder / "journal.log").read_bytes()
+    again, said = quick_sweep(case, done.folder, trials=40, epochs=8)
+    assert again == done.summary
+    assert any("nothing to search" in text for text in said)
+    assert (done.folder / "journal.log").read_bytes() == before
+
+
+def test_a_sweep_is_the_same_for_the_same_seed_and_another_for_another(case, tmp_path):
+    runs = [quick_sweep(case, tmp_path / str(k), seed=k // 2, split_seed=0)[0] for k in range(3)]
+    first, again, other = (run["best_trials"] for run in runs)
+    assert first == again
+    assert first != other
+
+
+def test_trials_of_one_batch_share_what_a_stack_must_share(done):
+    frame = pd.read_csv(done.folder / "trials.csv")
+    for start in range(0, 40, 8):
+        batch = frame[start : start + 8]
+        assert all(batch[name].nunique() == 1 for name in SHARED)
+        assert batch["lr"].nunique() == 8
+
+
+# --- the test part ------------------------------------------------------------------------------
+
+
+def test_labels_of_the_test_part_change_nothing_that_a_sweep_does(case, tmp_path):
+    first, _ = quick_sweep(case, tmp_path / "first", final=True, members=2)
+    parts = pd.read_parquet(tmp_path / "first/final/splits.parquet")
+    table = read_pairs(case.table)
+    keys = [bytes(k).hex() for k in table.antigens.keys]
+    tested = set(parts[parts["split"] == "test"]["antigen_key"])
+    rows = np.isin([keys[i] for i in table.antigens.of_row], list(tested))
+    assert rows.sum() == (parts["split"] == "test").sum()
+    changed = case.frame.copy()
+    changed.loc[rows, "pKd"] = 20 - changed.loc[rows, "pKd"]
+    other, _ = quick_sweep(
+        SimpleNamespace(table=changed, store=case.store), tmp_path / "other", final=True, members=2
+    )
+    assert other["best_trials"] == first["best_trials"]
+    assert other["final"]["metrics"]["validation"] == first["final"]["metrics"]["validation"]
+    assert other["final"]["metrics"]["test"] != first["final"]["metrics"]["test"]
+
+
+def test_the_final_is_an_ordinary_run_of_the_winner_scored_once(case, tmp_path):
+    quick_sweep(case, tmp_path / "s")
+    summary, _ = quick_sweep(case, tmp_path / "s", trials=None, final=True, members=3)
+    config = json.loads((tmp_path / "s/final/config.json").read_text())
+    best = summary["best"]["params"]
+    assert (config["lr"], config["loss"]) == (best["lr"], best["loss"])
+    assert config["members"] == 3
+    assert summary["final"]["metrics"]["test"]["n"] > 0
+    assert len(abag.load_predictor(tmp_path / "s/final").members) == 3
+    again, said = quick_sweep(case, tmp_path / "s", trials=None, final=True, members=3)
+    assert again["final"] == summary["final"]
+    assert any("nothing to do" in text for text in said)
+    with pytest.raises(SweepClosed, match="has scored the test part"):
+        quick_sweep(case, tmp_path / "s", trials=100)
+
+
+# --- stopped and shared -------------------------------------------------------------------------
+
+
+def test_a_sweep_that_was_interrupted_goes_on_and_forgets_the_batch_in_work(
+    case, tmp_path, monkeypatch
+):
+    real, taken = Stepper.step, []
+
+    def step(self, at, seed):
+        taken.append(at)
+        if len(taken) == 40:
+            raise KeyboardInterrupt
+        real(self, at, seed)
+
+    monkeypatch.setattr(Stepper, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        quick_sweep(case, tmp_path / "s")
+    monkeypatch.setattr(Stepper, "step", real)
+    summary, _ = quick_sweep(case, tmp_path / "s")
+    states = summary["trials"]
+    assert states.pop("fail") == 8
+    assert sum(states.values()) == 16
+
+
+CHILD = """
+import sys, abag
+abag.sweep(sys.argv[1], sys.argv[2], sys.argv[3], split="antigen", epochs=8, device="cpu",
+           trials=int(sys.argv[4]))
+"""
+
+
+def start(case, folder, trials):
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, case.table, case.store, folder, str(trials)],
+        stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def wait_for_trials(folder, count, child):
+    """Wait until the journal holds that many trials, or the child has ended."""
+    journal = folder / "journal.log"
+    while child.poll() is None:
+        if journal.exists() and journal.read_text().count('"op_code":4') >= count:
+            return
+        time.sleep(0.05)
+
+
+def test_killed_processes_leave_a_sweep_that_goes_on(case, tmp_path):
+    folder = tmp_path / "s"
+    killed = start(case, folder, 200)
+    wait_for_trials(folder, 1, killed)
+    os.kill(killed.pid, signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    summary, _ = quick_sweep(case, folder, epochs=8, trials=8)
+    assert sum(n for state, n in summary["trials"].items() if state != "fail") >= 8
+    assert "running" not in summary["trials"]
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_sweep(case, tmp_path):
+    children = [start(case, tmp_path / "s", 48) for _ in range(2)]
+    for child in children:
+        _, errors = child.communicate()
+        assert child.returncode == 0, errors.decode()
+    summary, _ = quick_sweep(case, tmp_path / "s", epochs=8, trials=48)
+    frame = pd.read_csv(tmp_path / "s/trials.csv")
+    assert 48 <= sum(summary["trials"].values()) < 48 + 8  # both may ask for the last batch
+    assert not frame.duplicated(["lr", "dropout"]).any()
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+def make_problem(case, **options):
+    table = abag.head.sweep.read_pairs(case.table)
+    pairs = abag.head.sweep.label_pairs(table, FitConfig().label_options())
+    config = FitConfig(split="antigen", epochs=8, device="cpu", **options)
+    config, split = abag.head.sweep._outer_split(pairs, config, print)
+    return abag.head.sweep._pose(pairs, split, case.store, config, 3, lambda _text: None)[0]
+
+
+def drawn_batch(problem, count, **shared):
+    batch = search.draw(problem, np.random.default_rng(5), count)
+    return [params | {"dropout": 0.0, **shared} for params in batch]
+
+
+@pytest.mark.parametrize("shape", ["mlp 64", "lowrank 16"])
+def test_a_trial_scores_the_same_in_a_batch_as_alone(case, shape):
+    problem = make_problem(case)
+    batch = drawn_batch(problem, 3, shape=shape)
+    together = score_batch(problem, batch)
+    assert all(len(values) == RUNGS for values in together)
+    for params, values in zip(batch, together, strict=True):
+        assert values == pytest.approx(score_batch(problem, [params])[0], abs=0.02)
+
+
+def test_trials_that_are_stopped_early_leave_the_others_as_they_were(case):
+    problem = make_problem(case)
+    batch = drawn_batch(problem, 4, shape="mlp 64")
+    whole = score_batch(problem, batch)
+    cut = score_batch(problem, batch, lambda trial, epoch, _value: trial == 2 or epoch < 3)
+    assert [len(values) for values in cut] == [3, 3, RUNGS, 3]
+    assert cut[2] == pytest.approx(whole[2], abs=0.02)
+    assert cut[0] == whole[0][:3]
+
+
+def test_the_locked_part_is_not_in_the_problem(case):
+    problem = make_problem(case)
+    pairs = abag.head.sweep.label_pairs(read_pairs(case.table), FitConfig().label_options())
+    assert 0 < len(problem.pairs) < len(pairs)
+    assert len(np.unique(problem.pairs.antigen)) < 12
+
+
+def test_random_trials_lie_in_the_space_and_are_fits(case):
+    problem = make_problem(case)
+    for params in search.draw(problem, np.random.default_rng(0), 50):
+        FitConfig(**search.fit_options(params))
+        assert all(low <= params[name] <= high for name, (low, high) in RANGES.items())
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"select": "luck"}, BadOption, "--select"),
+        ({"lr": 0.1}, BadOption, "--lr: is not an option of a sweep"),
+        ({"folds": 50}, TooFewGroups, "--inner-folds 50: only 11 groups"),
+        ({"trials": None, "final": True}, NoTrials, "no trial is complete"),
+        ({"split": "column=heavy"}, None, ""),
+    ],
+)
+def test_what_cannot_be_swept_is_refused(case, tmp_path, options, error, text):
+    if error is None:
+        quick_sweep(case, tmp_path / "s", trials=8, epochs=1, **options)
+        return
+    with pytest.raises(error, match=text):
+        quick_sweep(case, tmp_path / "s", **options)
+    assert error is NoTrials or not (tmp_path / "s").exists()
+
+
+def test_a_split_of_several_folds_has_no_one_part_to_lock_away(case, tmp_path):
+    options = {"split": "random", "folds": 3, "epochs": 1, "device": "cpu", "report": False}
+    abag.fit(case.table, case.store, tmp_path / "run", say=lambda _text: None, **options)
+    with pytest.raises(BadSplit, match="gives 3 folds"):
+        quick_sweep(case, tmp_path / "s", split=f"file={tmp_path / 'run/splits.parquet'}")
+
+
+def test_another_table_option_or_space_is_refused_in_the_same_folder(case, done):
+    with pytest.raises(RunMismatch, match=r"this sweep .*epochs_a_trial.* another --sweep"):
+        quick_sweep(case, done.folder, epochs=3)
+    changed = SimpleNamespace(table=case.frame.assign(pKd=case.frame["pKd"] + 1), store=case.store)
+    with pytest.raises(RunMismatch, match="pairs_digest"):
+        quick_sweep(changed, done.folder, epochs=8)
+
+
+def test_a_folder_that_is_no_sweep_is_left_alone(case, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(RunMismatch, match="holds no sweep"):
+        quick_sweep(case, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_without_optuna_the_extra_is_named(case, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(OptunaMissing, match=r"abag\[sweep\]"):
+        quick_sweep(case, tmp_path / "s")
