@@ -23,12 +23,12 @@ class _OwnPath(click.Path):
         """Refuse what only the old notebooks could read, by its first bytes."""
         from abag.embed.artefacts import refuse_old_artefact
 
-        path = super().convert(value, param, ctx)
+        path = Path(str(super().convert(value, param, ctx)))
         refuse_old_artefact(path)
         return path
 
 
-_PATH = _OwnPath(path_type=Path)
+_PATH = _OwnPath()
 
 
 class _Stopped(BaseException):

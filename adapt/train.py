@@ -19,23 +19,14 @@ import torch
 from tqdm import tqdm
 
 from abag.adapt.config import AdaptConfig, BadOption
+from abag.adapt.folder import describe, finished_summary, publish
 from abag.adapt.model import Adaptation
 from abag.adapt.pairs import NothingToAdaptOn, Parts, deal, epoch_steps, steps_an_epoch
-from abag.embed.adapters import (
-    ADAPTER_FILE,
-    CONFIG_FILE,
-    FORMAT,
-    ROWS_FILE,
-    WEIGHTS_FILE,
-    side_digest,
-    side_files,
-)
 from abag.embed.device import Plan, choose
 from abag.embed.encoders import identify
 from abag.embed.lora import Lora, import_peft
 from abag.embed.sequences import read_pairs
 from abag.head import checkpoint, metrics
-from abag.head.config import RunMismatch, check_same
 from abag.head.loop import LossNotFinite, signals_held_back
 from abag.head.model import pair_losses
 from abag.head.step import cosine_rates
@@ -48,12 +39,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.encoders import Identity
+    from abag.embed.sequences import Kind
 
 WARMUP = 0.05
 CLIP = 1.0
 WEIGHT_DECAY = 0.01
-# Not the epochs: the learning rate falls over all of them, and a finished adapter is in use.
-_MAY_CHANGE = frozenset({"device", "save_every", "split_from"})
 _INITIAL, _STEP = 2, 3  # streams of the seed, beside those of pairs.py
 
 
@@ -118,16 +108,17 @@ def adapt_encoders(
     parts = deal(pairs, config)
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     _refuse_what_nothing_has(config, identities)
-    record = _describe(config, pairs, parts, identities)
-    if (finished := _finished(out, record)) is not None:
+    record = describe(config, pairs, parts, identities)
+    if (summary := finished_summary(out, record)) is not None:
         say(f"{out}: nothing to do, this adapter is finished")
-        return finished
-    (out / "checkpoints").mkdir(parents=True, exist_ok=True)
-    checkpoint.write_text(out / "config.json", json.dumps(record, indent=2, sort_keys=True) + "\n")
+        return summary
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         training = Training(out, pairs, parts, identities, plan, config, say)
+        (out / "checkpoints").mkdir(parents=True, exist_ok=True)
+        text = json.dumps(record, indent=2, sort_keys=True) + "\n"
+        checkpoint.write_text(out / "config.json", text)
         training.run(bar=progress)
-    return _publish(out, record, training)
+    return publish(out, record, training)
 
 
 def _make_config(split_from: Path | str, options: dict[str, Any]) -> AdaptConfig:
@@ -161,38 +152,6 @@ def _plan(config: AdaptConfig) -> Plan:
 
 def _to_stderr(text: str) -> None:
     tqdm.write(text, file=sys.stderr)  # above the bar, if there is one
-
-
-def _describe(
-    config: AdaptConfig, pairs: LabelledPairs, parts: Parts, identities: dict[str, Identity]
-) -> dict[str, Any]:
-    """Return what config.json holds: the options and what they were applied to."""
-    frame = parts.frame(pairs).assign()
-    labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
-    text = frame.to_csv(index=False) + json.dumps(labels)
-    return config.to_json() | {
-        "pairs": len(pairs),
-        "pairs_digest": checkpoint.digest({}, text),
-        "antibody_fingerprint": identities["antibody"].fingerprint,
-        "antigen_fingerprint": identities["antigen"].fingerprint,
-    }
-
-
-def _finished(out: Path, record: dict[str, Any]) -> dict[str, Any] | None:
-    """Check the folder against this command; return its result if it has one."""
-    if not out.exists() or all(path.suffix == ".partial" for path in out.iterdir()):
-        return None
-    if not (out / "config.json").exists():
-        if [path.name for path in out.iterdir()] == ["checkpoints"]:
-            return None
-        msg = f"{out}: is not empty and holds no adapter. Give another --out folder."
-        raise RunMismatch(msg)
-    before = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    check_same(out, before, record, may_change=_MAY_CHANGE, option="--out")
-    if not (out / ADAPTER_FILE).exists():
-        return None
-    result: dict[str, Any] = json.loads((out / ADAPTER_FILE).read_text(encoding="utf-8"))["summary"]
-    return result
 
 
 class Training:
@@ -246,6 +205,11 @@ class Training:
             kind: sum(p.numel() for p in encoder.factors().values())
             for kind, encoder in self.model.adapted().items()
         }
+
+    def best_factors(self, kind: Kind) -> dict[str, torch.Tensor]:
+        """Return what one encoder learned up to the best epoch, by the encoder's own names."""
+        names = self.model.adapted()[kind].factors()
+        return {name: self.best[f"{kind}.encoder._model.{name}"] for name in names}
 
     def run(self, *, bar: bool) -> None:
         """Train what is left."""
@@ -425,54 +389,3 @@ class Training:
         }
         self.optimiser.load_state_dict(moments)
         return self.progress.step
-
-
-def _publish(out: Path, record: dict[str, Any], training: Training) -> dict[str, Any]:
-    """Write the best adapter; adapter.json comes last and says that the rest is there."""
-    parts, progress = training.parts, training.progress
-    training.show_log()
-    partial = out / (ROWS_FILE + ".partial")
-    parts.frame(training.pairs).to_parquet(partial, index=False)
-    checkpoint.publish(partial, out / ROWS_FILE)
-    sides, trainable = {}, training.trainable()
-    for kind in training.config.kinds():
-        encoder = training.model.adapted()[kind]
-        (out / kind).mkdir(exist_ok=True)
-        prefix = f"{kind}.encoder."
-        best = {n: training.best[f"{prefix}_model.{n}"] for n in encoder.factors()}
-        weights, config = encoder.saved(best)
-        (out / kind / (WEIGHTS_FILE + ".partial")).write_bytes(weights)
-        checkpoint.publish(out / kind / (WEIGHTS_FILE + ".partial"), out / kind / WEIGHTS_FILE)
-        text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-        checkpoint.write_text(out / kind / CONFIG_FILE, text)
-        identity = training.identities[kind]
-        base = str(identity.meaning["weights"])
-        sides[kind] = {
-            "encoder": identity.checkpoint.origin,
-            "fingerprint": identity.fingerprint,
-            "weights": base,
-            "digest": side_digest(base, side_files(out, kind)),
-            "trainable_parameters": trainable[kind],
-        }
-    summary = {
-        "adapter": str(out),
-        "sides": sides,
-        "pairs": {
-            "adapter": len(parts.adapter),
-            "head": len(parts.head),
-            "validation": len(parts.validation),
-        },
-        "steps": progress.step,
-        "epochs": len(progress.epochs),
-        "best_epoch": progress.best_epoch,
-        "first_loss": progress.epochs[0]["loss"],
-        "last_loss": progress.epochs[-1]["loss"],
-        "best_validation_loss": progress.best_loss,
-        "seconds": round(progress.seconds, 3),
-        "resumed_from_step": training.resumed_from_step,
-    }
-    name = "-".join("".join(c if c.isalnum() else " " for c in out.resolve().name.lower()).split())
-    whole = {**FORMAT, "name": name or "adapter", "sides": sides, "options": record}
-    text = json.dumps({**whole, "summary": summary}, indent=2) + "\n"
-    checkpoint.write_text(out / ADAPTER_FILE, text)
-    return summary

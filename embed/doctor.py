@@ -9,52 +9,29 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from abag import AbagError
 from abag.embed.attention import available, choose_attention
 from abag.embed.checkpoints import HUB_NAMES, Checkpoint, EncoderNotFound, find_checkpoint
-from abag.embed.commit import Files, partial_name, remove_quietly
 from abag.embed.device import Plan, choose, default_budget
-from abag.embed.mounts import is_local, is_unmounted_drive, mount_of
+from abag.embed.disks import (
+    LEAST_FREE_BYTES,
+    Check,
+    check_store,
+    check_temporary_folder,
+    first_line,
+    size_text,
+)
 from abag.embed.sequences import Kind
-from abag.embed.store import open_store
 from abag.embed.versions import cuda_of_torch, installed, versions
-from abag.embed.waiting import waiting_rows
 
-State = Literal["ok", "note", "FAIL"]
-
-LEAST_FREE_BYTES = 256 << 20
-SEQUENCE_BYTES = 6 << 10  # three poolings of 1,024 float16
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-_GB = 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes
-    ----------
-    name : str
-    state : {"ok", "note", "FAIL"}
-        FAIL: a command would stop here later. note: works, with something to know.
-    text : str
-        What was found, what will be used, and why; with FAIL also what to do.
-    values : dict
-        The same for scripts.
-    """
-
-    name: str
-    state: State
-    text: str
-    values: dict[str, Any] = field(default_factory=dict)
 
 
 def examine(
@@ -155,7 +132,7 @@ def check_compiler(plan: Plan) -> Check:
         right = torch.allclose(torch.compile(graph, dynamic=False)(x), graph(x))
         problem = "" if right else "gave wrong numbers"
     except Exception as error:  # noqa: BLE001 - whatever a compiler says means the same here
-        problem = _first_line(error)
+        problem = first_line(error)
     seconds = time.perf_counter() - start_s
     values = {"works": not problem, "seconds": round(seconds, 2)}
     if not problem:
@@ -171,115 +148,6 @@ def check_compiler(plan: Plan) -> Check:
         "slower at small batches"
     )
     return Check("compiler", "FAIL", text, values)
-
-
-# --- files ---------------------------------------------------------------------------------------
-
-
-def check_temporary_folder() -> Check:
-    """Say whether shards can be prepared, and wait for a store that is away."""
-    try:
-        folder = Path(tempfile.gettempdir())
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        text = f"no folder can be written to ({error}); set TMPDIR to one that can"
-        return Check("temporary files", "FAIL", text)
-    text = f"{folder}, {free / _GB:,.1f} GB free"
-    values = {"path": str(folder), "free_bytes": free}
-    if free < LEAST_FREE_BYTES:
-        text += "; shards are prepared there: free some, or set TMPDIR to a larger disk"
-        return Check("temporary files", "FAIL", text, values)
-    return Check("temporary files", "ok", text, values)
-
-
-def check_store(store: Path, files: Files | None = None) -> Iterator[Check]:
-    """Try out the file system of a store that is there or will be; nothing stays behind."""
-    files = files or Files()
-    if is_unmounted_drive(store):
-        text = f"{store}: no Drive is mounted there; what is written would go with this machine"
-        yield Check("store", "FAIL", text)
-        return
-    try:
-        held = _held(store)
-        folder = next(path for path in (store, *store.absolute().parents) if path.exists())
-    except (AbagError, OSError) as error:
-        yield Check("store", "FAIL", _first_line(error))
-        return
-    if not folder.is_dir():
-        text = f"{folder}: a file; a folder was expected, which abag embed could add to"
-        yield Check("store", "FAIL", text)
-        return
-    yield Check("store", "ok", f"{store}: {held}", {"path": str(store)})
-    yield _check_writing(folder, files)
-    yield _check_space(folder)
-    yield _check_locality(store)
-
-
-def _held(store: Path) -> str:
-    if not store.exists():
-        return "not there yet; abag embed makes it"
-    if store.is_dir() and not any(store.iterdir()):
-        return "empty; abag embed makes a store of it"
-    folders = open_store(store).folders()
-    names = ", ".join(f"{folder.path.name} ({folder.rows:,})" for folder in folders)
-    return f"holds {names or 'no vectors yet'}"
-
-
-def _check_writing(folder: Path, files: Files) -> Check:
-    """Take the steps of a commit one by one, so that the one that fails can be named."""
-    path = folder / "abag-doctor.probe"
-    partial, data = partial_name(path), os.urandom(1 << 16)
-    steps: dict[str, Callable[[], object]] = {
-        "write and sync": lambda: files.write(partial, [(0, data)]),
-        "rename": lambda: files.replace(partial, path),
-        "sync the folder": lambda: files.sync_folder(folder),
-        "read back": lambda: _expect(path.read_bytes() == data),
-        "remove": lambda: files.remove(path),
-    }
-    start_s = time.perf_counter()
-    for step, take in steps.items():
-        try:
-            take()
-        except OSError as error:
-            for left in (partial, path):
-                remove_quietly(left, Files())
-            text = (
-                f"{folder}: cannot {step} ({error}); shards are committed by all of "
-                f"{', '.join(steps)}. Choose another folder, or mount it so that it can."
-            )
-            return Check("store: writing", "FAIL", text, {"step": step})
-    ms = (time.perf_counter() - start_s) * 1000
-    text = f"{', '.join(steps)} work, in {ms:,.0f} ms"
-    return Check("store: writing", "ok", text, {"milliseconds": round(ms, 1)})
-
-
-def _expect(same: bool) -> None:
-    if not same:
-        msg = "other bytes came back than were written"
-        raise OSError(msg)
-
-
-def _check_space(folder: Path) -> Check:
-    free = shutil.disk_usage(folder).free
-    text = f"{free / _GB:,.1f} GB free: room for about {free // SEQUENCE_BYTES:,} sequences"
-    values = {"free_bytes": free}
-    if free < LEAST_FREE_BYTES:
-        return Check("store: space", "FAIL", f"{text}; free some, or choose another disk", values)
-    return Check("store: space", "ok", text, values)
-
-
-def _check_locality(store: Path) -> Check:
-    mount, waiting = mount_of(store), waiting_rows(store)
-    values = {"mount": mount.point, "kind": mount.kind, "waiting": waiting}
-    local = is_local(store)
-    text = f"{mount.kind} at {mount.point}, "
-    text += "a disk of this machine" if local else "remote: each shard is written locally first"
-    if waiting:
-        text += (
-            f"; {waiting:,} sequences of an earlier run wait on this machine, and the next "
-            "abag embed into this store takes them in"
-        )
-    return Check("store: kind", "note" if waiting else "ok", text, values)
 
 
 # --- encoders ------------------------------------------------------------------------------------
@@ -298,7 +166,7 @@ def check_weights(kind: Kind, name: str, found: Checkpoint | AbagError) -> Check
     if isinstance(found, Checkpoint):
         size = sum(path.stat().st_size for path in found.weights)
         where = f" in {found.folder}" if found.folder else ": none are needed"
-        text = f"{name}: {_bytes(size)}{where}" if size else f"{name}{where}"
+        text = f"{name}: {size_text(size)}{where}" if size else f"{name}{where}"
         if found.random:
             text += "; random: no biology in its vectors"
         return Check(title, "ok", text, {"present": True, "bytes": size})
@@ -309,7 +177,7 @@ def check_weights(kind: Kind, name: str, found: Checkpoint | AbagError) -> Check
         size = _hub_bytes(hub_name)
     except Exception as error:  # noqa: BLE001 - many kinds, one meaning: not to be had
         text = (
-            f"{name}: {hub_name} is neither on disk nor to be reached ({_first_line(error)}); "
+            f"{name}: {hub_name} is neither on disk nor to be reached ({first_line(error)}); "
             f"run `hf download {hub_name}` where there is a network, or give a checkpoint folder"
         )
         return Check(title, "FAIL", text, {"present": False})
@@ -321,10 +189,10 @@ def _downloadable(title: str, text: str, size: int) -> Check:
 
     cache = Path(HF_HUB_CACHE)
     free = shutil.disk_usage(next(p for p in (cache, *cache.parents) if p.is_dir())).free
-    text += f" is not on disk; {_bytes(size)} will be fetched to {cache} on first use"
+    text += f" is not on disk; {size_text(size)} will be fetched to {cache} on first use"
     values = {"present": False, "bytes": size}
     if free < size + LEAST_FREE_BYTES:
-        text += f", where {_bytes(free)} are free: free some, or set HF_HOME to a larger disk"
+        text += f", where {size_text(free)} are free: free some, or set HF_HOME to a larger disk"
         return Check(title, "FAIL", text, values)
     return Check(title, "note", text, values)
 
@@ -346,9 +214,9 @@ def _hub_bytes(hub_name: str) -> int:
 def check_device(plan: Plan, *, asked: str) -> Check:
     """Say what will compute, and with how much memory."""
     if plan.device.type == "cpu":
-        cores = len(os.sched_getaffinity(0))
+        cores = os.cpu_count() or 1
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        text = f"CPU: {cores} cores, {memory / _GB:,.0f} GB of memory"
+        text = f"CPU: {cores} cores, {memory / 1e9:,.0f} GB of memory"
         values: dict[str, Any] = {"device": "cpu", "cores": cores, "memory_bytes": memory}
         if asked == "auto" and NVIDIA_DRIVER.exists():
             text += (
@@ -421,7 +289,7 @@ def check_parity(plan: Plan, kind: Kind, name: str, found: Checkpoint | AbagErro
         text = f"not checked: {name} in fp32 does not fit on {plan.device} beside what is there"
         return Check(title, "note", text)
     except Exception as error:  # noqa: BLE001 - whatever fails here would fail abag embed
-        return Check(title, "FAIL", f"{name} cannot be run ({_first_line(error)})")
+        return Check(title, "FAIL", f"{name} cannot be run ({first_line(error)})")
     values = {
         "reference": measured.reference,
         "alone": measured.alone,
@@ -437,12 +305,3 @@ def check_parity(plan: Plan, kind: Kind, name: str, found: Checkpoint | AbagErro
         return Check(title, "ok", text, values)
     text += "; vectors made here would be wrong: give abag embed --attention sdpa --precision fp32"
     return Check(title, "FAIL", text, values)
-
-
-def _bytes(size: int) -> str:
-    return f"{size / _GB:,.1f} GB" if size >= _GB / 10 else f"{size / 1e6:,.1f} MB"
-
-
-def _first_line(error: BaseException) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return line if len(line) <= 300 else line[:300] + " ..."

@@ -139,15 +139,17 @@ def _distance(x_SPD: NDArray[np.float32], y_SPD: NDArray[np.float32]) -> float:
 
 def _probes(kind: Kind, *, large: bool) -> list[Chains]:
     """Make sequences of several lengths; the second is the first with one residue changed."""
-    lengths = (120, 120, 30, 90, 118, 250) + ((400, 700, 1022) if large else ())
+    lengths = (30, 90, 118, 250) + ((400, 700, 1022) if large and kind == "antigen" else ())
     rng = np.random.default_rng(0)
     if kind == "antibody":
-        mutant = _HEAVY[:100] + "K" + _HEAVY[101:]
-        cut = [(_mutated(_HEAVY, rng)[:n], _mutated(_LIGHT, rng)[: n - 10]) for n in lengths[2:]]
-        return [(_HEAVY, _LIGHT), (mutant, _LIGHT), *cut]
-    long = _ANTIGEN * 8
-    cut = [(_mutated(long, rng)[:n],) for n in lengths[2:]]
-    return [(_ANTIGEN,), (f"{_ANTIGEN[:60]}K{_ANTIGEN[61:]}",), *cut]
+        first, light, at = _HEAVY, (_LIGHT,), 100
+    else:
+        first, light, at = _ANTIGEN, (), 60
+    mutant = first[:at] + "K" + first[at + 1 :]
+    varied: list[Chains] = [
+        tuple(_mutated(chain * 9, rng)[:n] for chain in (first, *light)) for n in lengths
+    ]
+    return [(first, *light), (mutant, *light), *varied]
 
 
 def _mutated(chain: str, rng: np.random.Generator) -> str:

@@ -127,9 +127,7 @@ def _progress(
     since = [b for b in blocks if written[b.path] >= started - 1]  # clocks of servers are coarse
     encoded = min(int(begun["to_encode"]), sum(block.rows for block in since))
     newest = max((written[b.path] for b in since), default=started)
-    window = max(started, newest - RECENT_SECONDS)
-    recent = [b for b in since if written[b.path] >= window]
-    seconds = newest - window
+    recent, seconds = _recent(since, written, started)
     speed = _residues(recent) / seconds if seconds > 0 else None
     state = _state(begun, encoded, now - newest)
     left = None
@@ -151,6 +149,22 @@ def _progress(
         factor=round(old_way / int(begun["residues"]), 1),
         seconds_spared=round((old_way - int(begun["residues"])) / speed, 1) if speed else None,
     )
+
+
+def _recent(
+    since: Sequence[Block], written: Mapping[Path, float], started: float
+) -> tuple[list[Block], float]:
+    """Return what was committed lately, and in how many seconds.
+
+    The time goes from one commit to the last where there are two: a run first loads its encoder,
+    and encodes antigens only after all antibodies.
+    """
+    newest = max((written[b.path] for b in since), default=started)
+    window = max(started, newest - RECENT_SECONDS)
+    recent = sorted((b for b in since if written[b.path] >= window), key=lambda b: written[b.path])
+    if len(recent) > 1:
+        return recent[1:], newest - written[recent[0].path]
+    return recent, newest - window
 
 
 def _residues(blocks: Iterable[Block]) -> int:

@@ -71,7 +71,14 @@ def waiting_rooms(store: Path) -> list[Path]:
 def waiting_rows(store: Path) -> int:
     """Count the sequences that wait for a store on this machine."""
     paths = (path for room in waiting_rooms(store) for path in room.glob("*/*.h5"))
-    return sum(read_contents(path).blocks[0].rows for path in paths)
+    return sum(map(_rows, paths))
+
+
+def _rows(path: Path) -> int:
+    try:
+        return read_contents(path).blocks[0].rows
+    except (OSError, DamagedShard):  # taken in since it was listed, or not to be taken in at all
+        return 0
 
 
 def publish_waiting(store: Path, files: Files | None = None) -> int:

@@ -15,6 +15,7 @@ import sys
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,7 @@ IMPORTANT_FROM = 10
 """Complete trials from which importances mean something."""
 SHOWN = 10
 STUDY, OWNER = "abag", "process"
+STALE_S, UNOWNED_S = 86_400, 60
 
 
 class OptunaMissing(AbagError):
@@ -313,13 +315,14 @@ def _open_study(folder: Path, select: str) -> Study:
 
 
 def _free_the_dead(study: Study) -> None:
-    """Give up the trials of processes of this host that are gone."""
-    from optuna.trial import TrialState
-
-    for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+    """Give up the trials of processes that are gone: of this host, or silent for a day."""
+    for trial in study.get_trials(deepcopy=False, states=[_state("RUNNING")]):
         host, _, pid = trial.user_attrs.get(OWNER, "").partition(":")
-        if host == socket.gethostname() and not _is_alive(int(pid)):
-            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        dead = host == socket.gethostname() and not _is_alive(int(pid))
+        age_s = (datetime.now() - (trial.datetime_start or datetime.now())).total_seconds()
+        # Without an owner it was killed in the instant before it could say whose it was.
+        if dead or age_s > (STALE_S if host else UNOWNED_S):
+            study.tell(trial.number, state=_state("FAIL"), skip_if_finished=True)
 
 
 def _is_alive(pid: int) -> bool:

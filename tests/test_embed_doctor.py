@@ -18,12 +18,12 @@ from abag.embed.attention import Attention
 from abag.embed.checkpoints import find_checkpoint
 from abag.embed.commit import Files
 from abag.embed.device import Plan, choose
+from abag.embed.disks import check_store, check_temporary_folder
 from abag.embed.doctor import (
     check_attention,
     check_device,
     check_parity,
     check_precision,
-    check_store,
     check_weights,
 )
 from abag.embed.store import StoreUnreachable, open_store
@@ -164,7 +164,7 @@ def test_a_disk_without_room_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
     checks = {c.name: c for c in check_store(tmp_path)}
     assert checks["store: space"].state == "FAIL"
-    assert doctor.check_temporary_folder().state == "FAIL"
+    assert check_temporary_folder().state == "FAIL"
 
 
 def test_no_temporary_folder_at_all_fails(monkeypatch):
@@ -172,7 +172,7 @@ def test_no_temporary_folder_at_all_fails(monkeypatch):
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
     monkeypatch.setattr("tempfile.gettempdir", none)
-    check = doctor.check_temporary_folder()
+    check = check_temporary_folder()
     assert check.state == "FAIL"
     assert "set TMPDIR" in check.text
 
@@ -312,9 +312,10 @@ TRUE_SDPA = Attention._sdpa
 
 @pytest.mark.parametrize("broken", [leaking, shifted, overflowing])
 @pytest.mark.parametrize(("kind", "name"), [("antibody", "tiny-igt5"), ("antigen", "tiny-esm2")])
-def test_a_broken_kernel_fails(monkeypatch, kind, name, broken):
+def test_a_broken_kernel_fails_even_in_the_coarsest_precision(monkeypatch, kind, name, broken):
     monkeypatch.setattr(Attention, "_sdpa", broken)
-    check = check_parity(CPU, kind, name, find_checkpoint(name))
+    plan = Plan(torch.device("cpu"), "bf16", "")
+    check = check_parity(plan, kind, name, find_checkpoint(name))
     assert check.state == "FAIL"
     assert "--attention sdpa --precision fp32" in check.text
 

@@ -78,6 +78,14 @@ def test_speed_is_that_of_the_last_ten_minutes_and_older_rows_still_count(folder
     assert told["sequences_per_s"] == pytest.approx(6 / 600, rel=0.05)
 
 
+def test_the_time_before_the_first_commit_does_not_slow_what_follows(folder):
+    begin(folder, started=500)
+    for seed, ago in enumerate((90, 60, 30)):
+        add(folder, 9, seed)
+        commit_ago(folder, ago)
+    assert progress(folder)["sequences_per_s"] == pytest.approx(18 / 60, rel=0.05)
+
+
 def test_rows_of_earlier_runs_are_no_progress_of_this_one(folder):
     add(folder, 30)
     commit_ago(folder, 500)

@@ -303,7 +303,10 @@ def test_the_ensembles_prediction_is_its_heads_mean(case, tmp_path):
     assert np.sort(found["pkd_predicted"]) == pytest.approx(
         np.sort(frame["pkd_predicted"]), abs=1e-4
     )
-    assert found["sigma"].nunique() > 1
+    assert np.sort(found["sigma"]) == pytest.approx(np.sort(frame["sigma"]), abs=1e-4)
+    heads = predictor.sigma(np.array([0.0, 1.0]))
+    assert heads[0] == pytest.approx(predictor.noise)
+    assert heads[1] == pytest.approx(np.hypot(predictor.spread, predictor.noise))
 
 
 def test_folds_and_members_multiply(case, tmp_path):

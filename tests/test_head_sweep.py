@@ -13,7 +13,7 @@ import pytest
 import abag
 from abag.embed.sequences import read_pairs
 from abag.embed.store import open_store
-from abag.head import search
+from abag.head import outcome, search
 from abag.head.config import BadOption, FitConfig, RunMismatch
 from abag.head.search import RANGES, RUNGS, SHAPES, SHARED, TooFewGroups, score_batch
 from abag.head.splits import BadSplit
@@ -21,7 +21,7 @@ from abag.head.step import Stepper
 from abag.head.sweep import NoTrials, OptunaMissing, SweepClosed
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
-QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 16}
+QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
 
 
 def planted_case(folder, n_antibodies=12, n_antigens=12):
@@ -68,6 +68,7 @@ def _small_shapes():
         patch.setattr(
             search, "SHAPES", {n: small if s["head"] == "mlp" else s for n, s in SHAPES.items()}
         )
+        patch.setattr(outcome, "write_report", lambda _path, _outcome: None)  # seconds each
         yield
 
 
@@ -81,7 +82,7 @@ def quick_sweep(case, folder, **options):
 def done(case, tmp_path_factory):
     """Sweep once, for the tests that look at a result."""
     folder = tmp_path_factory.mktemp("sweep") / "done"
-    summary, said = quick_sweep(case, folder, trials=40, epochs=8)
+    summary, said = quick_sweep(case, folder, trials=24, epochs=8)
     return SimpleNamespace(folder=folder, summary=summary, said=said)
 
 
@@ -95,10 +96,10 @@ def test_a_sweep_finds_the_pooling_that_holds_the_planted_rule(done):
 
 
 def test_a_sweep_counts_its_trials_and_writes_what_it_promised(done):
-    assert sum(done.summary["trials"].values()) == 40
+    assert sum(done.summary["trials"].values()) == 24
     assert done.summary["trials"]["pruned"] > 0
     frame = pd.read_csv(done.folder / "trials.csv")
-    assert len(frame) == 40
+    assert len(frame) == 24
     assert {"trial", "value", "state", "lr", "shape"} <= set(frame)
     assert (done.folder / "importance.png").read_bytes().startswith(b"\x89PNG")
     assert not list(done.folder.glob("*.partial"))
@@ -110,7 +111,7 @@ def test_a_sweep_counts_its_trials_and_writes_what_it_promised(done):
 
 def test_a_finished_sweep_has_nothing_to_search_and_says_the_same(case, done):
     before = (done.folder / "journal.log").read_bytes()
-    again, said = quick_sweep(case, done.folder, trials=40, epochs=8)
+    again, said = quick_sweep(case, done.folder, trials=24, epochs=8)
     assert again == done.summary
     assert any("nothing to search" in text for text in said)
     assert (done.folder / "journal.log").read_bytes() == before
@@ -125,7 +126,7 @@ def test_a_sweep_is_the_same_for_the_same_seed_and_another_for_another(case, tmp
 
 def test_trials_of_one_batch_share_what_a_stack_must_share(done):
     frame = pd.read_csv(done.folder / "trials.csv")
-    for start in range(0, 40, 8):
+    for start in range(0, 24, 8):
         batch = frame[start : start + 8]
         assert all(batch[name].nunique() == 1 for name in SHARED)
         assert batch["lr"].nunique() == 8
@@ -178,23 +179,23 @@ def test_a_sweep_that_was_interrupted_goes_on_and_forgets_the_batch_in_work(
 
     def step(self, at, seed):
         taken.append(at)
-        if len(taken) == 40:
+        if len(taken) == 16:
             raise KeyboardInterrupt
         real(self, at, seed)
 
     monkeypatch.setattr(Stepper, "step", step)
     with pytest.raises(KeyboardInterrupt):
-        quick_sweep(case, tmp_path / "s")
+        quick_sweep(case, tmp_path / "s", trials=12)
     monkeypatch.setattr(Stepper, "step", real)
-    summary, _ = quick_sweep(case, tmp_path / "s")
+    summary, _ = quick_sweep(case, tmp_path / "s", trials=12)
     states = summary["trials"]
-    assert states.pop("fail") == 8
-    assert sum(states.values()) == 16
+    assert states.pop("fail") == 4
+    assert sum(states.values()) == 12
 
 
 CHILD = """
 import sys, abag
-abag.sweep(sys.argv[1], sys.argv[2], sys.argv[3], split="antigen", epochs=8, device="cpu",
+abag.sweep(sys.argv[1], sys.argv[2], sys.argv[3], split="antigen", epochs=2, device="cpu",
            trials=int(sys.argv[4]))
 """
 
@@ -206,11 +207,11 @@ def start(case, folder, trials):
     )  # fmt: skip
 
 
-def wait_for_trials(folder, count, child):
-    """Wait until the journal holds that many trials, or the child has ended."""
+def wait_for_a_batch(folder, child):
+    """Wait until a batch is in work, or the child has ended."""
     journal = folder / "journal.log"
     while child.poll() is None:
-        if journal.exists() and journal.read_text().count('"op_code":4') >= count:
+        if journal.exists() and journal.read_text().count('"process"') >= 8:
             return
         time.sleep(0.05)
 
@@ -218,23 +219,23 @@ def wait_for_trials(folder, count, child):
 def test_killed_processes_leave_a_sweep_that_goes_on(case, tmp_path):
     folder = tmp_path / "s"
     killed = start(case, folder, 200)
-    wait_for_trials(folder, 1, killed)
+    wait_for_a_batch(folder, killed)
     os.kill(killed.pid, signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
-    summary, _ = quick_sweep(case, folder, epochs=8, trials=8)
+    summary, _ = quick_sweep(case, folder, epochs=2, trials=8)
     assert sum(n for state, n in summary["trials"].items() if state != "fail") >= 8
     assert "running" not in summary["trials"]
 
 
 @pytest.mark.slow
 def test_two_processes_share_a_sweep(case, tmp_path):
-    children = [start(case, tmp_path / "s", 48) for _ in range(2)]
+    children = [start(case, tmp_path / "s", 24) for _ in range(2)]
     for child in children:
         _, errors = child.communicate()
         assert child.returncode == 0, errors.decode()
-    summary, _ = quick_sweep(case, tmp_path / "s", epochs=8, trials=48)
+    summary, _ = quick_sweep(case, tmp_path / "s", epochs=2, trials=24)
     frame = pd.read_csv(tmp_path / "s/trials.csv")
-    assert 48 <= sum(summary["trials"].values()) < 48 + 8  # both may ask for the last batch
+    assert 24 <= sum(summary["trials"].values()) < 24 + 8  # both may ask for the last batch
     assert not frame.duplicated(["lr", "dropout"]).any()
 
 
@@ -303,7 +304,7 @@ def test_random_trials_lie_in_the_space_and_are_fits(case):
 )
 def test_what_cannot_be_swept_is_refused(case, tmp_path, options, error, text):
     if error is None:
-        quick_sweep(case, tmp_path / "s", trials=8, epochs=1, **options)
+        quick_sweep(case, tmp_path / "s", epochs=1, **options)
         return
     with pytest.raises(error, match=text):
         quick_sweep(case, tmp_path / "s", **options)

@@ -1,0 +1,129 @@
+"""An adapter's folder: what it was started with, whether it is finished, and its last files."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from abag.embed.adapters import (
+    ADAPTER_FILE,
+    CONFIG_FILE,
+    FORMAT,
+    ROWS_FILE,
+    WEIGHTS_FILE,
+    side_digest,
+    side_files,
+)
+from abag.head import checkpoint
+from abag.head.config import RunMismatch, check_same
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from abag.adapt.config import AdaptConfig
+    from abag.adapt.pairs import Parts
+    from abag.adapt.train import Training
+    from abag.embed.encoders import Identity
+    from abag.embed.sequences import Kind
+    from abag.head.table import LabelledPairs
+
+# Not the epochs: the learning rate falls over all of them, and a finished adapter is in use.
+_MAY_CHANGE = frozenset({"device", "save_every", "split_from"})
+
+
+def describe(
+    config: AdaptConfig, pairs: LabelledPairs, parts: Parts, identities: dict[str, Identity]
+) -> dict[str, Any]:
+    """Return what config.json holds: the options and what they were applied to."""
+    labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
+    text = parts.frame(pairs).to_csv(index=False) + json.dumps(labels)
+    return config.to_json() | {
+        "pairs": len(pairs),
+        "pairs_digest": checkpoint.digest({}, text),
+        "antibody_fingerprint": identities["antibody"].fingerprint,
+        "antigen_fingerprint": identities["antigen"].fingerprint,
+    }
+
+
+def finished_summary(out: Path, record: dict[str, Any]) -> dict[str, Any] | None:
+    """Check the folder against this command; return its result if it has one.
+
+    Raises
+    ------
+    RunMismatch
+    """
+    names = [path.name for path in out.iterdir()] if out.exists() else []
+    # A kill in the first instant leaves no more than this.
+    if all(name == "checkpoints" or name.endswith(".partial") for name in names):
+        return None
+    if "config.json" not in names:
+        msg = f"{out}: is not empty and holds no adapter. Give another --out folder."
+        raise RunMismatch(msg)
+    before = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    check_same(out, before, record, may_change=_MAY_CHANGE, option="--out")
+    if ADAPTER_FILE not in names:
+        return None
+    result: dict[str, Any] = json.loads((out / ADAPTER_FILE).read_text(encoding="utf-8"))["summary"]
+    return result
+
+
+def publish(out: Path, record: dict[str, Any], training: Training) -> dict[str, Any]:
+    """Write the best adapter; adapter.json comes last and says that the rest is there.
+
+    Returns
+    -------
+    dict
+        The keys of ``abag adapt --json``.
+    """
+    training.show_log()
+    partial = out / (ROWS_FILE + ".partial")
+    training.parts.frame(training.pairs).to_parquet(partial, index=False)
+    checkpoint.publish(partial, out / ROWS_FILE)
+    sides = {kind: _publish_side(out, kind, training) for kind in training.config.kinds()}
+    summary = _summary(out, sides, training)
+    name = "-".join("".join(c if c.isalnum() else " " for c in out.resolve().name.lower()).split())
+    whole = {**FORMAT, "name": name or "adapter", "sides": sides, "options": record}
+    text = json.dumps({**whole, "summary": summary}, indent=2) + "\n"
+    checkpoint.write_text(out / ADAPTER_FILE, text)
+    return summary
+
+
+def _publish_side(out: Path, kind: Kind, training: Training) -> dict[str, Any]:
+    """Write one encoder's factors; return what adapter.json says of them."""
+    (out / kind).mkdir(exist_ok=True)
+    weights, config = training.model.adapted()[kind].saved(training.best_factors(kind))
+    partial = out / kind / (WEIGHTS_FILE + ".partial")
+    partial.write_bytes(weights)
+    checkpoint.publish(partial, out / kind / WEIGHTS_FILE)
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    checkpoint.write_text(out / kind / CONFIG_FILE, text)
+    identity = training.identities[kind]
+    base = str(identity.meaning["weights"])
+    return {
+        "encoder": identity.checkpoint.origin,
+        "fingerprint": identity.fingerprint,
+        "weights": base,
+        "digest": side_digest(base, side_files(out, kind)),
+        "trainable_parameters": training.trainable()[kind],
+    }
+
+
+def _summary(out: Path, sides: dict[Kind, Any], training: Training) -> dict[str, Any]:
+    parts, progress = training.parts, training.progress
+    return {
+        "adapter": str(out),
+        "sides": sides,
+        "pairs": {
+            "adapter": len(parts.adapter),
+            "head": len(parts.head),
+            "validation": len(parts.validation),
+        },
+        "steps": progress.step,
+        "epochs": len(progress.epochs),
+        "best_epoch": progress.best_epoch,
+        "first_loss": progress.epochs[0]["loss"],
+        "last_loss": progress.epochs[-1]["loss"],
+        "best_validation_loss": progress.best_loss,
+        "seconds": round(progress.seconds, 3),
+        "resumed_from_step": training.resumed_from_step,
+    }
