@@ -20,6 +20,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_adapt.py", [], "adapt.md"),
         ("bench_adapt_skempi.py", [], "adapt_skempi.md"),
         ("bench_members.py", ["--device", "cpu"], "members.md"),
+        ("bench_why.py", [], "why.md"),
     ],
 )
 def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path, script, options, report):

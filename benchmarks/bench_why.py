@@ -1,0 +1,324 @@
+"""What five common mistakes do to the numbers, on one table and with one closed-form ridge.
+
+    python benchmarks/bench_why.py [TABLE] [--antibody-encoder NAME] [--antigen-encoder NAME]
+        [--repeats R] [--out DIR]
+
+Without TABLE it takes the demo's synthetic one. Nothing is trained but ridges, so that every
+difference comes from the data and from the way of scoring. docs/why-numbers-differ.md explains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import tempfile
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from abag.embed.checkpoints import find_checkpoint
+from abag.embed.run import embed_table
+from abag.embed.sequences import TableOptions, keys_array, read_pairs
+from abag.embed.store import open_store
+from abag.head import metrics
+from abag.head.baselines import Block, group_mean, inner_folds, ridge, standardised
+from abag.head.demo import demo_table
+from abag.head.splits import TEST, TRAIN, SplitOptions, make_splits
+from abag.head.table import label_pairs
+
+FOLDS = 5
+FLOOR_SHARE = 0.366
+"""Share of the labels at one value in a published collection of 159,735 pairs."""
+SPLITS = ("random", "antibody", "antigen", "both")
+
+
+def main() -> None:
+    args = arguments()
+    synthetic = demo_table().head(200) if args.tiny else demo_table()
+    pairs = label_pairs(read_pairs(args.table or synthetic))
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(pairs, args, Path(folder))
+        lines = [*header(args, bench), *row_splits(bench), *pooled_folds(bench), *floors(bench)]
+        lines += [*unspaced_tokens(bench), *glued_chains(bench)]
+    print("\n".join(lines))
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "why.md").write_text("\n".join(lines) + "\n")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("table", type=Path, nargs="?")
+    parser.add_argument("--antibody-encoder", default="tiny-igt5")
+    parser.add_argument("--antigen-encoder", default="tiny-esm2")
+    parser.add_argument("--repeats", type=int, default=4, help="of five folds")
+    parser.add_argument(
+        "--tiny", action="store_true", help="200 rows of the demo's table, one repeat"
+    )
+    parser.add_argument("--out", type=Path, default=Path())
+    args = parser.parse_args()
+    args.repeats = 1 if args.tiny else args.repeats
+    return args
+
+
+class Bench:
+    """The pairs, their vectors, and ridges on them."""
+
+    def __init__(self, pairs, args, folder):
+        self.pairs, self.args, self.folder = pairs, args, folder
+        self.chains = pairs.table.antibodies.chains
+        self.antibody_ND = self.antibodies(args.antibody_encoder, self.chains)
+        encoders = "composition", args.antigen_encoder
+        embed_table(pairs.table.frame, folder / "antigens", *encoders)
+        antigens = open_store(folder / "antigens").folder("antigen")
+        self.antigen_ND = antigens.read(pairs.table.antigens.keys)
+
+    def antibodies(self, encoder, chains):
+        """Vectors of antibodies, shape (N, D)."""
+        frame = pd.DataFrame(chains, columns=["heavy", "light"])
+        store = self.folder / encoder
+        embed_table(frame, store, encoder, "composition", antigen="MKTAYIAKQR")
+        return open_store(store).folder("antibody").read(keys_array("antibody", chains))
+
+    def splits(self, name):
+        options = SplitOptions(
+            split=name, folds=FOLDS, repeats=self.args.repeats, cache=self.folder
+        )
+        return make_splits(self.pairs, options)
+
+    def ridge(self, split, *, antibody_ND=None, pkd=None):
+        """Predict every pair, shape (P,), from the split's exact training rows."""
+        pairs, pkd = self.pairs, self.pairs.pkd if pkd is None else pkd
+        rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
+        tables = self.antibody_ND if antibody_ND is None else antibody_ND, self.antigen_ND
+        blocks = [
+            Block(standardised(table, index[rows]), index)
+            for table, index in zip(tables, (pairs.antibody, pairs.antigen), strict=True)
+        ]
+        return ridge(blocks, pkd, rows, inner_folds(split.group[rows]))
+
+    def mean(self, split, group=None):
+        """Predict the training mean, or that of each pair's group."""
+        rows = np.flatnonzero((split.part == TRAIN) & (self.pairs.censored == 0))
+        group = np.zeros(len(self.pairs), np.int64) if group is None else group
+        return group_mean(group, self.pairs.pkd, split, rows)
+
+    def scores(self, splits, predict, pkd=None, keep=None):
+        """Each test metric, averaged over folds; of the rows in ``keep`` alone, if given."""
+        pairs, pkd = self.pairs, self.pairs.pkd if pkd is None else pkd
+        folds = []
+        for split in splits:
+            rows = split.rows(TEST)
+            rows = rows if keep is None else rows[keep[rows]]
+            sides = pairs.censored[rows]
+            folds.append(metrics.score(pkd[rows], predict(split)[rows], pairs.antigen[rows], sides))
+        return {name: one["mean"] for name, one in metrics.average_folds(folds).items()}
+
+
+def header(args, bench):
+    title = args.table.name if args.table else "the demo's synthetic table"
+    command = f"python benchmarks/bench_why.py {args.table.name if args.table else ''}".rstrip()
+    for name in ("antibody_encoder", "antigen_encoder"):
+        command += f" --{name.replace('_', '-')} {getattr(args, name)}"
+    pairs = bench.pairs
+    return [
+        f"# What five mistakes do to the numbers, on {title}",
+        "",
+        f"`{command} --repeats {args.repeats}`; Python {platform.python_version()}, torch "
+        f"{torch.__version__}, transformers {version('transformers')}; {date.today()}.",
+        "",
+        f"{len(pairs)} pairs of {len(bench.antibody_ND)} antibodies ({args.antibody_encoder}) and "
+        f"{len(bench.antigen_ND)} antigens ({args.antigen_encoder}). The model is one closed-form "
+        f"ridge on both vectors; {FOLDS} folds x {args.repeats}, scored within each fold and averaged "
+        "unless said otherwise.",
+    ]
+
+
+def row_splits(bench):
+    """One ridge and one table, four ways to hold rows out."""
+    lines = [
+        *section("Row splits"),
+        "| held out | test rows whose antibody / antigen has a near mate in training | Spearman | "
+        "within antigen | R2 | antigen mean: Spearman |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in SPLITS:
+        splits = bench.splits(name)
+        ours = bench.scores(splits, bench.ridge)
+        mean = bench.scores(splits, lambda split: bench.mean(split, bench.pairs.antigen))
+        shares = " / ".join(f"{mates(splits, kind):.0%}" for kind in ("antibody", "antigen"))
+        cells = [ours["spearman"], ours["spearman_within_antigen"], ours["r2"], mean["spearman"]]
+        lines.append(f"| {name} | {shares} | {' | '.join(map(shown, cells))} |")
+    return lines
+
+
+def mates(splits, kind):
+    """Share of the test rows with a training mate at the split's own identity."""
+    level = {"antibody": "0.9", "antigen": "0.4"}[kind]
+    found = sum(s.description["leaks"][kind][level] for s in splits)
+    return found / sum(len(s.rows(TEST)) for s in splits)
+
+
+def pooled_folds(bench):
+    """The same predictions of the same folds, pooled into one correlation or averaged."""
+    splits = bench.splits("antigen")
+    lines = [
+        *section("Pooled folds"),
+        "| prediction | Spearman, averaged over folds | pooled over folds |",
+        "|---|---|---|",
+    ]
+    for title, predict in (("each fold's training mean", bench.mean), ("ridge", bench.ridge)):
+        pooled = []
+        for repeat in range(bench.args.repeats):
+            predicted = np.zeros(len(bench.pairs))
+            for split in splits[FOLDS * repeat : FOLDS * (repeat + 1)]:
+                predicted[split.rows(TEST)] = predict(split)[split.rows(TEST)]
+            exact = bench.pairs.censored == 0
+            pooled.append(metrics.spearman(bench.pairs.pkd[exact], predicted[exact]))
+        within = bench.scores(splits, predict)["spearman"]
+        lines.append(f"| {title} | {shown(within)} | {shown(np.mean(pooled))} |")
+    return lines
+
+
+def floors(bench):
+    """Labels at one lowest value, as collections of several assays have them."""
+    pairs, splits = bench.pairs, bench.splits("random")
+    order = np.argsort([pairs.pkd[pairs.antigen == a].mean() for a in range(len(bench.antigen_ND))])
+    covered = np.cumsum(np.bincount(pairs.antigen)[order]) / len(pairs)
+    low = np.isin(pairs.antigen, order[: 1 + np.searchsorted(covered, FLOOR_SHARE)])
+    value = np.quantile(pairs.pkd, FLOOR_SHARE)
+    variants = {
+        "as measured": (pairs.pkd, np.zeros(len(pairs), bool)),
+        f"the lowest {FLOOR_SHARE:.1%} of the labels clipped": (
+            np.maximum(pairs.pkd, value),
+            pairs.pkd <= value,
+        ),
+        f"whole antigens, {low.mean():.1%} of the rows, at one value": (
+            np.where(low, pairs.pkd.min(), pairs.pkd),
+            low,
+        ),
+    }
+    lines = [
+        *section("Floors"),
+        "| labels | Spearman, all test rows | rows above the floor alone | RMSE, all | above alone |",
+        "|---|---|---|---|---|",
+    ]
+    for title, (pkd, floored) in variants.items():
+
+        def predict(split, pkd=pkd):
+            return bench.ridge(split, pkd=pkd)
+
+        whole = bench.scores(splits, predict, pkd)
+        above = bench.scores(splits, predict, pkd, ~floored)
+        cells = [scores[name] for name in ("spearman", "rmse") for scores in (whole, above)]
+        lines.append(f"| {title} | {' | '.join(map(shown, cells))} |")
+    return lines
+
+
+def unspaced_tokens(bench):
+    """What T5's tokenizer makes of residues without spaces, and what is left of an antibody."""
+    given, unspaced_ND = read_unspaced(["".join(pair) for pair in bench.chains])
+    spaced_ND = bench.antibodies("tiny-igt5", bench.chains)
+    longest = max(map(len, given))
+    return [
+        *section("Unspaced tokens"),
+        f"{len(given)} antibodies given to a T5 tokenizer without spaces between residues become "
+        f"{longest} tokens at most (the first: {given[0]}). "
+        f"{len(set(map(tuple, given)))} of these lists differ: whatever the weights, so many "
+        "different vectors are left.",
+        "",
+        *vector_head("antibody vectors of tiny-igt5 (random weights)"),
+        vector_row(bench, "spaced", spaced_ND),
+        vector_row(bench, "unspaced", unspaced_ND),
+    ]
+
+
+def vector_head(title):
+    return [
+        f"| {title} | distinct | Spearman, random folds | within antigen | RMSE |",
+        "|---|---|---|---|---|",
+    ]
+
+
+def vector_row(bench, title, antibody_ND):
+    """Scores of the ridge with other antibody vectors."""
+    scores = bench.scores(
+        bench.splits("random"), lambda split: bench.ridge(split, antibody_ND=antibody_ND)
+    )
+    cells = [scores[name] for name in ("spearman", "spearman_within_antigen", "rmse")]
+    distinct = len(np.unique(antibody_ND.round(4), axis=0))
+    return f"| {title} | {distinct} | {' | '.join(map(shown, cells))} |"
+
+
+def read_unspaced(texts):
+    """Token ids of unspaced residues, and the mean over all their positions, as it was done."""
+    from transformers import AutoTokenizer, T5EncoderModel
+
+    folder = find_checkpoint("tiny-igt5").folder
+    tokenizer = AutoTokenizer.from_pretrained(folder, do_lower_case=False)
+    model = T5EncoderModel.from_pretrained(folder).eval()
+    given = [tokenizer(text)["input_ids"] for text in texts]
+    distinct = {tuple(ids): None for ids in given}
+    with torch.inference_mode():
+        for ids in distinct:
+            out = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
+            distinct[ids] = out.mean(0).numpy()
+    return given, np.stack([distinct[tuple(ids)] for ids in given])
+
+
+def glued_chains(bench):
+    """Heavy and light joined without a separator: split again, or read as one chain."""
+    paired = [i for i, pair in enumerate(bench.chains) if all(pair)]
+    glued = [("".join(pair), "") for pair in bench.chains]
+    name = bench.args.antibody_encoder
+    glued_ND = bench.antibodies(name, glued)
+    away = np.linalg.norm(glued_ND - bench.antibody_ND, axis=1)[paired]
+    away = np.median(away / np.linalg.norm(bench.antibody_ND[paired], axis=1))
+    return [
+        *section("Glued chains"),
+        f"Of {len(paired)} antibodies with two chains, glued into one string, abag finds "
+        f"{refound(bench, paired)} again to the residue, and so their stored vectors. Read as one "
+        f"chain instead, a vector of {name} moves by {away:.1%} (median); one mutation moves it by "
+        f"{one_mutation(bench, paired):.1%}.",
+        "",
+        *vector_head(f"antibody vectors of {name}"),
+        vector_row(bench, "heavy and light apart", bench.antibody_ND),
+        vector_row(bench, "glued, read as one chain", glued_ND),
+    ]
+
+
+def refound(bench, paired):
+    """Count the glued strings that the splitter gives back as they were."""
+    frame = pd.DataFrame({"antibody": ["".join(bench.chains[i]) for i in paired]})
+    options = TableOptions(antigen="MKTAYIAKQR", bad_rows="skip")
+    found = set(read_pairs(frame, options).antibodies.chains)
+    return sum(bench.chains[i] in found for i in paired)
+
+
+def one_mutation(bench, paired):
+    """Median relative distance that one exchanged residue of the heavy chain makes."""
+    rng = np.random.default_rng(0)
+    mutants = []
+    for i in paired:
+        heavy, light = bench.chains[i]
+        at = rng.integers(len(heavy))
+        other = rng.choice(sorted(set("ACDEFGHIKLMNPQRSTVWY") - {heavy[at]}))
+        mutants.append((heavy[:at] + other + heavy[at + 1 :], light))
+    moved_ND = bench.antibodies(bench.args.antibody_encoder, mutants) - bench.antibody_ND[paired]
+    size = np.linalg.norm(bench.antibody_ND[paired], axis=1)
+    return np.median(np.linalg.norm(moved_ND, axis=1) / size)
+
+
+def section(title):
+    return ["", f"## {title}", ""]
+
+
+def shown(value):
+    return "-" if value is None else f"{value:.3f}"
+
+
+if __name__ == "__main__":
+    main()

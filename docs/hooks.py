@@ -1,0 +1,96 @@
+"""Bring pages from outside docs/ into the site, so that links work there as they do in the tree."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+RESULTS = "benchmarks/results"
+PACKAGE = TemporaryDirectory(prefix="abag-docs-")
+"""Holds this checkout as `abag`: an editable install hides the source that the reference reads."""
+LOG = logging.getLogger("mkdocs.hooks.abag")
+_EXAMPLE = re.compile(r"<p>Example:\n(.*?)</p>", re.DOTALL)
+_SKIP = re.compile(r'^(```\w+) data-skip="[^"]*"$', re.MULTILINE)
+_LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
+
+
+def places() -> dict[str, str]:
+    """Map paths in the repository to their paths in the site, for all that lies outside docs/."""
+    results = [p for p in (ROOT / RESULTS).iterdir() if p.suffix in (".md", ".png")]
+    notebooks = (ROOT / "notebooks").glob("*.ipynb")
+    return {
+        "README.md": "index.md",
+        "CHANGELOG.md": "changelog.md",
+        "CONTRIBUTING.md": "contributing.md",
+        **{f"{RESULTS}/{p.name}": f"measurements/{p.name}" for p in sorted(results)},
+        **{f"notebooks/{p.name}": f"notebooks/{p.name}" for p in sorted(notebooks)},
+    }
+
+
+def on_startup(command: str, dirty: bool) -> None:
+    """Put the checkout before everything else that is called abag."""
+    (Path(PACKAGE.name) / "abag").symlink_to(ROOT)
+    sys.path.insert(0, PACKAGE.name)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages from outside, and one that lists the measurements."""
+    for path, uri in places().items():
+        files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
+    files.append(File.generated(config, "measurements/index.md", content=_measurements()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links that leave docs/ to where the site keeps what they name.
+
+    What a fence tells the tests is taken out: Markdown would not see the fence for it.
+    """
+    listing = "measurements/index.md"
+    to_site = {**places(), RESULTS: listing, f"{RESULTS}/index.md": listing}
+    to_tree = {uri: path for path, uri in to_site.items()}
+    uri = page.file.src_uri
+    here = posixpath.dirname(to_tree.get(uri, f"docs/{uri}"))
+
+    def moved(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(here, link[0]))
+        place = to_site.get(target.rstrip("/"), target.removeprefix("docs/"))
+        if files.get_file_from_path(place) is None:
+            LOG.warning("%s: links to %s, which is not in the site", uri, target)
+        return posixpath.relpath(place, posixpath.dirname(uri))
+
+    return _LINK.sub(moved, _SKIP.sub(r"\1", markdown))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Show the examples of the command line's help as the code that they are."""
+    if page.file.src_uri != "reference/cli.md":
+        return html
+    return _EXAMPLE.sub(lambda m: f"<p>Example:</p><pre><code>{_dedented(m[1])}</code></pre>", html)
+
+
+def _dedented(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines())
+
+
+def _measurements() -> str:
+    """List every report by its title, under the file's name."""
+    lines = ["# Measurements", "", "Each with its command, hardware, versions and date.", ""]
+    for path, uri in places().items():
+        if path.startswith(RESULTS) and uri.endswith(".md"):
+            title = (ROOT / path).read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+            lines.append(f"- [{title}]({Path(path).name})")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,201 @@
+"""The documentation: it builds in strict mode, its code runs, and it quotes what abag prints."""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from abag.cli import main
+from abag.embed import checkpoints
+from abag.head import outcome
+from abag.head.demo import demo_table
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = {"", "text", "json"}
+"""Languages of blocks that are read, not run."""
+SKIPPED = {
+    "README.md": ["run by .ci/run", "run by .ci/run"],
+    "docs/scaling.md": [
+        "needs several GPUs",
+        "needs several machines",
+        "needs Slurm",
+        "needs a Ray cluster",
+    ],
+    "docs/tutorial.md": ["installs"],
+    "docs/how-to/rent-a-gpu.md": ["installs, and encodes with the real weights"],
+    "docs/why-numbers-differ.md": ["a benchmark; the tests run it at tiny size"],
+}
+"""Blocks that are not run, by page, with the reason that their fence gives."""
+ELSEWHERE = {ROOT / "docs" / "examples.md"}
+"""Pages that another test runs (test_examples.py)."""
+
+
+# ---- the site ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    out = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", out],
+        cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+def test_the_site_has_every_command_and_every_public_function(site):
+    cli = (site / "reference" / "cli.html").read_text()
+    assert "abag store verify" in cli
+    assert "--commit-seconds" in cli
+    python = (site / "reference" / "python.html").read_text()
+    assert "Encode every sequence of a table that the store does not hold yet" in python
+    assert 'id="abag.load_predictor"' in python
+
+
+def test_a_block_that_is_not_run_is_code_on_its_page_too(site):
+    page = (site / "tutorial.html").read_text()
+    assert "data-skip" not in page
+    assert '<h2 id="the-table">' in page
+
+
+def test_the_site_asks_no_other_server_for_anything(site):
+    asked = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*(?:src|href)=["']?(https?:)?//""")
+    for page in site.rglob("*.html"):
+        assert not asked.search(page.read_text()), page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text()), sheet
+
+
+# ---- code blocks ---------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    language: str
+    reason: str | None
+    """Why it is not run."""
+    code: str
+
+
+def blocks(page):
+    for language, rest, code in FENCE.findall(page.read_text(encoding="utf-8")):
+        reason = re.search(r'data-skip="([^"]+)"', rest)
+        yield Block(language, reason and reason[1], code)
+
+
+def name(page):
+    return str(page.relative_to(ROOT))
+
+
+def test_every_block_says_whether_it_is_run_and_these_are_not():
+    found = {}
+    for page in PAGES:
+        for block in blocks(page):
+            assert block.language in {"sh", "python"} | SHOWN, (name(page), block)
+            if block.reason:
+                found.setdefault(name(page), []).append(block.reason)
+    assert found == SKIPPED
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """Pairs measured and new in an empty folder; tiny random weights stand for the hub's."""
+
+    def from_hub(_name, hub_name, **_):
+        kind = "tiny-esm2" if "esm" in hub_name.lower() else "tiny-igt5"
+        return checkpoints._tiny_folder(kind)
+
+    monkeypatch.setattr(checkpoints, "_from_hub", from_hub)
+    monkeypatch.chdir(tmp_path)
+    # its own tests draw the report, which takes longer than such a fit
+    monkeypatch.setattr(outcome, "write_report", lambda path, _: path.write_text("drawn"))
+    halves = [demo_table(seed).head(45) for seed in (0, 1)]  # enough antigens for one split
+    table = pd.concat(halves)
+    table.to_csv("pairs.csv", index=False)
+    table.drop(columns="pKd").head(20).to_csv("new.csv", index=False)
+    program = tmp_path / ".bin" / "abag"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c 'from abag.cli import main; main()' \"$@\"\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+RUN = [
+    page
+    for page in PAGES
+    if page not in ELSEWHERE and any(b.language not in SHOWN and not b.reason for b in blocks(page))
+]
+
+
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize("page", RUN, ids=name)
+def test_the_code_of_a_page_runs_from_top_to_bottom(page):
+    names = {}
+    for block in blocks(page):
+        if block.reason or block.language in SHOWN:
+            continue
+        if block.language == "python":
+            exec(compile(block.code, name(page), "exec"), names)
+        else:
+            for line in block.code.replace("\\\n", " ").splitlines():
+                run(line)
+
+
+def run(line):
+    """Run one line as a shell would; a plain `abag ...` in this process, which has torch."""
+    if line.startswith("abag ") and not set(line) & set("|&;<>$*`"):
+        result = CliRunner().invoke(main, shlex.split(line)[1:])
+        assert result.exit_code == 0, f"{line}\n{result.output}{result.exception}"
+    else:
+        subprocess.run(["bash", "-euo", "pipefail", "-c", line], check=True)
+
+
+# ---- troubleshooting -----------------------------------------------------------------------
+
+
+def texts(tree):
+    """Every text in the code, with … for what it is filled in with."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (v.value if isinstance(v, ast.Constant) else "…" for v in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+PRINTED = [
+    text
+    for room in (".", "embed", "head", "adapt")
+    for path in (ROOT / room).glob("*.py")
+    for text in texts(ast.parse(path.read_text(encoding="utf-8")))
+]
+HEADINGS = re.findall(
+    r"^### (.+)$", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
+)
+
+
+def is_printed(heading):
+    pattern = ".*".join(re.escape(part) for part in heading.split("…"))
+    return any(re.search(pattern, text) for text in PRINTED)
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_a_heading_of_the_troubleshooting_page_is_what_abag_prints(heading):
+    assert is_printed(heading)
+
+
+def test_words_that_abag_does_not_print_are_not_found():
+    assert len(HEADINGS) >= 40
+    assert not is_printed("no column for …; sorry")

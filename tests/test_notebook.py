@@ -1,0 +1,150 @@
+"""The notebook from top to bottom in a clean kernel, and again after the kernel was killed.
+
+It installs this checkout into an environment of its own, beside the packages of the one that the
+tests run in; a plain folder stands for Drive and tiny encoders for the real ones.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+import zipfile
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import psutil
+import pytest
+
+from abag.embed.sequences import read_pairs
+from abag.embed.store import open_store
+from abag.head.demo import demo_table
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOK = ROOT / "notebooks" / "abag_colab.ipynb"
+EXECUTE = """
+import sys, nbformat, nbclient
+notebook = nbformat.read(sys.argv[1], 4)
+try:
+    nbclient.NotebookClient(notebook, kernel_name="abag", timeout=600).execute()
+finally:
+    nbformat.write(notebook, sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the tree, so that the build leaves nothing in it."""
+    copy = tmp_path_factory.mktemp("source") / "abag"
+    left_out = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "site", "__pycache__")
+    return shutil.copytree(ROOT, copy, ignore=left_out)
+
+
+@pytest.fixture
+def notebook(tmp_path, checkout):
+    """Start the notebook in a kernel that does not know abag; returns the process."""
+    home = tmp_path / "home"
+    venv.create(home, with_pip=False, symlinks=True)
+    # as it stands in a .pth, the folder's own .pth files, such as an editable abag's, are not read
+    parents = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    own = next(home.glob("lib/python*/site-packages"))
+    (own / "parent.pth").write_text("\n".join(sorted(parents)))
+    spec = home / "jupyter" / "kernels" / "abag" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    start = [str(home / "bin" / "python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec.write_text(json.dumps({"argv": start, "display_name": "abag", "language": "python"}))
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
+        "JUPYTER_PATH": str(home / "jupyter"), "IPYTHONDIR": str(home / "ipython"),
+        "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0",  # nothing is fetched; 0 means none
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1", "OMP_NUM_THREADS": "1",
+        "ABAG_SOURCE": str(checkout), "ABAG_WORK": str(tmp_path / "drive"),
+        "ABAG_ANTIBODY": "tiny-igt5", "ABAG_ANTIGEN": "tiny-esm2",
+    }  # fmt: skip
+
+    def run(**settings):
+        return subprocess.Popen(
+            [sys.executable, "-c", EXECUTE, NOTEBOOK, tmp_path / "executed.ipynb"],
+            env=environment | settings, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return run
+
+
+def printed(path):
+    """Everything that an executed notebook's cells printed, by cell."""
+    cells = nbformat.read(path, 4).cells
+    return {
+        cell.id: "".join(out.get("text", "") for out in cell.outputs)
+        for cell in cells
+        if cell.cell_type == "code"
+    }
+
+
+def test_the_notebook_is_kept_without_outputs():
+    notebook = nbformat.read(NOTEBOOK, 4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in code)
+    assert NOTEBOOK.stat().st_size < 20_000
+
+
+def test_the_notebook_runs_from_a_clean_kernel_to_the_predictor_that_one_takes_home(
+    notebook, tmp_path
+):
+    started = notebook()
+    _, errors = started.communicate()
+    assert started.returncode == 0, errors
+    said = printed(tmp_path / "executed.ipynb")
+    assert "encoded with tiny-igt5" in said["embed"]
+    assert "ridge" in said["fit"]
+    assert said["predicted"].count("pKd") == 3
+    with zipfile.ZipFile(tmp_path / "drive" / "predictor-first.zip") as archive:
+        assert {"predictor.json", "weights.safetensors"} <= set(archive.namelist())
+    installed = (tmp_path / "home").glob("lib/python*/site-packages/abag/cli.py")
+    assert len(list(installed)) == 1
+
+
+def kill_when(process, found, seconds=500):
+    """Kill the kernel and all that it started, at the first sight of what was waited for."""
+    deadline = time.monotonic() + seconds
+    while not found():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    family = psutil.Process(process.pid).children(recursive=True)
+    for one in family:
+        one.kill()
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.slow
+def test_a_kernel_killed_in_stage_one_and_in_stage_two_loses_nothing(notebook, tmp_path):
+    table = pd.concat([demo_table(seed) for seed in range(30)]).drop_duplicates("heavy")
+    store, run = tmp_path / "drive" / "store", tmp_path / "drive" / "runs" / "first"
+    given = {"ABAG_TABLE": str(tmp_path / "pairs.csv")}
+    keys = read_pairs(table).antibodies.keys
+
+    def missing():
+        return int(open_store(store).folder("antibody").missing(keys).sum())
+
+    table.to_csv(tmp_path / "pairs.csv", index=False)
+    kill_when(notebook(**given), lambda: list(store.glob("antibody-*/*.h5")))
+    kept = {path: path.read_bytes() for path in store.glob("antibody-*/*.h5")}
+    assert 0 < missing() < len(keys)
+    kill_when(notebook(**given), lambda: not missing())
+    assert all(path.read_bytes() == content for path, content in kept.items())
+
+    table.head(600).to_csv(tmp_path / "pairs.csv", index=False)  # thousands take long to cluster
+    kill_when(notebook(**given), lambda: list(run.glob("checkpoints/latest*")))
+    assert not (run / "summary.json").exists()
+
+    started = notebook(**given)
+    _, errors = started.communicate()
+    assert started.returncode == 0, errors
+    assert "0 encoded with tiny-igt5" in printed(tmp_path / "executed.ipynb")["embed"]
+    assert json.loads((run / "summary.json").read_text())["resumed_from_step"] > 0
