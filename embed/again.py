@@ -29,6 +29,8 @@ def embed_again(
     antibody_fingerprint: str,
     antigen_fingerprint: str,
     long_antigens: LongPolicy = "window",
+    antibody_adapter: Path | None = None,
+    antigen_adapter: Path | None = None,
     **options: Any,  # noqa: ANN401 - those of EmbedOptions
 ) -> dict[str, Any]:
     """Encode what a store lacks, after checking that the encoders found are those asked for.
@@ -43,7 +45,7 @@ def embed_again(
         Where the encoders are looked for: alias, hub name or folder.
     antibody_fingerprint, antigen_fingerprint : str
         What they must turn out to be.
-    long_antigens, **options
+    long_antigens, antibody_adapter, antigen_adapter, **options
         As in :func:`abag.embed_table`.
 
     Returns
@@ -56,15 +58,24 @@ def embed_again(
     OtherEncoder
         Before anything is encoded or written.
     """
-    _refuse_other("antibody", antibody_encoder, antibody_fingerprint, "window")
-    _refuse_other("antigen", antigen_encoder, antigen_fingerprint, long_antigens)
+    _refuse_other("antibody", antibody_encoder, antibody_fingerprint, "window", antibody_adapter)
+    _refuse_other("antigen", antigen_encoder, antigen_fingerprint, long_antigens, antigen_adapter)
     return embed_table(
-        table, store, antibody_encoder, antigen_encoder, long_antigens=long_antigens, **options
+        table,
+        store,
+        antibody_encoder,
+        antigen_encoder,
+        long_antigens=long_antigens,
+        antibody_adapter=antibody_adapter,
+        antigen_adapter=antigen_adapter,
+        **options,
     )
 
 
-def _refuse_other(kind: Kind, encoder: str, fingerprint: str, long: LongPolicy) -> None:
-    found = identify(encoder, kind, long).fingerprint
+def _refuse_other(
+    kind: Kind, encoder: str, fingerprint: str, long: LongPolicy, adapter: Path | None
+) -> None:
+    found = identify(encoder, kind, long, adapter).fingerprint
     if found != fingerprint:
         msg = (
             f"{kind} encoder {encoder}: its fingerprint here is {found}, but {fingerprint} was "

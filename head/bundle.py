@@ -96,6 +96,7 @@ def save_predictor(
         reach = measure_reach(vectors.x_ND[seen])
         tensors[f"{kind}.representatives"] = torch.from_numpy(reach.vectors_RD)
         sides[kind] = _side(vectors, len(seen), reach)
+        _keep_adapter(folder / f"{kind}-adapter", vectors.folder.extras())
     record = Record(
         head=str(config.filled().head),
         widths=config.filled().widths,
@@ -113,6 +114,16 @@ def save_predictor(
     written = {"schema": SCHEMA, "digest": _digest(written, partial.read_bytes()), **written}
     publish(partial, folder / WEIGHTS)
     write_text(folder / RECORD, json.dumps(written, indent=2) + "\n")
+
+
+def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Copy what adapted an encoder: whoever is handed the bundle encodes with what was trained."""
+    for name, content in files.items():
+        path = folder.joinpath(*Path(name).parts[1:])  # less the folder that holds it in a store
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_bytes(content)
+        publish(partial, path)
 
 
 def _side(vectors: Vectors, training_sequences: int, reach: Reach) -> Side:
@@ -167,6 +178,11 @@ def load_predictor(path: Path | str, *, embed: Embed | None = None) -> Predictor
             noise=record.noise,
             store=_store_of(folder.parent),
             embed=embed,
+            adapters={
+                kind: path
+                for kind in ("antibody", "antigen")
+                if (path := folder / f"{kind}-adapter").is_dir()
+            },
         )
     except (KeyError, RuntimeError, BadOption) as error:
         reason = " ".join(str(error).split())

@@ -58,7 +58,8 @@ _USE = [
     "```",
     "",
     "Or score a table: `abag predict pairs.csv --run predictor --store store --out scored.csv`.",
-    "Sequences are encoded with the encoders named below; others are refused by fingerprint.",
+    "Sequences are encoded with the encoders named below; others are refused by fingerprint. What",
+    "adapted them, if anything did, lies beside this page.",
 ]
 
 

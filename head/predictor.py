@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -113,6 +113,8 @@ class Predictor:
     """The run's store, where it is known and still there."""
     embed: Embed | None = None
     """Encodes what a store lacks; None: it is refused."""
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of what adapted the encoders, by kind."""
 
     def predict(
         self,
@@ -233,6 +235,7 @@ class Predictor:
             "antigen_encoder": self.antigen.origin,
             "long_antigens": self.antigen.long.partition("-")[0].replace("whole", "window"),
         }
+        asked |= {f"{kind}_adapter": path for kind, path in self.adapters.items()}
         self.embed(
             frame,
             store,

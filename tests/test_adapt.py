@@ -20,6 +20,7 @@ from abag.adapt.model import Adaptation, base_vectors
 from abag.adapt.pairs import NothingToAdaptOn, deal, epoch_steps, steps_an_epoch
 from abag.adapt.train import Training, adapt_encoders
 from abag.cli import main
+from abag.embed.again import OtherEncoder
 from abag.embed.device import choose
 from abag.embed.encoders import identify
 from abag.embed.lora import Lora, LoraUnavailable
@@ -313,3 +314,12 @@ def test_from_a_run_to_an_adapter_to_a_head_on_its_vectors(tmp_path):
     assert any(f"{made['pairs']['adapter']} training pairs taught" in text for text in said)
     run(*other, "--allow-adapter-leak")
     assert "these scores are of memory" in (tmp_path / "other" / "report.html").read_text()
+    new = {"heavy": ["ACDWWKLACDEF", "WWWWCDEFGHIK"], "antigen": "ACDEFGHIKLMN", "say": said.append}
+    by_store = abag.load_predictor(tmp_path / "own").predict(**new)
+    bundle = shutil.copytree(tmp_path / "own" / "predictor", tmp_path / "bundle")
+    shutil.rmtree(store)  # and whoever is handed the bundle needs neither
+    alone = abag.load_predictor(bundle).predict(**new)
+    np.testing.assert_allclose(alone["pkd_predicted"], by_store["pkd_predicted"], atol=1e-3)
+    shutil.rmtree(bundle / "antibody-adapter")
+    with pytest.raises(OtherEncoder, match="fingerprint here is"):
+        abag.load_predictor(bundle).predict(**new)
