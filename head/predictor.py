@@ -230,7 +230,7 @@ class Predictor:
             f"{len(antibodies):,} antibodies and {len(antigens):,} antigens have no vector yet; "
             f"encoding them with {self.antibody.name} and {self.antigen.name} into {store}"
         )
-        asked = {
+        asked: dict[str, str | Path] = {
             "antibody_encoder": self.antibody.origin,
             "antigen_encoder": self.antigen.origin,
             "long_antigens": self.antigen.long.partition("-")[0].replace("whole", "window"),

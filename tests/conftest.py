@@ -2,6 +2,9 @@
 
 import os
 
+# Before torch is imported, here or in a child: two threads a test on busy cores are 20 times slower
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
 # Triton reads this when it is first imported, by whomever; without a GPU kernels are interpreted
