@@ -49,8 +49,8 @@ OPTIONS = {
     "limit out run store",
     "runs": "json",
     "sweep": "affinity-type antibody-encoder antigen antigen-encoder bad-rows batch-size column "
-    "device epochs final inner-folds json label limit members seed select split split-seed store sweep "
-    "trials",
+    "device epochs final inner-folds json label limit members seed select split split-seed store "
+    "sweep trials",
     "evaluate": "affinity-type antigen column json predictions run store",
     "plan": "affinity-type antibody-encoder antigen antigen-encoder bad-rows column json label "
     "limit price-per-hour store",
