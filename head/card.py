@@ -125,6 +125,9 @@ def _number(value: float | None) -> str:
 def _limits(summary: Mapping[str, Any]) -> list[str]:
     return [
         *(f"- {text}" for text in summary["warnings"]),
+        f"- Predictions keep {summary['kept']:.0%} of the heads' distance from the training mean, "
+        "which is",
+        "  what fitted the validation pairs: where that is little, they differ little.",
         "- Scores hold for new pairs only as far as these resemble the test part of the split",
         "  above. Antibodies and antigens far from the training set are flagged (`far_antibody`,",
         "  `far_antigen`): further from all of it than 99 % of it lies apart.",

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from abag.embed.store import EncoderFolder, Store
 
 
+LONG_CLUSTERING = 3_000
+"""Unique sequences from which comparing them takes long enough to be said."""
+
+
 class VectorsMissing(AbagError):
     """The store lacks some of the table's sequences."""
 
@@ -116,7 +120,7 @@ def fit(
     if finished is not None:
         say(f"{run}: nothing to do, this run has finished")
         return finished
-    splits = _open_run(run, record, pairs, config, (antibody.folder, antigen.folder))
+    splits = _open_run(run, record, pairs, config, (antibody.folder, antigen.folder), say)
     for line in describe(splits):
         say(line)
     begun = time.monotonic()
@@ -329,8 +333,15 @@ def _open_run(
     pairs: LabelledPairs,
     config: FitConfig,
     folders: tuple[EncoderFolder, ...],
+    say: Callable[[str], None],
 ) -> list[Split]:
     """Fix split and configuration on disk before the first step."""
+    bodies, targets = len(pairs.table.antibodies.chains), len(pairs.table.antigens.chains)
+    if bodies + targets > LONG_CLUSTERING:
+        say(
+            f"comparing {bodies:,} antibodies and {targets:,} antigens for the split and leaks: "
+            "minutes the first time, then kept"
+        )
     # clusters take seconds and depend on the sequences alone: the next fit finds them
     options = replace(config.split_options(), cache=cache_dir() / "clusters")
     splits = heed_adapters(make_splits(pairs, options), pairs, folders, config, options)
