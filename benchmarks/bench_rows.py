@@ -70,10 +70,14 @@ def fit(table, store, run):
         print(f"{time.perf_counter() - begun:7.1f} s  {text}", file=sys.stderr)
         if "epochs of" in text:
             first.append(time.perf_counter() - begun)
+            print(f"           at most {_peak_gib():.2f} GiB held so far", file=sys.stderr)
 
     abag.fit(table, store, run, split="random", epochs=1, report=False, say=say)
-    peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return first[0], time.perf_counter() - begun, peak_gib
+    return first[0], time.perf_counter() - begun, _peak_gib()
+
+
+def _peak_gib():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def main(arguments=None):

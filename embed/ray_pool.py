@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,7 +105,9 @@ def cluster(address: str) -> Iterator[str]:
         msg = f"--ray {address}: no cluster there ({reason}); start one with `ray start --head`"
         raise RayUnavailable(msg) from error
     try:
-        yield "GPU" if _slots("GPU") else "CPU"
+        # Ray prints what became of its workers; stdout is for results
+        with redirect_stdout(sys.stderr):
+            yield "GPU" if _slots("GPU") else "CPU"
     finally:
         if not joined:
             ray.shutdown()
