@@ -104,13 +104,13 @@ def cluster(address: str) -> Iterator[str]:
         reason = " ".join(str(error).split())
         msg = f"--ray {address}: no cluster there ({reason}); start one with `ray start --head`"
         raise RayUnavailable(msg) from error
-    try:
-        # Ray prints what became of its workers; stdout is for results
-        with redirect_stdout(sys.stderr):
+    # Ray prints what became of its workers, at the end too; stdout is for results
+    with redirect_stdout(sys.stderr):
+        try:
             yield "GPU" if _slots("GPU") else "CPU"
-    finally:
-        if not joined:
-            ray.shutdown()
+        finally:
+            if not joined:
+                ray.shutdown()
 
 
 def encode_on(
