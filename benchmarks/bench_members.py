@@ -14,20 +14,18 @@ import argparse
 import platform
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
+from bench_fit import make_pairs, make_task, synchronize
 
 from abag.head.config import FitConfig
 from abag.head.loop import Task, Training, train
 from abag.head.search import Problem, draw, inner_folds, score_batch
-from abag.head.splits import random_split
 from abag.head.step import step_seed
-from abag.head.table import LabelledPairs
 from abag.head.train import pick_device, torch_switches
 
 
@@ -51,53 +49,16 @@ TINY = Size(400, 100, 20, 16, 12, timed_s=0.1, epochs=2, trials=4, at_once=2)
 MEMBERS = (1, 4, 16, 64)
 
 
-def make_inputs(size: Size, seed: int = 0):
-    """Draw a table of distinct pairs and its vectors."""
-    rng = np.random.default_rng(seed)
-    flat = rng.choice(size.antibodies * size.antigens, size.pairs, replace=False)
-    pairs = LabelledPairs(
-        antibody=flat // size.antigens,
-        antigen=flat % size.antigens,
-        pkd=rng.normal(8, 1.5, size.pairs),
-        censored=np.zeros(size.pairs, np.int8),
-        row=np.arange(size.pairs),
-        table=SimpleNamespace(source="drawn", row_numbers=np.arange(size.pairs) + 1),
-        noise=None,
-    )
-    antibody_ND = rng.standard_normal((size.antibodies, size.antibody_width), dtype=np.float32)
-    antigen_ME = rng.standard_normal((size.antigens, size.antigen_width), dtype=np.float32)
-    return pairs, antibody_ND, antigen_ME
-
-
-def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> Task:
-    """Set up a training outside of any run folder."""
-    pairs, antibody_ND, antigen_ME = inputs
-    return Task(
-        pairs=pairs,
-        antibody_ND=antibody_ND,
-        antigen_ME=antigen_ME,
-        split=random_split(pairs.antibody, pairs.antigen, 0),
-        config=config,
-        device=device,
-        checkpoints=folder / "checkpoints",
-        log=folder / "metrics.jsonl",
-        label="bench",
-        say=lambda _text: None,
-        bar=False,
-    )
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def quiet_task(*inputs) -> Task:
+    """Set up a training that says nothing."""
+    return replace(make_task(*inputs), say=lambda _text: None)
 
 
 def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str, object]:
     """Time steps alone: no validation, log or checkpoint."""
     config = FitConfig(epochs=1000, **options)
     with tempfile.TemporaryDirectory() as folder, torch_switches(device, config):
-        task = make_task(inputs, config, device, Path(folder))
+        task = quiet_task(inputs, config, device, Path(folder))
         task.checkpoints.mkdir()
         begun = time.perf_counter()
         stack = Training(task).stack
@@ -132,7 +93,7 @@ def time_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, o
     config = FitConfig(epochs=size.epochs, **options)
     with tempfile.TemporaryDirectory() as folder, torch_switches(device, config):
         begun = time.perf_counter()
-        done = train(make_task(inputs, config, device, Path(folder)))
+        done = train(quiet_task(inputs, config, device, Path(folder)))
         return {
             "seconds": time.perf_counter() - begun,
             "of it training": done.progress.seconds,
@@ -199,7 +160,7 @@ def main() -> None:
     given = parser.parse_args()
     device, size = pick_device(given.device), TINY if given.tiny else REAL
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    inputs = make_inputs(size)
+    inputs = make_pairs(size)
     # (preset, batch, precision): the aim is 16 heads in twice the time of one, batch 1024 or less
     kinds = [
         ("small", 1024, "fp32"),
