@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -74,6 +75,11 @@ def choose(device: str = "auto", precision: Precision = "auto") -> Plan:
     return Plan(chosen, precision, f"{name}, as asked")
 
 
+def current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU torch's current one: Triton launches and events go there, whatever tensors say."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def default_budget(plan: Plan) -> int:
     """Tokens a batch, from the device's free memory before the encoder is loaded.
 
@@ -102,13 +108,14 @@ def matmul_peak(plan: Plan) -> float:
     x = torch.randn(n, n, device=plan.device, dtype=plan.dtype)
     begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    for _ in range(3):
-        x @ x
-    begin.record()
-    for _ in range(10):
-        x @ x
-    end.record()
-    end.synchronize()
+    with current(plan.device):
+        for _ in range(3):
+            x @ x
+        begin.record()
+        for _ in range(10):
+            x @ x
+        end.record()
+        end.synchronize()
     return float(10 * 2 * n**3 / (begin.elapsed_time(end) / 1000))
 
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from abag.embed.batches import PackedBatch, fill
-from abag.embed.device import Plan, send
+from abag.embed.device import Plan, current, send
 from abag.embed.encoders import Encoder
 from abag.embed.pooling import Taps, pool
 from abag.embed.sequences import Chains
@@ -80,9 +80,10 @@ def encode_stream(
     carry: torch.Tensor | None = None
     pending: _Pending | None = None
     for batch in _prefetch(fill(_pieces(layout, chains), budget)):
-        pooled_SPD = _pooled(encoder, batch, plan, carry, layers)
-        carry = pooled_SPD[-1].clone() if batch.continues else None
-        latest = _Pending(batch, pooled_SPD, dtype)
+        with current(plan.device):  # not around the yield: it would reach into the caller
+            pooled_SPD = _pooled(encoder, batch, plan, carry, layers)
+            carry = pooled_SPD[-1].clone() if batch.continues else None
+            latest = _Pending(batch, pooled_SPD, dtype)
         if pending is not None:
             yield pending.fetch()
         pending = latest

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -219,7 +219,10 @@ def _refuse_graph_on_cpu(device: torch.device, config: FitConfig) -> None:
 
 @contextmanager
 def torch_switches(device: torch.device, config: FitConfig) -> Iterator[None]:
-    """Set torch's process-wide switches for one training, and put them back."""
+    """Set torch's process-wide switches for one training, and put them back.
+
+    The device is made the current one: that is where a graph is captured.
+    """
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(config.threads)
     deterministic = torch.are_deterministic_algorithms_enabled()
@@ -228,7 +231,8 @@ def torch_switches(device: torch.device, config: FitConfig) -> Iterator[None]:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
         torch.use_deterministic_algorithms(True)
     try:
-        yield
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
