@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class CheckpointDamaged(AbagError):

@@ -1,9 +1,11 @@
 """Several heads of one shape that train in one step: who they are, and the stack that they form.
 
-P pairs, M members, R rows. Member k of ``fit --members K`` has the seed of a single run with
-``--seed`` seed + k: its initial weights, its order of the rows. It draws its rows from a bag: as
-many groups as there are, drawn with replacement, each with all its rows. The groups that a member
-never drew are as new to it as test groups: sigma is calibrated on them (`abag.head.sigma`).
+P pairs, M members, G feeds, R rows. Member k of ``fit --members K`` has the initial weights of a
+single run with ``--seed`` seed + k. All read the same pairs in the same order, so that a step
+gathers them once and multiplies them with all heads at once; a pair counts for a member as often as
+the pair's group is in the member's bag: as many groups as there are, drawn with replacement. The
+groups that a member never drew are as new to it as test groups: sigma is calibrated on them
+(`abag.head.sigma`).
 """
 
 from __future__ import annotations
@@ -40,13 +42,13 @@ class Member:
     """What one head of a stack has to itself."""
 
     seed: int
-    """Initial weights and order of the rows."""
-    rows: NDArray[np.int64]
-    """(R,) pairs that it draws from; a pair may be there several times."""
+    """Initial weights."""
     lr: float
     """Highest learning rate."""
     weight_decay: float
     dropout: float
+    bag: NDArray[np.float32] | None = None
+    """(P,) how much each pair counts, 1 on average over those that it reads; None: all the same."""
 
 
 class NothingToLearn(AbagError):
@@ -89,39 +91,43 @@ class Scaling:
 
 def make_members(config: FitConfig, split: Split) -> list[Member]:
     """Say who trains in one fit: one head on all training pairs, or K on bags of groups."""
-    training, filled = split.rows(TRAIN), config.filled()
-    size, accumulate = config.fitting_batch(len(training))
+    filled = config.filled()
+    size, accumulate = config.fitting_batch(len(split.rows(TRAIN)))
     bagged = config.members > 1 and config.bootstrap
     return [
         Member(
             seed=seed,
-            rows=draw_bag(training, split.group[training], seed) if bagged else training,
             lr=config.peak_lr(size * accumulate),
             weight_decay=filled.weight_decay,
             dropout=filled.dropout,
+            bag=draw_bag(split, seed) if bagged else None,
         )
         for seed in range(config.seed, config.seed + config.members)
     ]
 
 
-def draw_bag(rows: NDArray[np.int64], group: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Draw as many groups as there are, with replacement, and return all their rows.
+def draw_bag(split: Split, seed: int) -> NDArray[np.float32]:
+    """Draw as many training groups as there are, with replacement.
 
     Parameters
     ----------
-    rows, group : NDArray, shape=(R,), dtype=int64
-        Pairs, and what each is kept together with.
+    split : Split
     seed : int
 
     Returns
     -------
-    NDArray, dtype=int64
-        Rows, as often as their group was drawn; about 37 % of the groups are missing.
+    NDArray, shape=(P,), dtype=float32
+        How often each pair's group was drawn, over the mean of that: about 37 % of the training
+        groups are 0, and so is whatever is not for training.
     """
-    _, dense = np.unique(group, return_inverse=True)
+    training = split.rows(TRAIN)
+    _, dense = np.unique(split.group[training], return_inverse=True)
     n_groups = int(dense.max()) + 1
     drawn = np.random.default_rng([seed, BAG]).integers(0, n_groups, n_groups)
-    return np.repeat(rows, np.bincount(drawn, minlength=n_groups)[dense])
+    times = np.bincount(drawn, minlength=n_groups)[dense]
+    bag = np.zeros(len(split.part), np.float32)
+    bag[training] = times / times.mean()
+    return bag
 
 
 class Stack:
@@ -133,11 +139,13 @@ class Stack:
     antibody_ND, antigen_ME : NDArray, dtype=float32
         One row a unique sequence.
     scaling : Scaling
+    feeds : sequence of NDArray, dtype=int64
+        G sets of pairs, each in one order that M / G members read. The longest makes an epoch; the
+        others start again.
     members : sequence of Member
+        Those of the first feed, then those of the second ...
     config : FitConfig
         What the members share: shape, epochs, loss, warm-up, precision.
-    n_training : int
-        Pairs an epoch, of which batch and steps follow.
     device : torch.device
     say : callable
     """
@@ -148,19 +156,20 @@ class Stack:
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
         scaling: Scaling,
+        feeds: Sequence[NDArray[np.int64]],
         members: Sequence[Member],
         *,
         config: FitConfig,
-        n_training: int,
         device: torch.device,
         say: Callable[[str], None],
     ) -> None:
         self.scaling, self.members, self.config, self.device = scaling, members, config, device
-        self.n_training = n_training
-        self.batch_size, self.accumulate = config.fitting_batch(n_training)
-        self.steps = steps_an_epoch(n_training, self.batch_size, self.accumulate)
+        self.feeds, self.pairs_an_epoch = feeds, max(map(len, feeds))
+        self.batch_size, self.accumulate = config.fitting_batch(self.pairs_an_epoch)
+        self.steps = steps_an_epoch(self.pairs_an_epoch, self.batch_size, self.accumulate)
         self.epochs = config.filled().epochs
-        axis = (len(members),) if len(members) > 1 else ()
+        self.stacked = len(members) > 1
+        axis = (len(feeds),) if self.stacked else ()
         shape = (self.steps, self.accumulate, *axis, self.batch_size)
         on_device = _training_pairs(pairs, scaling, device)
         vectors = (scaling.antibody.apply(antibody_ND), scaling.antigen.apply(antigen_ME))
@@ -173,19 +182,22 @@ class Stack:
             [member.dropout for member in members],
         ).to(device)
         decay_M = [member.weight_decay for member in members]
-        self.stepper = Stepper(self.model, self.tables, on_device, config, decay_M, shape, device)
-        self.rates_S = np.zeros((self.steps, *axis), np.float32)
+        bags = [member.bag for member in members if member.bag is not None]
+        bag_MP = torch.from_numpy(np.stack(bags)).to(device) if bags else None
+        self.stepper = Stepper(
+            self.model, self.tables, on_device, config, decay_M, bag_MP, shape, device
+        )
+        self.rates_S = np.zeros(0, np.float32)
         self.thread = ThreadPoolExecutor(1)
         self.planned: dict[int, Future[Plan]] = {}
 
     def plan(self, epoch: int) -> Plan:
-        """Order every member's rows for one epoch."""
-        return stack_plans(
-            [
-                plan_epoch(m.rows, m.seed, epoch, self.batch_size, self.accumulate, self.n_training)
-                for m in self.members
-            ]
-        )
+        """Order every feed's rows for one epoch."""
+        plans = [
+            plan_epoch(rows, epoch, self.batch_size, self.accumulate, self.pairs_an_epoch)
+            for rows in self.feeds
+        ]
+        return stack_plans(plans) if self.stacked else plans[0]
 
     def begin_epoch(self, epoch: int, at: int = 0) -> None:
         """Make ready to take the steps of an epoch from ``at`` on."""
@@ -193,10 +205,10 @@ class Stack:
         rates_MS = [
             cosine_rates(epoch * self.steps, self.steps, total, warmup, m.lr) for m in self.members
         ]
-        self.rates_S = np.stack(rates_MS, axis=-1).reshape(self.rates_S.shape)
+        self.rates_S = np.stack(rates_MS, axis=-1) if self.stacked else rates_MS[0]
         planned = self.planned.pop(epoch, None) or self.thread.submit(self.plan, epoch)
         self.stepper.begin_epoch(planned.result(), self.rates_S, at)
-        # Orders of many members take as long as an epoch on a GPU: the next ones beside this.
+        # An order takes as long as a short epoch on a GPU: the next one beside this.
         self.planned = {epoch + 1: self.thread.submit(self.plan, epoch + 1)}
 
     def predict(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -204,14 +216,16 @@ class Stack:
 
         Parameters
         ----------
-        rows : NDArray, shape=(R,) or (M, R), dtype=int64
-            The same for all members, or for each its own.
+        rows : NDArray, shape=(R,) or (G, R), dtype=int64
+            The same for all members, or for those of each feed their own.
 
         Returns
         -------
         NDArray, shape=(M, R), dtype=float64
             pKd.
         """
+        if self.stacked:
+            rows = np.atleast_2d(rows)
         scores = predict_rows(self.model, self.tables, rows, self.device, len(self.members))
         return scores.astype(np.float64) * self.scaling.pkd_scale + self.scaling.pkd_mean
 

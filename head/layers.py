@@ -1,7 +1,8 @@
 """The layers that heads are built of: torch's own for one head, and the same for M heads at once.
 
-M members, B pairs a member, I inputs and O outputs of a layer. A stacked layer holds what M plain
-layers hold, name by name, with a member axis in front: member k's tensors are a plain layer's.
+M members, G feeds that they share, B pairs a feed, I inputs and O outputs of a layer. A stacked
+layer holds what M plain layers hold, name by name, with a member axis in front: member k's tensors
+are a plain layer's.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class PlainLayers:
 
 
 class StackedLayers:
-    """Layers of M heads: inputs (M, B, I), or (B, I) where every member reads the same pairs."""
+    """Layers of M heads: inputs (M, B, I); of the first layers (G, B, I), each for M / G heads."""
 
     def __init__(self, dropout_M: Sequence[float]) -> None:
         self.rates = tuple(dropout_M)
@@ -71,19 +72,23 @@ class StackedLayers:
 
 
 class _Linear(nn.Module):
-    """One batched product; its weights are copied in from plain layers."""
+    """One product for all heads that share a feed; weights are copied in from plain layers."""
 
     def __init__(self, members: int, inner: int, outer: int, bias: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(members, outer, inner))
         self.bias = nn.Parameter(torch.empty(members, outer)) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        w_MIO = self.weight.transpose(1, 2)
-        x_MBI = x if x.ndim == 3 else x.expand(len(w_MIO), *x.shape)  # a stride of 0, no copy
-        y_MBO = torch.bmm(x_MBI, w_MIO)
+    def forward(self, x_GBI: Tensor) -> Tensor:
+        members, outer, inner = self.weight.shape
+        feeds, pairs, _ = x_GBI.shape
+        # The heads of a feed one below the other: it is read once, not once a head. Weights times
+        # inputs, not inputs times weights: so heads come out apart from each other, and gradients
+        # laid out as the weights are; the other way each would be copied once more.
+        joined_GHI = self.weight.view(feeds, -1, inner)
+        y_MOB = torch.bmm(joined_GHI, x_GBI.transpose(1, 2)).view(members, outer, pairs)
         # Added apart: the compiler fuses it into what follows, where baddbmm would write it first.
-        return y_MBO if self.bias is None else y_MBO + self.bias[:, None]
+        return (y_MOB if self.bias is None else y_MOB + self.bias[..., None]).transpose(1, 2)
 
 
 class _LayerNorm(nn.Module):
@@ -98,6 +103,8 @@ class _LayerNorm(nn.Module):
 
 
 class _Dropout(nn.Module):
+    """Members share random numbers: their units have nothing but the place in common."""
+
     rate_M11: Tensor
 
     def __init__(self, rates: Sequence[float]) -> None:
@@ -107,5 +114,5 @@ class _Dropout(nn.Module):
     def forward(self, x_MBI: Tensor) -> Tensor:
         if not self.training:
             return x_MBI
-        kept_MBI = torch.rand_like(x_MBI, dtype=torch.float32) >= self.rate_M11
+        kept_MBI = torch.rand(x_MBI.shape[1:], device=x_MBI.device) >= self.rate_M11
         return x_MBI * (kept_MBI / (1 - self.rate_M11)).to(x_MBI.dtype)

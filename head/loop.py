@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from abag.head.config import FitConfig
+    from abag.head.ensemble import Member
     from abag.head.splits import Split
     from abag.head.table import LabelledPairs
 
@@ -142,9 +143,9 @@ class Training:
             task.antibody_ND,
             task.antigen_ME,
             Scaling.of(task.pairs, training, task.antibody_ND, task.antigen_ME),
+            [training],
             make_members(config, task.split),
             config=config,
-            n_training=len(training),
             device=task.device,
             say=task.say,
         )
@@ -182,12 +183,16 @@ class Training:
             weights=tuple(self._own(_clones(self.best, "cpu"), k) for k in self._heads()),
             scaling=self.stack.scaling,
             predicted_MP=self.stack.predict(everything),
-            bagged_MP=np.stack([np.isin(everything, m.rows) for m in self.stack.members]),
+            bagged_MP=np.stack([self._drew(member) for member in self.stack.members]),
             kept=kept,
             progress=self.progress,
             epochs=self.progress.step // self.steps,
             resumed_from_step=self.resumed_from_step,
         )
+
+    def _drew(self, member: Member) -> NDArray[np.bool_]:
+        """Tell which pairs a head was trained on, (P,)."""
+        return self.task.split.part == TRAIN if member.bag is None else member.bag > 0
 
     def _shrink(self) -> float:
         """Pull predictions towards the training mean as far as validation asks for; once."""

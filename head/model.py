@@ -4,7 +4,8 @@ B pairs of a batch, D width of an antibody vector, E of an antigen vector, I of 
 members. Vectors arrive standardised; what comes out is pKd in training standard deviations.
 
 A head is written once. Built of plain layers it is one head; built of stacked ones (`build_stack`)
-it is M heads of one shape, and every tensor, in, out or inside, has a member axis in front.
+it is M heads of one shape, and every tensor inside or out has a member axis in front. What comes
+in has an axis of G feeds, each read by M / G members in turn.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ def build_stack(
     Returns
     -------
     nn.Module
-        Vectors (M, B, D) and (M, B, E) in, scores (M, B) out; without M where there is one seed.
+        Vectors (G, B, D) and (G, B, E) in, scores (M, B) out; without G and M where there is one
+        seed.
     """
     heads = []
     for seed, rate in zip(seeds, dropout_M, strict=True):

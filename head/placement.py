@@ -2,7 +2,7 @@
 
 Both places give the same numbers. S steps of an epoch, A forward passes a step, B pairs a pass,
 P pairs, N antibodies of width D, M antigens of width E. Where several heads train in one step,
-rows have an axis of members before B, and so has all that is gathered by them.
+rows have an axis of feeds before B, and so has all that is gathered by them.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def predict_rows(
     model : nn.Module
         One head, or a stack of ``members``.
     tables : Tables
-    rows : NDArray, shape=(R,) or (members, R), dtype=int64
-        The same pairs for every member, or for each its own.
+    rows : NDArray, shape=(R,), dtype=int64
+        Of a stack (G, R): the pairs of each feed.
     device : torch.device
     members : int
 

@@ -176,30 +176,28 @@ def score_batch(
             break
         # A GPU takes as long for a smaller stack, and seconds to capture its step.
         if len(going) <= len(stacked) / 2 and problem.device.type == "cpu":
-            heads = np.flatnonzero(np.repeat([t in going for t in stacked], problem.folds))
+            heads = np.flatnonzero(np.tile([t in going for t in stacked], problem.folds))
             stacked = sorted(going)
             stack = _cut(stack, _make_stack(problem, [batch[t] for t in stacked]), heads)
     return values
 
 
 def _make_stack(problem: Problem, batch: Sequence[Params]) -> Stack:
-    """Stack the heads of a batch, trial by trial and fold by fold."""
+    """Stack the heads of a batch, fold by fold: those of a fold read the same pairs."""
     configs = [replace(problem.config, **fit_options(params)) for params in batch]
     training = [np.flatnonzero(problem.fold != fold) for fold in range(problem.folds)]
-    n_training = max(map(len, training))
-    size, accumulate = problem.config.fitting_batch(n_training)
+    size, accumulate = problem.config.fitting_batch(max(map(len, training)))
     antibody_ND = problem.vectors("antibody", configs[0].antibody_pooling)
     antigen_ME = problem.vectors("antigen", configs[0].antigen_pooling)
     members = [
         Member(
             seed=config.seed + fold,
-            rows=rows,
             lr=config.peak_lr(size * accumulate),
             weight_decay=config.filled().weight_decay,
             dropout=config.filled().dropout,
         )
+        for fold in range(problem.folds)
         for config in configs
-        for fold, rows in enumerate(training)
     ]
     everything = np.arange(len(problem.pairs))
     return Stack(
@@ -207,9 +205,9 @@ def _make_stack(problem: Problem, batch: Sequence[Params]) -> Stack:
         antibody_ND,
         antigen_ME,
         Scaling.of(problem.pairs, everything, antibody_ND, antigen_ME),
+        training,
         members,
         config=configs[0],
-        n_training=n_training,
         device=problem.device,
         say=problem.say,
     )
@@ -220,11 +218,10 @@ def _score(problem: Problem, stack: Stack) -> list[float | None]:
     pairs, select = problem.pairs, problem.config.select
     held = [_scored_rows(problem, fold) for fold in range(problem.folds)]
     longest = max(map(len, held))
-    trials = len(stack.members) // problem.folds
-    rows_MR = np.tile(np.stack([np.resize(rows, longest) for rows in held]), (trials, 1))
-    predicted_TFR = stack.predict(rows_MR).reshape(trials, problem.folds, longest)
+    predicted_MR = stack.predict(np.stack([np.resize(rows, longest) for rows in held]))
+    predicted_FTR = predicted_MR.reshape(problem.folds, -1, longest)
     found = []
-    for predicted_FR in predicted_TFR:
+    for predicted_FR in predicted_FTR.swapaxes(0, 1):
         values = [
             metrics.one(
                 select, pairs.pkd[rows], one[: len(rows)], pairs.antigen[rows], pairs.censored[rows]

@@ -1,8 +1,9 @@
 """One optimiser step with static shapes, and the tables it draws from.
 
-S steps of an epoch, A forward passes a step, B pairs a pass, P pairs, M heads that step together.
-One head has no axis of members: its shapes, kernels and bits are those of a plain head. Several
-have one before B, and a step of all is as many kernels as a step of one.
+S steps of an epoch, A forward passes a step, B pairs a pass, P pairs, M heads that step together,
+G feeds: orders of pairs, each read by M / G heads. One head has no axis of members or feeds:
+its shapes, kernels and bits are those of a plain head. Several have one before B, and a step of all
+is as many kernels as a step of one.
 
 The step is a function of a cursor that lies on the device: it reads its rows, weights and
 learning rate at the cursor, writes its loss at the cursor and moves it on. So every step is the
@@ -41,7 +42,7 @@ class Plan:
     """The steps of an epoch: which pairs, in which order, with which weight."""
 
     rows_SAB: NDArray[np.int64]
-    """Of a stack (S, A, M, B): each member reads its own rows."""
+    """Of a stack (S, A, G, B)."""
     weight_SAB: NDArray[np.float32]
     """1 / pairs of the step, so that a sum is the step's mean; 0 is padding."""
 
@@ -53,19 +54,20 @@ def steps_an_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
 
 def plan_epoch(
     training: NDArray[np.int64],
-    seed: int,
     epoch: int,
     batch_size: int,
     accumulate: int,
     take: int | None = None,
 ) -> Plan:
-    """Order the training pairs of one epoch: a function of (seed, epoch) and nothing else.
+    """Order the training pairs of one epoch: a function of the epoch and nothing else.
+
+    The same for every seed, so that heads of several seeds can read their pairs together.
 
     Parameters
     ----------
     training : NDArray, shape=(T,), dtype=int64
         The training pairs.
-    seed, epoch : int
+    epoch : int
     batch_size, accumulate : int
         B and A. The last step is padded with pairs of weight 0, so every shape is the same.
     take : int, optional
@@ -79,7 +81,7 @@ def plan_epoch(
     take = len(training) if take is None else take
     steps = steps_an_epoch(take, batch_size, accumulate)
     shape = (steps, accumulate, batch_size)
-    order = np.random.default_rng([seed, ORDER, epoch]).permutation(len(training))
+    order = np.random.default_rng([ORDER, epoch]).permutation(len(training))
     order = np.resize(order, take)
     rows = np.full(np.prod(shape), training[order[0]], dtype=np.int64)
     rows[: len(order)] = training[order]
@@ -89,9 +91,7 @@ def plan_epoch(
 
 
 def stack_plans(plans: Sequence[Plan]) -> Plan:
-    """Lay the plans of M members side by side; one alone keeps its shape."""
-    if len(plans) == 1:
-        return plans[0]
+    """Lay the plans of G feeds side by side, with an axis for them."""
     return Plan(
         np.stack([plan.rows_SAB for plan in plans], axis=2),
         np.stack([plan.weight_SAB for plan in plans], axis=2),
@@ -123,8 +123,10 @@ class Stepper:
         Loss, precision, clipping and how the step is compiled; the same for every member.
     decay_M : sequence of float
         Weight decay of each member.
+    bag_MP : Tensor, dtype=float32, optional
+        How much each pair counts for each member.
     shape : tuple of int
-        (S, A, B), or (S, A, M, B) of a stack.
+        (S, A, B), or (S, A, G, B) of a stack.
     device : torch.device
     """
 
@@ -135,12 +137,14 @@ class Stepper:
         pairs: TrainingPairs,
         config: FitConfig,
         decay_M: Sequence[float],
+        bag_MP: Tensor | None,
         shape: tuple[int, ...],
         device: torch.device,
     ) -> None:
         self.model, self.tables, self.pairs, self.config = model, tables, pairs, config
-        self.device = device
-        steps, _, *members, _ = shape
+        self.bag_MP, self.device = bag_MP, device
+        steps, _, *feeds, _ = shape
+        members = (len(decay_M),) if feeds else ()
         self.rows_SAB = torch.zeros(shape, dtype=torch.int64, device=device)
         self.weight_SAB = torch.zeros(shape, device=device)
         self.rate_S = torch.zeros(steps, *members, device=device)
@@ -177,6 +181,11 @@ class Stepper:
 
     def _loss_of(self, source: Source, rows_B: Tensor, weight_B: Tensor) -> Tensor:
         antibody_BD, antigen_BE = source.read(self.pairs, rows_B)
+        if rows_B.ndim > 1:  # from here on, each member its own
+            members = len(self.lr) // len(rows_B)
+            rows_B, weight_B = (x.repeat_interleave(members, 0) for x in (rows_B, weight_B))
+        if self.bag_MP is not None:
+            weight_B = weight_B * self.bag_MP.gather(1, rows_B)
         bf16 = self.config.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             predicted_B = self.model(antibody_BD, antigen_BE)
