@@ -115,6 +115,7 @@ def test_a_compiler_that_gives_wrong_numbers_is_found(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own
 def test_the_compiler_really_compiles():
     assert doctor.check_compiler(CPU).state == "ok"
 

@@ -7,6 +7,7 @@ import torch
 from abag.embed.batches import pack
 from abag.embed.device import choose
 from abag.embed.encoders import identify, load_encoder
+from abag.embed.stream import encode_stream
 from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
 
 pytestmark = pytest.mark.gpu
@@ -56,6 +57,23 @@ def test_every_attention_that_runs_here_agrees_with_fp32(family, attention, tmp_
     assert float((ours - exact).norm() / exact.norm()) < 2e-2
     wide = load_encoder(identity, choose("cuda", "fp32"))(batch).cpu()
     torch.testing.assert_close(wide, exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("family", ["t5", "esm"])
+def test_the_second_gpu_gives_the_vectors_of_the_first(family, tmp_path):
+    identity = identify(str(save_random_checkpoint(tmp_path / family, WIDE[family], 1)), "antigen")
+    chains = [("MKV" * n,) for n in (7, 90, 300)]
+    first, second = (
+        [
+            batch.stored_SPD
+            for batch in encode_stream(
+                load_encoder(identity, plan), identity.layout, chains, plan, 400, torch.float32
+            )
+        ]
+        for plan in (choose("cuda:0"), choose("cuda:1"))
+    )
+    assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 
 
 def test_the_doctor_finds_this_gpu_sound():

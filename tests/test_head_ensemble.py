@@ -138,7 +138,13 @@ def test_a_bag_weighs_each_pair_by_how_often_its_group_was_drawn(loss, scope, se
     if loss == "rank":
         times = np.minimum(times, 1)  # partners are counted once, however often they were drawn
     repeated = np.repeat(EVERY, times)
-    options = {"loss": loss, "rank_scope": scope, "batch_size": 180, "clip": 0.0, "precision": "fp32"}
+    options = {
+        "loss": loss,
+        "rank_scope": scope,
+        "batch_size": 180,
+        "clip": 0.0,
+        "precision": "fp32",
+    }
     bag = (times / times.mean()).astype(np.float32)
     members = [drawn_member(seed, bag=bag), drawn_member(seed + 1, bag=np.ones(90, np.float32))]
     losses_SM = take_steps(make_stack(members, **options), 10)

@@ -567,10 +567,14 @@ def test_a_replayed_graph_agrees_with_eager_steps_on_a_gpu(case, way):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("way", ["off", "graph", "full"])
 @pytest.mark.parametrize("steps", [3, 7])
-def test_a_resumed_run_on_a_gpu_equals_an_unbroken_one_bit_for_bit(case, monkeypatch, way, steps):
+def test_a_resumed_run_on_a_gpu_equals_an_unbroken_one_bit_for_bit(
+    case, monkeypatch, members, way, steps
+):
     options = {"device": "cuda", "deterministic": True, "compile": way, "save_every": 2}
+    options["members"] = members
     quick_fit(case, "whole", **options)
     stop_after(monkeypatch, steps)
     with pytest.raises(KeyboardInterrupt):
@@ -579,6 +583,14 @@ def test_a_resumed_run_on_a_gpu_equals_an_unbroken_one_bit_for_bit(case, monkeyp
     resumed, _ = quick_fit(case, "broken", **options)
     assert resumed["resumed_from_step"] == steps // 2 * 2
     assert same_tensors(case.at / "broken", case.at / "whole")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_second_gpu_gives_the_bits_of_the_first(case):
+    for device in ("cuda:0", "cuda:1"):
+        quick_fit(case, device, device=device, deterministic=True)
+    assert same_tensors(case.at / "cuda:0", case.at / "cuda:1")
 
 
 @pytest.mark.gpu
