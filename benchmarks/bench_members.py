@@ -1,6 +1,7 @@
 """How long 1, 4, 16 and 64 heads take in one step, and how long the trials of a sweep.
 
     python benchmarks/bench_members.py --out benchmarks/results        # on the machine's GPU
+    python benchmarks/bench_members.py --out DIR --parts trials        # steps, fits or trials alone
     python benchmarks/bench_members.py --out DIR --tiny               # seconds, on a CPU
 
 Vectors are random, of the real widths (1024 and 1280): speed does not depend on their values.
@@ -47,6 +48,15 @@ class Size:
 REAL = Size(160_000, 100_000, 2_000, 1024, 1280, timed_s=2.0, epochs=50, trials=100, at_once=8)
 TINY = Size(400, 100, 20, 16, 12, timed_s=0.1, epochs=2, trials=4, at_once=2)
 MEMBERS = (1, 4, 16, 64)
+PARTS = ("steps", "fits", "trials")
+KINDS = [
+    # preset, batch, precision; the aim is 16 heads in twice the time of one, batch 1024 or less
+    ("small", 1024, "fp32"),
+    ("small", 1024, "bf16"),
+    ("small", 512, "fp32"),
+    ("small", 256, "fp32"),
+    ("medium", 1024, "fp32"),
+]
 
 
 def quiet_task(*inputs) -> Task:
@@ -150,64 +160,65 @@ def ratios(rows: list[dict[str, object]], what: str) -> list[dict[str, object]]:
     ]
 
 
+def time_kinds(measure, kinds, inputs, size: Size, device: torch.device) -> list[dict]:
+    """Time every number of heads of every kind."""
+    rows = []
+    for preset, batch, precision in kinds:
+        # 64 heads of other presets take minutes to say the same
+        for heads in MEMBERS[:2] if size is TINY else MEMBERS if preset == "small" else MEMBERS[:3]:
+            options = {"preset": preset, "batch_size": batch, "precision": precision}
+            options |= {"members": heads} | ({"widths": (8, 4)} if size is TINY else {})
+            row = {"preset": preset, "precision": precision, "asked": batch, "heads": heads}
+            rows.append(row | measure(inputs, size, device, **options))
+            print(rows[-1], flush=True)
+    return rows
+
+
+def report_trials(size: Size, rows: list[dict[str, object]]) -> list[str]:
+    """Lay out what each batch of trials took."""
+    total = sum(r["seconds"] for r in rows)
+    return [
+        "",
+        f"{size.trials} trials of a sweep, {size.epochs} epochs on three inner folds each, none "
+        f"stopped early: {total:.0f} s",
+        "",
+        *table(rows),
+    ]
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--skip-trials", action="store_true")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     given = parser.parse_args()
     device, size = pick_device(given.device), TINY if given.tiny else REAL
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     inputs = make_pairs(size)
-    # (preset, batch, precision): the aim is 16 heads in twice the time of one, batch 1024 or less
-    kinds = [
-        ("small", 1024, "fp32"),
-        ("small", 256, "fp32"),
-        ("small", 1024, "bf16"),
-        ("medium", 1024, "fp32"),
-    ]
-    small = {"widths": (8, 4)} if given.tiny else {}
-    steps, fits = [], []
-    for preset, batch, precision in kinds[: 1 if given.tiny else None]:
-        for heads in MEMBERS[: 2 if given.tiny else None]:
-            if preset != "small" and heads == 64:
-                continue
-            options = {
-                "preset": preset,
-                "batch_size": batch,
-                "precision": precision,
-                "members": heads,
-            }
-            row = {"preset": preset, "precision": precision, "asked": batch, "heads": heads}
-            steps.append(row | time_steps(inputs, size, device, **options, **small))
-            print(steps[-1], flush=True)
-            if preset == "small" and batch == 1024:
-                fits.append(row | time_fit(inputs, size, device, **options, **small))
-                print(fits[-1], flush=True)
+    flags = " --tiny" * given.tiny
+    flags += f" --parts {' '.join(given.parts)}" * (len(given.parts) < len(PARTS))
     lines = [
         f"# Heads that train in one step, {hardware}, {datetime.now(UTC).date().isoformat()}",
         "",
-        f"Command: `python benchmarks/bench_members.py --out DIR{' --tiny' * given.tiny}`  ",
+        f"Command: `python benchmarks/bench_members.py --out DIR{flags}`  ",
         f"torch {torch.__version__}, Python {platform.python_version()}; {size}",
-        "",
-        *table(ratios(steps, "ms a step")),
-        "",
-        f"Whole trainings of {size.epochs} epochs, validation, log and checkpoints included:",
-        "",
-        *table(ratios(fits, "seconds")),
     ]
-    if not given.skip_trials:
-        rows = time_trials(inputs, size, device)
-        total = sum(r["seconds"] for r in rows)
+    if "steps" in given.parts:
+        rows = time_kinds(time_steps, KINDS[: 1 if given.tiny else None], inputs, size, device)
+        lines += ["", *table(ratios(rows, "ms a step"))]
+    if "fits" in given.parts:
+        rows = time_kinds(time_fit, KINDS[: 1 if given.tiny else 2], inputs, size, device)
         lines += [
             "",
-            f"{size.trials} trials of a sweep, {size.epochs} epochs on three inner folds each, "
-            f"none stopped early: {total:.0f} s",
+            f"Whole trainings of {size.epochs} epochs, validation, log and checkpoints included; "
+            "times one by the training's own seconds, without set-up and compilation:",
             "",
-            *table(rows),
+            *table(ratios(rows, "of it training")),
         ]
+    if "trials" in given.parts:
+        lines += report_trials(size, time_trials(inputs, size, device))
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "members.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
