@@ -156,6 +156,8 @@ class Stepper:
         on_gpu = device.type == "cuda"
         mode = config.compile if config.compile != "auto" else "full" if on_gpu else "off"
         fused = mode == "full"
+        if fused:  # else the ninth training of a process is left uncompiled, without a word
+            torch.compiler.reset()
         self._loss = torch.compile(self._loss_of, dynamic=False) if fused else self._loss_of
         self._update = self._compiled_update() if fused and members else self.optimizer.update
         self._run = self._captured() if on_gpu and mode != "off" else self._step
@@ -239,7 +241,7 @@ class Stepper:
                 self.cursor.zero_()
         torch.cuda.current_stream(self.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=side):  # torch's own lies on the first GPU used
             self._step()
         load_tensors(self.tensors(), before)
         return graph.replay

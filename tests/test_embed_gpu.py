@@ -68,7 +68,7 @@ def test_the_second_gpu_gives_the_vectors_of_the_first(family, tmp_path):
         [
             batch.stored_SPD
             for batch in encode_stream(
-                load_encoder(identity, plan), identity.layout, chains, plan, 400, torch.float32
+                load_encoder(identity, plan), identity.layout, chains, plan, 1000, torch.float32
             )
         ]
         for plan in (choose("cuda:0"), choose("cuda:1"))
