@@ -126,7 +126,7 @@ def measure(way: str, inputs, size: Size, device: torch.device, **options) -> Ro
             synchronize(device)
             steps += 20
         busy = busy_share(runner, device)
-    in_step = training.stack.pairs_an_epoch / training.steps
+    in_step = training.stack.n_training / training.steps
     filled = config.filled()
     return Row(
         way,

@@ -1,11 +1,10 @@
 """Several heads of one shape that train in one step: who they are, and the stack that they form.
 
 P pairs, M members, G feeds, R rows. Member k of ``fit --members K`` has the initial weights of a
-single run with ``--seed`` seed + k. All read the same pairs in the same order, so that a step
-gathers them once and multiplies them with all heads at once; a pair counts for a member as often as
-the pair's group is in the member's bag: as many groups as there are, drawn with replacement. The
-groups that a member never drew are as new to it as test groups: sigma is calibrated on them
-(`abag.head.sigma`).
+single run with ``--seed`` seed + k. It reads a bag: as many groups as there are, drawn with
+replacement, each with all its pairs. The groups that a member never drew are as new to it as test
+groups: sigma is calibrated on them (`abag.head.sigma`). Heads without bags, and the heads of one
+fold of a sweep, read the same pairs in the same order: a feed is gathered once for all of them.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ class Member:
     """Highest learning rate."""
     weight_decay: float
     dropout: float
-    bag: NDArray[np.float32] | None = None
-    """(P,) how much each pair counts, 1 on average over those that it reads; None: all the same."""
 
 
 class NothingToLearn(AbagError):
@@ -89,45 +86,48 @@ class Scaling:
         )
 
 
-def make_members(config: FitConfig, split: Split) -> list[Member]:
-    """Say who trains in one fit: one head on all training pairs, or K on bags of groups."""
+def make_members(config: FitConfig, n_training: int) -> list[Member]:
+    """Say who trains in one fit."""
     filled = config.filled()
-    size, accumulate = config.fitting_batch(len(split.rows(TRAIN)))
-    bagged = config.members > 1 and config.bootstrap
+    size, accumulate = config.fitting_batch(n_training)
     return [
         Member(
             seed=seed,
             lr=config.peak_lr(size * accumulate),
             weight_decay=filled.weight_decay,
             dropout=filled.dropout,
-            bag=draw_bag(split, seed) if bagged else None,
         )
         for seed in range(config.seed, config.seed + config.members)
     ]
 
 
-def draw_bag(split: Split, seed: int) -> NDArray[np.float32]:
-    """Draw as many training groups as there are, with replacement.
+def make_feeds(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
+    """Say what they train on: all training pairs, or each of several heads its bag of groups."""
+    training = split.rows(TRAIN)
+    if config.members == 1 or not config.bootstrap:
+        return [training]
+    seeds = range(config.seed, config.seed + config.members)
+    return [draw_bag(training, split.group[training], seed) for seed in seeds]
+
+
+def draw_bag(rows: NDArray[np.int64], group: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """Draw as many groups as there are, with replacement, and return all their rows.
 
     Parameters
     ----------
-    split : Split
+    rows, group : NDArray, shape=(R,), dtype=int64
+        Pairs, and what each is kept together with.
     seed : int
 
     Returns
     -------
-    NDArray, shape=(P,), dtype=float32
-        How often each pair's group was drawn, over the mean of that: about 37 % of the training
-        groups are 0, and so is whatever is not for training.
+    NDArray, dtype=int64
+        Rows, as often as their group was drawn; about 37 % of the groups are missing.
     """
-    training = split.rows(TRAIN)
-    _, dense = np.unique(split.group[training], return_inverse=True)
+    _, dense = np.unique(group, return_inverse=True)
     n_groups = int(dense.max()) + 1
     drawn = np.random.default_rng([seed, BAG]).integers(0, n_groups, n_groups)
-    times = np.bincount(drawn, minlength=n_groups)[dense]
-    bag = np.zeros(len(split.part), np.float32)
-    bag[training] = times / times.mean()
-    return bag
+    return np.repeat(rows, np.bincount(drawn, minlength=n_groups)[dense])
 
 
 class Stack:
@@ -140,12 +140,15 @@ class Stack:
         One row a unique sequence.
     scaling : Scaling
     feeds : sequence of NDArray, dtype=int64
-        G sets of pairs, each in one order that M / G members read. The longest makes an epoch; the
-        others start again.
+        G sets of pairs, each in one order that M / G members read; a pair may be there several
+        times.
     members : sequence of Member
         Those of the first feed, then those of the second ...
     config : FitConfig
         What the members share: shape, epochs, loss, warm-up, precision.
+    n_training : int
+        Pairs an epoch, of which batch and steps follow: a longer feed is cut, each time elsewhere,
+        and a shorter one starts again.
     device : torch.device
     say : callable
     """
@@ -160,13 +163,14 @@ class Stack:
         members: Sequence[Member],
         *,
         config: FitConfig,
+        n_training: int,
         device: torch.device,
         say: Callable[[str], None],
     ) -> None:
         self.scaling, self.members, self.config, self.device = scaling, members, config, device
-        self.feeds, self.pairs_an_epoch = feeds, max(map(len, feeds))
-        self.batch_size, self.accumulate = config.fitting_batch(self.pairs_an_epoch)
-        self.steps = steps_an_epoch(self.pairs_an_epoch, self.batch_size, self.accumulate)
+        self.feeds, self.n_training = feeds, n_training
+        self.batch_size, self.accumulate = config.fitting_batch(n_training)
+        self.steps = steps_an_epoch(n_training, self.batch_size, self.accumulate)
         self.epochs = config.filled().epochs
         self.stacked = len(members) > 1
         axis = (len(feeds),) if self.stacked else ()
@@ -182,11 +186,7 @@ class Stack:
             [member.dropout for member in members],
         ).to(device)
         decay_M = [member.weight_decay for member in members]
-        bags = [member.bag for member in members if member.bag is not None]
-        bag_MP = torch.from_numpy(np.stack(bags)).to(device) if bags else None
-        self.stepper = Stepper(
-            self.model, self.tables, on_device, config, decay_M, bag_MP, shape, device
-        )
+        self.stepper = Stepper(self.model, self.tables, on_device, config, decay_M, shape, device)
         self.rates_S = np.zeros(0, np.float32)
         self.thread = ThreadPoolExecutor(1)
         self.planned: dict[int, Future[Plan]] = {}
@@ -194,7 +194,7 @@ class Stack:
     def plan(self, epoch: int) -> Plan:
         """Order every feed's rows for one epoch."""
         plans = [
-            plan_epoch(rows, epoch, self.batch_size, self.accumulate, self.pairs_an_epoch)
+            plan_epoch(rows, epoch, self.batch_size, self.accumulate, self.n_training)
             for rows in self.feeds
         ]
         return stack_plans(plans) if self.stacked else plans[0]
@@ -208,7 +208,7 @@ class Stack:
         self.rates_S = np.stack(rates_MS, axis=-1) if self.stacked else rates_MS[0]
         planned = self.planned.pop(epoch, None) or self.thread.submit(self.plan, epoch)
         self.stepper.begin_epoch(planned.result(), self.rates_S, at)
-        # An order takes as long as a short epoch on a GPU: the next one beside this.
+        # Orders of many feeds take as long as an epoch on a GPU: the next ones beside this.
         self.planned = {epoch + 1: self.thread.submit(self.plan, epoch + 1)}
 
     def predict(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from abag import AbagError
 from abag.head import checkpoint, metrics
 from abag.head.config import LOWER_IS_BETTER
-from abag.head.ensemble import Scaling, Stack, make_members
+from abag.head.ensemble import Scaling, Stack, make_feeds, make_members
 from abag.head.splits import TRAIN, VALIDATION
 from abag.head.step import load_tensors, step_seed
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from abag.head.config import FitConfig
-    from abag.head.ensemble import Member
     from abag.head.splits import Split
     from abag.head.table import LabelledPairs
 
@@ -143,9 +142,10 @@ class Training:
             task.antibody_ND,
             task.antigen_ME,
             Scaling.of(task.pairs, training, task.antibody_ND, task.antigen_ME),
-            [training],
-            make_members(config, task.split),
+            make_feeds(config, task.split),
+            make_members(config, len(training)),
             config=config,
+            n_training=len(training),
             device=task.device,
             say=task.say,
         )
@@ -179,20 +179,17 @@ class Training:
         self.model.load_state_dict(self.best)
         kept = self._shrink()
         everything = np.arange(len(self.task.pairs))
+        drawn_GP = np.stack([np.isin(everything, feed) for feed in self.stack.feeds])
         return Trained(
             weights=tuple(self._own(_clones(self.best, "cpu"), k) for k in self._heads()),
             scaling=self.stack.scaling,
             predicted_MP=self.stack.predict(everything),
-            bagged_MP=np.stack([self._drew(member) for member in self.stack.members]),
+            bagged_MP=np.repeat(drawn_GP, len(self._heads()) // len(drawn_GP), axis=0),
             kept=kept,
             progress=self.progress,
             epochs=self.progress.step // self.steps,
             resumed_from_step=self.resumed_from_step,
         )
-
-    def _drew(self, member: Member) -> NDArray[np.bool_]:
-        """Tell which pairs a head was trained on, (P,)."""
-        return self.task.split.part == TRAIN if member.bag is None else member.bag > 0
 
     def _shrink(self) -> float:
         """Pull predictions towards the training mean as far as validation asks for; once."""

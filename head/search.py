@@ -186,7 +186,8 @@ def _make_stack(problem: Problem, batch: Sequence[Params]) -> Stack:
     """Stack the heads of a batch, fold by fold: those of a fold read the same pairs."""
     configs = [replace(problem.config, **fit_options(params)) for params in batch]
     training = [np.flatnonzero(problem.fold != fold) for fold in range(problem.folds)]
-    size, accumulate = problem.config.fitting_batch(max(map(len, training)))
+    n_training = max(map(len, training))
+    size, accumulate = problem.config.fitting_batch(n_training)
     antibody_ND = problem.vectors("antibody", configs[0].antibody_pooling)
     antigen_ME = problem.vectors("antigen", configs[0].antigen_pooling)
     members = [
@@ -208,6 +209,7 @@ def _make_stack(problem: Problem, batch: Sequence[Params]) -> Stack:
         training,
         members,
         config=configs[0],
+        n_training=n_training,
         device=problem.device,
         say=problem.say,
     )

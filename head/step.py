@@ -61,7 +61,7 @@ def plan_epoch(
 ) -> Plan:
     """Order the training pairs of one epoch: a function of the epoch and nothing else.
 
-    The same for every seed, so that heads of several seeds can read their pairs together.
+    The same for every seed, so that heads of several seeds can read one feed.
 
     Parameters
     ----------
@@ -123,8 +123,6 @@ class Stepper:
         Loss, precision, clipping and how the step is compiled; the same for every member.
     decay_M : sequence of float
         Weight decay of each member.
-    bag_MP : Tensor, dtype=float32, optional
-        How much each pair counts for each member.
     shape : tuple of int
         (S, A, B), or (S, A, G, B) of a stack.
     device : torch.device
@@ -137,12 +135,11 @@ class Stepper:
         pairs: TrainingPairs,
         config: FitConfig,
         decay_M: Sequence[float],
-        bag_MP: Tensor | None,
         shape: tuple[int, ...],
         device: torch.device,
     ) -> None:
         self.model, self.tables, self.pairs, self.config = model, tables, pairs, config
-        self.bag_MP, self.device = bag_MP, device
+        self.device = device
         steps, _, *feeds, _ = shape
         members = (len(decay_M),) if feeds else ()
         self.rows_SAB = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -186,8 +183,6 @@ class Stepper:
         if rows_B.ndim > 1:  # from here on, each member its own
             members = len(self.lr) // len(rows_B)
             rows_B, weight_B = (x.repeat_interleave(members, 0) for x in (rows_B, weight_B))
-        if self.bag_MP is not None:
-            weight_B = weight_B * self.bag_MP.gather(1, rows_B)
         bf16 = self.config.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             predicted_B = self.model(antibody_BD, antigen_BE)

@@ -13,7 +13,7 @@ from abag.embed.sequences import read_pairs
 from abag.embed.store import open_store
 from abag.head.checkpoint import load
 from abag.head.config import FitConfig
-from abag.head.ensemble import Member, Scaling, Stack, draw_bag, make_members
+from abag.head.ensemble import Member, Scaling, Stack, draw_bag, make_feeds
 from abag.head.layers import StackedLayers
 from abag.head.optimizer import AdamW, stacked_update
 from abag.head.splits import TEST, TRAIN, VALIDATION, Split
@@ -52,6 +52,7 @@ def make_stack(members, feeds=(EVERY,), **options):
         feeds,
         members,
         config=FitConfig(**{"widths": (8, 4), "epochs": 10, "batch_size": 16} | options),
+        n_training=60,
         device=torch.device("cpu"),
         say=lambda _text: None,
     )
@@ -98,14 +99,11 @@ def drawn_member(seed, **fields):
 )
 def test_each_member_of_a_stack_takes_the_steps_that_it_would_take_alone(options, seeds, shared):
     members = [drawn_member(seed) for seed in seeds for _ in range(shared)]
-    feeds = [np.random.default_rng(seed).permutation(90)[: 70 + seed % 20] for seed in seeds]
-    longest = max(map(len, feeds))
+    feeds = [np.random.default_rng(seed).integers(0, 90, 40 + seed % 50) for seed in seeds]
     stack = make_stack(members, feeds, **options)
     losses_SM = take_steps(stack, 20)
     for k, member in enumerate(members):
-        # As long as the longest: a feed that ends before the epoch starts again.
-        alone = make_stack([member], [EVERY[:longest]], **options)
-        alone.feeds = [feeds[k // shared]]
+        alone = make_stack([member], [feeds[k // shared]], **options)
         assert losses_SM[:, k] == pytest.approx(take_steps(alone, 20)[:, 0], rel=2e-4, abs=1e-6)
         assert stack.predict(EVERY)[k] == pytest.approx(alone.predict(EVERY)[0], rel=1e-4, abs=1e-4)
 
@@ -124,34 +122,6 @@ def test_the_members_of_each_feed_may_be_scored_on_pairs_of_their_own():
     own = stack.predict(rows_GR)
     for k in range(6):
         assert own[k] == pytest.approx(stack.predict(rows_GR[k // 2])[k], abs=1e-6)
-
-
-@settings(max_examples=10, deadline=None)
-@given(
-    loss=st.sampled_from(["mse", "huber", "rank"]),
-    scope=st.sampled_from(["antigen", "batch"]),
-    seed=st.integers(0, 99),
-)
-def test_a_bag_weighs_each_pair_by_how_often_its_group_was_drawn(loss, scope, seed):
-    # One batch of all pairs: that it holds a pair twice or weighs it twice is then the same.
-    times = np.random.default_rng(seed).integers(0, 3, 90)
-    if loss == "rank":
-        times = np.minimum(times, 1)  # partners are counted once, however often they were drawn
-    repeated = np.repeat(EVERY, times)
-    options = {
-        "loss": loss,
-        "rank_scope": scope,
-        "batch_size": 180,
-        "clip": 0.0,
-        "precision": "fp32",
-    }
-    bag = (times / times.mean()).astype(np.float32)
-    members = [drawn_member(seed, bag=bag), drawn_member(seed + 1, bag=np.ones(90, np.float32))]
-    losses_SM = take_steps(make_stack(members, **options), 10)
-    drawn = take_steps(make_stack([drawn_member(seed)], [repeated], **options), 10)
-    plain = take_steps(make_stack([drawn_member(seed + 1)], **options), 10)
-    assert losses_SM[:, 0] == pytest.approx(drawn[:, 0], rel=2e-3)
-    assert losses_SM[:, 1] == pytest.approx(plain[:, 0], rel=2e-3)
 
 
 def test_one_member_that_runs_wild_does_not_touch_the_others():
@@ -214,30 +184,23 @@ def test_a_compiled_stack_agrees_with_an_eager_one(tables):
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=20), seed=st.integers(0, 99))
 def test_a_bag_holds_whole_groups_and_as_many_as_there_are(sizes, seed):
     group = np.repeat(np.arange(len(sizes)) * 3, sizes)
-    split = Split(name="x", part=np.zeros(len(group), np.int8), group=group)
-    bag = draw_bag(split, seed)
-    assert bag.mean() == pytest.approx(1)
-    of_group = [np.unique(bag[group == g]) for g in np.unique(group)]
+    rows = np.arange(100, 100 + len(group))
+    bag = draw_bag(rows, group, seed)
+    times = np.bincount(bag - 100, minlength=len(group))
+    of_group = [np.unique(times[group == g]) for g in np.unique(group)]
     assert all(len(one) == 1 for one in of_group)
-    shares = np.array([one[0] for one in of_group])
-    times = shares / shares.sum() * len(sizes)
-    assert times == pytest.approx(np.rint(times), abs=1e-3)
+    assert sum(int(one[0]) for one in of_group) == len(sizes)
 
 
-def test_what_is_not_for_training_is_in_no_bag():
-    part = np.repeat(np.array([TRAIN, VALIDATION, TEST], np.int8), 20)
-    bag = draw_bag(Split(name="x", part=part, group=np.arange(60) % 7), 3)
-    assert not bag[20:].any()
-    assert bag[:20].any()
-
-
-def test_members_draw_different_bags_and_a_single_head_none():
-    split = Split(name="x", part=np.zeros(60, np.int8), group=np.repeat(np.arange(20), 3))
-    bags = [m.bag.tolist() for m in make_members(FitConfig(members=3, seed=5), split)]
+def test_members_draw_different_bags_of_training_pairs_and_a_single_head_none():
+    part = np.repeat(np.array([TRAIN, VALIDATION, TEST], np.int8), 60)
+    split = Split(name="x", part=part, group=np.repeat(np.arange(60), 3))
+    bags = make_feeds(FitConfig(members=3, seed=5), split)
     assert len({tuple(bag) for bag in bags}) == 3
-    assert bags[1] == draw_bag(split, 6).tolist()
+    assert max(map(max, bags)) < 60
+    assert bags[1].tolist() == draw_bag(np.arange(60), split.group[:60], 6).tolist()
     for config in (FitConfig(), FitConfig(members=3, bootstrap=False)):
-        assert all(m.bag is None for m in make_members(config, split))
+        assert [feed.tolist() for feed in make_feeds(config, split)] == [list(range(60))]
 
 
 # --- fit ----------------------------------------------------------------------------------------
