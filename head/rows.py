@@ -120,7 +120,10 @@ def kind_of(path: Path) -> str:
 
 
 def _read_parquet(file: IO[bytes], rows: int) -> Iterator[pd.DataFrame]:
-    for batch in pq.ParquetFile(file).iter_batches(batch_size=rows):
+    # by default every byte that was read is kept until the file is closed, and a column of a row
+    # group, which may be the whole table's, comes in one piece
+    frugal = {"pre_buffer": False, "buffer_size": 1 << 20}
+    for batch in pq.ParquetFile(file, **frugal).iter_batches(batch_size=rows):
         yield pa.table(batch).to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
 
 
