@@ -211,8 +211,8 @@ def _blocks(
     pairs = np.empty(len(antibody), np.int64)
     for at in range(0, len(pairs), PAIRS):
         rows = slice(at, at + PAIRS)
-        block = left[antibody[rows]].astype(np.int64) * rights + right[antigen[rows]]
-        pairs[rows] = (block << bits) + np.arange(at, at + len(block))
+        blocks = left[antibody[rows]].astype(np.int64) * rights + right[antigen[rows]]
+        pairs[rows] = (blocks << bits) + np.arange(at, at + len(blocks))
     pairs.sort()
     at = 0
     while at < len(pairs):
