@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -92,7 +94,7 @@ def _frames(table: Path | str | pd.DataFrame, rows: int) -> Iterator[pd.DataFram
         raise BadFile(msg)
     for file in files:
         try:
-            with cast("IO[bytes]", gzip.open(file) if _zipped(file) else file.open("rb")) as stream:
+            with _opened(file) as stream:
                 read = _read_parquet if kind_of(file) == ".parquet" else _read_text
                 yield from read(stream, rows)
         except (OSError, EOFError, zlib.error, ValueError, pa.ArrowException) as error:
@@ -103,6 +105,19 @@ def _frames(table: Path | str | pd.DataFrame, rows: int) -> Iterator[pd.DataFram
 
 def _zipped(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a table, unpacked."""
+    with ExitStack() as files:
+        file: Any = files.enter_context(path.open("rb"))
+        if _zipped(path):
+            file = files.enter_context(gzip.open(file))
+            if kind_of(path) == ".parquet":  # its reader goes back: gzip would begin anew each time
+                packed, file = file, files.enter_context(tempfile.TemporaryFile(prefix="abag-"))
+                shutil.copyfileobj(packed, file, 1 << 20)
+        yield file
 
 
 def kind_of(path: Path) -> str:
@@ -120,7 +135,10 @@ def kind_of(path: Path) -> str:
 
 
 def _read_parquet(file: IO[bytes], rows: int) -> Iterator[pd.DataFrame]:
-    for batch in pq.ParquetFile(file).iter_batches(batch_size=rows):
+    # by default every byte that was read is kept until the file is closed, and a column of a row
+    # group, which may be the whole table's, comes in one piece
+    frugal = {"pre_buffer": False, "buffer_size": 1 << 16}
+    for batch in pq.ParquetFile(file, **frugal).iter_batches(batch_size=rows):
         yield pa.table(batch).to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
 
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +21,7 @@ from abag.embed.store import open_store
 from abag.head import crossing, rows
 from abag.head import predict as predict_module
 from abag.head.bundle import load_predictor
-from abag.head.gather import CannotPredict, distinct
+from abag.head.gather import CannotPredict
 from abag.head.predict import predict
 from abag.head.predictor import VectorsMissing
 from abag.head.rows import BLANK, BadFile, RowWriter, read_rows
@@ -122,6 +123,19 @@ def test_slices_of_sequences_change_nothing(case, tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(whole, sliced, rtol=1e-6)
     want = load_predictor(case.run).predict(list(case.frame["heavy"]), None, case.frame["antigen"])
     np.testing.assert_allclose(sliced["pkd_predicted"], want["pkd_predicted"], rtol=1e-6)
+
+
+def test_memory_grows_by_two_indices_and_two_scores_a_pair(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(read_rows, "__kwdefaults__", {"limit": None, "rows": 2000})
+    monkeypatch.setattr(predict_module, "PAIRS", 4096)
+    peaks, sizes = [], (20_000, 60_000)
+    for pairs in sizes:
+        table = case.frame.sample(pairs, replace=True, random_state=0)
+        tracemalloc.start()
+        run_predict(case, table, tmp_path / f"{pairs}.parquet")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 2 * 4 + 2 * 8 + 4
 
 
 CELLS = st.lists(
@@ -432,16 +446,6 @@ def test_a_cross_and_one_antigen_contradict_each_other(case, tmp_path):
 
 
 # ---- parts ---------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 2**32))
-def test_distinct_keys_are_those_of_numpy(picked, seed):
-    rng = np.random.default_rng(seed)
-    keys = rng.integers(0, 2, (4, 16)).astype(np.uint8)[picked]
-    found, index = distinct(keys)
-    want, inverse = np.unique(keys, axis=0, return_inverse=True)
-    assert found.tolist() == want.tolist()
-    assert index.tolist() == inverse.ravel().tolist()
 
 
 def test_the_same_gz_and_parquet_bytes_come_from_the_same_rows(case, tmp_path):

@@ -1,0 +1,104 @@
+"""Tables of pairs of any length: what is kept of them while they are read and ordered."""
+
+import gzip
+import tracemalloc
+from itertools import groupby
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abag.embed.sequences import UniqueSequences
+from abag.head import gather
+from abag.head import predict as predict_module
+from abag.head.gather import Gathered, distinct
+from abag.head.predict import _blocks
+from abag.head.rows import read_rows
+
+
+@pytest.fixture
+def traced():
+    """Bytes that Python and numpy hold beyond those of before, and at most held."""
+    tracemalloc.start()
+    yield tracemalloc.get_traced_memory
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("group", [20_000, 1_000_000])  # many row groups; the table in one
+def test_reading_parquet_holds_a_small_part_of_the_file(tmp_path, traced, group):
+    path, noise = tmp_path / "in.parquet", np.random.default_rng(0).random((1_000_000, 2))
+    frame = pd.DataFrame(noise, columns=["a", "b"])
+    frame.to_parquet(path, row_group_size=group, use_dictionary=False)
+    before = traced()[0] + pa.total_allocated_bytes()
+    most = max(traced()[0] + pa.total_allocated_bytes() for _ in read_rows(path, rows=5_000))
+    assert most - before < path.stat().st_size / 4
+
+
+def test_packed_parquet_is_read_as_unpacked(tmp_path):
+    frame = pd.DataFrame({"heavy": ["EVQL", "QVQL"], "n": [1, 2]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    packed = tmp_path / "b.parquet.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
+    one, other = (pd.concat(read_rows(path, rows=1)) for path in (tmp_path / "a.parquet", packed))
+    pd.testing.assert_frame_equal(one, other)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 2**32))
+def test_distinct_keys_are_those_of_numpy(picked, seed):
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, 2, (4, 16)).astype(np.uint8)[picked]
+    found, index = distinct(keys)
+    assert sorted(found.tolist()) == np.unique(keys, axis=0).tolist()
+    assert found[index].tolist() == keys.tolist()
+
+
+def part_of(keys, of_row):
+    chains = [("EVQL", "")] * len(keys)
+    return UniqueSequences(kind="antibody", chains=chains, keys=keys, of_row=of_row)
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=9))
+def test_every_row_finds_its_key_however_often_parts_were_merged(rows):
+    every = np.random.default_rng(0).integers(0, 256, (10, 16)).astype(np.uint8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gather, "ROOM", 3)
+        gathered = Gathered("antibody")
+        for of_key in rows:
+            used, of_row = np.unique(of_key, return_inverse=True)
+            gathered.add(part_of(every[used], of_row), np.zeros(len(used), np.bool_))
+    keys, of_row = gathered.finish()
+    assert keys[of_row].tolist() == every[np.concatenate(rows)].tolist()
+    assert gathered.unique == len(keys) == len(set(np.concatenate(rows)))
+
+
+def test_keys_that_every_part_holds_are_kept_once(monkeypatch, traced):
+    monkeypatch.setattr(gather, "ROOM", 4_000)
+    keys = np.random.default_rng(0).integers(0, 256, (1_000, 16)).astype(np.uint8)
+    part, parts = part_of(keys, np.arange(1_000)), 100
+    gathered, none, before = Gathered("antibody"), np.zeros(1_000, np.bool_), traced()[0]
+    for _ in range(parts):
+        gathered.add(part_of(keys.copy(), part.of_row), none)
+    gathered.finish()
+    # an index a row, thrice while the last parts are joined to it, and the room
+    assert (traced()[1] - before) / (parts * 1_000) < 3 * 4 + 8
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=40),
+    st.integers(1, 5),
+)
+def test_blocks_hold_the_rows_of_two_slices_in_order(pairs, most):
+    of, (left, right) = np.arange(5, dtype=np.int32), np.array(pairs, np.int32).T
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predict_module, "PAIRS", most)
+        found = [(a, g, np.arange(len(pairs))[rows]) for a, g, rows in _blocks(of, of, left, right)]
+    assert all(0 < len(rows) <= most for *_, rows in found)
+    together = [
+        (block, np.concatenate([rows for *_, rows in parts]).tolist())
+        for block, parts in groupby(found, key=lambda part: part[:2])
+    ]
+    rows_of = {pair: [i for i, p in enumerate(pairs) if p == pair] for pair in sorted(set(pairs))}
+    assert together == [*rows_of.items()]
