@@ -275,16 +275,10 @@ def _read(
     table: Path | str | pd.DataFrame, options: EmbedOptions, sides: tuple[Partitions, Partitions]
 ) -> Reading:
     """Read, check and key every sequence of a table."""
-    reading_options = TableOptions(
-        columns=options.columns,
-        antigen=options.antigen,
-        limit=options.limit,
-        bad_rows=options.bad_rows,
-    )
     of_kind = {side.kind: side for side in sides}
     reading = Reading()
     with tqdm(desc="reading", unit=" rows", unit_scale=True, delay=5, disable=None) as bar:
-        for distinct in read_sequences(table, reading_options, reading):
+        for distinct in read_sequences(table, TableOptions.of(options), reading):
             of_kind[distinct.kind].add(distinct)
             bar.update(reading.rows + reading.skipped.total() - bar.n)
     return reading

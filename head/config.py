@@ -13,7 +13,7 @@ import numpy as np
 from abag import AbagError
 from abag.head.grouping import Tool
 from abag.head.splits import SplitOptions
-from abag.head.table import Floor, Label, LabelOptions, Replicates
+from abag.head.table import Floor, Label, Replicates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -247,16 +247,6 @@ class FitConfig:
             antibody_identity=self.antibody_identity,
             antibody_by=self.antibody_by,
             cluster_tool=self.cluster_tool,
-        )
-
-    def label_options(self) -> LabelOptions:
-        """Select the part that ``label_pairs`` takes."""
-        return LabelOptions(
-            label=self.label,
-            replicates=self.replicates,
-            floor=self.floor,
-            affinity_type=self.affinity_type,
-            bad_rows=self.bad_rows,
         )
 
     def to_json(self) -> dict[str, Any]:

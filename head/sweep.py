@@ -50,7 +50,7 @@ from abag.head.search import (
     unlocked,
 )
 from abag.head.splits import BadSplit, make_splits
-from abag.head.table import label_pairs
+from abag.head.table import LabelOptions, label_pairs
 from abag.head.train import (
     describe_inputs,
     fit,
@@ -152,10 +152,7 @@ def sweep(
     _require_optuna()
     folder, say = Path(folder), say or _to_stderr
     config = _config(options)
-    reading = TableOptions(
-        columns=config.columns, antigen=config.antigen, limit=config.limit, bad_rows=config.bad_rows
-    )
-    pairs = label_pairs(read_pairs(table, reading), config.label_options())
+    pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
     say_counts(pairs, say)
     config, split = _outer_split(pairs, config, say)
     problem, record = _pose(pairs, split, store, config, folds, say)

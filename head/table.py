@@ -6,7 +6,7 @@ Pairs come in the order of their keys, so the order of the rows in the file chan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -72,6 +72,11 @@ class LabelOptions:
     """Keep the rows of this affinity type; None: there must be no more than one."""
     bad_rows: Literal["error", "skip"] = "error"
     """Refuse the table, or leave out and count the rows whose label is no number."""
+
+    @classmethod
+    def of(cls, config: object) -> LabelOptions:
+        """Take these fields from a configuration that holds them among others."""
+        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

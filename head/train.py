@@ -33,7 +33,7 @@ from abag.head.outcome import join_logs, split_frame, write_outcome, write_parqu
 from abag.head.report import Outcome
 from abag.head.sigma import calibrate, combine, describe_sigma
 from abag.head.splits import Split, describe, make_splits
-from abag.head.table import LabelledPairs, label_pairs
+from abag.head.table import LabelledPairs, LabelOptions, label_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,7 +110,7 @@ def fit(
     config, run, say = make_config(options), Path(run), say or _to_stderr
     device = pick_device(config.device)
     _refuse_graph_on_cpu(device, config)
-    pairs = label_pairs(read_pairs(table, _table_options(config)), config.label_options())
+    pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
     say_counts(pairs, say)
     opened = open_store(store)
     antibody = read_vectors(opened, pairs.table, "antibody", config)
@@ -242,15 +242,6 @@ def torch_switches(device: torch.device, config: FitConfig) -> Iterator[None]:
 
 def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-def _table_options(config: FitConfig) -> TableOptions:
-    return TableOptions(
-        columns=config.columns,
-        antigen=config.antigen,
-        limit=config.limit,
-        bad_rows=config.bad_rows,
-    )
 
 
 def say_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
