@@ -186,7 +186,7 @@ def backend_that_runs(identity: Identity, backend: Backend) -> str:
     return only.get(identity.checkpoint.family, backend)
 
 
-def check_weights(identity: Identity) -> None:
+def refuse_unloadable(identity: Identity) -> None:
     """Refuse a checkpoint that our packed encoders cannot load, without reading its weights.
 
     On torch's device without memory a tensor is a name and a shape: that takes no time, where

@@ -16,7 +16,7 @@ from abag import AbagError
 from abag.embed.attention import choose_attention
 from abag.embed.batches import BatchTooLarge
 from abag.embed.device import Plan
-from abag.embed.encoders import Encoder, Identity, check_backend, check_weights
+from abag.embed.encoders import Encoder, Identity, check_backend, refuse_unloadable
 from abag.embed.encoding import (
     Bar,
     Task,
@@ -195,10 +195,10 @@ class Job:
             if note and self.options.progress:
                 print(f"note: {note}", file=sys.stderr)
 
-    def check_weights(self) -> None:
+    def refuse_unloadable(self) -> None:
         """Raise if the encoder cannot be loaded: now, not after hours of the other kind."""
         if self.missing and self.options.backend(self.kind) == "packed":
-            check_weights(self.identity)
+            refuse_unloadable(self.identity)
 
     def encode(self, rank: Rank, load: Callable[[Task], Encoder]) -> float:
         """Encode what is this process's to encode; returns the seconds."""

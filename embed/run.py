@@ -178,7 +178,7 @@ def _embed(
         for job in jobs:
             job.check_precision()
             if not ours:
-                job.check_weights()
+                job.refuse_unloadable()
         begin = partial(_begin, jobs, reading if first else None)
         if not any(job.missing for job in jobs):
             seconds = [0.0, 0.0]

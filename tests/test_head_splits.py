@@ -22,6 +22,7 @@ from abag.head.splits import (
     describe,
     grouped_folds,
     make_splits,
+    pair_parts,
     random_split,
     split_frame,
 )
@@ -176,6 +177,20 @@ def test_the_same_pairs_in_another_order_are_split_alike():
     keys = ["fold", "antibody_key", "antigen_key"]
     first, second = (f.sort_values(keys, ignore_index=True) for f in frames)
     pd.testing.assert_frame_equal(first, second)
+
+
+def test_a_pair_that_was_measured_twice_has_two_parts_and_one_row_in_the_split_file():
+    frame = measured().drop_duplicates(["heavy", "antigen"])
+    again = pd.concat([frame, frame.head(3)])
+    pairs = label_pairs(read_pairs(again), LabelOptions(replicates="keep"))
+    splits = make_splits(pairs, SplitOptions(split="antigen", folds=3))
+    parts = pd.concat([pair_parts(pairs, split) for split in splits], ignore_index=True)
+    assert len(parts) == 3 * len(again)
+    saved = split_frame(pairs, splits)
+    assert len(saved) == 3 * len(frame)
+    pd.testing.assert_frame_equal(saved, parts.drop_duplicates(ignore_index=True))
+    names = ["train", "validation", "test", "unused"]
+    assert [names[n] for n in splits[1].part] == parts[parts["fold"] == 1]["split"].tolist()
 
 
 def test_a_saved_split_is_laid_over_another_run_by_key(tmp_path):
