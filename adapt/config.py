@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from abag import AbagError
 from abag.embed.lora import Lora
-from abag.head.table import Floor, Label, Replicates
+from abag.head.table import Floor, Label, LabelOptions, Replicates
 
 if TYPE_CHECKING:
     from abag.embed.sequences import Kind
@@ -75,6 +75,7 @@ class AdaptConfig:
                 given, allowed = getattr(self, name), ", ".join(get_args(choices))
                 msg = f"--{name}: {given!r} is unknown; expected one of {allowed}."
                 raise BadOption(msg)
+        LabelOptions.of(self)  # refuses for itself
         for name, low, high in _RANGES:
             value = getattr(self.lora if hasattr(self.lora, name) else self, name)
             if not low <= value <= high:

@@ -319,7 +319,7 @@ def check_same(
     RunMismatch
         If any value outside `may_change` differs.
     """
-    names = sorted((before.keys() | now.keys()) - may_change)
+    names = sorted((before.keys() | now.keys()) - may_change, key=lambda n: ("digest" in n, n))
     different = [n for n in names if before.get(n) != now.get(n)]
     if different:
         said = "; ".join(f"{n} {before.get(n)!r} then, {now.get(n)!r} now" for n in different)

@@ -490,7 +490,11 @@ def _read_frame(path: Path) -> pd.DataFrame:
     if not path.is_file():
         msg = f"--split file={path}: no such file; expected the splits.parquet of a run."
         raise BadSplit(msg)
-    frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    try:
+        frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        msg = f"{path}: cannot be read: {' '.join(str(error).split())}; expected Parquet or CSV. "
+        raise BadSplit(msg + "Give the splits.parquet of a run.") from error
     absent = [c for c in ("antibody_key", "antigen_key", "split") if c not in frame.columns]
     if absent:
         msg = f"{path}: no column {', '.join(absent)}; found {', '.join(map(str, frame.columns))}. "

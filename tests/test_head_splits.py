@@ -274,6 +274,7 @@ def test_clusters_are_kept_in_the_cache_and_read_from_it(tmp_path, monkeypatch):
         ({"split": "antigen", "folds": 9}, TooFewGroups, "9 folds need"),
         ({"split": "column=none"}, BadSplit, "no such column; found heavy"),
         ({"split": "file=absent.parquet"}, BadSplit, "no such file"),
+        ({"split": f"file={__file__}"}, BadSplit, "cannot be read: .*; expected Parquet or CSV"),
         ({"split": "mutations=5:6"}, BadSplit, "expected NEAR:FAR"),
         ({"split": "mutations", "folds": 3}, BadSplit, "no folds"),
     ],

@@ -308,7 +308,7 @@ def test_what_cannot_be_swept_is_refused(case, tmp_path, options, error, text):
         return
     with pytest.raises(error, match=text):
         quick_sweep(case, tmp_path / "s", **options)
-    assert error is NoTrials or not (tmp_path / "s").exists()
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_split_of_several_folds_has_no_one_part_to_lock_away(case, tmp_path):
