@@ -48,6 +48,16 @@ class _Main(click.Group):
             except AbagError as error:
                 click.echo(f"Error: {error}", err=True)
                 sys.exit(1)
+            except OSError as error:
+                if error.filename is None:  # a closed pipe is click's to deal with
+                    raise
+                click.echo(
+                    f"Error: {error.filename}: cannot be used ({error.strerror}); a readable and "
+                    "writable path was expected. Mend it or give another, and run the same "
+                    "command again.",
+                    err=True,
+                )
+                sys.exit(1)
             except _Stopped as stopped:
                 name = signal.Signals(stopped.number).name
                 click.echo(
@@ -113,6 +123,9 @@ def _roles(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...])
 
 def _devices(text: str) -> int | str:
     """Read ``--devices``."""
+    if text != "all" and not text.lstrip("-").isdigit():
+        msg = f"{text!r} is neither a number nor all"
+        raise click.BadParameter(msg)
     return text if text == "all" else int(text)
 
 
@@ -181,18 +194,21 @@ _FIT_OPTIONS = [
     click.option("--repeats", type=int, help="Draw the folds R times."),
     click.option("--preset", metavar="NAME", help="small, medium, large or seed."),
     click.option("--head", metavar="NAME", help="mlp or lowrank."),
-    click.option("--epochs", type=int), click.option("--batch-size", type=int),
+    click.option("--epochs", type=int, help="Most passes over the training pairs."),
+    click.option("--batch-size", type=int, help="Pairs a batch."),
     click.option("--accumulate", type=int, help="Batches an optimiser step."),
     click.option("--lr", type=float, help="Highest learning rate."),
     click.option("--scale-lr", is_flag=True, default=None,
                  help="Scale the rate with the effective batch."),
-    click.option("--dropout", type=float), click.option("--weight-decay", type=float),
+    click.option("--dropout", type=float, help="Share of hidden units left out at a step."),
+    click.option("--weight-decay", type=float, help="AdamW's, on the head's weights."),
     click.option("--loss", metavar="NAME", help="mse, huber or rank."),
     click.option("--select", metavar="METRIC", help="Validation metric of the best checkpoint."),
     click.option("--patience", type=int, help="Validations without progress before stopping."),
     click.option("--members", type=int, metavar="K",
                  help="Heads trained in one step; their mean predicts, their spread tells sigma."),
-    click.option("--seed", type=int), click.option("--split-seed", type=int),
+    click.option("--seed", type=int, help="Of split, weights and order."),
+    click.option("--split-seed", type=int, help="Of the split alone.  [default: --seed]"),
     click.option("--save-every", type=int, metavar="N", help="Steps between checkpoints."),
     click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),
     click.option("--precision", metavar="NAME", help="fp32 (TF32 on a GPU) or bf16."),
@@ -215,7 +231,8 @@ _FIT_OPTIONS = [
               help="Chains over 1,022 residues: overlapping windows, cut, or refused.")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--precision", default="auto", show_default=True,
-              type=click.Choice(["auto", "bf16", "fp16", "fp32"]))  # fmt: skip
+              type=click.Choice(["auto", "bf16", "fp16", "fp32"]),
+              help="auto: bf16, on GPUs without it fp16, on a CPU fp32.")  # fmt: skip
 @click.option("--strict-precision", is_flag=True,
               help="Refuse to add to a store begun in another precision.")  # fmt: skip
 @click.option("--antibody-backend", default="packed", show_default=True,
@@ -239,7 +256,8 @@ _FIT_OPTIONS = [
 @click.option("--commit-seconds", type=click.FloatRange(min=0), default=30.0, show_default=True,
               help="Most seconds of work at risk.")  # fmt: skip
 @click.option("--store-dtype", default="float16", show_default=True,
-              type=click.Choice(["float16", "float32"]))  # fmt: skip
+              type=click.Choice(["float16", "float32"]),
+              help="Type of the stored vectors.")  # fmt: skip
 @click.option("--devices", type=_devices, metavar="all|N",
               help="Start one process for each GPU, or N.  [default: this one]")  # fmt: skip
 @click.option("--ray", is_flag=False, flag_value="", metavar="[ADDRESS]",
@@ -278,7 +296,7 @@ def _embedded_line(plural: str, one: dict[str, Any]) -> str:
     )
 
 
-@main.command()
+@main.command(short_help="Train a head on stored vectors; report it beside baselines.")
 @_TABLE
 @_STORE
 @click.option("--run", type=_PATH, required=True, help="Folder of the run.")
@@ -304,7 +322,7 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, **options: Any) -> N
     click.echo(json.dumps(summary) if as_json else _score_table(summary))
 
 
-@main.command()
+@main.command(short_help="Score a finished run again, or on another table.")
 @click.argument("table", type=_PATH, required=False)
 @click.option("--run", type=_PATH, required=True, help="Folder of a finished run.")
 @click.option("--store", type=_PATH, help="Vectors of TABLE.  [default: the run's store]")
@@ -332,12 +350,15 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 _ADAPT_OPTIONS = [
     click.option("--sides", type=click.Choice(["antibody", "antigen", "both"]), default="both",
                  show_default=True, help="Encoders to adapt."),
-    click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME"),
-    click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME"),
+    click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME",
+                 help="Alias, hub name or checkpoint folder."),
+    click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME",
+                 help="Alias, hub name or checkpoint folder."),
     click.option("--rank", type=int, default=8, show_default=True, help="Rank r of the change."),
     click.option("--alpha", type=float, default=16.0, show_default=True,
                  help="The change is alpha / r times B A."),
-    click.option("--dropout", type=float, default=0.1, show_default=True),
+    click.option("--dropout", type=float, default=0.1, show_default=True,
+                 help="Share of the change's inputs left out at a step."),
     click.option("--targets", callback=_listed, metavar="NAMES",
                  help="Projections that change.  [default: q,v of T5; query,value of ESM-2]"),
     click.option("--layers", callback=_numbers, metavar="NUMBERS",
@@ -351,8 +372,10 @@ _ADAPT_OPTIONS = [
     click.option("--floor", default="keep", show_default=True, metavar="RULE",
                  help="keep, censor or drop the value many rows share."),
     click.option("--affinity-type", metavar="NAME", help="Keep the rows of one affinity type."),
-    click.option("--epochs", type=int, default=10, show_default=True),
-    click.option("--batch-size", type=int, default=16, show_default=True),
+    click.option("--epochs", type=int, default=10, show_default=True,
+                 help="Most passes over the adapter's training pairs."),
+    click.option("--batch-size", type=int, default=16, show_default=True,
+                 help="Pairs a batch."),
     click.option("--accumulate", type=int, default=1, show_default=True,
                  help="Batches an optimiser step."),
     click.option("--lr", type=float, default=3e-4, show_default=True,
@@ -363,16 +386,18 @@ _ADAPT_OPTIONS = [
                  help="Epochs without a better validation loss before stopping; 0: never."),
     click.option("--gradient-checkpointing", is_flag=True,
                  help="Compute layers twice to save memory."),
-    click.option("--seed", type=int, default=0, show_default=True),
+    click.option("--seed", type=int, default=0, show_default=True,
+                 help="Of shares, weights and order."),
     click.option("--save-every", type=int, default=100, show_default=True, metavar="N",
                  help="Steps between checkpoints."),
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
     click.option("--precision", default="auto", show_default=True,
-                 type=click.Choice(["auto", "fp32", "bf16"])),
+                 type=click.Choice(["auto", "fp32", "bf16"]),
+                 help="auto: bf16 on GPUs that have it, else fp32."),
 ]  # fmt: skip
 
 
-@main.command()
+@main.command(short_help="Adapt encoders to a split's training pairs by LoRA.")
 @_TABLE
 @click.option("--split-from", type=_PATH, required=True, metavar="RUN|FILE",
               help="A run, or a file like its splits.parquet.")  # fmt: skip
@@ -414,7 +439,7 @@ def _adapted_lines(summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-@main.command()
+@main.command(short_help="Search for the head that predicts best on inner folds.")
 @_TABLE
 @_STORE
 @click.option("--sweep", "folder", type=_PATH, required=True, help="Folder of the sweep.")
@@ -438,8 +463,9 @@ def _adapted_lines(summary: dict[str, Any]) -> str:
     click.option("--split", metavar="HOW", help="What is locked away; as in fit, one fold."),
     click.option("--select", metavar="METRIC", help="Metric that a trial is judged by."),
     click.option("--epochs", type=int, help="Epochs of a trial."),
-    click.option("--batch-size", type=int), click.option("--seed", type=int),
-    click.option("--split-seed", type=int),
+    click.option("--batch-size", type=int, help="Pairs a batch."),
+    click.option("--seed", type=int, help="Of split, trials, weights and order."),
+    click.option("--split-seed", type=int, help="Of the split alone.  [default: --seed]"),
     click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),
 ])  # fmt: skip
 @_JSON
@@ -503,17 +529,22 @@ def _score_table(summary: dict[str, Any]) -> str:
 
 
 def _score_lines(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = [f"{title + ': ' + str(rows['head']['n']):24}" + "".join(f"{m:>12.12}" for m in _SHOWN)]
+    widths = [max(12, len(metric) + 2) for metric in _SHOWN]
+    heads = "".join(f"{m:>{width}}" for m, width in zip(_SHOWN, widths, strict=True))
+    lines = [f"{title + ': ' + str(rows['head']['n']):24}" + heads]
     for name, scores in rows.items():
         cells = [scores.get(metric) for metric in _SHOWN]
         lines.append(
             f"{name:24.24}"
-            + "".join(f"{'-' if c is None else format(c, '.3f'):>12}" for c in cells)
+            + "".join(
+                f"{'-' if c is None else format(c, '.3f'):>{width}}"
+                for c, width in zip(cells, widths, strict=True)
+            )
         )
     return "\n".join(lines)
 
 
-@main.command()
+@main.command(short_help="Write a table's rows with predicted pKd and its sigma.")
 @_TABLE
 @click.option("--run", type=_PATH, required=True,
               help="Folder of a finished run, or a predictor that somebody handed on.")  # fmt: skip
@@ -551,10 +582,12 @@ def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) ->
         click.echo(f"{summary['rows']:,} rows in {summary['out']}")
 
 
-@main.command()
+@main.command(short_help="Say what is in a table, what looks wrong, what it would take.")
 @_TABLE
-@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME")
-@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME")
+@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME",
+              help="Alias, hub name or checkpoint folder.")  # fmt: skip
+@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME",
+              help="Alias, hub name or checkpoint folder.")  # fmt: skip
 @click.option("--label", default="pkd", show_default=True, metavar="UNIT",
               help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal.")  # fmt: skip
 @click.option("--affinity-type", metavar="NAME",
@@ -602,7 +635,7 @@ def plan(
     click.echo(json.dumps(found) if as_json else "\n".join(describe_plan(found)))
 
 
-@main.command()
+@main.command(short_help="Compare runs, or look at one that is training.")
 @click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
 @_JSON
 def runs(folders: tuple[Path, ...], as_json: bool) -> None:
@@ -622,10 +655,12 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
     click.echo(json.dumps(found) if as_json else "\n".join(describe_runs(found)))
 
 
-@main.command()
+@main.command(short_help="Check this machine, the weights and the store's disk.")
 @click.option("--store", type=_PATH, help="Folder of vectors, made already or not; tried out.")
-@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME")
-@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME")
+@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME",
+              help="Alias, hub name or checkpoint folder.")  # fmt: skip
+@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME",
+              help="Alias, hub name or checkpoint folder.")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @_JSON
 def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
@@ -652,7 +687,7 @@ def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     sys.exit(1 if failed else 0)
 
 
-@main.command()
+@main.command(short_help="Show both stages on a synthetic table: no download.")
 @click.argument("folder", type=_PATH, default=Path("abag-demo"))
 def demo(folder: Path) -> None:
     """Show both stages on a synthetic table with a known answer: no download, about a minute.
@@ -697,7 +732,7 @@ def store_group() -> None:
 _STORE_ARGUMENT = click.argument("store", type=_PATH)
 
 
-@store_group.command("info")
+@store_group.command("info", short_help="Say what a store holds and how far a run is.")
 @_STORE_ARGUMENT
 @_JSON
 def store_info(store: Path, as_json: bool) -> None:
@@ -714,7 +749,7 @@ def store_info(store: Path, as_json: bool) -> None:
     click.echo(json.dumps(told) if as_json else "\n".join(describe(told)))
 
 
-@store_group.command("verify")
+@store_group.command("verify", short_help="Check every byte of a store against its digests.")
 @_STORE_ARGUMENT
 @_JSON
 def store_verify(store: Path, as_json: bool) -> None:
@@ -738,7 +773,7 @@ def store_verify(store: Path, as_json: bool) -> None:
     sys.exit(1 if problems else 0)
 
 
-@store_group.command("merge")
+@store_group.command("merge", short_help="Add the shards of several stores to one.")
 @click.argument("sources", type=_PATH, nargs=-1, required=True)
 @click.option("--out", type=_PATH, required=True, help="Store to add to; made if it is not there.")
 @_JSON
@@ -754,7 +789,7 @@ def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
     _report(upkeep.merge(sources, out), as_json=as_json)
 
 
-@store_group.command("pack")
+@store_group.command("pack", short_help="Write a store into one file.")
 @_STORE_ARGUMENT
 @click.option("--out", type=_PATH, required=True, help="The one .h5 file to write.")
 @_JSON

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from abag import AbagError
 from abag.embed.lora import Lora
-from abag.embed.sequences import TableOptions
 from abag.head.table import Floor, Label, LabelOptions, Replicates
 
 if TYPE_CHECKING:
@@ -76,6 +75,7 @@ class AdaptConfig:
                 given, allowed = getattr(self, name), ", ".join(get_args(choices))
                 msg = f"--{name}: {given!r} is unknown; expected one of {allowed}."
                 raise BadOption(msg)
+        LabelOptions.of(self)  # refuses for itself
         for name, low, high in _RANGES:
             value = getattr(self.lora if hasattr(self.lora, name) else self, name)
             if not low <= value <= high:
@@ -90,22 +90,6 @@ class AdaptConfig:
     def encoder(self, kind: Kind) -> str:
         """Name the encoder of a kind."""
         return self.antibody_encoder if kind == "antibody" else self.antigen_encoder
-
-    def table_options(self) -> TableOptions:
-        """Select the part that ``read_pairs`` takes."""
-        return TableOptions(
-            columns=self.columns, antigen=self.antigen, limit=self.limit, bad_rows=self.bad_rows
-        )
-
-    def label_options(self) -> LabelOptions:
-        """Select the part that ``label_pairs`` takes."""
-        return LabelOptions(
-            label=self.label,
-            replicates=self.replicates,
-            floor=self.floor,
-            affinity_type=self.affinity_type,
-            bad_rows=self.bad_rows,
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

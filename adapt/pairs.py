@@ -95,13 +95,19 @@ def deal(pairs: LabelledPairs, config: AdaptConfig) -> Parts:
 
 def _chosen(pairs: LabelledPairs, config: AdaptConfig) -> Split:
     path = Path(config.split_from)
+    if not path.exists():
+        msg = (
+            f"--split-from {path}: does not exist; expected a run, or a file like its "
+            "splits.parquet. Check the path."
+        )
+        raise BadOption(msg)
     splits = read_splits(path / "splits.parquet" if path.is_dir() else path, pairs)
     if config.fold is None and len(splits) == 1:
         return splits[0]
     if config.fold is None or not 0 <= config.fold < len(splits):
         msg = (
-            f"--fold {config.fold}: {path} holds {len(splits)} folds; expected one of 0 to "
-            f"{len(splits) - 1}. An adapter belongs to one: give --fold."
+            f"--fold {config.fold}: {path} holds folds 0 to {len(splits) - 1}; expected one of "
+            "them, since an adapter belongs to one. Give its number."
         )
         raise BadOption(msg)
     return splits[config.fold]

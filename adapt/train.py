@@ -25,12 +25,12 @@ from abag.adapt.pairs import NothingToAdaptOn, Parts, deal, epoch_steps, steps_a
 from abag.embed.device import Plan, choose
 from abag.embed.encoders import identify
 from abag.embed.lora import Lora, import_peft
-from abag.embed.sequences import read_pairs
+from abag.embed.sequences import TableOptions, read_pairs
 from abag.head import checkpoint, metrics
 from abag.head.loop import LossNotFinite, signals_held_back
 from abag.head.model import pair_losses
 from abag.head.step import cosine_rates
-from abag.head.table import LabelledPairs, label_pairs
+from abag.head.table import LabelledPairs, LabelOptions, label_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ def adapt_encoders(
     config, out, say = _make_config(split_from, options), Path(out), say or _to_stderr
     import_peft()
     plan = _plan(config)
-    pairs = label_pairs(read_pairs(table, config.table_options()), config.label_options())
+    pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
     parts = deal(pairs, config)
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     _refuse_what_nothing_has(config, identities)

@@ -35,6 +35,13 @@ HUB_NAMES = {
     "esm2-3b": "facebook/esm2_t36_3B_UR50D",
 }
 ALIASES = (*HUB_NAMES, "antiberty", "composition", "tiny-igt5", "tiny-esm2")
+_CONFIG_KEYS = {
+    "t5": ("d_model", "d_kv", "d_ff", "num_layers", "num_heads", "vocab_size",
+           "layer_norm_epsilon", "relative_attention_num_buckets"),
+    "esm": ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+            "vocab_size", "layer_norm_eps", "max_position_embeddings"),
+    "bert": (),
+}  # fmt: skip
 _SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
 
 
@@ -167,16 +174,30 @@ def _open(folder: Path, name: str, origin: str) -> Checkpoint:
     if not config_path.is_file():
         msg = f"{folder}: no config.json; give a checkpoint folder as transformers saves it"
         raise BadCheckpoint(msg)
-    config = json.loads(config_path.read_text())
-    family = config.get("model_type")
-    if family not in ("t5", "esm", "bert"):
-        msg = f"{config_path}: model_type {family!r} is not supported; expected t5, esm or bert"
-        raise BadCheckpoint(msg)
+    config = _config(config_path)
+    family = config["model_type"]
     weights = _weight_files(folder)
     if not weights:
         msg = f"{folder}: no *.safetensors or pytorch_model*.bin; the download may be incomplete"
         raise BadCheckpoint(msg)
     return Checkpoint(name, family, folder, weights, config, origin)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """Read a config.json that says what its family's encoder needs to know."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        msg = f"{path}: not JSON ({error}); the download may be incomplete"
+        raise BadCheckpoint(msg) from error
+    family = config.get("model_type") if isinstance(config, dict) else None
+    if family not in _CONFIG_KEYS:
+        msg = f"{path}: model_type {family!r} is not supported; expected t5, esm or bert"
+        raise BadCheckpoint(msg)
+    if absent := [key for key in _CONFIG_KEYS[family] if key not in config]:
+        msg = f"{path}: does not say {', '.join(absent)}; give the config.json of a {family} model"
+        raise BadCheckpoint(msg)
+    return dict(config)
 
 
 def _from_hub(name: str, hub_name: str, *, download: bool) -> Path:

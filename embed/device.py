@@ -59,7 +59,7 @@ def choose(device: str = "auto", precision: Precision = "auto") -> Plan:
         if precision == "fp16":
             msg = "--precision fp16 on a CPU: not supported; give fp32 (or bf16)"
             raise DeviceUnavailable(msg)
-        return Plan(chosen, "fp32" if precision == "auto" else precision, "CPU: fp32")
+        return Plan(chosen, "fp32" if precision == "auto" else precision, "CPU")
     major, minor = torch.cuda.get_device_capability(chosen)
     name = torch.cuda.get_device_name(chosen)
     if precision == "auto":

@@ -186,6 +186,25 @@ def backend_that_runs(identity: Identity, backend: Backend) -> str:
     return only.get(identity.checkpoint.family, backend)
 
 
+def refuse_unloadable(identity: Identity) -> None:
+    """Refuse a checkpoint that our packed encoders cannot load, without reading its weights.
+
+    On torch's device without memory a tensor is a name and a shape: that takes no time, where
+    reading gigabytes does.
+
+    Raises
+    ------
+    BadCheckpoint, TokenizerMismatch
+        See `load_encoder`.
+    """
+    import torch
+
+    from abag.embed.device import Plan
+
+    if identity.checkpoint.family in ("t5", "esm"):
+        load_encoder(identity, Plan(torch.device("meta"), "fp32", "a look at the weights"))
+
+
 def load_encoder(
     identity: Identity, plan: Plan, *, backend: Backend = "packed", attention: str = "auto"
 ) -> Encoder:

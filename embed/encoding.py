@@ -77,6 +77,16 @@ class Task:
         return (*last, *(f"{name}@{n}" for n in self.layers for name in last))
 
 
+def find_folder(store: Store, identity: Identity, options: EmbedOptions) -> EncoderFolder:
+    """Find the folder of an encoder; one that is not there is empty, and nothing is written.
+
+    Raises
+    ------
+    PoolingsMismatch
+    """
+    return store.find_folder(identity.layout.kind, _info(store, identity, options))
+
+
 def begin_folder(store: Store, identity: Identity, options: EmbedOptions) -> EncoderFolder:
     """Open the folder of an encoder, made as these options ask if it is not there.
 
@@ -84,11 +94,14 @@ def begin_folder(store: Store, identity: Identity, options: EmbedOptions) -> Enc
     ------
     PoolingsMismatch
     """
-    layers = _layers(store, identity, options)
-    info = identity.info() | ({"layers": list(layers)} if layers else {})
-    folder = store.create_folder(identity.layout.kind, info)
+    folder = store.create_folder(identity.layout.kind, _info(store, identity, options))
     keep_adapter(identity.checkpoint, folder)
     return folder
+
+
+def _info(store: Store, identity: Identity, options: EmbedOptions) -> dict[str, object]:
+    layers = _layers(store, identity, options)
+    return identity.info() | ({"layers": list(layers)} if layers else {})
 
 
 def refuse_absent_layers(identities: Sequence[Identity], asked: tuple[int, ...] | None) -> None:

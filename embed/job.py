@@ -16,12 +16,19 @@ from abag import AbagError
 from abag.embed.attention import choose_attention
 from abag.embed.batches import BatchTooLarge
 from abag.embed.device import Plan
-from abag.embed.encoders import Encoder, Identity, check_backend
-from abag.embed.encoding import Bar, Task, check_precision, encode_parts
+from abag.embed.encoders import Encoder, Identity, check_backend, refuse_unloadable
+from abag.embed.encoding import (
+    Bar,
+    Task,
+    begin_folder,
+    check_precision,
+    encode_parts,
+    find_folder,
+)
 from abag.embed.partitions import Part, Partitions
 from abag.embed.sequences import Kind, Reading
 from abag.embed.shares import Rank
-from abag.embed.store import EncoderFolder
+from abag.embed.store import Store
 from abag.embed.tokens import SequenceTooLong
 
 if TYPE_CHECKING:
@@ -126,9 +133,10 @@ class Job:
             )
             raise BatchTooLarge(msg)
 
-    def look_up(self, folder: EncoderFolder, rank: Rank) -> None:
+    def look_up(self, store: Store, rank: Rank) -> None:
         """Find what is missing in the store, and what of it is this rank's."""
-        self._folder = folder
+        self._store = store
+        self._folder = folder = find_folder(store, self.identity, self.options)
         for part in self._partitions.parts():
             # verified byte for byte, so that a run repairs what a disk has damaged
             missing = folder.missing(part.keys, verify=True)
@@ -148,7 +156,13 @@ class Job:
         """The store's folder."""
         return self._folder.path.parent
 
-    def note_run(self, reading: Reading) -> None:
+    def begin(self, reading: Reading | None) -> None:
+        """Make the folder, now that nothing is left to refuse; with `reading`, note the run."""
+        self._folder = begin_folder(self._store, self.identity, self.options)
+        if reading is not None and self.missing:
+            self._note_run(reading)
+
+    def _note_run(self, reading: Reading) -> None:
         """Keep what this run sets out to do, for `abag store info`."""
         self._folder.note_run(
             {
@@ -180,6 +194,11 @@ class Job:
             note = check_precision(self.task)
             if note and self.options.progress:
                 print(f"note: {note}", file=sys.stderr)
+
+    def refuse_unloadable(self) -> None:
+        """Raise if the encoder cannot be loaded: now, not after hours of the other kind."""
+        if self.missing and self.options.backend(self.kind) == "packed":
+            refuse_unloadable(self.identity)
 
     def encode(self, rank: Rank, load: Callable[[Task], Encoder]) -> float:
         """Encode what is this process's to encode; returns the seconds."""

@@ -75,11 +75,17 @@ class Lora:
         known = _projections(family)
         targets = tuple(t for t in self.targets if t in known) or TARGETS[family]
         layers = tuple(n for n in self.layers if 1 <= n <= last)
-        if (self.targets and not set(targets) & set(self.targets)) or (self.layers and not layers):
+        if self.targets and not set(targets) & set(self.targets):
             msg = (
-                f"encoder {checkpoint.name}: has none of --targets {','.join(self.targets)} or "
-                f"none of --layers {','.join(map(str, self.layers))}; expected projections among "
-                f"{', '.join(known)} and layers 1 to {last}. Give one that it has."
+                f"encoder {checkpoint.name}: has none of --targets {','.join(self.targets)}; "
+                f"expected projections among {', '.join(known)}. Give one that it has."
+            )
+            raise BadLora(msg)
+        if self.layers and not layers:
+            msg = (
+                f"encoder {checkpoint.name}: has none of --layers "
+                f"{','.join(map(str, self.layers))}; expected layers among 1 to {last}. "
+                "Give one that it has."
             )
             raise BadLora(msg)
         return Lora(

@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +28,7 @@ from abag.embed.encoders import (
     identify,
     load_encoder,
 )
-from abag.embed.encoding import Task, begin_folder, refuse_absent_layers
+from abag.embed.encoding import Task, refuse_absent_layers
 from abag.embed.job import Job
 from abag.embed.mounts import is_local, mount_of
 from abag.embed.partitions import Partitions
@@ -167,24 +168,28 @@ def _embed(
             job.refuse_what_cannot_be_encoded()
         refuse_absent_layers(identities, options.layers)
         opened = open_store(store, create=True)
-        if not rank.number and not ours:
+        first = not rank.number and not ours
+        if first:
             publish_waiting(opened.path)
         for job in jobs:
-            job.look_up(begin_folder(opened, job.identity, options), rank)
-        if options.progress and not rank.number and not ours:
+            job.look_up(opened, rank)
+        if options.progress and first:
             _announce(reading, jobs, plan)
         for job in jobs:
             job.check_precision()
-            if job.missing and not rank.number and not ours:
-                job.note_run(reading)
+            if not ours:
+                job.refuse_unloadable()
+        begin = partial(_begin, jobs, reading if first else None)
         if not any(job.missing for job in jobs):
             seconds = [0.0, 0.0]
         elif options.ray is not None:
-            seconds = _on_ray(jobs, names, Path(store).resolve(), options)
+            seconds = _on_ray(jobs, begin, names, Path(store).resolve(), options)
         elif ranks > 1:
+            begin()
             seconds = _on_devices(jobs, ranks, table, store, names, options)
         else:
-            seconds = _here(jobs, rank, waits=rank.world > 1 and not rank.number and not ours)
+            begin()
+            seconds = _here(jobs, rank, waits=rank.world > 1 and first)
         summaries = [job.summary(s, rank) for job, s in zip(jobs, seconds, strict=True)]
     return {
         "antibodies": summaries[0],
@@ -192,6 +197,12 @@ def _embed(
         "rows": reading.rows,
         "skipped_rows": reading.skipped.total(),
     }
+
+
+def _begin(jobs: Sequence[Job], reading: Reading | None) -> None:
+    """Write for the first time: whatever was to be refused has been."""
+    for job in jobs:
+        job.begin(reading)
 
 
 def _here(jobs: Sequence[Job], rank: Rank, *, waits: bool) -> list[float]:
@@ -237,13 +248,18 @@ def _as_rank(
 
 
 def _on_ray(
-    jobs: Sequence[Job], names: tuple[str, str], store: Path, options: EmbedOptions
+    jobs: Sequence[Job],
+    begin: Callable[[], None],
+    names: tuple[str, str],
+    store: Path,
+    options: EmbedOptions,
 ) -> list[float]:
     """Encode on a Ray cluster; returns the seconds of both kinds."""
     from abag.embed.ray_pool import Order, cluster, encode_on
 
     seconds = []
     with cluster(options.ray or "") as device:
+        begin()
         device = "CPU" if options.device == "cpu" else device
         for job, name in zip(jobs, names, strict=True):
             start_s = time.perf_counter()
@@ -259,16 +275,10 @@ def _read(
     table: Path | str | pd.DataFrame, options: EmbedOptions, sides: tuple[Partitions, Partitions]
 ) -> Reading:
     """Read, check and key every sequence of a table."""
-    reading_options = TableOptions(
-        columns=options.columns,
-        antigen=options.antigen,
-        limit=options.limit,
-        bad_rows=options.bad_rows,
-    )
     of_kind = {side.kind: side for side in sides}
     reading = Reading()
     with tqdm(desc="reading", unit=" rows", unit_scale=True, delay=5, disable=None) as bar:
-        for distinct in read_sequences(table, reading_options, reading):
+        for distinct in read_sequences(table, TableOptions.of(options), reading):
             of_kind[distinct.kind].add(distinct)
             bar.update(reading.rows + reading.skipped.total() - bar.n)
     return reading

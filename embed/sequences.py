@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
@@ -163,6 +163,11 @@ class TableOptions:
     """Rows to read from the top; None: all."""
     bad_rows: Literal["error", "skip"] = "error"
     """Refuse the table at its first bad row, or leave bad rows out and count them."""
+
+    @classmethod
+    def of(cls, config: object) -> TableOptions:
+        """Take these fields from a configuration that holds them among others."""
+        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""

@@ -163,18 +163,34 @@ class Store:
         StoreMismatch
             When the folder belongs to another encoder.
         """
-        if self._is_packed:
-            msg = f"{self.path}: packed; a folder was expected. Add to the store it was made from."
-            raise ReadOnlyStore(msg)
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", str(info["name"]))
-        fingerprint = str(info["fingerprint"])
-        path = self.path / f"{kind}-{name}-{fingerprint[:8]}"
-        known = _checked_info(path, {**info, "kind": kind})
+        path, known = self._place(kind, info)
+        if not _reach(self.path, partial(_is_store, self.path)):
+            _reach(self.path, partial(create_store, self.path, self._files))
         known = _reach(path, partial(_made, path, known, self._files))
+        fingerprint = info["fingerprint"]
         if known["fingerprint"] != fingerprint:
             msg = f"{path}: holds fingerprint {known['fingerprint']}; {fingerprint} was expected."
             raise StoreMismatch(msg)
         return self._folders.setdefault(path.name, EncoderFolder(path, known, files=self._files))
+
+    def find_folder(self, kind: Kind, info: Mapping[str, object]) -> EncoderFolder:
+        """Return the folder of an encoder; where it is new, an empty one that is not on disk.
+
+        As :meth:`create_folder`, for whoever may yet refuse to go on.
+        """
+        path, known = self._place(kind, info)
+        if _reach(path, path.exists):
+            return self.create_folder(kind, info)
+        return EncoderFolder(path, known, packed=())
+
+    def _place(self, kind: Kind, info: Mapping[str, object]) -> tuple[Path, dict[str, Any]]:
+        """Tell where an encoder's folder lies or will lie, and what its encoder.json says."""
+        if self._is_packed:
+            msg = f"{self.path}: packed; a folder was expected. Add to the store it was made from."
+            raise ReadOnlyStore(msg)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", str(info["name"]))
+        path = self.path / f"{kind}-{name}-{str(info['fingerprint'])[:8]}"
+        return path, _checked_info(path, {**info, "kind": kind})
 
     def vectors(
         self,
@@ -215,7 +231,7 @@ def open_store(path: Path | str, *, create: bool = False, files: Files | None = 
     ----------
     path : path
     create : bool
-        Make an empty store where nothing is yet.
+        Take a path where nothing is yet: the store is made with its first encoder's folder.
     files : Files, optional
         The file system that is written to.
 
@@ -241,7 +257,6 @@ def _open(path: Path, files: Files, *, create: bool) -> Store:
             msg = f"{path}: {what}; a store was expected. Make one with abag embed."
             raise NotAStore(msg)
         _refuse_unmounted_drive(path)
-        create_store(path, files)
     return Store(path, files=files)
 
 

@@ -268,6 +268,9 @@ def _kind_of(path: Path) -> str:
     zipped = path.suffix.lower() == ".gz"
     suffix = Path(path.stem if zipped else path.name).suffix.lower()
     if suffix not in _READERS:
+        if not path.exists():
+            msg = f"{path}: does not exist; expected a table. Check the path."
+            raise BadTable(msg)
         msg = (
             f"{path}: no known kind of table; expected a name that ends in "
             f"{', '.join(_READERS)} or these with .gz, or a folder of .parquet files. "
@@ -282,6 +285,9 @@ def _readable(path: Path, suffix: str) -> Iterator[None]:
     """Turn what a reader says into one line."""
     try:
         yield
+    except FileNotFoundError as error:
+        msg = f"{path}: does not exist; expected a {suffix[1:]} table. Check the path."
+        raise BadTable(msg) from error
     except (OSError, EOFError, zlib.error, ValueError) as error:
         reason = " ".join(str(error).split())
         msg = f"{path}: cannot be read: {reason}; expected a {suffix[1:]} table. Check the file."

@@ -127,6 +127,8 @@ def _bring_in(room: Path, store: Path, files: Files) -> int:
 
 
 def _create_if_new(target: Path, info: Mapping[str, object], files: Files) -> None:
+    if not target.parent.exists():
+        create_store(target.parent, files)
     if not (target / ENCODER_FILE).exists():
         create_encoder_folder(target, info, files)
 

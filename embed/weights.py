@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pickle import UnpicklingError  # only the name: what torch.load refuses with
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from abag.embed.checkpoints import BadCheckpoint, Checkpoint
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     from abag.embed.device import Plan
@@ -35,17 +38,23 @@ class EncoderWeights:
 
     def __enter__(self) -> EncoderWeights:
         for path in self._checkpoint.weights:
-            if path.suffix == ".safetensors":
-                from safetensors import safe_open
-
-                file = self._files.enter_context(safe_open(path, framework="pt"))
-                self._home |= {name: file.get_tensor for name in file.keys()}
-            else:
-                tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-                self._home |= {name: tensors.__getitem__ for name in tensors}
+            try:
+                self._open(path)
+            except (SafetensorError, RuntimeError, UnpicklingError, EOFError) as error:
+                first_line = (str(error).splitlines() or [type(error).__name__])[0]
+                msg = f"{path}: cannot be read ({first_line}); the download may be incomplete"
+                raise BadCheckpoint(msg) from error
         self._add_prefix()
         self._left = set(self._home)
         return self
+
+    def _open(self, path: Path) -> None:
+        if path.suffix == ".safetensors":
+            file = self._files.enter_context(safe_open(path, framework="pt"))
+            self._home |= {name: file.get_tensor for name in file.keys()}
+        else:
+            tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            self._home |= {name: tensors.__getitem__ for name in tensors}
 
     def __exit__(
         self,

@@ -13,7 +13,7 @@ import numpy as np
 from abag import AbagError
 from abag.head.grouping import Tool
 from abag.head.splits import SplitOptions
-from abag.head.table import Floor, Label, LabelOptions, Replicates
+from abag.head.table import Floor, Label, Replicates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -249,16 +249,6 @@ class FitConfig:
             cluster_tool=self.cluster_tool,
         )
 
-    def label_options(self) -> LabelOptions:
-        """Select the part that ``label_pairs`` takes."""
-        return LabelOptions(
-            label=self.label,
-            replicates=self.replicates,
-            floor=self.floor,
-            affinity_type=self.affinity_type,
-            bad_rows=self.bad_rows,
-        )
-
     def to_json(self) -> dict[str, Any]:
         """Return the fields, those of the preset filled in, as JSON values."""
         record = {f.name: getattr(self, f.name) for f in fields(self)} | asdict(self.filled())
@@ -329,7 +319,7 @@ def check_same(
     RunMismatch
         If any value outside `may_change` differs.
     """
-    names = sorted((before.keys() | now.keys()) - may_change)
+    names = sorted((before.keys() | now.keys()) - may_change, key=lambda n: ("digest" in n, n))
     different = [n for n in names if before.get(n) != now.get(n)]
     if different:
         said = "; ".join(f"{n} {before.get(n)!r} then, {now.get(n)!r} now" for n in different)

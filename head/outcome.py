@@ -13,7 +13,7 @@ from abag.head.card import model_card
 from abag.head.checkpoint import publish, write_text
 from abag.head.comparison import Measured, verdicts, warnings
 from abag.head.report import Outcome, write_report
-from abag.head.splits import TEST, VALIDATION, Split, hex_keys
+from abag.head.splits import TEST, VALIDATION, Split, pair_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from abag.head.loop import Trained
     from abag.head.sigma import Sigma
-    from abag.head.table import LabelledPairs
 
 SCORED = {"validation": VALIDATION, "test": TEST}
 
@@ -45,11 +44,11 @@ def write_outcome(
     """
     pairs = outcome.pairs
     frames = [
-        split_frame(pairs, split, fold).assign(
+        pair_parts(pairs, split).assign(
             pkd=pairs.pkd, censored=pairs.censored, pkd_predicted=predicted, sigma=width
         )
-        for fold, (split, predicted, width) in enumerate(
-            zip(outcome.splits, outcome.predicted, outcome.sigma, strict=True)
+        for split, predicted, width in zip(
+            outcome.splits, outcome.predicted, outcome.sigma, strict=True
         )
     ]
     write_parquet(run / "predictions.parquet", pd.concat(frames, ignore_index=True))
@@ -137,20 +136,6 @@ def join_logs(logs: Sequence[Path], path: Path) -> list[dict[str, Any]]:
     if len(logs) > 1:
         write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
     return lines
-
-
-def split_frame(pairs: LabelledPairs, split: Split, fold: int) -> pd.DataFrame:
-    """Tell each pair's part, by key: row numbers would mean nothing in another table."""
-    names = np.array(["train", "validation", "test", "unused"])  # -1 is the last
-    return pd.DataFrame(
-        {
-            "antibody_key": hex_keys(pairs.antibody_keys()),
-            "antigen_key": hex_keys(pairs.antigen_keys()),
-            "split": names[split.part],
-            "fold": fold,
-            "group": split.group,
-        }
-    )
 
 
 def write_parquet(path: Path, frame: pd.DataFrame) -> None:

@@ -420,18 +420,28 @@ def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
     DataFrame
         ``antibody_key``, ``antigen_key`` (hex), ``split``, ``fold``, ``group``.
     """
-    names = {number: name for name, number in PART_NAMES.items()}
-    keys = {
-        "antibody_key": hex_keys(pairs.antibody_keys()),
-        "antigen_key": hex_keys(pairs.antigen_keys()),
-    }
-    frames = [
-        pd.DataFrame(keys)
-        .assign(split=pd.Series(split.part).map(names), fold=split.fold, group=split.group)
-        .drop_duplicates(ignore_index=True)
-        for split in splits
-    ]
-    return pd.concat(frames, ignore_index=True)
+    frames = [pair_parts(pairs, split) for split in splits]
+    return pd.concat(frames, ignore_index=True).drop_duplicates(ignore_index=True)
+
+
+def pair_parts(pairs: LabelledPairs, split: Split) -> pd.DataFrame:
+    """Tell the part of every pair, by key: row numbers would mean nothing in another table.
+
+    Returns
+    -------
+    DataFrame, P rows
+        The columns of :func:`split_frame`; a pair that was measured twice has two rows.
+    """
+    names = np.array(list(PART_NAMES))  # UNUSED, -1, is the last
+    return pd.DataFrame(
+        {
+            "antibody_key": hex_keys(pairs.antibody_keys()),
+            "antigen_key": hex_keys(pairs.antigen_keys()),
+            "split": names[split.part],
+            "fold": split.fold,
+            "group": split.group,
+        }
+    )
 
 
 def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
@@ -480,7 +490,11 @@ def _read_frame(path: Path) -> pd.DataFrame:
     if not path.is_file():
         msg = f"--split file={path}: no such file; expected the splits.parquet of a run."
         raise BadSplit(msg)
-    frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    try:
+        frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        msg = f"{path}: cannot be read: {' '.join(str(error).split())}; expected Parquet or CSV. "
+        raise BadSplit(msg + "Give the splits.parquet of a run.") from error
     absent = [c for c in ("antibody_key", "antigen_key", "split") if c not in frame.columns]
     if absent:
         msg = f"{path}: no column {', '.join(absent)}; found {', '.join(map(str, frame.columns))}. "
@@ -493,7 +507,7 @@ def _read_frame(path: Path) -> pd.DataFrame:
     if "group" not in frame.columns:
         frame["group"] = frame.groupby(["antibody_key", "antigen_key"]).ngroup()
     columns = ["antibody_key", "antigen_key", "split", "fold", "group"]
-    frame = frame[columns].drop_duplicates(ignore_index=True)
+    frame = frame[columns].reset_index(drop=True)
     if frame.duplicated(["antibody_key", "antigen_key", "fold"]).any():
         msg = f"{path}: puts one pair into two parts of one fold; expected one. Mend the file."
         raise BadSplit(msg)

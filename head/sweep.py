@@ -50,7 +50,7 @@ from abag.head.search import (
     unlocked,
 )
 from abag.head.splits import BadSplit, make_splits
-from abag.head.table import label_pairs
+from abag.head.table import LabelOptions, label_pairs
 from abag.head.train import (
     describe_inputs,
     fit,
@@ -152,14 +152,13 @@ def sweep(
     _require_optuna()
     folder, say = Path(folder), say or _to_stderr
     config = _config(options)
-    reading = TableOptions(
-        columns=config.columns, antigen=config.antigen, limit=config.limit, bad_rows=config.bad_rows
-    )
-    pairs = label_pairs(read_pairs(table, reading), config.label_options())
+    pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
     say_counts(pairs, say)
     config, split = _outer_split(pairs, config, say)
     problem, record = _pose(pairs, split, store, config, folds, say)
     wanted = trials if trials is not None else 0 if final else TRIALS
+    if not wanted and not (folder / "sweep.json").exists():
+        raise _no_winner(folder)
     closed = (folder / "final" / "summary.json").exists()
     _open_folder(folder, record)
     with _quiet_optuna():
@@ -180,8 +179,7 @@ def sweep(
         say(f"{folder}: {describe_winner(summary)}")
     if final:
         if "best" not in summary:
-            msg = f"{folder}: no trial is complete, so there is no winner to refit. Run the sweep without --final first."  # noqa: E501
-            raise NoTrials(msg)
+            raise _no_winner(folder)
         chosen = {**options, "split": config.split, **fit_options(summary["best"]["params"])}
         summary["final"] = fit(
             table, store, folder / "final", say=say, progress=progress, members=members, **chosen
@@ -191,6 +189,13 @@ def sweep(
 
 def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+def _no_winner(folder: Path) -> NoTrials:
+    return NoTrials(
+        f"{folder}: no trial is complete, so there is no winner to refit. Run the sweep without "
+        "--final first."
+    )
 
 
 def _require_optuna() -> None:

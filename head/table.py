@@ -6,8 +6,8 @@ Pairs come in the order of their keys, so the order of the rows in the file chan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -72,6 +72,18 @@ class LabelOptions:
     """Keep the rows of this affinity type; None: there must be no more than one."""
     bad_rows: Literal["error", "skip"] = "error"
     """Refuse the table, or leave out and count the rows whose label is no number."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no unit and no rule."""
+        for name, choices in (("label", Label), ("replicates", Replicates), ("floor", Floor)):
+            if (value := getattr(self, name)) not in (allowed := get_args(choices)):
+                msg = f"--{name}: {value!r} is unknown; expected one of {', '.join(allowed)}."
+                raise BadLabel(msg)
+
+    @classmethod
+    def of(cls, config: object) -> LabelOptions:
+        """Take these fields from a configuration that holds them among others."""
+        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

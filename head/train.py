@@ -29,11 +29,11 @@ from abag.head.bundle import save_predictor
 from abag.head.checkpoint import write_text
 from abag.head.config import BadOption, FitConfig, RunMismatch, check_same, flag
 from abag.head.loop import Task, train
-from abag.head.outcome import join_logs, split_frame, write_outcome, write_parquet
+from abag.head.outcome import join_logs, write_outcome, write_parquet
 from abag.head.report import Outcome
 from abag.head.sigma import calibrate, combine, describe_sigma
-from abag.head.splits import Split, describe, make_splits
-from abag.head.table import LabelledPairs, label_pairs
+from abag.head.splits import Split, describe, make_splits, split_frame
+from abag.head.table import LabelledPairs, LabelOptions, label_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,7 +110,7 @@ def fit(
     config, run, say = make_config(options), Path(run), say or _to_stderr
     device = pick_device(config.device)
     _refuse_graph_on_cpu(device, config)
-    pairs = label_pairs(read_pairs(table, _table_options(config)), config.label_options())
+    pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
     say_counts(pairs, say)
     opened = open_store(store)
     antibody = read_vectors(opened, pairs.table, "antibody", config)
@@ -244,15 +244,6 @@ def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _table_options(config: FitConfig) -> TableOptions:
-    return TableOptions(
-        columns=config.columns,
-        antigen=config.antigen,
-        limit=config.limit,
-        bad_rows=config.bad_rows,
-    )
-
-
 def say_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
     """Say how many pairs a table gave, and what became of the other rows."""
     for note in pairs.table.notes:
@@ -349,13 +340,12 @@ def _open_run(
     # clusters take seconds and depend on the sequences alone: the next fit finds them
     options = replace(config.split_options(), cache=cache_dir() / "clusters")
     splits = heed_adapters(make_splits(pairs, options), pairs, folders, config, options)
-    frames = [split_frame(pairs, split, fold) for fold, split in enumerate(splits)]
-    unique = pd.concat(frames, ignore_index=True).drop_duplicates(ignore_index=True)
-    _refuse_other_split(run / "splits.parquet", unique)
+    frame = split_frame(pairs, splits)
+    _refuse_other_split(run / "splits.parquet", frame)
     run.mkdir(parents=True, exist_ok=True)
     (run / "summary.json").unlink(missing_ok=True)
     write_text(run / "config.json", json.dumps(record, indent=2, sort_keys=True) + "\n")
-    write_parquet(run / "splits.parquet", unique)
+    write_parquet(run / "splits.parquet", frame)
     return splits
 
 

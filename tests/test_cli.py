@@ -80,6 +80,52 @@ def test_every_command_has_help_with_an_example_and_is_in_the_readme(path):
     assert path[-1] in readme
 
 
+def test_every_option_has_help_and_no_list_of_commands_is_cut_short():
+    for path, command in commands():
+        for option in command.params:
+            assert isinstance(option, click.Argument) or option.help, (path, option.name)
+    assert "..." not in run("--help").output.split("Commands:")[1]
+    assert "..." not in run("store", "--help").output.split("Commands:")[1]
+
+
+def one_line(result):
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert result.stdout == ""
+    return line
+
+
+def test_a_path_that_cannot_be_used_is_one_line_without_a_traceback(pairs, tmp_path):
+    line = one_line(run("demo", pairs, code=1))
+    assert line.startswith(f"Error: {pairs}: cannot be used (File exists); ")
+    store = tmp_path / "store"
+    run("embed", pairs, "--store", store, *COMPOSITION)
+    line = one_line(run("fit", pairs, "--store", store, "--run", pairs, code=1))
+    assert line.startswith(f"Error: {pairs}: cannot be used (Not a directory); ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("plan nowhere.csv", "nowhere.csv: does not exist; expected a csv table"),
+        ("plan nowhere", "nowhere: does not exist; expected a table"),
+        ("plan pairs.csv --label foo", "--label: 'foo' is unknown; expected one of pkd, kd_m"),
+        ("adapt pairs.csv --out a --split-from b --floor foo", "--floor: 'foo' is unknown"),
+        ("adapt pairs.csv --out a --split-from nowhere", "--split-from nowhere: does not exist"),
+    ],
+)
+def test_a_slip_on_the_command_line_is_named_with_what_was_expected(
+    pairs, monkeypatch, arguments, words
+):
+    monkeypatch.chdir(pairs.parent)
+    assert words in one_line(run(*arguments.split(), code=1))
+    assert [path.name for path in pairs.parent.iterdir()] == ["pairs.csv"]
+
+
+def test_devices_that_are_no_number_are_a_usage_error(pairs):
+    asked = ["embed", pairs, "--store", "s", "--devices"]
+    assert "'two' is neither a number nor all" in run(*asked, "two", code=2).stderr
+
+
 def test_version_names_what_decides_results_and_speed():
     lines = dict(line.split(" ", 1) for line in run("--version").stdout.splitlines())
     assert lines["abag"] == abag.__version__

@@ -175,20 +175,20 @@ def texts(tree):
             yield node.value
 
 
-PRINTED = [
-    text
+MODULES = [
+    ast.parse(path.read_text(encoding="utf-8"))
     for room in (".", "embed", "head", "adapt")
     for path in (ROOT / room).glob("*.py")
-    for text in texts(ast.parse(path.read_text(encoding="utf-8")))
 ]
+PRINTED = [text for module in MODULES for text in texts(module)]
 HEADINGS = re.findall(
     r"^### (.+)$", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
 )
 
 
-def is_printed(heading):
+def is_printed(heading, printed=PRINTED):
     pattern = ".*".join(re.escape(part) for part in heading.split("…"))
-    return any(re.search(pattern, text) for text in PRINTED)
+    return any(re.search(pattern, text) for text in printed)
 
 
 @pytest.mark.parametrize("heading", HEADINGS)
@@ -199,3 +199,51 @@ def test_a_heading_of_the_troubleshooting_page_is_what_abag_prints(heading):
 def test_words_that_abag_does_not_print_are_not_found():
     assert len(HEADINGS) >= 40
     assert not is_printed("no column for …; sorry")
+
+
+SAYS_ITSELF = set(
+    """
+    AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion Incomplete LogDamaged
+    MMseqsFailed MissingVectors NoHeadRows NoRoom NoRuns NoSuchDevice NoTrials NotFinite
+    NothingToAdaptOn NothingToEvaluate SweepClosed UnequalLengths UnitFailed WrongBackend WrongRank
+    """.split()
+)
+"""Classes of refusal whose line leaves nothing to explain."""
+PIECED = {"DamagedShard", "MixedPrecision", "OldArtefact"}
+"""Classes whose words come from elsewhere than where they are raised; they are on the page."""
+
+
+def refusals():
+    """Name every class of refusal, with the texts that it is made of."""
+    bases = {
+        node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
+        for module in MODULES
+        for node in ast.walk(module)
+        if isinstance(node, ast.ClassDef)
+    }
+    found = {"AbagError": set()}
+    while more := {n for n, base in bases.items() if base & found.keys()} - found.keys():
+        found |= {name: set() for name in more}
+    functions = [n for m in MODULES for n in ast.walk(m) if isinstance(n, ast.FunctionDef)]
+    for function in functions:
+        nodes = list(ast.walk(function))
+        for call in nodes:
+            if isinstance(call, ast.Call) and getattr(call.func, "id", None) in found:
+                used = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
+                said = [
+                    node.value
+                    for node in nodes
+                    if isinstance(node, ast.Assign | ast.AugAssign)
+                    and used & {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+                ]
+                found[call.func.id] |= {text for part in [call, *said] for text in texts(part)}
+    return found
+
+
+def test_every_class_of_refusal_is_on_the_troubleshooting_page_or_says_it_all():
+    unexplained = {
+        name
+        for name, printed in refusals().items()
+        if not any(is_printed(heading, printed) for heading in HEADINGS)
+    }
+    assert unexplained == SAYS_ITSELF | PIECED

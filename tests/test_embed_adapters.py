@@ -150,6 +150,8 @@ def test_only_the_factors_learn_and_targets_and_layers_say_which(tmp_path):
     assert {n.split(".lora_")[0] for n in some} == {"encoder.block.1.layer.0.SelfAttention.k"}
     with pytest.raises(BadLora, match=r"has none of --targets query.* q, k, v, o, wi, wo"):
         Lora(targets=("query",)).fitting(checkpoint)
+    with pytest.raises(BadLora, match="has none of --layers 9; expected layers among 1 to 2"):
+        Lora(layers=(9,)).fitting(checkpoint)
     with pytest.raises(BadLora, match="no weights to adapt"):
         Lora().fitting(identify("composition", "antigen").checkpoint)
 

@@ -15,7 +15,7 @@ import pytest
 import abag
 from abag import AbagError
 from abag.embed.partitions import Part
-from abag.embed.ray_pool import Order, _units
+from abag.embed.ray_pool import Order, RayUnavailable, _units
 from abag.embed.run import EmbedOptions, embed_table, identify_for
 from abag.embed.sequences import keys_array
 from abag.embed.store import StoreMismatch
@@ -73,6 +73,13 @@ def test_a_worker_that_finds_other_weights_under_the_name_refuses(tmp_path):
 def test_ray_and_devices_together_are_refused():
     with pytest.raises(AbagError, match="both say where to run"):
         EmbedOptions(devices=2, ray="")
+
+
+def test_an_address_without_a_cluster_is_refused_before_the_store_is_made(tmp_path):
+    table = demo_table().head(5)
+    with pytest.raises(RayUnavailable, match="--ray nowhere: no cluster there"):
+        embed_table(table, tmp_path / "store", "composition", "composition", ray="nowhere")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow  # 20 s of starting Ray and its workers

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +14,12 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
 
 import abag
 from abag.cli import main
 from abag.embed import run as run_module
+from abag.embed.checkpoints import _tiny_folder
 from abag.embed.encoding import DeviceFull, MixedPrecision, NonFiniteVector
 from abag.embed.run import embed_table
 from abag.embed.sequences import antibody, antigen
@@ -191,6 +195,76 @@ def test_mixed_precision_is_said_and_can_be_refused(table, tmp_path, capsys):
         embed_table(table, tmp_path / "store", precision="bf16", strict_precision=True, **TINY)
     embed_table(table, tmp_path / "store", precision="bf16", progress=True, **TINY)
     assert "begun in fp32, goes on in bf16" in capsys.readouterr().err
+
+
+def content(folder):
+    return {p: p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("begun", "asked", "match"),
+    [
+        ({"precision": "fp32"}, {"precision": "bf16", "strict_precision": True}, "begun in fp32"),
+        ({"layers": (1,)}, {"layers": (2,)}, "begun with --layers 1"),
+    ],
+)
+def test_a_refusal_of_one_encoder_makes_no_folder_for_the_other(
+    table, tmp_path, begun, asked, match
+):
+    one = {"antibody_encoder": "composition", "antigen_encoder": "tiny-esm2"}
+    embed_table(table, tmp_path / "store", limit=5, **one, **begun)
+    before = content(tmp_path)
+    with pytest.raises(abag.AbagError, match=match):
+        embed_table(table, tmp_path / "store", **TINY, **asked)
+    assert content(tmp_path) == before
+
+
+def drop_a_weight(folder):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["esm.encoder.layer.1.output.dense.weight"]
+    save_file(tensors, path)
+
+
+def cut_the_weights(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def forget_a_width(folder):
+    config = json.loads((folder / "config.json").read_text())
+    del config["intermediate_size"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def break_the_config(folder):
+    (folder / "config.json").write_text('{"model_type": "es')
+
+
+def reorder_the_tokens(folder):
+    lines = (folder / "vocab.txt").read_text().split()
+    (folder / "vocab.txt").write_text("\n".join(lines[:4] + lines[:3:-1]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (drop_a_weight, "layer.1.output.dense.weight is missing; the download may be incomplete"),
+        (cut_the_weights, "model.safetensors: cannot be read .*download may be incomplete"),
+        (forget_a_width, "does not say intermediate_size; give the config.json of a esm model"),
+        (break_the_config, "config.json: not JSON"),
+        (reorder_the_tokens, "its tokenizer disagrees with abag's table"),
+    ],
+)
+def test_an_antigen_encoder_that_cannot_be_loaded_is_refused_before_antibodies_are_encoded(
+    tmp_path, spoil, match
+):
+    folder = tmp_path / "esm"
+    shutil.copytree(_tiny_folder("tiny-esm2"), folder)
+    spoil(folder)
+    path = write(tmp_path, "heavy,light,antigen\nEVQL,DIQ,MKT\n")
+    line = refused(tmp_path, path, "--antibody-encoder", "tiny-igt5", "--antigen-encoder", folder)
+    assert re.search(match, line), line
 
 
 @pytest.mark.parametrize(

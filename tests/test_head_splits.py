@@ -22,6 +22,7 @@ from abag.head.splits import (
     describe,
     grouped_folds,
     make_splits,
+    pair_parts,
     random_split,
     split_frame,
 )
@@ -178,6 +179,20 @@ def test_the_same_pairs_in_another_order_are_split_alike():
     pd.testing.assert_frame_equal(first, second)
 
 
+def test_a_pair_that_was_measured_twice_has_two_parts_and_one_row_in_the_split_file():
+    frame = measured().drop_duplicates(["heavy", "antigen"])
+    again = pd.concat([frame, frame.head(3)])
+    pairs = label_pairs(read_pairs(again), LabelOptions(replicates="keep"))
+    splits = make_splits(pairs, SplitOptions(split="antigen", folds=3))
+    parts = pd.concat([pair_parts(pairs, split) for split in splits], ignore_index=True)
+    assert len(parts) == 3 * len(again)
+    saved = split_frame(pairs, splits)
+    assert len(saved) == 3 * len(frame)
+    pd.testing.assert_frame_equal(saved, parts.drop_duplicates(ignore_index=True))
+    names = ["train", "validation", "test", "unused"]
+    assert [names[n] for n in splits[1].part] == parts[parts["fold"] == 1]["split"].tolist()
+
+
 def test_a_saved_split_is_laid_over_another_run_by_key(tmp_path):
     frame = measured()
     pairs = pairs_of(frame)
@@ -259,6 +274,7 @@ def test_clusters_are_kept_in_the_cache_and_read_from_it(tmp_path, monkeypatch):
         ({"split": "antigen", "folds": 9}, TooFewGroups, "9 folds need"),
         ({"split": "column=none"}, BadSplit, "no such column; found heavy"),
         ({"split": "file=absent.parquet"}, BadSplit, "no such file"),
+        ({"split": f"file={__file__}"}, BadSplit, "cannot be read: .*; expected Parquet or CSV"),
         ({"split": "mutations=5:6"}, BadSplit, "expected NEAR:FAR"),
         ({"split": "mutations", "folds": 3}, BadSplit, "no folds"),
     ],

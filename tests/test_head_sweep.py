@@ -244,7 +244,7 @@ def test_two_processes_share_a_sweep(case, tmp_path):
 
 def make_problem(case, **options):
     table = abag.head.sweep.read_pairs(case.table)
-    pairs = abag.head.sweep.label_pairs(table, FitConfig().label_options())
+    pairs = abag.head.sweep.label_pairs(table)
     config = FitConfig(split="antigen", epochs=8, device="cpu", **options)
     config, split = abag.head.sweep._outer_split(pairs, config, print)
     return abag.head.sweep._pose(pairs, split, case.store, config, 3, lambda _text: None)[0]
@@ -277,7 +277,7 @@ def test_trials_that_are_stopped_early_leave_the_others_as_they_were(case):
 
 def test_the_locked_part_is_not_in_the_problem(case):
     problem = make_problem(case)
-    pairs = abag.head.sweep.label_pairs(read_pairs(case.table), FitConfig().label_options())
+    pairs = abag.head.sweep.label_pairs(read_pairs(case.table))
     assert 0 < len(problem.pairs) < len(pairs)
     assert len(np.unique(problem.pairs.antigen)) < 12
 
@@ -308,7 +308,7 @@ def test_what_cannot_be_swept_is_refused(case, tmp_path, options, error, text):
         return
     with pytest.raises(error, match=text):
         quick_sweep(case, tmp_path / "s", **options)
-    assert error is NoTrials or not (tmp_path / "s").exists()
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_split_of_several_folds_has_no_one_part_to_lock_away(case, tmp_path):

@@ -1,10 +1,14 @@
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.sequences import read_pairs
+from abag.adapt.config import AdaptConfig
+from abag.embed.sequences import TableOptions, read_pairs
+from abag.head.config import FitConfig
 from abag.head.table import (
     BadLabel,
     ConflictingReplicates,
@@ -28,6 +32,18 @@ def by_antibody(pairs):
     chains = [pairs.table.antibodies.chains[i][0] for i in pairs.antibody]
     names = {sequence: letter for letter, sequence in ANTIBODIES.items()}
     return [(names[c], round(float(y), 6)) for c, y in zip(chains, pairs.pkd, strict=True)]
+
+
+@pytest.mark.parametrize("config", [FitConfig, partial(AdaptConfig, split_from="run")])
+def test_the_options_of_a_configuration_are_those_it_was_given(config):
+    reading = {"columns": {"heavy": "VH"}, "antigen": "MKT", "limit": 7, "bad_rows": "skip"}
+    labels = {
+        "label": "kd_nm", "replicates": "mean", "floor": "drop", "affinity_type": "kd",
+        "bad_rows": "skip",
+    }  # fmt: skip
+    given = config(**reading | labels)
+    assert LabelOptions.of(given) == LabelOptions(**labels)
+    assert TableOptions.of(given) == TableOptions(**reading)
 
 
 @pytest.mark.parametrize(

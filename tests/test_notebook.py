@@ -92,6 +92,29 @@ def test_the_notebook_is_kept_without_outputs():
     assert NOTEBOOK.stat().st_size < 20_000
 
 
+def settings(monkeypatch, folder, address=None):
+    """Run the first cell in a folder, with the repository's address written into it or not."""
+    (code,) = (c.source for c in nbformat.read(NOTEBOOK, 4).cells if c.id == "settings")
+    first, rest = code.split("\n", 1)
+    assert first.startswith("REPOSITORY = ")
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("ABAG_SOURCE", raising=False)
+    names = {}
+    exec(f"REPOSITORY = {address!r}\n{rest}" if address else code, names)
+    return names["SOURCE"]
+
+
+def test_an_address_left_as_it_was_is_one_clear_line_unless_a_checkout_is_at_hand(
+    tmp_path, monkeypatch
+):
+    with pytest.raises(Exception, match="into the first line of this cell") as stopped:
+        settings(monkeypatch, tmp_path)
+    (line,) = stopped.value._render_traceback_()  # what IPython shows in place of a traceback
+    assert line == f"Stopped: {stopped.value}"
+    assert settings(monkeypatch, ROOT) == settings(monkeypatch, ROOT / "notebooks") == str(ROOT)
+    assert settings(monkeypatch, ROOT, "https://lab.org/abag") == "git+https://lab.org/abag"
+
+
 def test_the_notebook_runs_from_a_clean_kernel_to_the_predictor_that_one_takes_home(
     notebook, tmp_path
 ):

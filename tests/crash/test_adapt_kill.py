@@ -1,15 +1,7 @@
-"""An adapter's training that is killed for real, anywhere, ends as one that was not.
-
-Trials are forked from one process that has imported everything, as in test_fit_kill.py.
-"""
+"""An adapter's training that is killed for real, anywhere, ends as one that was not."""
 
 import json
-import os
-import random
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -25,16 +17,10 @@ OPTIONS = {
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kills", "seed"), [(4, 0), pytest.param(60, 1, marks=pytest.mark.slow)])
-def test_an_adapter_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(tmp_path, kills, seed):
-    command = [sys.executable, __file__, tmp_path, str(kills), str(seed)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert result["different"] == []
-    assert result["killed"] == kills
-    assert result["resumed"] > 0
+def test_an_adapter_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(
+    killed_anywhere, kills, seed
+):
+    killed_anywhere(__file__, kills, seed)
 
 
 def make_inputs(folder):
@@ -61,31 +47,6 @@ def adapt(folder, out):
         folder / "pairs.csv", out / "a", split_from=folder / "split.parquet",
         say=lambda _text: None, **OPTIONS,
     )  # fmt: skip
-
-
-def die_at(event, n):
-    """Arrange SIGKILL before the n-th step, or before or after the n-th rename."""
-    from abag.adapt.train import Training
-
-    def dying(real, *, after):
-        count = 0
-
-        def call(*args, **kwargs):
-            nonlocal count
-            count += 1
-            if count == n and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = real(*args, **kwargs)
-            if count == n and after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-
-        return call
-
-    if event == "step":
-        Training._step = dying(Training._step, after=False)
-    elif event in ("before", "after"):
-        Path.replace = dying(Path.replace, after=event == "after")
 
 
 def snapshot(out):
@@ -118,43 +79,20 @@ def main(folder, kills, seed):
     import peft  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     import torch
-    from test_fit_kill import in_child
+    from forks import in_child, kill_anywhere
     from transformers import EsmModel, T5EncoderModel  # noqa: F401
 
-    import abag.adapt.train
     import abag.embed.esm
     import abag.embed.t5  # noqa: F401
+    from abag.adapt.train import Training
 
     torch.set_num_threads(1)
     assert in_child(lambda: make_inputs(folder)) == 0
-    begun = time.monotonic()
-    assert in_child(lambda: adapt(folder, folder / "unbroken")) == 0
-    seconds = time.monotonic() - begun
-    expected = snapshot(folder / "unbroken")
-    steps = expected["a/adapter.json"][0]["summary"]["steps"]
-    rng = random.Random(seed)
-    result = {"killed": 0, "resumed": 0, "different": []}
-    trial = 0
-    while result["killed"] < kills:  # a late one finds the adapter finished, and does not count
-        trial += 1
-        out = folder / f"out{trial}"
-        event = ("step", "before", "after", "time")[trial % 4]
-        n = rng.randint(2, steps if event == "step" else 2 * steps + 8)
-        wait = rng.uniform(0.3, 1) * seconds if event == "time" else None
-
-        def killed(event=event, n=n, out=out):
-            die_at(event, n)
-            adapt(folder, out)
-
-        code = in_child(killed, wait)
-        result["killed"] += code == -signal.SIGKILL
-        ended = in_child(lambda out=out: adapt(folder, out))
-        if ended != 0 or snapshot(out) != expected:
-            result["different"].append((event, n, wait, ended))
-            continue
-        summary = json.loads((out / "a" / "adapter.json").read_text())["summary"]
-        result["resumed"] += summary["resumed_from_step"] is not None
-    print(json.dumps(result))
+    kill_anywhere(
+        folder, kills, seed, lambda out: adapt(folder, out), step=(Training, "_step"),
+        snapshot=snapshot,
+        summary=lambda out: json.loads((out / "a" / "adapter.json").read_text())["summary"],
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,17 +1,7 @@
-"""A fit that is killed for real, anywhere, ends as one that was not.
-
-One process imports everything and then forks for each trial, so that a kill costs a fork and not
-an import. It computes nothing itself: threads would not survive the fork.
-"""
+"""A fit that is killed for real, anywhere, ends as one that was not."""
 
 import json
-import os
-import random
-import signal
-import subprocess
 import sys
-import time
-import traceback
 from pathlib import Path
 
 import numpy as np
@@ -34,16 +24,10 @@ OPTIONS = {
         pytest.param(100, 3, 3, marks=pytest.mark.slow),
     ],
 )
-def test_a_fit_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(tmp_path, kills, seed, members):
-    command = [sys.executable, __file__, tmp_path, str(kills), str(seed), str(members)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert result["different"] == []
-    assert result["killed"] == kills
-    assert result["resumed"] > 0
+def test_a_fit_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(
+    killed_anywhere, kills, seed, members
+):
+    killed_anywhere(__file__, kills, seed, members)
 
 
 def make_inputs(folder):
@@ -71,49 +55,6 @@ def fit(folder, run):
     import abag
 
     return abag.fit(folder / "pairs.csv", folder / "store", run, say=lambda _text: None, **OPTIONS)
-
-
-def die_at(event, n):
-    """Arrange SIGKILL at the n-th step, or before or after the n-th rename."""
-    from abag.head.step import Stepper
-
-    def dying(real, *, after):
-        count = 0
-
-        def call(*args, **kwargs):
-            nonlocal count
-            count += 1
-            if count == n and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = real(*args, **kwargs)
-            if count == n and after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-
-        return call
-
-    if event == "step":
-        Stepper.step = dying(Stepper.step, after=False)
-    elif event in ("before", "after"):
-        os.replace = dying(os.replace, after=event == "after")
-
-
-def in_child(work, kill_after_s=None):
-    """Run in a fork; return how it ended."""
-    pid = os.fork()
-    if pid == 0:
-        code = 3
-        try:
-            work()
-            code = 0
-        finally:
-            if code:
-                traceback.print_exc()
-            os._exit(code)  # whatever happens, the child must not go on as the parent
-    if kill_after_s is not None:
-        time.sleep(kill_after_s)
-        os.kill(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def snapshot(run):
@@ -145,39 +86,17 @@ def main(folder, kills, seed, members):
     # What a fit imports on its first use, once for all forks.
     import pyarrow.parquet  # noqa: F401
     import torch
+    from forks import in_child, kill_anywhere
 
     import abag.head.train  # noqa: F401
+    from abag.head.step import Stepper
 
     torch.set_num_threads(1)
     assert in_child(lambda: make_inputs(folder)) == 0
-    begun = time.monotonic()
-    assert in_child(lambda: fit(folder, folder / "unbroken")) == 0
-    seconds = time.monotonic() - begun
-    steps = len((folder / "unbroken/metrics.jsonl").read_text().splitlines())
-    rng = random.Random(seed)
-    result = {"killed": 0, "resumed": 0, "different": []}
-    expected = snapshot(folder / "unbroken")
-    trial = 0
-    while result["killed"] < kills:  # a late one finds the run finished, and does not count
-        trial += 1
-        run = folder / f"run{trial}"
-        event = ("step", "before", "after", "time")[trial % 4]
-        n = rng.randint(1, steps if event == "step" else steps + 12)
-        wait = rng.uniform(0, seconds) if event == "time" else None
-
-        def killed(event=event, n=n, run=run):
-            die_at(event, n)
-            fit(folder, run)
-
-        code = in_child(killed, wait)
-        result["killed"] += code == -signal.SIGKILL
-        ended = in_child(lambda run=run: fit(folder, run))
-        if ended != 0 or snapshot(run) != expected:
-            result["different"].append((event, n, wait, ended))
-            continue
-        summary = json.loads((run / "summary.json").read_text())
-        result["resumed"] += summary["resumed_from_step"] is not None
-    print(json.dumps(result))
+    kill_anywhere(
+        folder, kills, seed, lambda run: fit(folder, run), step=(Stepper, "step"),
+        snapshot=snapshot, summary=lambda run: json.loads((run / "summary.json").read_text()),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -105,9 +105,10 @@ def test_a_store_that_still_takes_nothing_leaves_the_room_as_it_was(machine):
     assert publish_waiting(machine / "store") == 40
 
 
-def test_a_room_brings_in_its_encoder_where_the_store_lost_it(machine):
+@pytest.mark.parametrize("lost", ["store/antibody-igt5-3f2c9b1e", "store"])
+def test_a_room_brings_in_its_encoder_where_the_store_lost_it(machine, lost):
     left_over(machine / "store")
-    (machine / "store" / "antibody-igt5-3f2c9b1e").rename(machine / "gone")
+    (machine / lost).rename(machine / "gone")
     assert publish_waiting(machine / "store") == 40
     assert open_store(machine / "store").folder("antibody").rows == 40
 

@@ -1,0 +1,114 @@
+"""Kill a computation for real, anywhere, again and again, and compare what it leaves when it ends.
+
+One process imports everything and then forks for each trial, so that a kill costs a fork and not
+an import. It computes nothing itself: threads would not survive the fork. Scripts run it; the
+fixture `killed_anywhere` (conftest.py) runs the scripts.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+import traceback
+
+EVENTS = ("step", "before", "after", "time")
+"""Where to die: before a step, before or after a rename, or at any time."""
+
+
+def watch(step, tell):
+    """Say before each call of a method, given as (class, name), and around each rename."""
+    owner, name = step
+    real_step, real_replace = getattr(owner, name), os.replace
+
+    def stepping(*args, **kwargs):
+        tell("step")
+        return real_step(*args, **kwargs)
+
+    def replacing(*args, **kwargs):
+        tell("before")
+        result = real_replace(*args, **kwargs)
+        tell("after")
+        return result
+
+    setattr(owner, name, stepping)
+    os.replace = replacing  # pathlib's too: it looks it up in os
+
+
+def dying_at(event, n):
+    """Return what kills this process when something happens for the n-th time."""
+    left = n
+
+    def tell(happened):
+        nonlocal left
+        left -= happened == event
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return tell
+
+
+def in_child(work, kill_after_s=None):
+    """Run in a fork; return how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        code = 3
+        try:
+            work()
+            code = 0
+        finally:
+            if code:
+                traceback.print_exc()
+            os._exit(code)  # whatever happens, the child must not go on as the parent
+    if kill_after_s is not None:
+        time.sleep(kill_after_s)
+        os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def kill_anywhere(folder, kills, seed, compute, *, step, snapshot, summary):
+    """Compute without a kill, then kill until there were enough; print one JSON object.
+
+    Parameters
+    ----------
+    compute : callable
+        Takes the folder to compute into; goes on with what it finds there.
+    step : (class, str)
+        The method that is a step.
+    snapshot, summary : callable
+        Take that folder; return all that must be alike, and what has ``resumed_from_step``.
+    """
+    counts = {event: multiprocessing.Value("i") for event in EVENTS}
+
+    def unbroken():
+        def tell(happened):
+            counts[happened].value += 1
+
+        watch(step, tell)
+        compute(folder / "unbroken")
+
+    begun = time.monotonic()
+    assert in_child(unbroken) == 0
+    seconds = time.monotonic() - begun
+    expected = snapshot(folder / "unbroken")
+    rng = random.Random(seed)
+    result = {"killed": 0, "resumed": 0, "different": []}
+    trial = 0
+    while result["killed"] < kills:  # a late one finds everything finished, and does not count
+        trial += 1
+        out, event = folder / f"out{trial}", EVENTS[trial % len(EVENTS)]
+        n = rng.randint(1, max(1, counts[event].value))
+        wait = rng.uniform(0, seconds) if event == "time" else None
+
+        def killed(event=event, n=n, out=out):
+            watch(step, dying_at(event, n))
+            compute(out)
+
+        result["killed"] += in_child(killed, wait) == -signal.SIGKILL
+        ended = in_child(lambda out=out: compute(out))
+        if ended != 0 or snapshot(out) != expected:
+            result["different"].append((event, n, wait, ended))
+            continue
+        result["resumed"] += summary(out)["resumed_from_step"] is not None
+    print(json.dumps(result))
