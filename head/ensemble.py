@@ -70,20 +70,31 @@ class Scaling:
         antigen_ME: NDArray[np.float32],
     ) -> Scaling:
         """Measure the training pairs: each unique sequence counts once, each exact label once."""
-        exact = training[pairs.censored[training] == 0]
-        labels = pairs.pkd[exact if len(exact) else training]
-        if np.ptp(labels) == 0:
-            msg = (
-                f"{pairs.table.source}: all {len(labels)} training labels are {labels[0]:g}; "
-                "expected them to vary. Check --label, --column pkd=NAME and --split."
-            )
-            raise NothingToLearn(msg)
+        labels = labels_to_learn(pairs, training)
         return cls(
             Statistics.of(antibody_ND[np.unique(pairs.antibody[training])]),
             Statistics.of(antigen_ME[np.unique(pairs.antigen[training])]),
             float(labels.mean()),
             float(labels.std()),
         )
+
+
+def labels_to_learn(pairs: LabelledPairs, training: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the exact training labels, or, where there is none, the bounds.
+
+    Raises
+    ------
+    NothingToLearn
+    """
+    exact = training[pairs.censored[training] == 0]
+    labels = pairs.pkd[exact if len(exact) else training]
+    if np.ptp(labels) == 0:
+        msg = (
+            f"{pairs.table.source}: all {len(labels)} training labels are {labels[0]:g}; "
+            "expected them to vary. Check --label, --column pkd=NAME and --split."
+        )
+        raise NothingToLearn(msg)
+    return labels
 
 
 def make_members(config: FitConfig, n_training: int) -> list[Member]:

@@ -28,11 +28,12 @@ from abag.head.baselines import baselines
 from abag.head.bundle import save_predictor
 from abag.head.checkpoint import write_text
 from abag.head.config import BadOption, FitConfig, RunMismatch, check_same, flag
+from abag.head.ensemble import labels_to_learn
 from abag.head.loop import Task, train
 from abag.head.outcome import join_logs, write_outcome, write_parquet
 from abag.head.report import Outcome
 from abag.head.sigma import calibrate, combine, describe_sigma
-from abag.head.splits import Split, describe, make_splits, split_frame
+from abag.head.splits import TRAIN, Split, describe, make_splits, split_frame
 from abag.head.table import LabelledPairs, LabelOptions, label_pairs
 
 if TYPE_CHECKING:
@@ -340,6 +341,8 @@ def _open_run(
     # clusters take seconds and depend on the sequences alone: the next fit finds them
     options = replace(config.split_options(), cache=cache_dir() / "clusters")
     splits = heed_adapters(make_splits(pairs, options), pairs, folders, config, options)
+    for split in splits:
+        labels_to_learn(pairs, split.rows(TRAIN))  # refuses for itself, before anything is written
     frame = split_frame(pairs, splits)
     _refuse_other_split(run / "splits.parquet", frame)
     run.mkdir(parents=True, exist_ok=True)

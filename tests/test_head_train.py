@@ -457,6 +457,7 @@ def test_constant_labels_are_refused(case):
     case.frame["pKd"] = 7.0
     with pytest.raises(NothingToLearn, match="labels are 7"):
         quick_fit(case)
+    assert not (case.at / "run").exists()
 
 
 def test_one_antigen_trains(case):
