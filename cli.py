@@ -207,7 +207,7 @@ _FIT_OPTIONS = [
     click.option("--patience", type=int, help="Validations without progress before stopping."),
     click.option("--members", type=int, metavar="K",
                  help="Heads trained in one step; their mean predicts, their spread tells sigma."),
-    click.option("--seed", type=int, help="Of split, weights and order."),
+    click.option("--seed", type=int, help="Of split, initial weights, dropout and bags."),
     click.option("--split-seed", type=int, help="Of the split alone.  [default: --seed]"),
     click.option("--save-every", type=int, metavar="N", help="Steps between checkpoints."),
     click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),
@@ -464,7 +464,7 @@ def _adapted_lines(summary: dict[str, Any]) -> str:
     click.option("--select", metavar="METRIC", help="Metric that a trial is judged by."),
     click.option("--epochs", type=int, help="Epochs of a trial."),
     click.option("--batch-size", type=int, help="Pairs a batch."),
-    click.option("--seed", type=int, help="Of split, trials, weights and order."),
+    click.option("--seed", type=int, help="Of split, trials and initial weights."),
     click.option("--split-seed", type=int, help="Of the split alone.  [default: --seed]"),
     click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),
 ])  # fmt: skip
