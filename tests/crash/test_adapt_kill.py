@@ -75,6 +75,7 @@ def snapshot(out):
 
 
 def main(folder, kills, seed):
+    folder.mkdir(parents=True, exist_ok=True)
     # What an adaptation imports on its first use, once for all forks.
     import peft  # noqa: F401
     import pyarrow.parquet  # noqa: F401

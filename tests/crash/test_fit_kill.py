@@ -81,7 +81,8 @@ def snapshot(run):
     return kept
 
 
-def main(folder, kills, seed, members):
+def main(folder, kills, seed, members=1):
+    folder.mkdir(parents=True, exist_ok=True)
     OPTIONS["members"] = members
     # What a fit imports on its first use, once for all forks.
     import pyarrow.parquet  # noqa: F401
