@@ -362,6 +362,11 @@ class EncoderFolder:
         own = {"started": round(time.time(), 3), "host": host_name(), "pid": os.getpid()}
         self._note(RUN_FILE, {**begun, **own})
 
+    def note_encoding(self) -> None:
+        """Keep when the latest run began to encode: its start is before reading and loading."""
+        if (noted := self.noted_run()) is not None:
+            self._note(RUN_FILE, {**noted, "encoding_since": round(time.time(), 3)})
+
     def noted_run(self) -> dict[str, Any] | None:
         """Return what the latest run set out to do; None if that was not noted."""
         try:

@@ -208,6 +208,8 @@ class Job:
         task = self.task
         encoder = load(task)
         load_s = time.perf_counter() - start_s
+        if not rank.number:
+            self.note_encoding()
         shown = self.options.progress and not rank.number
         with Bar(task, self._mine, shown=shown) as bar:
             encode_parts(task, encoder, self.todo(), bar)
@@ -221,6 +223,10 @@ class Job:
                 file=sys.stderr,
             )
         return time.perf_counter() - start_s
+
+    def note_encoding(self) -> None:
+        """Keep when encoding began, for `abag store info`."""
+        self._folder.note_encoding()
 
     def await_others(self) -> float:
         """Return, with the seconds that it took, once the store holds what other ranks encode."""

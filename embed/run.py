@@ -265,6 +265,7 @@ def _on_ray(
             start_s = time.perf_counter()
             given = str(Path(name).resolve()) if Path(name).is_dir() else name
             order = Order(given, job.kind, job.identity.fingerprint, store, options)
+            job.note_encoding()
             encode_on(device, order, job.todo(), sequences=job.missing, tokens=job.tokens)
             job.refuse_gaps()
             seconds.append(time.perf_counter() - start_s)

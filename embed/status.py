@@ -127,7 +127,7 @@ def _progress(
     since = [b for b in blocks if written[b.path] >= started - 1]  # clocks of servers are coarse
     encoded = min(int(begun["to_encode"]), sum(block.rows for block in since))
     newest = max((written[b.path] for b in since), default=started)
-    recent, seconds = _recent(since, written, started)
+    recent, seconds = _recent(since, written, float(begun.get("encoding_since", started)))
     speed = _residues(recent) / seconds if seconds > 0 else None
     state = _state(begun, encoded, now - newest)
     left = None
@@ -156,8 +156,7 @@ def _recent(
 ) -> tuple[list[Block], float]:
     """Return what was committed lately, and in how many seconds.
 
-    The time goes from one commit to the last where there are two: a run first loads its encoder,
-    and encodes antigens only after all antibodies.
+    The time goes from one commit to the last where there are two, else from when encoding began.
     """
     newest = max((written[b.path] for b in since), default=started)
     window = max(started, newest - RECENT_SECONDS)

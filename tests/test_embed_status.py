@@ -86,6 +86,17 @@ def test_the_time_before_the_first_commit_does_not_slow_what_follows(folder):
     assert progress(folder)["sequences_per_s"] == pytest.approx(18 / 60, rel=0.05)
 
 
+def test_the_time_before_encoding_began_does_not_slow_a_single_commit(folder):
+    begin(folder, started=500)
+    folder.note_encoding()
+    noted = json.loads((folder.path / "run.json").read_text())
+    assert noted["encoding_since"] == pytest.approx(time.time(), abs=5)
+    begin(folder, started=500, encoding_since=time.time() - 40)
+    add(folder, 10)
+    commit_ago(folder, 30)
+    assert progress(folder)["sequences_per_s"] == pytest.approx(10 / 10, rel=0.05)
+
+
 def test_rows_of_earlier_runs_are_no_progress_of_this_one(folder):
     add(folder, 30)
     commit_ago(folder, 500)
