@@ -25,8 +25,9 @@ from abag.embed.run import embed_table
 from abag.embed.sequences import TableOptions, keys_array, read_pairs
 from abag.embed.store import open_store
 from abag.head import metrics
-from abag.head.baselines import Block, group_mean, inner_folds, ridge, standardised
+from abag.head.baselines import group_mean, inner_folds, standardised
 from abag.head.demo import demo_table
+from abag.head.ridge import Block, ridge
 from abag.head.splits import TEST, TRAIN, SplitOptions, make_splits
 from abag.head.table import label_pairs
 

@@ -9,52 +9,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import linalg, sparse
 
 from abag import AbagError
 from abag.head.clusters import distance_to_parent
+from abag.head.ridge import Block, Floats, Ints, Matrix, ridge, ridges
 from abag.head.splits import TRAIN, Split, grouped_folds
 from abag.head.table import Statistics
 
 if TYPE_CHECKING:
     from abag.head.table import LabelledPairs
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Matrix: TypeAlias = NDArray[np.float32]
-
 INNER_FOLDS = 5
-CHUNK = 8192
-"""Unique sequences taken to float64 at a time."""
-STRENGTHS = np.logspace(-4, 3, 8)
-"""Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
-
-
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 SHARED_LENGTH = 0.5
 """Positions mean something where at least this share of the pairs has one length."""
 NEAREST_ROWS = 1024
 """Antibodies compared with all of training at a time."""
+MOST_SUMMED = 2 * 10**11
+"""Above this many products of columns a ridge on residues is left out: it would take minutes."""
 MOST_COMPARED = 10**9
 """Above this many comparisons the nearest antibody is not looked for: it would take minutes."""
 
 
 class NothingToLearn(AbagError):
     """The training part holds no exact label."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One input of a ridge: a vector for each unique sequence and the sequence of each pair."""
-
-    table_ND: Matrix
-    index: Ints
 
 
 def baselines(
@@ -85,17 +68,17 @@ def baselines(
     antibody = Block(standardised(antibody_ND, pairs.antibody[fit_rows]), pairs.antibody)
     antigen = Block(standardised(antigen_ND, pairs.antigen[fit_rows]), pairs.antigen)
     fold = inner_folds(split.group[fit_rows])
-    inputs = {
-        "ridge": [antibody, antigen],
-        "antibody_ridge": [antibody],
-        "antigen_ridge": [antigen],
+    of_vectors = {"ridge": (0, 1), "antibody_ridge": (0,), "antigen_ridge": (1,)}
+    ridges_of_vectors = ridges([antibody, antigen], pairs.pkd, fit_rows, fold, of_vectors.values())
+    others = {
         "composition_ridge": _composition(pairs, fit_rows),
         **_of_variants(pairs, fit_rows),
     }
     return {
         "train_mean": np.full(len(pairs.pkd), pairs.pkd[fit_rows].mean()),
         **_group_means(pairs, split, fit_rows),
-        **{name: ridge(blocks, pairs.pkd, fit_rows, fold) for name, blocks in inputs.items()},
+        **dict(zip(of_vectors, ridges_of_vectors, strict=True)),
+        **{name: ridge(blocks, pairs.pkd, fit_rows, fold) for name, blocks in others.items()},
         **_nearest_antibody(pairs, fit_rows, antibody.table_ND),
     }
 
@@ -153,10 +136,10 @@ def _of_variants(pairs: LabelledPairs, fit_rows: Ints) -> dict[str, list[Block]]
     one_hot = _one_hot(chains, np.array([length == usual for length in lengths]), seen)
     mutations = distance_to_parent(chains, np.zeros(len(chains), np.int64))
     counted = mutations[:, None].astype(np.float32)
-    return {
-        "one_hot_ridge": [Block(one_hot, pairs.antibody)],
-        "mutation_count": [Block(counted, pairs.antibody)],
-    }
+    found = {"mutation_count": [Block(counted, pairs.antibody)]}
+    if len(seen) * one_hot.shape[1] ** 2 <= MOST_SUMMED:
+        found["one_hot_ridge"] = [Block(one_hot, pairs.antibody)]
+    return found
 
 
 def _one_hot(chains: Sequence[tuple[str, ...]], usual: NDArray[np.bool_], seen: Ints) -> Matrix:
@@ -168,13 +151,17 @@ def _one_hot(chains: Sequence[tuple[str, ...]], usual: NDArray[np.bool_], seen: 
     rows = np.flatnonzero(usual)
     text = "".join("".join(chains[i]) for i in rows.tolist()).encode()
     residues = np.frombuffer(text, np.uint8).reshape(len(rows), -1)
-    columns = []
     known = residues[np.isin(rows, seen)]
+    column_of, count = np.full((residues.shape[1], 256), -1), 0
     for position in range(residues.shape[1] if len(known) else 0):
         letters = np.unique(known[:, position])
-        columns += [residues[:, position] == x for x in (letters if len(letters) > 1 else ())]
-    table = np.zeros((len(chains), len(columns) + 1), np.float32)
-    table[rows, :-1] = np.array(columns, np.float32).T.reshape(len(rows), len(columns))
+        if len(letters) > 1:
+            column_of[position, letters] = count + np.arange(len(letters))
+            count += len(letters)
+    table = np.zeros((len(chains), count + 1), np.float32)
+    for position, letters in enumerate(residues.T):
+        columns = column_of[position, letters]
+        table[rows[columns >= 0], columns[columns >= 0]] = 1
     table[~usual, -1] = 1
     return table
 
@@ -224,132 +211,3 @@ def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats
         if not seen[rows].any():
             mean[rows] = np.nan
     return mean
-
-
-def ridge(blocks: Sequence[Block], pkd: Floats, fit_rows: Ints, fold: Ints) -> Floats:
-    """Ridge regression on the joined vectors of each pair, its strength chosen by inner folds.
-
-    Parameters
-    ----------
-    blocks : sequence of Block
-        The inputs, standardised. No row per pair is ever built from them.
-    pkd : NDArray, shape=(P,), dtype=float64
-    fit_rows : NDArray, shape=(F,), dtype=int64
-        Pairs to learn from.
-    fold : NDArray, shape=(F,), dtype=int64
-        Inner fold of each of them.
-
-    Returns
-    -------
-    NDArray, shape=(P,), dtype=float64
-        Prediction for every pair.
-    """
-    blocks = [_rotated(block, fit_rows) for block in blocks]
-    n_folds = int(fold.max()) + 1
-    parts = [_moments(blocks, pkd, fit_rows[fold == k]) for k in range(n_folds)]
-    total = sum(parts[1:], parts[0])
-    error = np.zeros(len(STRENGTHS))
-    for k in range(n_folds if n_folds > 1 else 0):
-        rows = fit_rows[fold == k]
-        predicted = _predict(blocks, *(total - parts[k]).solve(STRENGTHS), rows)
-        error += ((predicted - pkd[rows, None]) ** 2).sum(0)
-    # The strongest of equals: with one fold or pure noise, the mean.
-    best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
-    weights, intercept = total.solve(STRENGTHS[[best]])
-    return _predict(blocks, weights, intercept, np.arange(len(pkd)))[:, 0]
-
-
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    """Sums over rows from which a ridge of any strength follows; they add over folds."""
-
-    n: int
-    x_D: Floats
-    y: float
-    xx_DD: Floats
-    xy_D: Floats
-
-    def __add__(self, other: _Moments) -> _Moments:
-        return _Moments(
-            self.n + other.n,
-            self.x_D + other.x_D,
-            self.y + other.y,
-            self.xx_DD + other.xx_DD,
-            self.xy_D + other.xy_D,
-        )
-
-    def __sub__(self, other: _Moments) -> _Moments:
-        return _Moments(
-            self.n - other.n,
-            self.x_D - other.x_D,
-            self.y - other.y,
-            self.xx_DD - other.xx_DD,
-            self.xy_D - other.xy_D,
-        )
-
-    def solve(self, strengths: Floats) -> tuple[Floats, Floats]:
-        """Weights (D, S) and intercepts (S,), the intercept free of the penalty."""
-        x_mean, y_mean = self.x_D / self.n, self.y / self.n
-        scatter = self.xx_DD - self.n * np.outer(x_mean, x_mean)
-        target = self.xy_D - self.n * x_mean * y_mean
-        unit = np.trace(scatter) / min(self.n, len(target)) or 1.0
-        identity = np.eye(len(target))
-        weights = np.stack(
-            [
-                linalg.solve(scatter + s * unit * identity, target, assume_a="pos")
-                for s in strengths
-            ],
-            axis=1,
-        )
-        return weights, y_mean - x_mean @ weights
-
-
-def _rotated(block: Block, fit_rows: Ints) -> Block:
-    """Express vectors in the span of the training sequences, when those are fewer than columns.
-
-    Ridge gives directions outside that span no weight, so nothing is lost.
-    """
-    train_ND = block.table_ND[np.unique(block.index[fit_rows])]
-    if len(train_ND) >= train_ND.shape[1]:
-        return block
-    basis_DN, _ = np.linalg.qr(train_ND.T)
-    return Block(block.table_ND @ basis_DN, block.index)
-
-
-def _moments(blocks: Sequence[Block], pkd: Floats, rows: Ints) -> _Moments:
-    """Sum over the rows by way of the unique sequences: no vector per pair, ever."""
-    y = pkd[rows]
-    # A third block of one constant column makes the plain sums cross products too.
-    ones = Block(np.ones((1, 1), np.float32), np.zeros(len(pkd), np.int64))
-    full = [*blocks, ones]
-    xx_DD = np.block([[_cross(a, b, rows, None) for b in full] for a in blocks])
-    xy_D = np.concatenate([_cross(a, ones, rows, y)[:, 0] for a in blocks])
-    return _Moments(len(rows), xx_DD[:, -1], float(y.sum()), xx_DD[:, :-1], xy_D)
-
-
-def _cross(left: Block, right: Block, rows: Ints, weight: Floats | None) -> Floats:
-    """Sum over rows of the outer product of their left and right vectors, in float64."""
-    ends = (left.index[rows], right.index[rows])
-    values = np.ones(len(rows)) if weight is None else weight
-    pairs = sparse.coo_array((values, ends), (len(left.table_ND), len(right.table_ND))).tocsr()
-    total = np.zeros((left.table_ND.shape[1], right.table_ND.shape[1]))
-    for start in range(0, len(left.table_ND), CHUNK):
-        chunk = pairs[start : start + CHUNK]
-        seen, at = np.unique(chunk.indices, return_inverse=True)
-        chunk = sparse.csr_array((chunk.data, at, chunk.indptr), (chunk.shape[0], len(seen)))
-        left_ND = left.table_ND[start : start + CHUNK].astype(np.float64)
-        total += left_ND.T @ (chunk @ right.table_ND[seen].astype(np.float64))
-    return total
-
-
-def _predict(
-    blocks: Sequence[Block], weights_DS: Floats, intercept_S: Floats, rows: Ints
-) -> Floats:
-    predicted = np.tile(intercept_S, (len(rows), 1))
-    start = 0
-    for block in blocks:
-        stop = start + block.table_ND.shape[1]
-        seen, at = np.unique(block.index[rows], return_inverse=True)
-        predicted += (block.table_ND[seen] @ weights_DS[start:stop])[at]
-        start = stop
-    return predicted

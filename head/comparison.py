@@ -153,13 +153,11 @@ def _fold_of_antigens(
     pkd: Floats, ours: Floats, theirs: Floats, antigen: Ints, group: Ints, nested: bool
 ) -> _Fold:
     """Correlations of single antigens do not change when whole antigens are drawn again."""
-    units, found = [], []
-    for rows in metrics.rows_by_group(antigen):
-        a, b = (metrics.spearman(pkd[rows], p[rows]) for p in (ours, theirs))
-        if len(rows) >= metrics.MIN_ROWS_PER_ANTIGEN and a is not None and b is not None:
-            units.append((group if nested else antigen)[rows[0]])
-            found.append((a, b))
-    values = np.array(found).reshape(-1, 2)
+    _, first = np.unique(antigen, return_index=True)
+    units = (group if nested else antigen)[first]
+    values = np.stack([metrics.spearman_by_group(pkd, p, antigen) for p in (ours, theirs)], axis=1)
+    defined = np.isfinite(values).all(axis=1)
+    units, values = units[defined], values[defined]
 
     def difference(times: Ints) -> float | None:
         if not times.sum():
@@ -167,7 +165,7 @@ def _fold_of_antigens(
         a, b = np.median(np.repeat(values, times, axis=0), axis=0)
         return float(a - b)
 
-    return _Fold(np.array(units, np.int64), difference)
+    return _Fold(units, difference)
 
 
 def verdict(name: str, baseline: str, metric: str, interval: Interval | None) -> str:

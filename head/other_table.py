@@ -15,10 +15,11 @@ from abag import AbagError
 from abag.embed.sequences import KEY_BYTES, Kind
 from abag.embed.store import open_store
 from abag.head import metrics
-from abag.head.baselines import Block, group_mean, inner_folds, ridge, standardised
+from abag.head.baselines import group_mean, inner_folds, standardised
 from abag.head.bundle import load_predictor
 from abag.head.comparison import compare, verdict
 from abag.head.predictor import Predictor, Side
+from abag.head.ridge import Block, ridge
 from abag.head.splits import TEST, TRAIN, Split, hex_keys
 
 if TYPE_CHECKING:

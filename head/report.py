@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 from scipy.stats import norm
 
 from abag.head import metrics
@@ -397,8 +398,11 @@ def _map(o: Outcome) -> tuple[Figure, str]:
         ]
     )
     x_PD -= x_PD.mean(0)
-    u, s, _ = np.linalg.svd(x_PD, full_matrices=False)
-    plane = np.hstack([u * s, np.zeros((len(rows), 2), np.float32)])[:, :2]
+    # By the products of rows, of which two components are a small part of a decomposition.
+    gram_PP = (x_PD @ x_PD.T).astype(np.float64)
+    squares, u = eigh(gram_PP, subset_by_index=[max(0, len(rows) - 2), len(rows) - 1])
+    lengths = np.sqrt(np.maximum(squares, 0.0))
+    plane = np.hstack([(u * lengths)[:, ::-1], np.zeros((len(rows), 1))])[:, :2]
     figure, (left, right) = _new_figure(2, width=9)
     dots = left.scatter(plane[:, 0], plane[:, 1], c=o.pairs.pkd[rows], s=8, cmap="viridis")
     figure.colorbar(dots, ax=left, label="pKd")
@@ -409,5 +413,5 @@ def _map(o: Outcome) -> tuple[Figure, str]:
     right.legend(fontsize=8, frameon=False)
     for ax in (left, right):
         ax.set(xlabel="first component", ylabel="second", xticks=[], yticks=[])
-    share = (s[:2] ** 2).sum() / max((s**2).sum(), 1e-30)
+    share = (lengths**2).sum() / max(np.trace(gram_PP), 1e-30)
     return figure, f"Both vectors of a pair joined; the plane holds {share:.0%} of their variance."

@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 
 from abag.embed.sequences import read_pairs
-from abag.head import baselines as module
+from abag.head import baselines as baselines_module
 from abag.head import comparison
-from abag.head.baselines import Block, NothingToLearn, baselines, group_mean, ridge, standardised
+from abag.head import ridge as module
+from abag.head.baselines import NothingToLearn, baselines, group_mean, standardised
 from abag.head.comparison import compare, explained, strongest, verdict, warnings
 from abag.head.metrics import score
+from abag.head.ridge import Block, ridge, ridges
 from abag.head.splits import TEST, TRAIN, SplitOptions, make_splits, random_split
 from abag.head.table import LabelOptions, label_pairs
 
@@ -77,6 +79,21 @@ def test_ridge_equals_the_normal_equations_on_one_row_a_pair(width, monkeypatch)
     penalty = 0.3 * ((train - train.mean(0)) ** 2).sum() / min(40, columns)
     expected = plain_ridge(train, pkd[:40], penalty)(x_PD)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_ridges_on_some_of_the_blocks_equal_ridges_of_their_own(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 7)
+    rng = np.random.default_rng(0)
+    blocks = [
+        Block(rng.normal(size=(n, 4)).astype(np.float32), rng.integers(n, size=60))
+        for n in (50, 3, 20)
+    ]
+    pkd, fit_rows, fold = rng.normal(8, 1, 60), np.arange(40), np.arange(40) % 5
+    choices = [(0, 1, 2), (2,), (0, 2)]
+    found = ridges(blocks, pkd, fit_rows, fold, choices)
+    for choice, one in zip(choices, found, strict=True):
+        alone = ridge([blocks[i] for i in choice], pkd, fit_rows, fold)
+        np.testing.assert_allclose(one, alone, atol=1e-9)
 
 
 def test_ridge_recovers_a_planted_rule_and_turns_to_the_mean_on_noise():
@@ -173,6 +190,16 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     hot = score(pairs.pkd[rows], found["one_hot_ridge"][rows], pairs.antigen[rows])
     assert hot["spearman"] > 0.8
     assert "one_hot_ridge" not in baselines(*unlike_lengths())
+
+
+def test_ridges_on_residues_and_neighbours_are_left_out_where_they_would_take_minutes(monkeypatch):
+    pairs, antibody_ND, antigen_ND = planted()
+    split = random_split(pairs.antibody, pairs.antigen, 0)
+    every = set(baselines(pairs, split, antibody_ND, antigen_ND))
+    monkeypatch.setattr(baselines_module, "MOST_SUMMED", 1)
+    monkeypatch.setattr(baselines_module, "MOST_COMPARED", 1)
+    left = set(baselines(pairs, split, antibody_ND, antigen_ND))
+    assert every - left == {"one_hot_ridge", "nearest_antibody"}
 
 
 def unlike_lengths():

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from abag.head.metrics import (
+    MIN_ROWS_PER_ANTIGEN,
     average_folds,
     average_precision,
     concordance,
     score,
+    spearman,
+    spearman_by_group,
     within_antigen,
 )
 
@@ -25,6 +28,18 @@ def columns(*elements, min_size=0, max_size=25):
     """Columns of one length, drawn row by row."""
     rows = st.lists(st.tuples(*elements), min_size=min_size, max_size=max_size)
     return rows.map(lambda r: [np.array(c) for c in zip(*r, strict=True)] if r else None)
+
+
+@settings(deadline=None)
+@given(columns(TIED, TIED, st.integers(0, 3)))
+def test_spearman_of_all_groups_at_once_equals_that_of_one_after_the_other(drawn):
+    y, p, group = drawn or (np.zeros(0), np.zeros(0), np.zeros(0, int))
+    wanted = []
+    for g in np.unique(group):
+        one = spearman(y[group == g], p[group == g])
+        few = np.count_nonzero(group == g) < MIN_ROWS_PER_ANTIGEN
+        wanted.append(np.nan if one is None or few else one)
+    assert spearman_by_group(y, p, group).tolist() == pytest.approx(wanted, nan_ok=True)
 
 
 def test_correlations_and_errors_equal_scipys_on_tied_values():

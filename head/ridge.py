@@ -1,0 +1,223 @@
+"""Ridge regression on the joined vectors of pairs, without ever building a vector for a pair.
+
+What a ridge needs are sums over rows: they follow from the unique sequences of each side and from
+how often which two meet. Sums of inner folds add up, so every strength is tried for the price of a
+factorisation; and ridges on some of the inputs take their part of the same sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, sparse
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Matrix: TypeAlias = NDArray[np.float32]
+
+CHUNK = 8192
+"""Unique sequences taken to float64 at a time."""
+STRENGTHS = np.logspace(-4, 3, 8)
+"""Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One input of a ridge: a vector for each unique sequence and the sequence of each pair."""
+
+    table_ND: Matrix
+    index: Ints
+
+
+def ridge(blocks: Sequence[Block], pkd: Floats, fit_rows: Ints, fold: Ints) -> Floats:
+    """Ridge regression on the joined vectors of each pair, its strength chosen by inner folds.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+        The inputs, standardised. No row per pair is ever built from them.
+    pkd : NDArray, shape=(P,), dtype=float64
+    fit_rows : NDArray, shape=(F,), dtype=int64
+        Pairs to learn from.
+    fold : NDArray, shape=(F,), dtype=int64
+        Inner fold of each of them.
+
+    Returns
+    -------
+    NDArray, shape=(P,), dtype=float64
+        Prediction for every pair.
+    """
+    return ridges(blocks, pkd, fit_rows, fold, [range(len(blocks))])[0]
+
+
+def ridges(
+    blocks: Sequence[Block],
+    pkd: Floats,
+    fit_rows: Ints,
+    fold: Ints,
+    choices: Iterable[Sequence[int]],
+) -> list[Floats]:
+    """Fit a ridge, as `ridge` does, on each choice of the blocks; their sums are taken once."""
+    blocks = [_rotated(block, fit_rows) for block in blocks]
+    parts = [_moments(blocks, pkd, fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
+    ends = np.cumsum([0, *(block.table_ND.shape[1] for block in blocks)])
+    found = []
+    for choice in choices:
+        columns = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in choice])
+        own = [part.of(columns) for part in parts]
+        found.append(_best_ridge([blocks[i] for i in choice], own, pkd, fit_rows, fold))
+    return found
+
+
+def _best_ridge(
+    blocks: Sequence[Block], parts: Sequence[_Moments], pkd: Floats, fit_rows: Ints, fold: Ints
+) -> Floats:
+    """Predict every pair by the strength that errs least on the inner folds."""
+    n_folds = len(parts)
+    total = sum(parts[1:], parts[0])
+    error = np.zeros(len(STRENGTHS))
+    for k in range(n_folds if n_folds > 1 else 0):
+        rows = fit_rows[fold == k]
+        predicted = _predict(blocks, *(total - parts[k]).solve(STRENGTHS), rows)
+        error += ((predicted - pkd[rows, None]) ** 2).sum(0)
+    # The strongest of equals: with one fold or pure noise, the mean.
+    best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
+    weights, intercept = total.solve(STRENGTHS[[best]])
+    return _predict(blocks, weights, intercept, np.arange(len(pkd)))[:, 0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    """Sums over rows from which a ridge of any strength follows; they add over folds."""
+
+    n: int
+    x_D: Floats
+    y: float
+    xx_DD: Floats
+    xy_D: Floats
+
+    def __add__(self, other: _Moments) -> _Moments:
+        return _Moments(
+            self.n + other.n,
+            self.x_D + other.x_D,
+            self.y + other.y,
+            self.xx_DD + other.xx_DD,
+            self.xy_D + other.xy_D,
+        )
+
+    def __sub__(self, other: _Moments) -> _Moments:
+        return _Moments(
+            self.n - other.n,
+            self.x_D - other.x_D,
+            self.y - other.y,
+            self.xx_DD - other.xx_DD,
+            self.xy_D - other.xy_D,
+        )
+
+    def of(self, columns: Ints) -> _Moments:
+        """Keep the sums of some columns."""
+        return _Moments(
+            self.n,
+            self.x_D[columns],
+            self.y,
+            self.xx_DD[np.ix_(columns, columns)],
+            self.xy_D[columns],
+        )
+
+    def solve(self, strengths: Floats) -> tuple[Floats, Floats]:
+        """Weights (D, S) and intercepts (S,), the intercept free of the penalty."""
+        x_mean, y_mean = self.x_D / self.n, self.y / self.n
+        scatter = self.xx_DD - self.n * np.outer(x_mean, x_mean)
+        target = self.xy_D - self.n * x_mean * y_mean
+        unit = np.trace(scatter) / min(self.n, len(target)) or 1.0
+        diagonal = np.diag_indices_from(scatter)
+        solved = []
+        for strength in strengths:
+            matrix = scatter.copy(order="F")  # LAPACK's own, so that it is not copied again
+            matrix[diagonal] += strength * unit
+            factor = linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+            solved.append(linalg.cho_solve(factor, target, check_finite=False))
+        weights = np.stack(solved, axis=1)
+        return weights, y_mean - x_mean @ weights
+
+
+def _rotated(block: Block, fit_rows: Ints) -> Block:
+    """Express vectors in the span of the training sequences, when those are fewer than columns.
+
+    Ridge gives directions outside that span no weight, so nothing is lost.
+    """
+    train_ND = block.table_ND[np.unique(block.index[fit_rows])]
+    if len(train_ND) >= train_ND.shape[1]:
+        return block
+    basis_DN, _ = np.linalg.qr(train_ND.T)
+    return Block(block.table_ND @ basis_DN, block.index)
+
+
+def _moments(blocks: Sequence[Block], pkd: Floats, rows: Ints) -> _Moments:
+    """Sum over the rows by way of the unique sequences: no vector per pair, ever."""
+    y = pkd[rows]
+    # A block of one constant column makes the plain sums cross products too.
+    ones = Block(np.ones((1, 1), np.float32), np.zeros(len(pkd), np.int64))
+    grid = [[np.zeros((0, 0))] * len(blocks) for _ in blocks]
+    for i, a in enumerate(blocks):
+        grid[i][i] = _square(a, rows)
+        for j, b in enumerate(blocks[:i]):
+            grid[i][j] = _cross(a, b, rows)
+            grid[j][i] = grid[i][j].T
+    x_D, xy_D = (
+        np.concatenate([_cross(block, ones, rows, weight)[:, 0] for block in blocks])
+        for weight in (None, y)
+    )
+    return _Moments(len(rows), x_D, float(y.sum()), np.block(grid), xy_D)
+
+
+def _square(block: Block, rows: Ints) -> Floats:
+    """Sum over rows of the outer product of their vectors with themselves, in float64."""
+    seen, times = np.unique(block.index[rows], return_counts=True)
+    total = np.zeros((block.table_ND.shape[1],) * 2)
+    for at in range(0, len(seen), CHUNK):
+        x_ND = block.table_ND[seen[at : at + CHUNK]].astype(np.float64)
+        x_ND *= np.sqrt(times[at : at + CHUNK, None])
+        total += x_ND.T @ x_ND  # numpy sees one matrix twice, and computes one half
+    return total
+
+
+def _cross(left: Block, right: Block, rows: Ints, weight: Floats | None = None) -> Floats:
+    """Sum over rows of the outer product of their left and right vectors, in float64."""
+    (lefts, i), (rights, j) = (
+        np.unique(block.index[rows], return_inverse=True) for block in (left, right)
+    )
+    if len(lefts) > len(rights):  # the dense product is as long as there are lefts
+        return _cross(right, left, rows, weight).T
+    values = np.ones(len(rows)) if weight is None else weight
+    pairs = sparse.coo_array((values, (i, j)), (len(lefts), len(rights))).tocsr()
+    total = np.zeros((left.table_ND.shape[1], right.table_ND.shape[1]))
+    for at in range(0, len(lefts), CHUNK):
+        some = pairs[at : at + CHUNK].tocsc()
+        sums_NE = np.zeros((some.shape[0], total.shape[1]))
+        for first in range(0, len(rights), CHUNK):
+            beside_ME = right.table_ND[rights[first : first + CHUNK]].astype(np.float64)
+            sums_NE += some[:, first : first + CHUNK] @ beside_ME
+        total += left.table_ND[lefts[at : at + CHUNK]].astype(np.float64).T @ sums_NE
+    return total
+
+
+def _predict(
+    blocks: Sequence[Block], weights_DS: Floats, intercept_S: Floats, rows: Ints
+) -> Floats:
+    predicted = np.tile(intercept_S, (len(rows), 1))
+    start = 0
+    for block in blocks:
+        stop = start + block.table_ND.shape[1]
+        seen, at = np.unique(block.index[rows], return_inverse=True)
+        of_seen = [
+            block.table_ND[seen[first : first + CHUNK]].astype(np.float64) @ weights_DS[start:stop]
+            for first in range(0, len(seen), CHUNK)
+        ]
+        predicted += np.concatenate(of_seen)[at]
+        start = stop
+    return predicted
