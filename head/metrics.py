@@ -158,7 +158,8 @@ def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
         return _ranks_by_group(values, dense) - (size[dense] + 1) / 2
 
     def total(products: Floats) -> Floats:
-        return np.bincount(dense, products, minlength=len(size))
+        sums: Floats = np.bincount(dense, products, minlength=len(size)).astype(np.float64)
+        return sums
 
     y, p = centred_ranks(pkd), centred_ranks(predicted)
     scale = np.sqrt(total(y * y) * total(p * p))
