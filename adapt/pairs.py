@@ -105,8 +105,9 @@ def _chosen(pairs: LabelledPairs, config: AdaptConfig) -> Split:
     if config.fold is None and len(splits) == 1:
         return splits[0]
     if config.fold is None or not 0 <= config.fold < len(splits):
+        asked = "--fold: not given" if config.fold is None else f"--fold {config.fold}"
         msg = (
-            f"--fold {config.fold}: {path} holds folds 0 to {len(splits) - 1}; expected one of "
+            f"{asked}; {path} holds folds 0 to {len(splits) - 1}; expected one of "
             "them, since an adapter belongs to one. Give its number."
         )
         raise BadOption(msg)
