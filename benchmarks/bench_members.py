@@ -51,11 +51,11 @@ MEMBERS = (1, 4, 16, 64)
 PARTS = ("steps", "fits", "trials")
 KINDS = [
     # preset, batch, precision; the aim is 16 heads in twice the time of one, batch 1024 or less
+    ("small", 1024, "auto"),
     ("small", 1024, "fp32"),
-    ("small", 1024, "bf16"),
-    ("small", 512, "fp32"),
-    ("small", 256, "fp32"),
-    ("medium", 1024, "fp32"),
+    ("small", 512, "auto"),
+    ("small", 256, "auto"),
+    ("medium", 1024, "auto"),
 ]
 
 

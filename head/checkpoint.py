@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 class CheckpointDamaged(AbagError):

@@ -196,7 +196,8 @@ class FitConfig:
     threads: int = 1
     """CPU threads. Sums over rows depend on it in the last bit; more pay for large heads only."""
     precision: Precision = "auto"
-    """``fp32`` (TF32 products on a GPU; what auto means) or ``bf16`` autocast."""
+    """``fp32`` (TF32 products on a GPU) or ``bf16`` products, all else in fp32; ``auto``: bf16 for
+    several heads on a GPU that has it, which are bound by their products, else fp32."""
     tables: TablesPlace = "auto"
     """Where the vectors lie; auto: on the device if they fit in half of its free memory."""
     compile: Compile = "auto"

@@ -20,7 +20,13 @@ from abag import AbagError
 from abag.head.model import build_stack
 from abag.head.placement import DeviceTables, HostTables, Tables, TrainingPairs, predict_rows
 from abag.head.splits import TRAIN
-from abag.head.step import Stepper, cosine_rates, plan_epoch, stack_plans, steps_an_epoch
+from abag.head.step import (
+    Stepper,
+    cosine_rates,
+    halves_products,
+    plan_epoch,
+    steps_an_epoch,
+)
 from abag.head.table import Statistics
 
 if TYPE_CHECKING:
@@ -204,11 +210,7 @@ class Stack:
 
     def plan(self, epoch: int) -> Plan:
         """Order every feed's rows for one epoch."""
-        plans = [
-            plan_epoch(rows, epoch, self.batch_size, self.accumulate, self.n_training)
-            for rows in self.feeds
-        ]
-        return stack_plans(plans) if self.stacked else plans[0]
+        return plan_epoch(self.feeds, epoch, self.batch_size, self.accumulate, self.n_training)
 
     def begin_epoch(self, epoch: int, at: int = 0) -> None:
         """Make ready to take the steps of an epoch from ``at`` on."""
@@ -219,7 +221,7 @@ class Stack:
         self.rates_S = np.stack(rates_MS, axis=-1) if self.stacked else rates_MS[0]
         planned = self.planned.pop(epoch, None) or self.thread.submit(self.plan, epoch)
         self.stepper.begin_epoch(planned.result(), self.rates_S, at)
-        # Orders of many feeds take as long as an epoch on a GPU: the next ones beside this.
+        # Orders of many feeds take a good part of an epoch on a GPU: the next ones beside this.
         self.planned = {epoch + 1: self.thread.submit(self.plan, epoch + 1)}
 
     def predict(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -266,7 +268,8 @@ def _place_tables(
 ) -> Tables:
     """Put both tables where they fit, saying where."""
     antibody_ND, antigen_ME = map(torch.from_numpy, standardised)
-    needed = antibody_ND.nbytes + antigen_ME.nbytes
+    half = halves_products(config, device, stacked=len(shape_AB) > 2)
+    needed = (antibody_ND.nbytes + antigen_ME.nbytes) * (3 if half else 2) // 2
     place = config.tables
     if place == "auto":
         place = "device" if needed <= _room(device) else "host"
@@ -274,7 +277,8 @@ def _place_tables(
         say(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
     if place == "host":
         return HostTables(antibody_ND, antigen_ME, pairs, device, shape_AB)
-    return DeviceTables(antibody_ND, antigen_ME, pairs, device)
+    dtype = torch.bfloat16 if half else torch.float32
+    return DeviceTables(antibody_ND, antigen_ME, pairs, device, dtype)
 
 
 def _room(device: torch.device) -> float:

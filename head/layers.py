@@ -7,7 +7,8 @@ are a plain layer's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from torch.nn.functional import layer_norm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+WIDEST = 8192
+"""Outputs of a layer that the fused block holds in registers."""
 
 
 class Layers(Protocol):
@@ -30,6 +34,10 @@ class Layers(Protocol):
 
     def dropout(self) -> nn.Module:
         """Make a dropout at the rate (stacked: the rates) that this was made with."""
+        ...
+
+    def blocks(self, *modules: nn.Module) -> nn.Module:
+        """Chain blocks of linear, LayerNorm, GELU and dropout, and a last linear layer."""
         ...
 
 
@@ -51,6 +59,10 @@ class PlainLayers:
         """Make a dropout."""
         return nn.Dropout(self.rate)
 
+    def blocks(self, *modules: nn.Module) -> nn.Module:
+        """Chain blocks and a last linear layer."""
+        return nn.Sequential(*modules)
+
 
 class StackedLayers:
     """Layers of M heads: inputs (M, B, I); of the first layers (G, B, I), each for M / G heads."""
@@ -68,7 +80,11 @@ class StackedLayers:
 
     def dropout(self) -> nn.Module:
         """Make M dropouts, each at its own rate."""
-        return _Dropout(self.rates) if max(self.rates) > 0 else nn.Identity()
+        return _Dropout(self.rates)
+
+    def blocks(self, *modules: nn.Module) -> nn.Module:
+        """Chain blocks and a last linear layer."""
+        return _Blocks(*modules)
 
 
 class _Linear(nn.Module):
@@ -80,15 +96,41 @@ class _Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, outer)) if bias else None
 
     def forward(self, x_GBI: Tensor) -> Tensor:
-        members, outer, inner = self.weight.shape
-        feeds, pairs, _ = x_GBI.shape
-        # The heads of a feed one below the other: it is read once, not once a head. Weights times
-        # inputs, not inputs times weights: so heads come out apart from each other, and gradients
-        # laid out as the weights are; the other way each would be copied once more.
-        joined_GHI = self.weight.view(feeds, -1, inner)
-        y_MOB = torch.bmm(joined_GHI, x_GBI.transpose(1, 2)).view(members, outer, pairs)
-        # Added apart: the compiler fuses it into what follows, where baddbmm would write it first.
-        return (y_MOB if self.bias is None else y_MOB + self.bias[..., None]).transpose(1, 2)
+        y_MBO = _members_apart(self.product(x_GBI)).float()
+        return y_MBO if self.bias is None else y_MBO + self.bias[:, None]
+
+    def product(self, x_GBI: Tensor) -> Tensor:
+        """Multiply without the bias, shape (G, B, K, O) and dtype of the weights; M = G x K."""
+        _, outer, inner = self.weight.shape
+        # The heads of a feed one below the other: it is read once, not once a head.
+        joined_GHI = self.weight.view(len(x_GBI), -1, inner)
+        y_GBH: Tensor = _Product.apply(x_GBI.to(self.weight.dtype), joined_GHI)
+        return y_GBH.unflatten(-1, (-1, outer))
+
+
+def _members_apart(y_GBKO: Tensor) -> Tensor:
+    return y_GBKO.transpose(1, 2).flatten(0, 1)
+
+
+class _Product(torch.autograd.Function):
+    """``x w^T``, whose weight gradient comes out laid out as the weight is.
+
+    Left to itself, autograd transposes it, and every gradient is copied once more.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_GBI: Tensor, w_GHI: Tensor) -> Tensor:  # noqa: ANN401
+        ctx.save_for_backward(x_GBI, w_GHI)
+        return torch.bmm(x_GBI, w_GHI.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, dy_GBH: Tensor) -> tuple[Tensor | None, Tensor]:  # noqa: ANN401
+        x_GBI, w_GHI = ctx.saved_tensors
+        dx_GBI = None
+        if ctx.needs_input_grad[0]:
+            # one output is no product but a multiplication, which matrix units are slow at
+            dx_GBI = dy_GBH * w_GHI if w_GHI.shape[1] == 1 else torch.bmm(dy_GBH, w_GHI)
+        return dx_GBI, torch.bmm(dy_GBH.transpose(1, 2), x_GBI)
 
 
 class _LayerNorm(nn.Module):
@@ -105,14 +147,67 @@ class _LayerNorm(nn.Module):
 class _Dropout(nn.Module):
     """Members share random numbers: their units have nothing but the place in common."""
 
-    rate_M11: Tensor
+    rate_M: Tensor
 
     def __init__(self, rates: Sequence[float]) -> None:
         super().__init__()
-        self.register_buffer("rate_M11", torch.tensor(rates)[:, None, None], persistent=False)
+        self.register_buffer("rate_M", torch.tensor(rates), persistent=False)
+        self.drops = max(rates) > 0
+
+    def noise(self, shape: Sequence[int]) -> Tensor | None:
+        """Draw the numbers that decide which units stay; None where all do."""
+        return (
+            torch.rand(shape, device=self.rate_M.device) if self.training and self.drops else None
+        )
 
     def forward(self, x_MBI: Tensor) -> Tensor:
-        if not self.training:
+        noise_BI = self.noise(x_MBI.shape[1:])
+        if noise_BI is None:
             return x_MBI
-        kept_MBI = torch.rand(x_MBI.shape[1:], device=x_MBI.device) >= self.rate_M11
-        return x_MBI * (kept_MBI / (1 - self.rate_M11)).to(x_MBI.dtype)
+        rate_M11 = self.rate_M[:, None, None]
+        return x_MBI * ((noise_BI >= rate_M11) / (1 - rate_M11)).to(x_MBI.dtype)
+
+
+class _Blocks(nn.Sequential):
+    """Blocks of linear, LayerNorm, GELU and dropout, and a last linear layer.
+
+    In half precision on a GPU all of a block but its product is one kernel.
+    """
+
+    def forward(self, x_GBI: Tensor) -> Tensor:
+        *layers, last = self
+        for linear, norm, gelu, dropout in zip(*[iter(layers)] * 4, strict=True):
+            if fused_runs(linear.weight):
+                x_GBI = _fused(linear, norm, dropout, x_GBI)
+            else:
+                x_GBI = dropout(gelu(norm(linear(x_GBI))))
+        y_MBO: Tensor = last(x_GBI)
+        return y_MBO
+
+
+def fused_runs(weight_MOI: Tensor) -> bool:
+    """Tell whether the fused block can take a layer: a GPU with bf16 units, and that precision."""
+    if not weight_MOI.is_cuda or weight_MOI.dtype != torch.bfloat16:
+        return False
+    major, _ = torch.cuda.get_device_capability(weight_MOI.device)
+    return major >= 8 and weight_MOI.shape[1] <= WIDEST
+
+
+def _fused(linear: _Linear, norm: _LayerNorm, dropout: _Dropout, x_GBI: Tensor) -> Tensor:
+    from abag.head.kernels import norm_gelu
+
+    y_GBKO = linear.product(x_GBI)
+    noise_BO = dropout.noise((y_GBKO.shape[1], y_GBKO.shape[3]))
+    out_MBO, _, _ = norm_gelu(y_GBKO, linear.bias, norm.weight, norm.bias, noise_BO, dropout.rate_M)
+    return out_MBO
+
+
+def lowered(stack: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Copy a stack, the weights of its products in `dtype`; all other parameters are shared."""
+    weights = {id(m.weight) for m in stack.modules() if isinstance(m, _Linear)}
+    shared = {id(p): p for p in stack.parameters() if id(p) not in weights}
+    copied = deepcopy(stack, dict(shared))
+    for module in copied.modules():
+        if isinstance(module, _Linear):
+            module.weight = nn.Parameter(module.weight.to(dtype))
+    return copied

@@ -232,6 +232,7 @@ class Training:
         if self.config.members == 1:
             return ""
         how = "each on its bag of groups, " if self.config.bootstrap else ""
+        how += "products in bf16, " if self.stepper.half else ""
         return f"{self.config.members} heads in one step, {how}"
 
     def _gave_up(self, head: int) -> bool:
@@ -337,7 +338,7 @@ class Training:
 
     def _diverged(self, epoch: int, at: int, loss: float) -> LossNotFinite:
         plan = self.stack.plan(epoch)
-        pairs = plan.rows_SAB[at][plan.weight_SAB[at] > 0]
+        pairs = plan.rows_SAGB[at].swapaxes(0, 1)[:, plan.weight_SAB[at] > 0]
         rows = np.unique(self.task.pairs.table.row_numbers[self.task.pairs.row[pairs]])
         shown = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" * (len(rows) > 5))
         return LossNotFinite(
@@ -383,7 +384,7 @@ class Training:
         if found is None:
             self.task.log.unlink(missing_ok=True)
             return None
-        load_tensors(self.stepper.tensors(), found.tensors)
+        self.stepper.load(found.tensors)
         load_tensors(self.best, {n: found.tensors[f"best.{n}"] for n in self.best})
         self.progress = Progress(**found.state)
         _cut_log(self.task.log, self.progress.log_bytes)

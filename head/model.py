@@ -46,7 +46,7 @@ class Mlp(nn.Module):
             blocks += [
                 layers.linear(inner, outer), layers.norm(outer), nn.GELU(), layers.dropout()
             ]  # fmt: skip
-        self.layers = nn.Sequential(*blocks, layers.linear(widths[-1], 1))
+        self.layers = layers.blocks(*blocks, layers.linear(widths[-1], 1))
 
     def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
         """Score each pair, shape (B,)."""

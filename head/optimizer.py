@@ -8,7 +8,7 @@ fused kernel would be launched M times with too little work to fill a GPU.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -38,11 +38,22 @@ class AdamW:
         Filled with the rate of each step; with a member axis where ``model`` is a stack.
     clip : float
         Largest norm of a member's gradient; 0: not clipped.
+    lowered : nn.Module, optional
+        A copy with some weights in half precision, which has the gradients and is kept up to date.
     """
 
-    def __init__(self, model: nn.Module, decay_M: Sequence[float], lr: Tensor, clip: float) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        decay_M: Sequence[float],
+        lr: Tensor,
+        clip: float,
+        lowered: nn.Module | None = None,
+    ) -> None:
         self.lr, self.clip, self.stacked = lr, clip, lr.ndim == 1
         self.named = dict(model.named_parameters())
+        copies = dict((lowered or model).named_parameters())
+        self.lowered = {n: copies[n] for n, p in self.named.items() if copies[n] is not p}
         self.state = {
             f"{name}.{key}": torch.zeros(shape, device=p.device)
             for name, p in self.named.items()
@@ -59,9 +70,28 @@ class AdamW:
             for names in ((matrices, rest) if decay else (list(self.named),))
         ]
 
+    def clear(self) -> None:
+        """Forget all gradients."""
+        for p in (*self.named.values(), *self.lowered.values()):
+            p.grad = None
+
+    def collect(self) -> None:
+        """Add the half-precision gradients to those of the weights in full precision."""
+        for name, low in self.lowered.items():
+            if low.grad is not None:
+                p, gradient, low.grad = self.named[name], low.grad.float(), None
+                p.grad = gradient if p.grad is None else p.grad + gradient
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Round the weights to their copies in half precision."""
+        for name, low in self.lowered.items():
+            low.copy_(self.named[name])
+
     @torch.no_grad()
     def update(self) -> None:
         """Clip and apply the gradients, with the fused kernel."""
+        self.collect()
         if self.clip and self.stacked:
             clip_members(self.gradients(), self.clip)
         elif self.clip:
@@ -84,14 +114,24 @@ class AdamW:
                 eps=EPS,
                 maximize=False,
             )
+        self.refresh()
 
     def gradients(self) -> list[Tensor]:
         """Return every parameter's gradient, in the order of ``named``."""
-        return [g for p in self.named.values() if (g := p.grad) is not None]
+        learnt = (p if p.grad is not None else self.lowered[n] for n, p in self.named.items())
+        return [gradient for p in learnt if (gradient := p.grad) is not None]
 
     def states(self, key: str) -> list[Tensor]:
         """Return every parameter's ``mean``, ``square`` or ``step``."""
         return [self.state[f"{name}.{key}"] for name in self.named]
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Return what `stacked_update` takes."""
+        return (
+            [*self.named.values()], [self.lowered.get(n) for n in self.named], self.gradients(),
+            self.states("mean"), self.states("square"), self.states("step"),
+            self.decayed, self.lr, self.decay_M, self.clip,
+        )  # fmt: skip
 
     def _own(self, tensor: Tensor, member: int) -> Tensor:
         return tensor[member] if self.stacked else tensor
@@ -109,7 +149,7 @@ def member_scales(gradients: Sequence[Tensor], clip: float) -> Tensor:
     -------
     Tensor, shape=(M,)
     """
-    squares = [g.flatten(1).square().sum(1) for g in gradients]
+    squares = [g.flatten(1).float().square().sum(1) for g in gradients]
     norm_M = torch.stack(squares).sum(0).sqrt()
     return (clip / (norm_M + NORM_EPS)).clamp(max=1.0)
 
@@ -124,6 +164,7 @@ def clip_members(gradients: Sequence[Tensor], clip: float) -> None:
 @torch.no_grad()
 def stacked_update(
     parameters: list[Tensor],
+    lowered: list[Tensor | None],
     gradients: list[Tensor],
     means: list[Tensor],
     squares: list[Tensor],
@@ -138,6 +179,8 @@ def stacked_update(
     Parameters
     ----------
     parameters, gradients, means, squares : list of Tensor, shape=(M, ...)
+    lowered : list of (Tensor or None), shape=(M, ...)
+        Copies in half precision.
     steps : list of Tensor, shape=(M,)
         Updates before this one, the same for all.
     decayed : list of bool
@@ -160,7 +203,10 @@ def stacked_update(
         squares[i].copy_(squares[i] * BETA2 + gradient.square() * (1 - BETA2))
         denominator = squares[i].sqrt() / _along(root_M, p) + EPS
         kept = p * _along(shrunk_M, p) if decayed[i] else p
-        p.copy_(kept - _along(rate_M, p) * means[i] / denominator)
+        updated = kept - _along(rate_M, p) * means[i] / denominator
+        p.copy_(updated)
+        if (low := lowered[i]) is not None:
+            low.copy_(updated)
         steps[i].copy_(step_M)
 
 

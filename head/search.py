@@ -19,7 +19,7 @@ from abag.head import metrics
 from abag.head.config import LOWER_IS_BETTER, FitConfig
 from abag.head.ensemble import Member, Scaling, Stack
 from abag.head.splits import TRAIN, VALIDATION, Split, grouped_folds
-from abag.head.step import load_tensors, step_seed
+from abag.head.step import step_seed
 from abag.head.table import LabelledPairs
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _scored_rows(problem: Problem, fold: int) -> NDArray[np.int64]:
 def _cut(stack: Stack, smaller: Stack, heads: NDArray[np.int64]) -> Stack:
     """Bring some heads of a stack, where training stands, into a smaller one."""
     saved = {name: tensor[heads] for name, tensor in stack.stepper.tensors().items()}
-    load_tensors(smaller.stepper.tensors(), saved)
+    smaller.stepper.load(saved)
     return smaller
 
 

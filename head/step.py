@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from abag.head.layers import lowered
 from abag.head.model import pair_losses
 from abag.head.optimizer import AdamW, stacked_update
 from abag.head.placement import pick
@@ -35,14 +36,15 @@ if TYPE_CHECKING:
     from abag.head.placement import Source, Tables, TrainingPairs
 
 ORDER, DROPOUT = 1, 2  # streams of the seed
+COMBINED = {"combo_kernels": True, "combo_kernel_allow_mixed_sizes": 0}
+"""Compile small kernels that do not wait for each other into one: a stack has many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The steps of an epoch: which pairs, in which order, with which weight."""
 
-    rows_SAB: NDArray[np.int64]
-    """Of a stack (S, A, G, B)."""
+    rows_SAGB: NDArray[np.int64]
     weight_SAB: NDArray[np.float32]
     """1 / pairs of the step, so that a sum is the step's mean; 0 is padding."""
 
@@ -52,12 +54,20 @@ def steps_an_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
     return -(-n_pairs // (batch_size * accumulate))
 
 
+def order_places(epoch: int, count: int) -> NDArray[np.int64]:
+    """Put ``count`` places in the random order of an epoch; of fewer places it is the same order.
+
+    Sorted random numbers that hold their places: as fast as a shuffle, and one sort serves feeds of
+    every length.
+    """
+    random = np.random.default_rng([ORDER, epoch]).bit_generator.random_raw(count)
+    keyed = (random << np.uint64(32)) | np.arange(count, dtype=np.uint64)
+    keyed.sort()
+    return (keyed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
 def plan_epoch(
-    training: NDArray[np.int64],
-    epoch: int,
-    batch_size: int,
-    accumulate: int,
-    take: int | None = None,
+    feeds: Sequence[NDArray[np.int64]], epoch: int, batch_size: int, accumulate: int, take: int
 ) -> Plan:
     """Order the training pairs of one epoch: a function of the epoch and nothing else.
 
@@ -65,37 +75,30 @@ def plan_epoch(
 
     Parameters
     ----------
-    training : NDArray, shape=(T,), dtype=int64
-        The training pairs.
+    feeds : sequence of NDArray, dtype=int64
+        The training pairs of each feed.
     epoch : int
     batch_size, accumulate : int
         B and A. The last step is padded with pairs of weight 0, so every shape is the same.
-    take : int, optional
-        Pairs in the epoch: the first of the order, which starts again where it is too short. By
-        default every pair once.
+    take : int
+        Pairs in the epoch: the first of the order, which starts again where a feed is too short.
 
     Returns
     -------
     Plan
     """
-    take = len(training) if take is None else take
     steps = steps_an_epoch(take, batch_size, accumulate)
     shape = (steps, accumulate, batch_size)
-    order = np.random.default_rng([ORDER, epoch]).permutation(len(training))
-    order = np.resize(order, take)
-    rows = np.full(np.prod(shape), training[order[0]], dtype=np.int64)
-    rows[: len(order)] = training[order]
-    weight = (np.arange(len(rows)) < len(order)).astype(np.float32).reshape(steps, -1)
+    whole = order_places(epoch, max(map(len, feeds)))
+    rows_SAGB = np.empty((steps, accumulate, len(feeds), batch_size), np.int64)
+    for g, training in enumerate(feeds):
+        order = np.resize(whole[whole < len(training)], take)
+        rows = np.full(np.prod(shape), training[order[0]])
+        rows[:take] = training[order]
+        rows_SAGB[:, :, g] = rows.reshape(shape)
+    weight = (np.arange(np.prod(shape)) < take).astype(np.float32).reshape(steps, -1)
     weight /= weight.sum(axis=1, keepdims=True)
-    return Plan(rows.reshape(shape), weight.reshape(shape))
-
-
-def stack_plans(plans: Sequence[Plan]) -> Plan:
-    """Lay the plans of G feeds side by side, with an axis for them."""
-    return Plan(
-        np.stack([plan.rows_SAB for plan in plans], axis=2),
-        np.stack([plan.weight_SAB for plan in plans], axis=2),
-    )
+    return Plan(rows_SAGB, weight.reshape(shape))
 
 
 def cosine_rates(
@@ -140,32 +143,38 @@ class Stepper:
     ) -> None:
         self.model, self.tables, self.pairs, self.config = model, tables, pairs, config
         self.device = device
-        steps, _, *feeds, _ = shape
+        steps, passes, *feeds, size = shape
         members = (len(decay_M),) if feeds else ()
         self.rows_SAB = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.weight_SAB = torch.zeros(shape, device=device)
+        self.weight_SAB = torch.zeros(steps, passes, size, device=device)
         self.rate_S = torch.zeros(steps, *members, device=device)
         self.loss_S = torch.zeros(steps, *members, device=device)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         # A tensor: a Python number would be baked into the graph.
         self.lr = torch.zeros(members, device=device)
-        self.optimizer = AdamW(model, decay_M, self.lr, config.clip)
+        self.half = halves_products(config, device, stacked=bool(members))
+        self.working = lowered(model, torch.bfloat16) if self.half and members else model
+        self.optimizer = AdamW(model, decay_M, self.lr, config.clip, self.working)
         on_gpu = device.type == "cuda"
         mode = config.compile if config.compile != "auto" else "full" if on_gpu else "off"
         fused = mode == "full"
         if fused:  # else the ninth training of a process is left uncompiled, without a word
             torch.compiler.reset()
-        self._loss = torch.compile(self._loss_of, dynamic=False) if fused else self._loss_of
+        options = COMBINED if members else None
+        self._loss = self._loss_of
+        if fused:
+            self._loss = torch.compile(self._loss_of, dynamic=False, options=options)
         self._update = self._compiled_update() if fused and members else self.optimizer.update
         self._run = self._captured() if on_gpu and mode != "off" else self._step
 
     def begin_epoch(self, plan: Plan, rates_S: NDArray[np.float32], at: int) -> None:
         """Fill the buffers and put the cursor on step ``at`` of the epoch."""
-        self.rows_SAB.copy_(torch.from_numpy(plan.rows_SAB))
+        rows_SAB = plan.rows_SAGB.reshape(self.rows_SAB.shape)
+        self.rows_SAB.copy_(torch.from_numpy(rows_SAB))
         self.weight_SAB.copy_(torch.from_numpy(plan.weight_SAB))
         self.rate_S.copy_(torch.from_numpy(rates_S))
         self.cursor.fill_(at)
-        self.tables.begin(plan.rows_SAB)
+        self.tables.begin(rows_SAB)
 
     def step(self, at: int, seed: int) -> None:
         """Take step ``at`` of the epoch; its dropout depends on ``seed`` alone."""
@@ -178,14 +187,18 @@ class Stepper:
         model = {f"model.{name}": t for name, t in self.model.state_dict().items()}
         return model | {f"optimizer.{name}": t for name, t in self.optimizer.state.items()}
 
+    def load(self, saved: dict[str, Tensor]) -> None:
+        """Put all that training changes back to what `tensors` once returned."""
+        load_tensors(self.tensors(), saved)
+        self.optimizer.refresh()
+
     def _loss_of(self, source: Source, rows_B: Tensor, weight_B: Tensor) -> Tensor:
         antibody_BD, antigen_BE = source.read(self.pairs, rows_B)
         if rows_B.ndim > 1:  # from here on, each member its own
-            members = len(self.lr) // len(rows_B)
-            rows_B, weight_B = (x.repeat_interleave(members, 0) for x in (rows_B, weight_B))
-        bf16 = self.config.precision == "bf16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-            predicted_B = self.model(antibody_BD, antigen_BE)
+            rows_B = rows_B.repeat_interleave(len(self.lr) // len(rows_B), 0)
+        autocast = self.half and self.working is self.model
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
+            predicted_B = self.working(antibody_BD, antigen_BE)
         losses_B = pair_losses(
             self.config.loss,
             self.config.rank_scope,
@@ -201,29 +214,23 @@ class Stepper:
         rows_AB = self.rows_SAB.index_select(0, self.cursor)[0]
         weight_AB = self.weight_SAB.index_select(0, self.cursor)[0]
         self.lr.copy_(self.rate_S.index_select(0, self.cursor)[0])
-        for parameter in self.model.parameters():
-            parameter.grad = None
+        self.optimizer.clear()
         losses = []
         for part, (rows_B, weight_B) in enumerate(zip(rows_AB, weight_AB, strict=True)):
             loss = self._loss(self.tables.take(part), rows_B, weight_B)
             # Members share no weights: the gradient of their sum is each one's own.
             loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
+            if len(rows_AB) > 1:
+                self.optimizer.collect()
         self._update()
         self.loss_S.index_copy_(0, self.cursor, torch.stack(losses).sum(0, keepdim=True))
         self.cursor.add_(1)
 
     def _compiled_update(self) -> Callable[[], None]:
         """Fuse clipping and update of a stack into one pass over its tensors."""
-        update, o = torch.compile(stacked_update, dynamic=False), self.optimizer
-
-        def run() -> None:
-            update(
-                list(o.named.values()), o.gradients(), o.states("mean"), o.states("square"),
-                o.states("step"), o.decayed, o.lr, o.decay_M, o.clip,
-            )  # fmt: skip
-
-        return run
+        update = torch.compile(stacked_update, dynamic=False, options=COMBINED)
+        return lambda: update(*self.optimizer.arguments())
 
     def _captured(self) -> Callable[[], None]:
         """Record the whole step as one CUDA graph, leaving no trace of the warm-up."""
@@ -238,8 +245,19 @@ class Stepper:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=side):  # torch's own lies on the first GPU used
             self._step()
-        load_tensors(self.tensors(), before)
+        self.load(before)
         return graph.replay
+
+
+def halves_products(config: FitConfig, device: torch.device, *, stacked: bool) -> bool:
+    """Tell whether products take bf16: if asked for, and by default for several heads on a GPU.
+
+    One head is bound by launches and gains nothing; several are bound by their products and by
+    the vectors and weights that they read.
+    """
+    if config.precision != "auto":
+        return config.precision == "bf16"
+    return stacked and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
 
 
 def load_tensors(live: dict[str, Tensor], saved: dict[str, Tensor]) -> None:

@@ -20,6 +20,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_adapt.py", [], "adapt.md"),
         ("bench_adapt_skempi.py", [], "adapt_skempi.md"),
         ("bench_members.py", ["--device", "cpu"], "members.md"),
+        ("bench_sigma.py", [], "sigma.md"),
         ("bench_why.py", [], "why.md"),
     ],
 )

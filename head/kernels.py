@@ -1,0 +1,257 @@
+"""The block of a stacked head behind its product: bias, LayerNorm, GELU and dropout, fused.
+
+One Triton kernel forward and one back, for M heads at once, where torch.compile makes six that
+read everything two or three times. The plain twin is `abag.head.layers`, with which it is compared.
+
+M members in G feeds of K = M / G each, B pairs, O outputs of the product. Sums run in fp32 and in a
+fixed order: the same bits every time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from abag.embed.kernels import normal_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EPS = 1e-5
+"""As in `torch.nn.LayerNorm`."""
+ONE_WARP = 1024
+"""Numbers of a tile that one warp holds."""
+CHUNK = 16
+"""Pairs whose part in the gradients of bias, gain and shift one program sums."""
+
+
+@triton.jit
+def _block(
+    y_ptr, bias_ptr, noise_ptr, rate_ptr, member, pair, column, pairs, shared,
+    WIDTH: tl.constexpr, DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """Load a tile of the product with its bias, and what dropout multiplies its units by."""
+    mask = (pair < pairs)[:, None] & (column < WIDTH)[None, :]
+    # 64-bit: M x B x O passes 2^31 at 256 heads of the large preset
+    row = ((member // shared).to(tl.int64) * pairs + pair) * shared + member % shared
+    at = row[:, None] * WIDTH + column[None, :]
+    bias = tl.load(bias_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)
+    x = tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32) + bias[None, :]
+    factor = mask.to(tl.float32)
+    if DROPOUT:
+        rate = tl.load(rate_ptr + member)
+        noise = tl.load(noise_ptr + pair[:, None] * WIDTH + column[None, :], mask=mask, other=0.0)
+        factor = tl.where(noise >= rate, factor / (1 - rate), 0.0)
+    return x, factor, mask, at
+
+
+@triton.jit
+def _forward_kernel(
+    y_ptr,  # (G, B, K, O)
+    bias_ptr,  # (M, O), as are gain and shift
+    gain_ptr,
+    shift_ptr,
+    noise_ptr,  # (B, O)
+    rate_ptr,  # (M,)
+    out_ptr,  # (M, B, O)
+    mean_ptr,  # (M, B), as is rstd
+    rstd_ptr,
+    pairs,
+    shared,
+    eps,
+    WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    DROPOUT: tl.constexpr,
+):
+    member = tl.program_id(0)
+    pair = tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)
+    column = tl.arange(0, COLUMNS)
+    x, factor, mask, _ = _block(
+        y_ptr, bias_ptr, noise_ptr, rate_ptr, member, pair, column, pairs, shared, WIDTH, DROPOUT
+    )
+    mean = tl.sum(x, 1) / WIDTH
+    centred = tl.where(mask, x - mean[:, None], 0.0)
+    rstd = tl.rsqrt(tl.sum(centred * centred, 1) / WIDTH + eps)
+    gain = tl.load(gain_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)
+    shift = tl.load(shift_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)
+    z = centred * rstd[:, None] * gain[None, :] + shift[None, :]
+    tail, _ = normal_tail(z)
+    h = z * tl.where(z < 0, tail, 1 - tail) * factor
+    row = member.to(tl.int64) * pairs + pair
+    out = out_ptr + row[:, None] * WIDTH + column[None, :]
+    tl.store(out, h.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(mean_ptr + row, mean, mask=pair < pairs)
+    tl.store(rstd_ptr + row, rstd, mask=pair < pairs)
+
+
+@triton.jit
+def _backward_kernel(
+    grad_ptr,  # (M, B, O)
+    y_ptr,
+    bias_ptr,
+    gain_ptr,
+    shift_ptr,
+    noise_ptr,
+    rate_ptr,
+    mean_ptr,
+    rstd_ptr,
+    dy_ptr,  # (G, B, K, O)
+    sums_ptr,  # (3, M, chunks, O): gradients of bias, gain and shift, a part for each chunk
+    pairs,
+    shared,
+    members,
+    WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    DROPOUT: tl.constexpr,
+):
+    member, chunk = tl.program_id(0), tl.program_id(1)
+    column = tl.arange(0, COLUMNS)
+    gain = tl.load(gain_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)[None, :]
+    shift = tl.load(shift_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)[None, :]
+    d_bias = tl.zeros([COLUMNS], tl.float32)
+    d_gain = tl.zeros([COLUMNS], tl.float32)
+    d_shift = tl.zeros([COLUMNS], tl.float32)
+    for first in range(0, CHUNK, PAIRS):
+        pair = chunk * CHUNK + first + tl.arange(0, PAIRS)
+        x, factor, mask, at = _block(
+            y_ptr, bias_ptr, noise_ptr, rate_ptr, member, pair, column, pairs, shared,
+            WIDTH, DROPOUT,
+        )  # fmt: skip
+        row = member.to(tl.int64) * pairs + pair
+        mean = tl.load(mean_ptr + row, mask=pair < pairs, other=0.0)[:, None]
+        rstd = tl.load(rstd_ptr + row, mask=pair < pairs, other=0.0)[:, None]
+        normed = tl.where(mask, (x - mean) * rstd, 0.0)
+        z = normed * gain + shift
+        grad = tl.load(grad_ptr + row[:, None] * WIDTH + column[None, :], mask=mask, other=0.0)
+        tail, bell = normal_tail(z)
+        slope = tl.where(z < 0, tail, 1 - tail) + z * bell * 0.3989422804014327  # 1 / sqrt(2 pi)
+        dz = grad.to(tl.float32) * factor * slope
+        dn = dz * gain
+        inner = tl.sum(dn * normed, 1)[:, None] / WIDTH
+        dx = tl.where(mask, (dn - tl.sum(dn, 1)[:, None] / WIDTH - normed * inner) * rstd, 0.0)
+        tl.store(dy_ptr + at, dx.to(dy_ptr.dtype.element_ty), mask=mask)
+        d_bias += tl.sum(dx, 0)
+        d_gain += tl.sum(dz * normed, 0)
+        d_shift += tl.sum(dz, 0)
+    chunks = tl.num_programs(1)
+    part = (member * chunks + chunk) * WIDTH + column
+    size = members * chunks * WIDTH
+    tl.store(sums_ptr + part, d_bias, mask=column < WIDTH)
+    tl.store(sums_ptr + size + part, d_gain, mask=column < WIDTH)
+    tl.store(sums_ptr + 2 * size + part, d_shift, mask=column < WIDTH)
+
+
+def _tile(width: int) -> dict[str, int]:
+    """Choose the pairs of a tile, and its warps.
+
+    One warp sums a row without waiting for others: measured on an H200, two were up to five times
+    slower. Wider rows than its registers hold are shared.
+    """
+    columns = triton.next_power_of_2(width)
+    fits = columns <= ONE_WARP
+    return {
+        "WIDTH": width, "COLUMNS": columns,
+        "PAIRS": min(16, ONE_WARP // columns) if fits else 2,
+        "num_warps": 1 if fits else columns // 512,
+    }  # fmt: skip
+
+
+@torch.library.custom_op("abag::norm_gelu", mutates_args=())
+def norm_gelu(
+    y: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, noise: Tensor | None, rate: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Give ``dropout(gelu(layer_norm(y + bias)))`` of M heads.
+
+    Parameters
+    ----------
+    y : Tensor, shape=(G, B, K, O)
+        Products, in bf16 (or fp32); contiguous.
+    bias, gain, shift : Tensor, shape=(M, O), dtype=float32
+        Of the linear layer, and the two of the LayerNorm.
+    noise : Tensor, shape=(B, O), dtype=float32, optional
+        Uniform numbers that all heads share; a unit is kept where they reach its head's rate. None:
+        nothing is dropped.
+    rate : Tensor, shape=(M,), dtype=float32
+
+    Returns
+    -------
+    Tensor, shape=(M, B, O), of y's dtype
+    Tensor, shape=(M, B), dtype=float32
+        Means of the LayerNorm.
+    Tensor, shape=(M, B), dtype=float32
+        One over its standard deviations.
+    """
+    feeds, pairs, shared, width = y.shape
+    out = y.new_empty(feeds * shared, pairs, width)
+    mean, rstd = (bias.new_empty(len(bias), pairs) for _ in range(2))
+    tile = _tile(width)
+    _forward_kernel[(len(bias), triton.cdiv(pairs, tile["PAIRS"]))](
+        y, bias, gain, shift, y if noise is None else noise, rate, out, mean, rstd,
+        pairs, shared, EPS, DROPOUT=noise is not None, **tile,
+    )  # fmt: skip
+    return out, mean, rstd
+
+
+@norm_gelu.register_fake
+def _(
+    y: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, noise: Tensor | None, rate: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    feeds, pairs, shared, width = y.shape
+    out = y.new_empty(feeds * shared, pairs, width)
+    return out, bias.new_empty(len(bias), pairs), bias.new_empty(len(bias), pairs)
+
+
+@torch.library.custom_op("abag::norm_gelu_backward", mutates_args=())
+def norm_gelu_backward(
+    grad: Tensor, y: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, noise: Tensor | None,
+    rate: Tensor, mean: Tensor, rstd: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Give the gradients of `norm_gelu`'s product, and of bias, gain and shift chunk by chunk.
+
+    Parameters
+    ----------
+    grad : Tensor, shape=(M, B, O)
+    y, bias, gain, shift, noise, rate, mean, rstd : Tensor
+        What went into `norm_gelu` and came out of it.
+
+    Returns
+    -------
+    Tensor, shape=(G, B, K, O), of y's dtype
+    Tensor, shape=(3, M, chunks, O), dtype=float32
+    """
+    _, pairs, shared, width = y.shape
+    dy, sums = torch.empty_like(y), bias.new_empty(3, len(bias), triton.cdiv(pairs, CHUNK), width)
+    _backward_kernel[(len(bias), sums.shape[2])](
+        grad.contiguous(), y, bias, gain, shift, y if noise is None else noise, rate, mean, rstd,
+        dy, sums, pairs, shared, len(bias), CHUNK=CHUNK, DROPOUT=noise is not None, **_tile(width),
+    )  # fmt: skip
+    return dy, sums
+
+
+@norm_gelu_backward.register_fake
+def _(
+    grad: Tensor, y: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, noise: Tensor | None,
+    rate: Tensor, mean: Tensor, rstd: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    chunks = -(-y.shape[1] // CHUNK)
+    return torch.empty_like(y), bias.new_empty(3, len(bias), chunks, y.shape[3])
+
+
+def _keep(ctx: Any, inputs: Sequence[Any], output: Sequence[Tensor]) -> None:  # noqa: ANN401
+    ctx.save_for_backward(*inputs, *output[1:])
+
+
+def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    dy, sums = norm_gelu_backward(grad, *ctx.saved_tensors)
+    d_bias, d_gain, d_shift = sums.sum(2).unbind(0)
+    return dy, d_bias, d_gain, d_shift, None, None
+
+
+norm_gelu.register_autograd(_backward, setup_context=_keep)
