@@ -8,7 +8,8 @@ are a plain layer's.
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Protocol
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WIDEST = 8192
-"""Outputs of a layer that the fused block holds in registers."""
+"""Outputs of a layer that a fused block holds in registers."""
 
 
 class Layers(Protocol):
@@ -36,7 +37,7 @@ class Layers(Protocol):
         """Make a dropout at the rate (stacked: the rates) that this was made with."""
         ...
 
-    def blocks(self, *modules: nn.Module) -> nn.Module:
+    def blocks(self, *modules: nn.Module) -> nn.Sequential:
         """Chain blocks of linear, LayerNorm, GELU and dropout, and a last linear layer."""
         ...
 
@@ -59,7 +60,7 @@ class PlainLayers:
         """Make a dropout."""
         return nn.Dropout(self.rate)
 
-    def blocks(self, *modules: nn.Module) -> nn.Module:
+    def blocks(self, *modules: nn.Module) -> nn.Sequential:
         """Chain blocks and a last linear layer."""
         return nn.Sequential(*modules)
 
@@ -82,7 +83,7 @@ class StackedLayers:
         """Make M dropouts, each at its own rate."""
         return _Dropout(self.rates)
 
-    def blocks(self, *modules: nn.Module) -> nn.Module:
+    def blocks(self, *modules: nn.Module) -> nn.Sequential:
         """Chain blocks and a last linear layer."""
         return _Blocks(*modules)
 
@@ -104,8 +105,8 @@ class _Linear(nn.Module):
         _, outer, inner = self.weight.shape
         # The heads of a feed one below the other: it is read once, not once a head.
         joined_GHI = self.weight.view(len(x_GBI), -1, inner)
-        y_GBH: Tensor = _Product.apply(x_GBI.to(self.weight.dtype), joined_GHI)
-        return y_GBH.unflatten(-1, (-1, outer))
+        y_GBH: Tensor = _Product.apply(x_GBI.to(self.weight.dtype), joined_GHI)  # type: ignore[no-untyped-call]
+        return y_GBH.view(*y_GBH.shape[:2], -1, outer)
 
 
 def _members_apart(y_GBKO: Tensor) -> Tensor:
@@ -169,45 +170,53 @@ class _Dropout(nn.Module):
 
 
 class _Blocks(nn.Sequential):
-    """Blocks of linear, LayerNorm, GELU and dropout, and a last linear layer.
+    """Blocks of linear, LayerNorm, GELU and dropout, and a last linear layer."""
 
-    In half precision on a GPU all of a block but its product is one kernel.
-    """
+    fused = False
+    """Whether all of a block but its product is one kernel: see `lowered`."""
 
     def forward(self, x_GBI: Tensor) -> Tensor:
+        if not self.fused:
+            return cast("Tensor", super().forward(x_GBI))  # type: ignore[no-untyped-call]
         *layers, last = self
-        for linear, norm, gelu, dropout in zip(*[iter(layers)] * 4, strict=True):
-            if fused_runs(linear.weight):
-                x_GBI = _fused(linear, norm, dropout, x_GBI)
-            else:
-                x_GBI = dropout(gelu(norm(linear(x_GBI))))
-        y_MBO: Tensor = last(x_GBI)
-        return y_MBO
+        for at in range(0, len(layers), 4):
+            linear, norm, _, dropout = layers[at : at + 4]
+            x_GBI = _fused_block(
+                cast("_Linear", linear), cast("_LayerNorm", norm), cast("_Dropout", dropout), x_GBI
+            )
+        return cast("Tensor", last(x_GBI))
 
 
-def fused_runs(weight_MOI: Tensor) -> bool:
-    """Tell whether the fused block can take a layer: a GPU with bf16 units, and that precision."""
-    if not weight_MOI.is_cuda or weight_MOI.dtype != torch.bfloat16:
-        return False
-    major, _ = torch.cuda.get_device_capability(weight_MOI.device)
-    return major >= 8 and weight_MOI.shape[1] <= WIDEST
-
-
-def _fused(linear: _Linear, norm: _LayerNorm, dropout: _Dropout, x_GBI: Tensor) -> Tensor:
+def _fused_block(linear: _Linear, norm: _LayerNorm, dropout: _Dropout, x_GBI: Tensor) -> Tensor:
     from abag.head.kernels import norm_gelu
 
     y_GBKO = linear.product(x_GBI)
     noise_BO = dropout.noise((y_GBKO.shape[1], y_GBKO.shape[3]))
-    out_MBO, _, _ = norm_gelu(y_GBKO, linear.bias, norm.weight, norm.bias, noise_BO, dropout.rate_M)
+    assert linear.bias is not None
+    out_MBO: Tensor = norm_gelu(
+        y_GBKO, linear.bias, norm.weight, norm.bias, noise_BO, dropout.rate_M
+    )[0]
     return out_MBO
 
 
-def lowered(stack: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Copy a stack, the weights of its products in `dtype`; all other parameters are shared."""
+def lowered(stack: nn.Module) -> nn.Module:
+    """Copy a stack to train with, its products in bf16; all parameters but weights are shared.
+
+    On a GPU with bf16 units its blocks are fused.
+    """
     weights = {id(m.weight) for m in stack.modules() if isinstance(m, _Linear)}
     shared = {id(p): p for p in stack.parameters() if id(p) not in weights}
     copied = deepcopy(stack, dict(shared))
     for module in copied.modules():
         if isinstance(module, _Linear):
-            module.weight = nn.Parameter(module.weight.to(dtype))
+            module.weight = nn.Parameter(module.weight.bfloat16())
+        if isinstance(module, _Blocks):
+            widest = max(m.weight.shape[1] for m in module if isinstance(m, _Linear))
+            module.fused = widest <= WIDEST and _triton_runs(next(stack.parameters()).device)
     return copied
+
+
+def _triton_runs(device: torch.device) -> bool:
+    if device.type != "cuda" or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device)[0] >= 8

@@ -324,13 +324,17 @@ class Training:
         last = first + self.progress.step - self.logged
         losses_SM = self.stepper.loss_S[first:last].double().cpu().numpy()  # GPU sync
         losses_SM = losses_SM.reshape(last - first, -1)
+        broken_S = ~np.isfinite(losses_SM).all(axis=1)
+        if broken_S.any():
+            at = int(broken_S.argmax())
+            loss = losses_SM[at][~np.isfinite(losses_SM[at])][0]
+            raise self._diverged(epoch, first + at, float(loss))
         lines: list[dict[str, Any]] = []
-        for at, losses in zip(range(first, last), losses_SM, strict=True):
-            if not np.isfinite(losses).all():
-                raise self._diverged(epoch, at, float(losses[~np.isfinite(losses)][0]))
-            line: dict[str, Any] = {"step": epoch * self.steps + at + 1, "epoch": epoch + 1}
-            line |= {"loss": float(losses.mean()), "lr": float(self.stack.rates_S[at].flat[0])}
-            lines.append(line | ({"losses": losses.tolist()} if len(losses) > 1 else {}))
+        for at, losses in enumerate(losses_SM.tolist()):
+            line: dict[str, Any] = {"step": self.logged + at + 1, "epoch": epoch + 1}
+            line["loss"] = sum(losses) / len(losses)
+            line["lr"] = float(self.stack.rates_S[first + at].flat[0])
+            lines.append(line | ({"losses": losses} if len(losses) > 1 else {}))
         lines[-1] |= extra or {}
         with self.task.log.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)

@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -108,7 +107,13 @@ def one(
 
 def spearman(pkd: Floats, predicted: Floats) -> float | None:
     """Rank correlation, ties sharing their mean rank; None for a constant side."""
-    return pearson(stats.rankdata(pkd), stats.rankdata(predicted))
+    return pearson(_ranks(pkd), _ranks(predicted))
+
+
+def _ranks(values: Floats) -> Floats:
+    """As ``scipy.stats.rankdata``, in half the time at the size of a validation."""
+    _, run, size = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(size) - (size - 1) / 2)[run])
 
 
 def pearson(pkd: Floats, predicted: Floats) -> float | None:
@@ -218,18 +223,17 @@ def _earlier_and_smaller(inserted: NDArray[np.bool_], value: Ints) -> int:
 
     A merge sort unrolled over its levels, so that a million rows take seconds and no loop.
     """
-    position = np.arange(len(value))
     count, width = 0, 1
     by_value = np.argsort(value, kind="stable")
     while width < len(value):
-        block = position[by_value] // width
-        order = by_value[np.argsort(block // 2, kind="stable")]
-        left = position[order] // width % 2 == 0
-        earlier = np.cumsum(inserted[order] & left)
+        # the smallest type that holds the pairs of blocks: numpy sorts 16 bits and fewer by radix
+        pair = (by_value // (2 * width)).astype(np.min_scalar_type(len(value) // (2 * width)))
+        order = by_value[np.argsort(pair, kind="stable")]
+        left = order // width % 2 == 0
+        earlier = np.concatenate([[0], np.cumsum(inserted[order] & left)])
         # Earlier pairs of blocks are whole: subtract what they had put in.
-        start = np.searchsorted(position[order] // (2 * width), position[order] // (2 * width))
-        before = np.concatenate([[0], earlier])[start]
-        count += int((earlier - before)[~inserted[order] & ~left].sum())
+        before = earlier[order // (2 * width) * (2 * width)]
+        count += int((earlier[1:] - before)[~inserted[order] & ~left].sum())
         width *= 2
     return count
 

@@ -87,9 +87,9 @@ class DeviceTables:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        exact = antibody_ND.to(device), antigen_ME.to(device)
-        self.source = Source(*exact, gathered=False)
-        self.training = Source(*(table.to(dtype) for table in exact), gathered=False)
+        antibody_ND, antigen_ME = antibody_ND.to(device), antigen_ME.to(device)
+        self.source = Source(antibody_ND, antigen_ME, gathered=False)
+        self.training = Source(antibody_ND.to(dtype), antigen_ME.to(dtype), gathered=False)
         self.pairs = pairs
 
     def begin(self, rows_SAB: NDArray[np.int64]) -> None:

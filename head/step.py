@@ -16,7 +16,7 @@ tensor output of CUDAGraphs that has been overwritten" cannot come up: there is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from abag.head.placement import Source, Tables, TrainingPairs
 
 ORDER, DROPOUT = 1, 2  # streams of the seed
-COMBINED = {"combo_kernels": True, "combo_kernel_allow_mixed_sizes": 0}
+COMBINED: dict[str, Any] = {"combo_kernels": True, "combo_kernel_allow_mixed_sizes": 0}
 """Compile small kernels that do not wait for each other into one: a stack has many."""
 
 
@@ -153,7 +153,7 @@ class Stepper:
         # A tensor: a Python number would be baked into the graph.
         self.lr = torch.zeros(members, device=device)
         self.half = halves_products(config, device, stacked=bool(members))
-        self.working = lowered(model, torch.bfloat16) if self.half and members else model
+        self.working = lowered(model) if self.half and members else model
         self.optimizer = AdamW(model, decay_M, self.lr, config.clip, self.working)
         on_gpu = device.type == "cuda"
         mode = config.compile if config.compile != "auto" else "full" if on_gpu else "off"
