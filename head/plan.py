@@ -27,7 +27,10 @@ from abag.head.table import BadLabel, LabelledPairs, LabelOptions, label_pairs
 
 Ints: TypeAlias = NDArray[np.int64]
 
-WINDOW, STRIDE = 1022, 511
+WINDOW = 1022
+"""Residues of a chain that an encoder takes at once; longer ones are cut, half a window apart."""
+WINDOWS: Mapping[str, float] = {"antiberty": 510, "composition": math.inf}
+"""Where that is another number."""
 USUAL_PKD = (2.0, 14.0)
 """Affinities outside do not occur: above, the label is in another unit or of another kind."""
 DOUBLE_LOG = (0.3, 1.2)
@@ -135,8 +138,8 @@ def plan(
     read = read_pairs(table, table_options or TableOptions())
     labels, problems = _labels(read, label_options)
     sides = {
-        "antibodies": _side(read.antibodies.chains, antibody_encoder, special=2),
-        "antigens": _side(read.antigens.chains, antigen_encoder, special=2),
+        "antibodies": _side(read.antibodies.chains, antibody_encoder),
+        "antigens": _side(read.antigens.chains, antigen_encoder),
     }
     encoders = (antibody_encoder, antigen_encoder)
     work = _Work(encoders, tuple(side["tokens"] for side in sides.values()), len(read.frame))
@@ -159,12 +162,16 @@ def plan(
     }
 
 
-def _side(sequences: Sequence[tuple[str, ...]], encoder: str, special: int) -> dict[str, Any]:
+def _side(sequences: Sequence[tuple[str, ...]], encoder: str) -> dict[str, Any]:
     """Unique sequences of one kind: lengths, tokens as encoded, windows, bytes in the store."""
     chains = Counter(len(chain) for sequence in sequences for chain in sequence if chain)
     lengths, times = np.array([*chains]), np.array([*chains.values()])
-    windows = np.where(lengths > WINDOW, 1 + np.ceil((lengths - WINDOW) / STRIDE), 1)
-    residues = np.where(lengths > WINDOW, lengths + (windows - 1) * (WINDOW - STRIDE), lengths)
+    size = WINDOWS.get(encoder, WINDOW)
+    special, stride = 0 if math.isinf(size) else 2, size // 2
+    windows, residues = np.ones(len(lengths)), lengths.astype(np.float64)
+    long = lengths > size
+    windows[long] += np.ceil((lengths[long] - size) / stride)
+    residues[long] += (windows[long] - 1) * (size - stride)
     total = np.array([sum(map(len, sequence)) for sequence in sequences])
     known = ENCODERS.get(encoder)
     return {
@@ -174,8 +181,9 @@ def _side(sequences: Sequence[tuple[str, ...]], encoder: str, special: int) -> d
         "longest": int(total.max()),
         "mean_length": float(total.mean()),
         "histogram": _histogram(total),
-        "long_chains": int(times[lengths > WINDOW].sum()),
-        "windows": int((windows * times)[lengths > WINDOW].sum()),
+        "window": None if math.isinf(size) else int(size),
+        "long_chains": int(times[long].sum()),
+        "windows": int((windows * times)[long].sum()),
         "bytes": known and len(sequences) * (known.poolings * known.width * 2 + 22),
     }
 
@@ -359,7 +367,7 @@ def describe_plan(found: Mapping[str, Any]) -> list[str]:
         )
         if s["long_chains"]:
             n = s["long_chains"]
-            lines.append(f"{n:,} chains over {WINDOW} residues need {s['windows']:,} windows")
+            lines.append(f"{n:,} chains over {s['window']} residues need {s['windows']:,} windows")
         lines += _histogram_lines(s["histogram"])
     if found["labels"] is not None:
         la = found["labels"]

@@ -273,7 +273,8 @@ def _interval(scored: Mapping[str, Any] | None) -> str:
     if scored is None:
         return "-"
     if scored["low"] is None:
-        return f"{scored['value']:.3f} ({scored['clusters']} clusters)"
+        clusters = scored["clusters"]
+        return f"{scored['value']:.3f} ({clusters} cluster{'s' * (clusters != 1)})"
     return f"{scored['value']:.3f} ({scored['low']:.3f} to {scored['high']:.3f})"
 
 

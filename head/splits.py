@@ -265,7 +265,8 @@ def _choose(grouping: Grouping, options: SplitOptions) -> tuple[SplitOptions, st
     for kind in ("antigen", "antibody"):
         sizes = np.bincount(grouping.of(kind))
         share = sizes.max() / sizes.sum()
-        found = f"{len(sizes)} {kind} clusters, the largest with {share:.0%} of the rows"
+        clusters = f"{kind} cluster{'s' * (len(sizes) > 1)}"
+        found = f"{len(sizes)} {clusters}, the largest with {share:.0%} of the rows"
         if len(sizes) >= FEW_GROUPS and share <= COLLAPSED:
             if options.folds or len(sizes) >= MANY_GROUPS:
                 return replace(options, split=kind), f"{found}: held out whole"

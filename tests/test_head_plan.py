@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from abag.embed.store import open_store
+from abag.embed.tokens import BERT, COMPOSITION, ESM, Layout
 from abag.head.plan import GPUS, describe_plan, duration, plan
 from abag.head.table import LabelOptions
 
@@ -31,6 +32,18 @@ def test_tokens_windows_and_bytes_are_those_counted_by_hand():
     assert found["antigens"]["tokens"] == 2500 + 3 * 511 + 4 * 2
     assert found["antibodies"]["bytes"] == 60 * (3 * 1024 * 2 + 22)
     assert sum(n for *_, n in found["antibodies"]["histogram"]) == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "alphabet"), [("esm2-650m", ESM), ("antiberty", BERT), ("composition", COMPOSITION)]
+)
+@pytest.mark.parametrize("length", [60, 509, 510, 511, 1022, 1023, 2500])
+def test_tokens_and_windows_are_those_that_encoding_will_make(name, alphabet, length):
+    frame = table(antigen_length=length)
+    found = plan(frame, antigen_encoder=name)["antigens"]
+    pieces = Layout("antigen", alphabet).piece_lengths((frame["antigen"][0],))
+    assert found["tokens"] == sum(pieces)
+    assert found["windows"] == (len(pieces) if len(pieces) > 1 else 0)
 
 
 def test_a_longer_table_takes_longer_and_a_faster_gpu_less():
