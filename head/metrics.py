@@ -110,10 +110,10 @@ def spearman(pkd: Floats, predicted: Floats) -> float | None:
     return pearson(_ranks(pkd), _ranks(predicted))
 
 
-def _ranks(values: Floats) -> Floats:
-    """As ``scipy.stats.rankdata``, in half the time at the size of a validation."""
+def _ranks(values: NDArray[np.generic]) -> Floats:
+    """As ``scipy.stats.rankdata``, in half the time at the size of a validation; NaN has none."""
     _, run, size = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(size) - (size - 1) / 2)[run])
+    return np.where(np.isnan(values), np.nan, (np.cumsum(size) - (size - 1) / 2)[run])
 
 
 def pearson(pkd: Floats, predicted: Floats) -> float | None:
@@ -174,17 +174,10 @@ def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
 
 def _ranks_by_group(values: Floats, group: Ints) -> Floats:
     """Rank each value within its group from 1 on, ties sharing their mean rank."""
-    order = np.lexsort((values, group))
-    values, group = values[order], group[order]
-    new_group = np.append(True, np.diff(group) != 0)
-    new_value = new_group | np.append(True, np.diff(values) != 0)
-    run = np.cumsum(new_value) - 1
-    first = np.flatnonzero(new_value)
-    last = np.append(first[1:], len(values))
-    start = np.flatnonzero(new_group)[np.cumsum(new_group) - 1]
-    ranks = np.empty(len(values))
-    ranks[order] = (first + last + 1)[run] / 2 - start
-    return ranks
+    _, place = np.unique(values, return_inverse=True)
+    size = np.bincount(group)
+    ranks = _ranks(group * len(values) + place) - (np.cumsum(size) - size)[group]
+    return np.where(np.isnan(values), np.nan, ranks)
 
 
 def median_within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> float | None:

@@ -42,6 +42,16 @@ def test_spearman_of_all_groups_at_once_equals_that_of_one_after_the_other(drawn
     assert spearman_by_group(y, p, group).tolist() == pytest.approx(wanted, nan_ok=True)
 
 
+def test_a_number_that_is_none_leaves_its_own_correlations_undefined():
+    y, p = np.arange(12.0), np.arange(12.0)
+    p[2] = np.nan
+    assert spearman(y, p) is None
+    assert spearman(p, y) is None
+    by_group = spearman_by_group(y, p, np.repeat([0, 1], 6))
+    assert np.isnan(by_group[0])
+    assert by_group[1] == 1
+
+
 def test_correlations_and_errors_equal_scipys_on_tied_values():
     rng = np.random.default_rng(0)
     y, p = rng.integers(5, 11, 200).astype(float), rng.integers(5, 11, 200).astype(float)
