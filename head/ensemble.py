@@ -20,13 +20,7 @@ from abag import AbagError
 from abag.head.model import build_stack
 from abag.head.placement import DeviceTables, HostTables, Tables, TrainingPairs, predict_rows
 from abag.head.splits import TRAIN
-from abag.head.step import (
-    Stepper,
-    cosine_rates,
-    halves_products,
-    plan_epoch,
-    steps_an_epoch,
-)
+from abag.head.step import Stepper, cosine_rates, halves_products, plan_epoch, steps_an_epoch
 from abag.head.table import Statistics
 
 if TYPE_CHECKING:

@@ -212,11 +212,11 @@ def lowered(stack: nn.Module) -> nn.Module:
             module.weight = nn.Parameter(module.weight.bfloat16())
         if isinstance(module, _Blocks):
             widest = max(m.weight.shape[1] for m in module if isinstance(m, _Linear))
-            module.fused = widest <= WIDEST and _triton_runs(next(stack.parameters()).device)
+            fits = widest <= WIDEST and find_spec("triton") is not None
+            module.fused = fits and has_bf16_units(next(stack.parameters()).device)
     return copied
 
 
-def _triton_runs(device: torch.device) -> bool:
-    if device.type != "cuda" or find_spec("triton") is None:
-        return False
-    return torch.cuda.get_device_capability(device)[0] >= 8
+def has_bf16_units(device: torch.device) -> bool:
+    """Tell whether a device is a GPU that multiplies in bf16: compute capability 8.0 or newer."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8

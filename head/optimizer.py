@@ -52,7 +52,7 @@ class AdamW:
     ) -> None:
         self.lr, self.clip, self.stacked = lr, clip, lr.ndim == 1
         self.named = dict(model.named_parameters())
-        copies = dict((lowered or model).named_parameters())
+        copies = dict((model if lowered is None else lowered).named_parameters())
         self.lowered = {n: copies[n] for n, p in self.named.items() if copies[n] is not p}
         self.state = {
             f"{name}.{key}": torch.zeros(shape, device=p.device)

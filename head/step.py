@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abag.head.layers import lowered
+from abag.head.layers import has_bf16_units, lowered
 from abag.head.model import pair_losses
 from abag.head.optimizer import AdamW, stacked_update
 from abag.head.placement import pick
@@ -89,14 +89,15 @@ def plan_epoch(
     """
     steps = steps_an_epoch(take, batch_size, accumulate)
     shape = (steps, accumulate, batch_size)
+    places = np.prod(shape)
     whole = order_places(epoch, max(map(len, feeds)))
     rows_SAGB = np.empty((steps, accumulate, len(feeds), batch_size), np.int64)
     for g, training in enumerate(feeds):
         order = np.resize(whole[whole < len(training)], take)
-        rows = np.full(np.prod(shape), training[order[0]])
+        rows = np.full(places, training[order[0]])
         rows[:take] = training[order]
         rows_SAGB[:, :, g] = rows.reshape(shape)
-    weight = (np.arange(np.prod(shape)) < take).astype(np.float32).reshape(steps, -1)
+    weight = (np.arange(places) < take).astype(np.float32).reshape(steps, -1)
     weight /= weight.sum(axis=1, keepdims=True)
     return Plan(rows_SAGB, weight.reshape(shape))
 
@@ -259,7 +260,7 @@ def halves_products(config: FitConfig, device: torch.device, *, stacked: bool) -
     """
     if config.precision != "auto":
         return config.precision == "bf16"
-    return stacked and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
+    return stacked and has_bf16_units(device)
 
 
 def load_tensors(live: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
