@@ -63,6 +63,25 @@ def _normal(x):
 
 
 @triton.jit
+def _centre(x, mask, mean):
+    return tl.where(mask, x - mean[:, None], 0.0)
+
+
+@triton.jit
+def _store_activated(
+    centred, rstd, factor, mask, gain_ptr, shift_ptr, out_ptr, member, row, column,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
+    gain = tl.load(gain_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)
+    shift = tl.load(shift_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)
+    z = centred * rstd[:, None] * gain[None, :] + shift[None, :]
+    below, _ = _normal(z)
+    h = z * below * factor
+    out = out_ptr + row[:, None] * WIDTH + column[None, :]
+    tl.store(out, h.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def _forward_kernel(
     y_ptr,  # (G, B, K, O)
     bias_ptr,  # (M, O), as are gain and shift
@@ -77,29 +96,52 @@ def _forward_kernel(
     shared,
     eps,
     WIDTH: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    LOW: tl.constexpr,
+    HIGH: tl.constexpr,
     PAIRS: tl.constexpr,
     DROPOUT: tl.constexpr,
 ):
     member = tl.program_id(0)
     pair = tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)
-    column = tl.arange(0, COLUMNS)
-    x, factor, mask, _ = _block(
-        y_ptr, bias_ptr, noise_ptr, rate_ptr, member, pair, column, pairs, shared, WIDTH, DROPOUT
+    low, high = tl.arange(0, LOW), LOW + tl.arange(0, HIGH)
+    x_low, factor_low, mask_low, _ = _block(
+        y_ptr, bias_ptr, noise_ptr, rate_ptr, member, pair, low, pairs, shared, WIDTH, DROPOUT
     )
-    mean = tl.sum(x, 1) / WIDTH
-    centred = tl.where(mask, x - mean[:, None], 0.0)
-    rstd = tl.rsqrt(tl.sum(centred * centred, 1) / WIDTH + eps)
-    gain = tl.load(gain_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)
-    shift = tl.load(shift_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)
-    z = centred * rstd[:, None] * gain[None, :] + shift[None, :]
-    below, _ = _normal(z)
-    h = z * below * factor
+    x_high, factor_high, mask_high, _ = _block(
+        y_ptr, bias_ptr, noise_ptr, rate_ptr, member, pair, high, pairs, shared, WIDTH, DROPOUT
+    )
+    mean = (tl.sum(x_low, 1) + tl.sum(x_high, 1)) / WIDTH
+    x_low, x_high = _centre(x_low, mask_low, mean), _centre(x_high, mask_high, mean)
+    rstd = tl.rsqrt((tl.sum(x_low * x_low, 1) + tl.sum(x_high * x_high, 1)) / WIDTH + eps)
     row = member.to(tl.int64) * pairs + pair
-    out = out_ptr + row[:, None] * WIDTH + column[None, :]
-    tl.store(out, h.to(out_ptr.dtype.element_ty), mask=mask)
+    _store_activated(
+        x_low, rstd, factor_low, mask_low, gain_ptr, shift_ptr, out_ptr, member, row, low, WIDTH
+    )
+    _store_activated(
+        x_high, rstd, factor_high, mask_high, gain_ptr, shift_ptr, out_ptr, member, row, high, WIDTH
+    )
     tl.store(mean_ptr + row, mean, mask=pair < pairs)
     tl.store(rstd_ptr + row, rstd, mask=pair < pairs)
+
+
+@triton.jit
+def _slopes(x, factor, mask, mean, rstd, gain, shift, grad_ptr, row, column, WIDTH: tl.constexpr):
+    """Return the normed units, the gradients of what comes after the gain, and of what before."""
+    normed = tl.where(mask, (x - mean) * rstd, 0.0)
+    z = normed * gain + shift
+    grad = tl.load(grad_ptr + row[:, None] * WIDTH + column[None, :], mask=mask, other=0.0)
+    below, bell = _normal(z)
+    slope = below + z * bell * 0.3989422804014327  # 1 / sqrt(2 pi)
+    dz = grad.to(tl.float32) * factor * slope
+    return normed, dz, dz * gain
+
+
+@triton.jit
+def _store_sums(d_bias, d_gain, d_shift, sums_ptr, part, size, column, WIDTH: tl.constexpr):
+    inside = column < WIDTH
+    tl.store(sums_ptr + part + column, d_bias, mask=inside)
+    tl.store(sums_ptr + size + part + column, d_gain, mask=inside)
+    tl.store(sums_ptr + 2 * size + part + column, d_shift, mask=inside)
 
 
 @triton.jit
@@ -119,46 +161,66 @@ def _backward_kernel(
     shared,
     members,
     WIDTH: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    LOW: tl.constexpr,
+    HIGH: tl.constexpr,
     PAIRS: tl.constexpr,
     CHUNK: tl.constexpr,
     DROPOUT: tl.constexpr,
 ):
     member, chunk = tl.program_id(0), tl.program_id(1)
-    column = tl.arange(0, COLUMNS)
-    gain = tl.load(gain_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)[None, :]
-    shift = tl.load(shift_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)[None, :]
-    d_bias = tl.zeros([COLUMNS], tl.float32)
-    d_gain = tl.zeros([COLUMNS], tl.float32)
-    d_shift = tl.zeros([COLUMNS], tl.float32)
+    low, high = tl.arange(0, LOW), LOW + tl.arange(0, HIGH)
+    of_low, of_high = member * WIDTH + low, member * WIDTH + high
+    gain_low = tl.load(gain_ptr + of_low, mask=low < WIDTH, other=0.0)[None, :]
+    gain_high = tl.load(gain_ptr + of_high, mask=high < WIDTH, other=0.0)[None, :]
+    shift_low = tl.load(shift_ptr + of_low, mask=low < WIDTH, other=0.0)[None, :]
+    shift_high = tl.load(shift_ptr + of_high, mask=high < WIDTH, other=0.0)[None, :]
+    d_bias_low, d_bias_high = tl.zeros([LOW], tl.float32), tl.zeros([HIGH], tl.float32)
+    d_gain_low, d_gain_high = tl.zeros([LOW], tl.float32), tl.zeros([HIGH], tl.float32)
+    d_shift_low, d_shift_high = tl.zeros([LOW], tl.float32), tl.zeros([HIGH], tl.float32)
     for first in range(0, CHUNK, PAIRS):
         pair = chunk * CHUNK + first + tl.arange(0, PAIRS)
-        x, factor, mask, at = _block(
-            y_ptr, bias_ptr, noise_ptr, rate_ptr, member, pair, column, pairs, shared,
-            WIDTH, DROPOUT,
-        )  # fmt: skip
+        x_low, factor_low, mask_low, at_low = _block(
+            y_ptr, bias_ptr, noise_ptr, rate_ptr, member, pair, low, pairs, shared, WIDTH, DROPOUT
+        )
+        x_high, factor_high, mask_high, at_high = _block(
+            y_ptr, bias_ptr, noise_ptr, rate_ptr, member, pair, high, pairs, shared, WIDTH, DROPOUT
+        )
         row = member.to(tl.int64) * pairs + pair
         mean = tl.load(mean_ptr + row, mask=pair < pairs, other=0.0)[:, None]
         rstd = tl.load(rstd_ptr + row, mask=pair < pairs, other=0.0)[:, None]
-        normed = tl.where(mask, (x - mean) * rstd, 0.0)
-        z = normed * gain + shift
-        grad = tl.load(grad_ptr + row[:, None] * WIDTH + column[None, :], mask=mask, other=0.0)
-        below, bell = _normal(z)
-        slope = below + z * bell * 0.3989422804014327  # 1 / sqrt(2 pi)
-        dz = grad.to(tl.float32) * factor * slope
-        dn = dz * gain
-        inner = tl.sum(dn * normed, 1)[:, None] / WIDTH
-        dx = tl.where(mask, (dn - tl.sum(dn, 1)[:, None] / WIDTH - normed * inner) * rstd, 0.0)
-        tl.store(dy_ptr + at, dx.to(dy_ptr.dtype.element_ty), mask=mask)
-        d_bias += tl.sum(dx, 0)
-        d_gain += tl.sum(dz * normed, 0)
-        d_shift += tl.sum(dz, 0)
+        normed_low, dz_low, dn_low = _slopes(
+            x_low, factor_low, mask_low, mean, rstd, gain_low, shift_low, grad_ptr, row, low, WIDTH
+        )
+        normed_high, dz_high, dn_high = _slopes(
+            x_high, factor_high, mask_high, mean, rstd, gain_high, shift_high, grad_ptr, row, high,
+            WIDTH,
+        )  # fmt: skip
+        outer = ((tl.sum(dn_low, 1) + tl.sum(dn_high, 1)) / WIDTH)[:, None]
+        inner = tl.sum(dn_low * normed_low, 1) + tl.sum(dn_high * normed_high, 1)
+        inner = (inner / WIDTH)[:, None]
+        dx_low = tl.where(mask_low, (dn_low - outer - normed_low * inner) * rstd, 0.0)
+        dx_high = tl.where(mask_high, (dn_high - outer - normed_high * inner) * rstd, 0.0)
+        tl.store(dy_ptr + at_low, dx_low.to(dy_ptr.dtype.element_ty), mask=mask_low)
+        tl.store(dy_ptr + at_high, dx_high.to(dy_ptr.dtype.element_ty), mask=mask_high)
+        d_bias_low += tl.sum(dx_low, 0)
+        d_bias_high += tl.sum(dx_high, 0)
+        d_gain_low += tl.sum(dz_low * normed_low, 0)
+        d_gain_high += tl.sum(dz_high * normed_high, 0)
+        d_shift_low += tl.sum(dz_low, 0)
+        d_shift_high += tl.sum(dz_high, 0)
     chunks = tl.num_programs(1)
-    part = (member * chunks + chunk) * WIDTH + column
-    size = members * chunks * WIDTH
-    tl.store(sums_ptr + part, d_bias, mask=column < WIDTH)
-    tl.store(sums_ptr + size + part, d_gain, mask=column < WIDTH)
-    tl.store(sums_ptr + 2 * size + part, d_shift, mask=column < WIDTH)
+    part, size = (member * chunks + chunk) * WIDTH, members * chunks * WIDTH
+    _store_sums(d_bias_low, d_gain_low, d_shift_low, sums_ptr, part, size, low, WIDTH)
+    _store_sums(d_bias_high, d_gain_high, d_shift_high, sums_ptr, part, size, high, WIDTH)
+
+
+def halves(width: int) -> dict[str, int]:
+    """Split a width in two powers of two, the first the larger: 320 is 256 and 64.
+
+    Triton's tiles are powers of two: one of 512 would be idle for a third of its numbers.
+    """
+    low = max(16, triton.next_power_of_2(width) // 2)
+    return {"LOW": low, "HIGH": max(16, triton.next_power_of_2(max(1, width - low)))}
 
 
 def _tile(width: int) -> dict[str, int]:
@@ -170,7 +232,7 @@ def _tile(width: int) -> dict[str, int]:
     columns = triton.next_power_of_2(width)
     fits = columns <= ONE_WARP
     return {
-        "WIDTH": width, "COLUMNS": columns,
+        "WIDTH": width, **halves(width),
         "PAIRS": min(16, ONE_WARP // columns) if fits else 2,
         "num_warps": 1 if fits else columns // 512,
     }  # fmt: skip

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
+from abag.head.placement import Rows, Vectors, gathered
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -37,9 +39,25 @@ class Layers(Protocol):
         """Make a dropout at the rate (stacked: the rates) that this was made with."""
         ...
 
-    def blocks(self, *modules: nn.Module) -> nn.Sequential:
+    def blocks(self, *modules: nn.Module) -> Joined:
         """Chain blocks of linear, LayerNorm, GELU and dropout, and a last linear layer."""
         ...
+
+
+class Joined(nn.ModuleList):
+    """Layers, one after the other, over both vectors of each pair, joined."""
+
+    def forward(self, antibody_BD: Vectors, antigen_BE: Vectors) -> Tensor:
+        """Join, and call one layer after the other."""
+        x_BI = join(antibody_BD, antigen_BE)
+        for layer in self:
+            x_BI = layer(x_BI)
+        return x_BI
+
+
+def join(antibody_BD: Vectors, antigen_BE: Vectors) -> Tensor:
+    """Gather what is not gathered, and lay each pair's vectors side by side."""
+    return torch.cat([gathered(antibody_BD), gathered(antigen_BE)], dim=-1)
 
 
 class PlainLayers:
@@ -60,9 +78,9 @@ class PlainLayers:
         """Make a dropout."""
         return nn.Dropout(self.rate)
 
-    def blocks(self, *modules: nn.Module) -> nn.Sequential:
+    def blocks(self, *modules: nn.Module) -> Joined:
         """Chain blocks and a last linear layer."""
-        return nn.Sequential(*modules)
+        return Joined(modules)
 
 
 class StackedLayers:
@@ -83,9 +101,9 @@ class StackedLayers:
         """Make M dropouts, each at its own rate."""
         return _Dropout(self.rates)
 
-    def blocks(self, *modules: nn.Module) -> nn.Sequential:
+    def blocks(self, *modules: nn.Module) -> Joined:
         """Chain blocks and a last linear layer."""
-        return _Blocks(*modules)
+        return _Blocks(modules)
 
 
 class _Linear(nn.Module):
@@ -169,30 +187,41 @@ class _Dropout(nn.Module):
         return x_MBI * ((noise_BI >= rate_M11) / (1 - rate_M11)).to(x_MBI.dtype)
 
 
-class _Blocks(nn.Sequential):
+class _Blocks(Joined):
     """Blocks of linear, LayerNorm, GELU and dropout, and a last linear layer."""
 
     fused = False
     """Whether all of a block but its product is one kernel: see `lowered`."""
 
-    def forward(self, x_GBI: Tensor) -> Tensor:
+    def forward(self, antibody_GBD: Vectors, antigen_GBE: Vectors) -> Tensor:
         if not self.fused:
-            return cast("Tensor", super().forward(x_GBI))  # type: ignore[no-untyped-call]
-        *layers, last = self
+            return super().forward(antibody_GBD, antigen_GBE)
+        linear, norm, _, dropout, *layers, last = self
+        y_GBKO = _first_product(cast("_Linear", linear), antibody_GBD, antigen_GBE)
+        x_MBO = _fused_rest(linear, norm, dropout, y_GBKO)
         for at in range(0, len(layers), 4):
             linear, norm, _, dropout = layers[at : at + 4]
-            x_GBI = _fused_block(
-                cast("_Linear", linear), cast("_LayerNorm", norm), cast("_Dropout", dropout), x_GBI
-            )
-        return cast("Tensor", last(x_GBI))
+            x_MBO = _fused_rest(linear, norm, dropout, cast("_Linear", linear).product(x_MBO))
+        return cast("Tensor", last(x_MBO))
 
 
-def _fused_block(linear: _Linear, norm: _LayerNorm, dropout: _Dropout, x_GBI: Tensor) -> Tensor:
+def _first_product(linear: _Linear, antibody_GBD: Vectors, antigen_GBE: Vectors) -> Tensor:
+    """Multiply both vectors of each pair, which are not written out if only one head reads them."""
+    if isinstance(antibody_GBD, Rows) and isinstance(antigen_GBE, Rows):
+        from abag.head.product_kernels import WIDEST_TILE, gathered_product
+
+        members, outer, _ = linear.weight.shape
+        if len(antibody_GBD.index_B) == members and outer <= WIDEST_TILE:
+            y_MBO: Tensor = gathered_product(linear.weight, *antibody_GBD, *antigen_GBE)
+            return y_MBO[:, :, None]
+    return linear.product(join(antibody_GBD, antigen_GBE))
+
+
+def _fused_rest(linear: nn.Module, norm: nn.Module, dropout: nn.Module, y_GBKO: Tensor) -> Tensor:
+    """Do all of a block that comes after its product."""
     from abag.head.kernels import norm_gelu
 
-    y_GBKO = linear.product(x_GBI)
-    noise_BO = dropout.noise((y_GBKO.shape[1], y_GBKO.shape[3]))
-    assert linear.bias is not None
+    noise_BO = cast("_Dropout", dropout).noise((y_GBKO.shape[1], y_GBKO.shape[3]))
     out_MBO: Tensor = norm_gelu(
         y_GBKO, linear.bias, norm.weight, norm.bias, noise_BO, dropout.rate_M
     )[0]

@@ -16,6 +16,7 @@ tensor output of CUDAGraphs that has been overwritten" cannot come up: there is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,10 +165,13 @@ class Stepper:
         if fused:  # else the ninth training of a process is left uncompiled, without a word
             torch.compiler.reset()
         options = COMBINED if members else None
-        self._loss = self._loss_of
+        self._loss, self._update = self._loss_of, self.optimizer.update
+        update: Callable[..., None] = stacked_update
         if fused:
             self._loss = torch.compile(self._loss_of, dynamic=False, options=options)
-        self._update = self._compiled_update() if fused and members else self.optimizer.update
+            update = torch.compile(stacked_update, dynamic=False, options=options)
+        if members and (fused or self.half):
+            self._update = lambda: update(*self.optimizer.arguments())
         self._run = self._captured() if on_gpu and mode != "off" else self._step
 
     def begin_epoch(self, plan: Plan, rates_S: NDArray[np.float32], at: int) -> None:
@@ -195,7 +199,9 @@ class Stepper:
         load_tensors(self.tensors(), saved)
         self.optimizer.refresh()
 
-    def _loss_of(self, source: Source, rows_B: Tensor, weight_B: Tensor) -> Tensor:
+    def _loss_of(self, source: Source, rows_SB: Tensor, weight_SB: Tensor) -> Tensor:
+        rows_B = rows_SB.index_select(0, self.cursor)[0]
+        weight_B = weight_SB.index_select(0, self.cursor)[0]
         antibody_BD, antigen_BE = source.read(self.pairs, rows_B)
         if rows_B.ndim > 1:  # from here on, each member its own
             rows_B = rows_B.repeat_interleave(len(self.lr) // len(rows_B), 0)
@@ -214,26 +220,20 @@ class Stepper:
         return (losses_B * weight_B).sum(-1)
 
     def _step(self) -> None:
-        rows_AB = self.rows_SAB.index_select(0, self.cursor)[0]
-        weight_AB = self.weight_SAB.index_select(0, self.cursor)[0]
         self.lr.copy_(self.rate_S.index_select(0, self.cursor)[0])
         self.optimizer.clear()
         losses = []
-        for part, (rows_B, weight_B) in enumerate(zip(rows_AB, weight_AB, strict=True)):
-            loss = self._loss(self.tables.take(part), rows_B, weight_B)
+        passes = list(zip(self.rows_SAB.unbind(1), self.weight_SAB.unbind(1), strict=True))
+        for part, (rows_SB, weight_SB) in enumerate(passes):
+            loss = self._loss(self.tables.take(part), rows_SB, weight_SB)
             # Members share no weights: the gradient of their sum is each one's own.
             loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-            if len(rows_AB) > 1:
+            if len(passes) > 1:
                 self.optimizer.collect()
         self._update()
-        self.loss_S.index_copy_(0, self.cursor, torch.stack(losses).sum(0, keepdim=True))
+        self.loss_S.index_copy_(0, self.cursor, reduce(torch.add, losses)[None])
         self.cursor.add_(1)
-
-    def _compiled_update(self) -> Callable[[], None]:
-        """Fuse clipping and update of a stack into one pass over its tensors."""
-        update = torch.compile(stacked_update, dynamic=False, options=COMBINED)
-        return lambda: update(*self.optimizer.arguments())
 
     def _captured(self) -> Callable[[], None]:
         """Record the whole step as one CUDA graph, leaving no trace of the warm-up."""
