@@ -128,7 +128,7 @@ def test_the_gathering_operator_keeps_torchs_rules():
 def test_a_fused_stack_gathers_in_its_product_where_each_head_has_its_own_rows(
     feeds, outer, gathers, monkeypatch
 ):
-    def stack(fused):
+    def stack(fused, before=lambda side: side):
         torch.manual_seed(1)
         made = StackedLayers([0.0] * 3)
         layers = made.blocks(
@@ -141,7 +141,7 @@ def test_a_fused_stack_gathers_in_its_product_where_each_head_has_its_own_rows(
                 parameter.data = parameter.data.float()
         layers.fused = fused
         sides = draw_rows(feeds, 70, (20, 12))
-        out = layers(*sides)
+        out = layers(*map(before, sides))
         return out, *torch.autograd.grad(out.float().square().sum(), [*layers.parameters()])
 
     called = []
@@ -153,6 +153,8 @@ def test_a_fused_stack_gathers_in_its_product_where_each_head_has_its_own_rows(
     for ours, theirs in zip(stack(True), stack(False), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=near, atol=near)
     assert bool(called) == gathers
+    for ours, theirs in zip(stack(True), stack(True, before=gathered), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("drop", [0.0, 0.3])
