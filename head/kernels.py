@@ -64,6 +64,7 @@ def _normal(x):
 
 @triton.jit
 def _centre(x, mask, mean):
+    """Take the mean off, and leave zeros beyond the last unit."""
     return tl.where(mask, x - mean[:, None], 0.0)
 
 
@@ -72,6 +73,7 @@ def _store_activated(
     centred, rstd, factor, mask, gain_ptr, shift_ptr, out_ptr, member, row, column,
     WIDTH: tl.constexpr,
 ):  # fmt: skip
+    """Finish a tile of centred units and write it."""
     gain = tl.load(gain_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)
     shift = tl.load(shift_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)
     z = centred * rstd[:, None] * gain[None, :] + shift[None, :]
@@ -138,6 +140,7 @@ def _slopes(x, factor, mask, mean, rstd, gain, shift, grad_ptr, row, column, WID
 
 @triton.jit
 def _store_sums(d_bias, d_gain, d_shift, sums_ptr, part, size, column, WIDTH: tl.constexpr):
+    """Write the gradients of bias, gain and shift that a chunk of pairs adds up to."""
     inside = column < WIDTH
     tl.store(sums_ptr + part + column, d_bias, mask=inside)
     tl.store(sums_ptr + size + part + column, d_gain, mask=inside)

@@ -209,18 +209,19 @@ def _first_product(linear: _Linear, antibody_GBD: Vectors, antigen_GBE: Vectors)
     """Multiply both vectors of each pair; those that only one head reads are not written out."""
     from abag.head.product_kernels import WIDEST_TILE, gathered_product
 
-    sides = [_rows(side, linear.weight.dtype) for side in (antibody_GBD, antigen_GBE)]
     members, outer, _ = linear.weight.shape
-    if len(sides[0].index_B) < members or outer > WIDEST_TILE:
+    feeds = len(antibody_GBD.index_B if isinstance(antibody_GBD, Rows) else antibody_GBD)
+    if feeds < members or outer > WIDEST_TILE:
         return linear.product(join(antibody_GBD, antigen_GBE))
-    y_MBO: Tensor = gathered_product(linear.weight, *sides[0], *sides[1])
+    antibody, antigen = (_rows(v, linear.weight.dtype) for v in (antibody_GBD, antigen_GBE))
+    y_MBO: Tensor = gathered_product(linear.weight, *antibody, *antigen)
     return y_MBO[:, :, None]
 
 
 def _rows(vectors_GBD: Vectors, dtype: torch.dtype) -> Rows:
     """Name vectors by rows, also where they are gathered already: one kernel, the same bits."""
     if isinstance(vectors_GBD, Rows):
-        return Rows(vectors_GBD.table_ND.to(dtype), vectors_GBD.index_B)
+        return vectors_GBD
     feeds, pairs, _ = vectors_GBD.shape
     index_GB = torch.arange(feeds * pairs, device=vectors_GBD.device).view(feeds, pairs)
     return Rows(vectors_GBD.to(dtype).flatten(0, 1), index_GB)

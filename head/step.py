@@ -164,14 +164,12 @@ class Stepper:
         fused = mode == "full"
         if fused:  # else the ninth training of a process is left uncompiled, without a word
             torch.compiler.reset()
-        options = COMBINED if members else None
         self._loss, self._update = self._loss_of, self.optimizer.update
-        update: Callable[..., None] = stacked_update
         if fused:
+            options = COMBINED if members else None
             self._loss = torch.compile(self._loss_of, dynamic=False, options=options)
-            update = torch.compile(stacked_update, dynamic=False, options=options)
         if members and (fused or self.half):
-            self._update = lambda: update(*self.optimizer.arguments())
+            self._update = self._stacked_update(compiled=fused)
         self._run = self._captured() if on_gpu and mode != "off" else self._step
 
     def begin_epoch(self, plan: Plan, rates_S: NDArray[np.float32], at: int) -> None:
@@ -234,6 +232,13 @@ class Stepper:
         self._update()
         self.loss_S.index_copy_(0, self.cursor, reduce(torch.add, losses)[None])
         self.cursor.add_(1)
+
+    def _stacked_update(self, *, compiled: bool) -> Callable[[], None]:
+        """Update a stack by the formula; compiled, it is one pass over its tensors."""
+        update: Callable[..., None] = stacked_update
+        if compiled:
+            update = torch.compile(stacked_update, dynamic=False, options=COMBINED)
+        return lambda: update(*self.optimizer.arguments())
 
     def _captured(self) -> Callable[[], None]:
         """Record the whole step as one CUDA graph, leaving no trace of the warm-up."""
