@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from abag.adapt.train import adapt_encoders as adapt_encoders
-    from abag.embed.run import embed_table as embed_table
-    from abag.embed.store import open_store as open_store
-    from abag.head.evaluate import evaluate as evaluate
+    from abag.embed.pipeline.run import embed_table as embed_table
+    from abag.embed.store.store import open_store as open_store
+    from abag.head.fit import fit as fit
     from abag.head.plan import plan as plan
-    from abag.head.predictor import Predictor
-    from abag.head.runs import runs as runs
-    from abag.head.sweep import sweep as sweep
-    from abag.head.train import fit as fit
+    from abag.head.prediction.predictor import Predictor
+    from abag.head.runs.compare import runs as runs
+    from abag.head.runs.evaluate import evaluate as evaluate
+    from abag.head.search.sweep import sweep as sweep
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,13 +38,13 @@ __all__ = [
 
 _HOMES = {
     "adapt_encoders": "abag.adapt.train",
-    "embed_table": "abag.embed.run",
-    "open_store": "abag.embed.store",
-    "evaluate": "abag.head.evaluate",
-    "fit": "abag.head.train",
-    "sweep": "abag.head.sweep",
+    "embed_table": "abag.embed.pipeline.run",
+    "open_store": "abag.embed.store.store",
+    "evaluate": "abag.head.runs.evaluate",
+    "fit": "abag.head.fit",
+    "sweep": "abag.head.search.sweep",
     "plan": "abag.head.plan",
-    "runs": "abag.head.runs",
+    "runs": "abag.head.runs.compare",
 }
 
 
@@ -87,8 +87,8 @@ def load_predictor(path: Path | str) -> Predictor:
     AbagError
         If a file is missing, altered, cut or of another version.
     """
-    from abag.embed.again import embed_again
-    from abag.head.bundle import load_predictor as load
+    from abag.embed.pipeline.same_encoders import embed_again
+    from abag.head.prediction.bundle import load_predictor as load
 
     return load(path, embed=embed_again)
 
@@ -101,8 +101,8 @@ def predict(
 ) -> dict[str, Any]:
     """Score a table's pairs with a run's predictor, and write them beside their scores.
 
-    See `abag.head.predict.predict`, which this calls with a way to encode what is new.
+    See `abag.head.prediction.predict.predict`, which this calls with a way to encode what is new.
     """
-    from abag.head.predict import predict as predict_table
+    from abag.head.prediction.predict import predict as predict_table
 
     return predict_table(table, load_predictor(run), out, **options)

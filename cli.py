@@ -21,7 +21,7 @@ class _OwnPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own signature
         """Refuse what only the old notebooks could read, by its first bytes."""
-        from abag.embed.artefacts import refuse_old_artefact
+        from abag.embed.weights.legacy_files import refuse_old_artefact
 
         path = Path(str(super().convert(value, param, ctx)))
         refuse_old_artefact(path)
@@ -92,7 +92,7 @@ def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) ->
     """Print a version a line, without importing any of the packages."""
     if not asked or ctx.resilient_parsing:
         return
-    from abag.embed.versions import versions
+    from abag.embed.doctor.versions import versions
 
     for name, version in versions().items():
         click.echo(f"{name} {version}")
@@ -275,8 +275,8 @@ def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # n
     Example:
       abag embed pairs.csv --store store
     """
-    from abag.embed.run import embed_table
-    from abag.embed.shares import rank_here
+    from abag.embed.pipeline.ranks import rank_here
+    from abag.embed.pipeline.run import embed_table
 
     options["layers"] = options["layers"] or None
     summary = embed_table(table, store, progress=True, **options)
@@ -314,7 +314,7 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, **options: Any) -> N
     Example:
       abag fit pairs.csv --store store --run runs/first
     """
-    from abag.head.train import fit as fit_head
+    from abag.head.fit import fit as fit_head
 
     given = {name: value for name, value in options.items() if value is not None}
     if given.pop("no_compile"):
@@ -342,7 +342,7 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     Example:
       abag evaluate --run runs/first --predictions theirs.csv
     """
-    from abag.head.evaluate import evaluate as evaluate_run
+    from abag.head.runs.evaluate import evaluate as evaluate_run
 
     summary = evaluate_run(run, **options)
     click.echo(json.dumps(summary) if as_json else _score_table(summary))
@@ -480,7 +480,7 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
     Example:
       abag sweep pairs.csv --store store --sweep sweeps/first
     """
-    from abag.head.sweep import sweep as search
+    from abag.head.search.sweep import sweep as search
 
     given = {name: value for name, value in options.items() if value is not None}
     summary = search(table, store, folder, progress=True, **given)
@@ -615,10 +615,10 @@ def plan(
     Example:
       abag plan pairs.csv
     """
-    from abag.embed.sequences import TableOptions
+    from abag.embed.sequences.pairs import TableOptions
+    from abag.head.data.labels import LabelOptions
     from abag.head.plan import describe_plan
     from abag.head.plan import plan as make_plan
-    from abag.head.table import LabelOptions
 
     found = make_plan(
         table,
@@ -649,8 +649,8 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
     Example:
       abag runs runs
     """
-    from abag.head.runs import describe_runs
-    from abag.head.runs import runs as compare_runs
+    from abag.head.runs.compare import describe_runs
+    from abag.head.runs.compare import runs as compare_runs
 
     found = compare_runs(folders)
     click.echo(json.dumps(found) if as_json else "\n".join(describe_runs(found)))
@@ -673,7 +673,7 @@ def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     Example:
       abag doctor --store store
     """
-    from abag.embed.doctor import examine
+    from abag.embed.doctor.doctor import examine
 
     checks = []
     for check in examine(**options):
@@ -697,9 +697,9 @@ def demo(folder: Path) -> None:
     Example:
       abag demo
     """
-    from abag.embed.run import embed_table
-    from abag.head.demo import demo_table, planted_ceiling
-    from abag.head.train import fit as fit_head
+    from abag.embed.pipeline.run import embed_table
+    from abag.head.data.demo import demo_table, planted_ceiling
+    from abag.head.fit import fit as fit_head
 
     pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
     folder.mkdir(parents=True, exist_ok=True)
@@ -743,8 +743,8 @@ def store_info(store: Path, as_json: bool) -> None:
     Example:
       abag store info store
     """
-    from abag.embed.status import describe, info
-    from abag.embed.store import open_store
+    from abag.embed.store.status import describe, info
+    from abag.embed.store.store import open_store
 
     told = info(open_store(store))
     click.echo(json.dumps(told) if as_json else "\n".join(describe(told)))
@@ -760,8 +760,8 @@ def store_verify(store: Path, as_json: bool) -> None:
     Example:
       abag store verify store
     """
-    from abag.embed import upkeep
-    from abag.embed.store import open_store
+    from abag.embed.store import maintenance as upkeep
+    from abag.embed.store.store import open_store
 
     findings = upkeep.verify(open_store(store))
     problems = [{"path": str(f.path), "what": f.what} for f in findings]
@@ -785,7 +785,7 @@ def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
     Example:
       abag store merge laptop-store cluster-store --out store
     """
-    from abag.embed import upkeep
+    from abag.embed.store import maintenance as upkeep
 
     _report(upkeep.merge(sources, out), as_json=as_json)
 
@@ -801,8 +801,8 @@ def store_pack(store: Path, out: Path, as_json: bool) -> None:
     Example:
       abag store pack store --out store.h5
     """
-    from abag.embed import upkeep
-    from abag.embed.store import open_store
+    from abag.embed.store import maintenance as upkeep
+    from abag.embed.store.store import open_store
 
     _report(upkeep.pack(open_store(store), out), as_json=as_json)
 

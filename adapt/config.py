@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from abag import AbagError
-from abag.embed.lora import Lora
-from abag.head.table import Floor, Label, LabelOptions, Replicates
+from abag.embed.encoders.lora import Lora
+from abag.head.data.labels import Floor, Label, LabelOptions, Replicates
 
 if TYPE_CHECKING:
-    from abag.embed.sequences import Kind
+    from abag.embed.sequences.pairs import Kind
 
 Sides = Literal["antibody", "antigen", "both"]
 Precision = Literal["auto", "fp32", "bf16"]

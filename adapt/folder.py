@@ -5,27 +5,20 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from abag.embed.adapters import (
-    ADAPTER_FILE,
-    CONFIG_FILE,
-    FORMAT,
-    ROWS_FILE,
-    WEIGHTS_FILE,
-    side_digest,
-    side_files,
-)
-from abag.head import checkpoint
-from abag.head.config import RunMismatch, check_same
+from abag.embed.store.adapter_copy import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
+from abag.embed.weights.adapters import FORMAT, side_digest, side_files
+from abag.head.model.config import RunMismatch, check_same
+from abag.head.training import checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from abag.adapt.config import AdaptConfig
     from abag.adapt.pairs import Parts
-    from abag.adapt.train import Training
-    from abag.embed.encoders import Identity
-    from abag.embed.sequences import Kind
-    from abag.head.table import LabelledPairs
+    from abag.adapt.training import Training
+    from abag.embed.encoders.registry import Identity
+    from abag.embed.sequences.pairs import Kind
+    from abag.head.data.labels import LabelledPairs
 
 # Not the epochs: the learning rate falls over all of them, and a finished adapter is in use.
 _MAY_CHANGE = frozenset({"device", "save_every", "split_from"})

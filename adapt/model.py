@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abag.embed.batches import longest_first, pack
-from abag.embed.device import default_budget, send
-from abag.embed.encoders import load_encoder
-from abag.embed.lora import LoraEncoder
-from abag.embed.pooling import pool
-from abag.embed.stream import encode_stream
-from abag.head.table import Statistics
+from abag.core.device import default_budget, send
+from abag.embed.encoders.lora import LoraEncoder
+from abag.embed.encoders.registry import load_encoder
+from abag.embed.packing.batches import longest_first, pack
+from abag.embed.packing.pooling import pool
+from abag.embed.pipeline.stream import encode_stream
+from abag.head.data.labels import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.adapt.config import AdaptConfig
-    from abag.embed.device import Plan
-    from abag.embed.encoders import Identity
-    from abag.embed.sequences import Chains
-    from abag.head.table import LabelledPairs
+    from abag.core.device import Plan
+    from abag.embed.encoders.registry import Identity
+    from abag.embed.sequences.pairs import Chains
+    from abag.head.data.labels import LabelledPairs
 
 SAMPLE = 2048
 """Sequences from which the statistics of an adapted encoder's vectors are measured."""

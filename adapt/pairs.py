@@ -11,7 +11,7 @@ import pandas as pd
 
 from abag import AbagError
 from abag.adapt.config import AdaptConfig, BadOption
-from abag.head.splits import (
+from abag.head.data.splits import (
     TRAIN,
     VALIDATION,
     Split,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.head.table import LabelledPairs
+    from abag.head.data.labels import LabelledPairs
 
     Ints = NDArray[np.int64]
 

@@ -23,12 +23,12 @@ import torch
 import transformers
 from bench_encoders import config_of, draw_chains, synchronize
 
-from abag.embed.batches import pack
-from abag.embed.device import choose
-from abag.embed.encoders import flop, identify
-from abag.embed.lora import Lora, LoraEncoder
-from abag.embed.pooling import pool
-from abag.embed.tiny import save_random_checkpoint
+from abag.core.device import choose
+from abag.embed.encoders.lora import Lora, LoraEncoder
+from abag.embed.encoders.registry import flop, identify
+from abag.embed.packing.batches import pack
+from abag.embed.packing.pooling import pool
+from abag.embed.weights.random_weights import save_random_checkpoint
 
 CARDS = {"T4 16": 14.5, "24": 22, "40": 38, "80": 78}  # GiB that are left for us
 

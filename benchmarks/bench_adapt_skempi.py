@@ -31,12 +31,12 @@ import pandas as pd
 import torch
 
 from abag.adapt.train import adapt_encoders
-from abag.embed.run import embed_table
-from abag.embed.sequences import read_pairs
-from abag.head.demo import demo_table
-from abag.head.splits import SplitOptions, make_splits, split_frame
-from abag.head.table import label_pairs
-from abag.head.train import fit
+from abag.embed.pipeline.run import embed_table
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.demo import demo_table
+from abag.head.data.labels import label_pairs
+from abag.head.data.splits import SplitOptions, make_splits, split_frame
+from abag.head.fit import fit
 
 METRICS = ("spearman_within_antigen", "spearman", "rmse")
 ARMS = ("frozen", "frozen, half", "adapted", "memorised", "leak")

@@ -22,12 +22,12 @@ import pandas as pd
 import torch
 from bench_encoders import config_of, draw_chains, synchronize
 
-from abag.embed import run as run_module
-from abag.embed.batches import fill, longest_first
-from abag.embed.device import choose, default_budget
-from abag.embed.encoders import identify, load_encoder
-from abag.embed.run import embed_table
-from abag.embed.tiny import save_random_checkpoint
+from abag.core.device import choose, default_budget
+from abag.embed.encoders.registry import identify, load_encoder
+from abag.embed.packing.batches import fill, longest_first
+from abag.embed.pipeline import run as run_module
+from abag.embed.pipeline.run import embed_table
+from abag.embed.weights.random_weights import save_random_checkpoint
 
 
 def alone(identity, chains, plan, encoder):

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from abag.embed.batches import fill
-from abag.embed.device import Plan, choose
-from abag.embed.encoders import flop, identify, load_encoder
-from abag.embed.pooling import pool
-from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
+from abag.core.device import Plan, choose
+from abag.embed.encoders.registry import flop, identify, load_encoder
+from abag.embed.packing.batches import fill
+from abag.embed.packing.pooling import pool
+from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 REAL = {
@@ -128,7 +128,7 @@ class Bench:
         )
 
     def reference_model(self, dtype):
-        from abag.embed.reference import _load, cast_parameters, quiet_transformers
+        from abag.embed.encoders.reference import _load, cast_parameters, quiet_transformers
 
         with quiet_transformers():
             model = _load(self.identity.checkpoint)
@@ -290,7 +290,7 @@ def bench_one(name, folder, config, args, device, peak):
             if encoder._attention.name != kernel:
                 other = bench.ours(attention=kernel)
                 bench.time(f"abag packed, {kernel} attention", other, full, repeat=3)
-        from abag.embed.ops import PlainOps
+        from abag.embed.kernels.ops import PlainOps
 
         eager = bench.ours(attention="varlen")
         eager._ops = PlainOps()

@@ -25,12 +25,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from abag.head.config import PRESETS, FitConfig
-from abag.head.loop import Task, Training, train
-from abag.head.splits import random_split
-from abag.head.step import step_seed
-from abag.head.table import LabelledPairs
-from abag.head.train import pick_device, torch_switches
+from abag.head.data.labels import LabelledPairs
+from abag.head.data.splits import random_split
+from abag.head.fit import pick_device, torch_switches
+from abag.head.model.config import PRESETS, FitConfig
+from abag.head.training.loop import Task, Training, train
+from abag.head.training.step import step_seed
 
 
 @dataclass(frozen=True)

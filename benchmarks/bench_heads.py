@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from abag import AbagError
-from abag.head.train import fit
+from abag.head.fit import fit
 
 COLUMNS = ("spearman_within_antigen", "spearman", "rmse", "r2", "average_precision_at_9")
 SPLITS = ("random", "antigen", "antibody", "both")

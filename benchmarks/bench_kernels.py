@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 import triton
 
-from abag.embed import attention as attention_module
-from abag.embed import kernels
-from abag.embed.attention import Attention
-from abag.embed.batches import pack
-from abag.embed.tokens import Piece
+from abag.embed.kernels import attention as attention_module
+from abag.embed.kernels import triton_kernels as kernels
+from abag.embed.kernels.attention import Attention
+from abag.embed.packing.batches import pack
+from abag.embed.packing.tokens import Piece
 
 
 def milliseconds(run) -> float:

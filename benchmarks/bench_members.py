@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from bench_fit import make_pairs, make_task, synchronize
 
-from abag.head.config import FitConfig
-from abag.head.loop import Task, Training, train
-from abag.head.search import Problem, draw, inner_folds, score_batch
-from abag.head.step import step_seed
-from abag.head.train import pick_device, torch_switches
+from abag.head.fit import pick_device, torch_switches
+from abag.head.model.config import FitConfig
+from abag.head.search.search import Problem, draw, inner_folds, score_batch
+from abag.head.training.loop import Task, Training, train
+from abag.head.training.step import step_seed
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ import pandas as pd
 import torch
 
 import abag
-from abag.embed.sequences import read_pairs
-from abag.embed.store import open_store
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 WIDTHS = {"antibody": 1024, "antigen": 1280}

@@ -21,8 +21,8 @@ import numpy as np
 import pandas as pd
 
 import abag
-from abag.embed.sequences import read_pairs
-from abag.embed.store import open_store
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 WIDTHS = {"antibody": 1024, "antigen": 1280}

@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 from bench_encoders import config_of, draw_chains
 
-from abag.embed.tiny import save_random_checkpoint
+from abag.embed.weights.random_weights import save_random_checkpoint
 
 RANK_LINE = re.compile(
     r"([\d,]+) (antibodies|antigens), ([\d,]+) tokens; loading ([\d.]+) s, then ([\d.]+) s"

@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from abag.embed.run import embed_table
-from abag.head.demo import demo_table
-from abag.head.train import fit
+from abag.embed.pipeline.run import embed_table
+from abag.head.data.demo import demo_table
+from abag.head.fit import fit
 
 LEVELS = ("68", "90", "95")
 DRAWS = 10_000

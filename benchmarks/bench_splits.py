@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from abag import AbagError
-from abag.embed.sequences import read_pairs
-from abag.embed.store import open_store
-from abag.head.baselines import baselines
-from abag.head.clusters import antibody_clusters, antigen_clusters
-from abag.head.comparison import compare, verdict, warnings
-from abag.head.metrics import average_folds, score
-from abag.head.mmseqs import mmseqs_cluster, mmseqs_version
-from abag.head.splits import TEST, SplitOptions, describe, make_splits
-from abag.head.table import LabelOptions, label_pairs
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.clustering.linkage import antibody_clusters, antigen_clusters
+from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
+from abag.head.data.labels import LabelOptions, label_pairs
+from abag.head.data.splits import TEST, SplitOptions, describe, make_splits
+from abag.head.evaluation.baselines import baselines
+from abag.head.evaluation.comparison import compare, verdict, warnings
+from abag.head.evaluation.metrics import average_folds, score
 
 COLUMNS = ("spearman_within_antigen", "spearman", "rmse", "r2", "concordance")
 SPLITS = ("random", "antigen", "antibody", "both")

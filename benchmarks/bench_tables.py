@@ -63,8 +63,8 @@ def peak_mib():
 
 def walk(table, store, gib):
     """Embed with the encoders left out; print what that took."""
-    from abag.embed.job import Job
-    from abag.embed.run import embed_table
+    from abag.embed.pipeline.job import Job
+    from abag.embed.pipeline.run import embed_table
 
     imported_mib = peak_mib()
     resource.setrlimit(resource.RLIMIT_AS, (int(gib * 2**30),) * 2)

@@ -20,16 +20,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from abag.embed.checkpoints import find_checkpoint
-from abag.embed.run import embed_table
-from abag.embed.sequences import TableOptions, keys_array, read_pairs
-from abag.embed.store import open_store
-from abag.head import metrics
-from abag.head.baselines import group_mean, inner_folds, standardised
-from abag.head.demo import demo_table
-from abag.head.ridge import Block, ridge
-from abag.head.splits import TEST, TRAIN, SplitOptions, make_splits
-from abag.head.table import label_pairs
+from abag.embed.pipeline.run import embed_table
+from abag.embed.sequences.pairs import TableOptions, keys_array, read_pairs
+from abag.embed.store.store import open_store
+from abag.embed.weights.checkpoints import find_checkpoint
+from abag.head.data.demo import demo_table
+from abag.head.data.labels import label_pairs
+from abag.head.data.splits import TEST, TRAIN, SplitOptions, make_splits
+from abag.head.evaluation import metrics
+from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
+from abag.head.evaluation.ridge import Block, ridge
 
 FOLDS = 5
 FLOOR_SHARE = 0.366

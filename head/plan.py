@@ -19,11 +19,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences import Kind, MissingColumn, PairTable, TableOptions, read_pairs
-from abag.embed.store import open_store
-from abag.head.comparison import FLOOR_SHARE, explained
-from abag.head.config import FitConfig
-from abag.head.table import BadLabel, LabelledPairs, LabelOptions, label_pairs
+from abag.embed.sequences.pairs import Kind, MissingColumn, PairTable, TableOptions, read_pairs
+from abag.embed.store.store import open_store
+from abag.head.data.labels import BadLabel, LabelledPairs, LabelOptions, label_pairs
+from abag.head.evaluation.comparison import FLOOR_SHARE, explained
+from abag.head.model.config import FitConfig
 
 Ints: TypeAlias = NDArray[np.int64]
 

@@ -18,17 +18,18 @@ from abag.adapt import model as model_module
 from abag.adapt.config import AdaptConfig, BadOption
 from abag.adapt.model import Adaptation, base_vectors
 from abag.adapt.pairs import NothingToAdaptOn, deal, epoch_steps, steps_an_epoch
-from abag.adapt.train import Training, adapt_encoders
+from abag.adapt.train import adapt_encoders
+from abag.adapt.training import Training
 from abag.cli import main
-from abag.embed.again import OtherEncoder
-from abag.embed.device import choose
-from abag.embed.encoders import identify
-from abag.embed.lora import Lora, LoraUnavailable
-from abag.embed.sequences import read_pairs
-from abag.head.checkpoint import load
-from abag.head.config import RunMismatch
-from abag.head.splits import TRAIN, SplitOptions, make_splits, split_frame
-from abag.head.table import label_pairs
+from abag.core.device import choose
+from abag.embed.encoders.lora import Lora, LoraUnavailable
+from abag.embed.encoders.registry import identify
+from abag.embed.pipeline.same_encoders import OtherEncoder
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.labels import label_pairs
+from abag.head.data.splits import TRAIN, SplitOptions, make_splits, split_frame
+from abag.head.model.config import RunMismatch
+from abag.head.training.checkpoint import load
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
 SMALL = {**TINY, "epochs": 2, "batch_size": 8, "device": "cpu", "say": lambda _text: None}

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import abag
 from abag.cli import main
-from abag.head.demo import demo_table, planted_ceiling, planted_pkd
+from abag.head.data.demo import demo_table, planted_ceiling, planted_pkd
 
 ROOT = Path(__file__).parent.parent
 COMPOSITION = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]

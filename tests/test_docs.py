@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from abag.cli import main
-from abag.embed import checkpoints
-from abag.head import outcome
-from abag.head.demo import demo_table
+from abag.embed.weights import checkpoints
+from abag.head.data.demo import demo_table
+from abag.head.runs import summary as outcome
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -177,8 +177,8 @@ def texts(tree):
 
 MODULES = [
     ast.parse(path.read_text(encoding="utf-8"))
-    for room in (".", "embed", "head", "adapt")
-    for path in (ROOT / room).glob("*.py")
+    for package in ("core", "embed", "head", "adapt")
+    for path in [*ROOT.glob("*.py"), *(ROOT / package).rglob("*.py")]
 ]
 PRINTED = [text for module in MODULES for text in texts(module)]
 HEADINGS = re.findall(

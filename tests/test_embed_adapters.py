@@ -8,29 +8,27 @@ import torch
 
 import abag
 from abag.cli import main
-from abag.embed.adapters import (
-    CONFIG_FILE,
+from abag.core.device import choose
+from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder
+from abag.embed.encoders.reference import load_module, run_padded
+from abag.embed.encoders.registry import identify, load_encoder
+from abag.embed.packing.batches import pack
+from abag.embed.packing.pooling import pool
+from abag.embed.pipeline.run import embed_table
+from abag.embed.store.adapter_copy import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged
+from abag.embed.store.maintenance import merge
+from abag.embed.store.maintenance import pack as pack_store
+from abag.embed.weights.adapters import (
     FORMAT,
     PEFT_PREFIX,
-    WEIGHTS_FILE,
-    AdapterDamaged,
     AdapterMismatch,
     AdapterNotFound,
     side_digest,
     side_files,
 )
-from abag.embed.batches import pack
-from abag.embed.checkpoints import weights_digest
-from abag.embed.device import choose
-from abag.embed.encoders import identify, load_encoder
-from abag.embed.lora import BadLora, Lora, LoraEncoder
-from abag.embed.pooling import pool
-from abag.embed.reference import load_module, run_padded
-from abag.embed.run import embed_table
-from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
-from abag.embed.upkeep import merge
-from abag.embed.upkeep import pack as pack_store
-from abag.head.demo import demo_table
+from abag.embed.weights.checkpoints import weights_digest
+from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.head.data.demo import demo_table
 
 CPU = choose("cpu")
 RNG = np.random.default_rng(3)

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from abag.cli import main
-from abag.embed.artefacts import OldArtefact, refuse_old_artefact
+from abag.embed.weights.legacy_files import OldArtefact, refuse_old_artefact
 
 
 class Bomb:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.batches import BatchTooLarge, fill, longest_first
-from abag.embed.tokens import Piece
+from abag.embed.packing.batches import BatchTooLarge, fill, longest_first
+from abag.embed.packing.tokens import Piece
 
 sequences = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=30)
 

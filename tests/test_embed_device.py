@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from abag.embed.attention import AttentionUnavailable, choose_attention
-from abag.embed.batches import pack
-from abag.embed.device import DeviceUnavailable, Plan, choose, default_budget
-from abag.embed.encoders import identify, load_encoder
+from abag.core.device import DeviceUnavailable, Plan, choose, default_budget
+from abag.embed.encoders.registry import identify, load_encoder
+from abag.embed.kernels.attention import AttentionUnavailable, choose_attention
+from abag.embed.packing.batches import pack
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_half_precision_stays_near_fp32(name, precision):
 def test_t5_in_fp16_survives_a_residual_stream_beyond_65504(tmp_path):
     from safetensors.numpy import load_file, save_file
 
-    from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
+    from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
     folder = save_random_checkpoint(tmp_path / "t5", TINY_CONFIG["tiny-igt5"], seed=1)
     weights = load_file(folder / "model.safetensors")

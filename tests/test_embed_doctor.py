@@ -13,20 +13,21 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 from abag.cli import main
-from abag.embed import doctor, mounts, parity
-from abag.embed.attention import Attention
-from abag.embed.checkpoints import find_checkpoint
-from abag.embed.commit import Files
-from abag.embed.device import Plan, choose
-from abag.embed.disks import check_store, check_temporary_folder
-from abag.embed.doctor import (
+from abag.core.device import Plan, choose
+from abag.embed.doctor import doctor, parity
+from abag.embed.doctor.disk_checks import check_store, check_temporary_folder
+from abag.embed.doctor.doctor import (
     check_attention,
     check_device,
     check_parity,
     check_precision,
     check_weights,
 )
-from abag.embed.store import StoreUnreachable, open_store
+from abag.embed.kernels.attention import Attention
+from abag.embed.store import filesystem as mounts
+from abag.embed.store.atomic import Files
+from abag.embed.store.store import StoreUnreachable, open_store
+from abag.embed.weights.checkpoints import find_checkpoint
 
 TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2", "--device", "cpu"]
 CPU = choose("cpu")

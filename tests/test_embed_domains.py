@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag import AbagError
-from abag.embed import domains
-from abag.embed.domains import UnsureDomains, split_domains
+from abag.embed.sequences import domains
+from abag.embed.sequences.domains import UnsureDomains, split_domains
 
 # Variable domains of trastuzumab (PDB 1N8Z), of the mouse antibody D1.3 (1VFB) and a germline-like
 # human lambda domain that starts with the letter that ends a (G4S)n linker.

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer, EsmModel, T5EncoderModel
 
-from abag.embed.batches import pack
-from abag.embed.checkpoints import (
+from abag.core.device import choose
+from abag.embed.encoders.registry import identify, load_encoder
+from abag.embed.packing.batches import pack
+from abag.embed.packing.pooling import pool
+from abag.embed.weights.checkpoints import (
     BadCheckpoint,
     EncoderNotFound,
     find_checkpoint,
     weights_digest,
 )
-from abag.embed.device import choose
-from abag.embed.encoders import identify, load_encoder
-from abag.embed.pooling import pool
-from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
+from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
 CPU = choose("cpu")
 RNG = np.random.default_rng(7)
@@ -217,7 +217,7 @@ def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(name):
 def test_relative_position_buckets_are_those_of_transformers():
     from transformers.models.t5.modeling_t5 import T5Attention
 
-    from abag.embed.t5 import REACH, bias_by_distance
+    from abag.embed.encoders.t5 import REACH, bias_by_distance
 
     distance = torch.arange(-REACH - 50, REACH + 51)
     theirs = T5Attention._relative_position_bucket(
@@ -241,8 +241,8 @@ def transformers_rotary(q, k, length):
 
 
 def test_rotary_angles_are_those_of_transformers():
-    from abag.embed.esm import rotary_tables
-    from abag.embed.ops import PlainOps
+    from abag.embed.encoders.esm import rotary_tables
+    from abag.embed.kernels.ops import PlainOps
 
     heads, width, length = 4, 16, 37
     generator = torch.Generator().manual_seed(0)
@@ -258,7 +258,7 @@ def test_rotary_angles_are_those_of_transformers():
 
 
 def test_token_dropout_scaling_is_that_of_transformers():
-    from abag.embed.esm import PackedEsm
+    from abag.embed.encoders.esm import PackedEsm
 
     model = EsmModel.from_pretrained(find_checkpoint("tiny-esm2").folder).eval()
     ids = torch.tensor([[0, 5, 6, 7, 23, 2]])

@@ -6,11 +6,11 @@ from importlib.metadata import version
 import pandas as pd
 import pytest
 
-from abag.embed.device import choose
-from abag.embed.encoders import WrongBackend, identify, load_encoder
-from abag.embed.faesm_backend import FaesmUnavailable, import_faesm
-from abag.embed.run import embed_table
-from abag.embed.store import open_store
+from abag.core.device import choose
+from abag.embed.encoders.faesm import FaesmUnavailable, import_faesm
+from abag.embed.encoders.registry import WrongBackend, identify, load_encoder
+from abag.embed.pipeline.run import embed_table
+from abag.embed.store.store import open_store
 
 TABLE = pd.DataFrame({"heavy": ["EVQL"], "light": ["DIQM"], "antigen": ["MKTAYIAK"]})
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2", "device": "cpu"}

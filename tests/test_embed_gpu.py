@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from abag.embed.batches import pack
-from abag.embed.device import choose
-from abag.embed.encoders import identify, load_encoder
-from abag.embed.stream import encode_stream
-from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
+from abag.core.device import choose
+from abag.embed.encoders.registry import identify, load_encoder
+from abag.embed.packing.batches import pack
+from abag.embed.pipeline.stream import encode_stream
+from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
 pytestmark = pytest.mark.gpu
 WIDE = {
@@ -26,7 +26,7 @@ def random_batch(layout, rng):
 
 @pytest.mark.parametrize("family", ["t5", "esm"])
 def test_no_kernel_is_compiled_again_over_1000_random_batches(family, tmp_path):
-    from abag.embed import kernels
+    from abag.embed.kernels import triton_kernels as kernels
 
     identity = identify(str(save_random_checkpoint(tmp_path / family, WIDE[family], 1)), "antigen")
     encoder = load_encoder(identity, choose("cuda"))
@@ -77,7 +77,7 @@ def test_the_second_gpu_gives_the_vectors_of_the_first(family, tmp_path):
 
 
 def test_the_doctor_finds_this_gpu_sound():
-    from abag.embed.doctor import examine
+    from abag.embed.doctor.doctor import examine
 
     checks = list(examine(antibody_encoder="tiny-igt5", antigen_encoder="tiny-esm2"))
     assert [check.text for check in checks if check.state == "FAIL"] == []
@@ -86,7 +86,7 @@ def test_the_doctor_finds_this_gpu_sound():
 
 @pytest.mark.parametrize(("kind", "name"), [("antibody", "igt5"), ("antigen", "esm2-650m")])
 def test_heads_as_wide_as_the_real_ones_agree_with_the_reference(kind, name, tmp_path):
-    from abag.embed import parity
+    from abag.embed.doctor import parity
 
     checkpoint = parity.reduced_checkpoint(name, tmp_path / "reduced")
     assert parity.measure(checkpoint, kind, choose("cuda")).holds

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from abag.embed import kernels
-from abag.embed.attention import Attention, dense_bias, query_tiles
-from abag.embed.batches import pack
-from abag.embed.ops import FusedOps, PlainOps
-from abag.embed.tokens import Piece
+from abag.embed.kernels import triton_kernels as kernels
+from abag.embed.kernels.attention import Attention, dense_bias, query_tiles
+from abag.embed.kernels.ops import FusedOps, PlainOps
+from abag.embed.packing.batches import pack
+from abag.embed.packing.tokens import Piece
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NEAR = 1e-5 if HERE.type == "cpu" else 2e-3  # a GPU multiplies fp32 in TF32
@@ -82,7 +82,7 @@ def test_norms_equal_their_plain_twins(width):
 
 
 def test_rotary_equals_its_plain_twin():
-    from abag.embed.esm import rotary_tables
+    from abag.embed.encoders.esm import rotary_tables
 
     heads, width = 3, 16
     cos, sin = rotary_tables(40, width, HERE)

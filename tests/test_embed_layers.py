@@ -6,17 +6,17 @@ import torch
 from transformers import AutoTokenizer, EsmModel, T5EncoderModel
 
 import abag
-from abag.embed.batches import pack
-from abag.embed.checkpoints import find_checkpoint
-from abag.embed.device import choose
-from abag.embed.encoders import WrongBackend, identify, load_encoder
-from abag.embed.encoding import AbsentLayer, PoolingsMismatch
-from abag.embed.folder import UnknownPooling
-from abag.embed.pooling import Taps
-from abag.embed.run import embed_table
-from abag.embed.store import StoreMismatch
-from abag.embed.upkeep import merge
-from abag.head.demo import demo_table
+from abag.core.device import choose
+from abag.embed.encoders.registry import WrongBackend, identify, load_encoder
+from abag.embed.packing.batches import pack
+from abag.embed.packing.pooling import Taps
+from abag.embed.pipeline.encode import AbsentLayer, PoolingsMismatch
+from abag.embed.pipeline.run import embed_table
+from abag.embed.store.encoder_folder import UnknownPooling
+from abag.embed.store.maintenance import merge
+from abag.embed.store.store import StoreMismatch
+from abag.embed.weights.checkpoints import find_checkpoint
+from abag.head.data.demo import demo_table
 
 CPU = choose("cpu")
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from abag.embed import mounts
-from abag.embed.mounts import Mount, StoreUnreachable, is_local, mount_of, patiently
-from abag.embed.store import open_store
+from abag.embed.store import filesystem as mounts
+from abag.embed.store.filesystem import Mount, StoreUnreachable, is_local, mount_of, patiently
+from abag.embed.store.store import open_store
 
 TABLE = r"""22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
 23 22 0:21 / /proc rw - proc proc rw

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 import abag
 from abag import AbagError
 from abag.cli import main
-from abag.embed import partitions as partitions_module
-from abag.embed import run as run_module
-from abag.embed.partitions import NoRoom, Partitions
-from abag.embed.run import embed_table
-from abag.embed.sequences import (
+from abag.embed.pipeline import run as run_module
+from abag.embed.pipeline.run import embed_table
+from abag.embed.sequences import partitions as partitions_module
+from abag.embed.sequences.pairs import (
     Distinct,
     Reading,
     TableOptions,
@@ -28,8 +27,9 @@ from abag.embed.sequences import (
     read_pairs,
     read_sequences,
 )
-from abag.embed.tables import BadTable, read_stretches, read_table
-from abag.head.demo import demo_table
+from abag.embed.sequences.partitions import NoRoom, Partitions
+from abag.embed.sequences.tables import BadTable, read_stretches, read_table
+from abag.head.data.demo import demo_table
 
 PLAIN = ("composition", "composition")
 sequences = st.text("ACDEFGHIK", min_size=1, max_size=4)
@@ -255,7 +255,7 @@ def test_a_table_in_many_parts_gives_the_vectors_of_a_table_in_one(tmp_path, mon
 
 @pytest.mark.usefixtures("small_parts")
 def test_each_shard_is_checked_once_whatever_the_number_of_parts(tmp_path, monkeypatch):
-    from abag.embed.shards import Block
+    from abag.embed.store.shard import Block
 
     embed_table(
         demo_table().head(80), tmp_path / "store", *PLAIN, batch_tokens=2000, commit_seconds=0

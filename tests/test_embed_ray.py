@@ -14,12 +14,13 @@ import pytest
 
 import abag
 from abag import AbagError
-from abag.embed.partitions import Part
-from abag.embed.ray_pool import Order, RayUnavailable, _units
-from abag.embed.run import EmbedOptions, embed_table, identify_for
-from abag.embed.sequences import keys_array
-from abag.embed.store import StoreMismatch
-from abag.head.demo import demo_table
+from abag.embed.pipeline.options import EmbedOptions, identify_for
+from abag.embed.pipeline.ray_cluster import Order, RayUnavailable, _units
+from abag.embed.pipeline.run import embed_table
+from abag.embed.sequences.pairs import keys_array
+from abag.embed.sequences.partitions import Part
+from abag.embed.store.store import StoreMismatch
+from abag.head.data.demo import demo_table
 
 pytest.importorskip("ray", reason="extra ray")
 

@@ -18,12 +18,12 @@ from safetensors.numpy import load_file, save_file
 
 import abag
 from abag.cli import main
-from abag.embed import run as run_module
-from abag.embed.checkpoints import _tiny_folder
-from abag.embed.encoding import DeviceFull, MixedPrecision, NonFiniteVector
-from abag.embed.run import embed_table
-from abag.embed.sequences import antibody, antigen
-from abag.head.demo import demo_table
+from abag.embed.pipeline import run as run_module
+from abag.embed.pipeline.encode import DeviceFull, MixedPrecision, NonFiniteVector
+from abag.embed.pipeline.run import embed_table
+from abag.embed.sequences.pairs import antibody, antigen
+from abag.embed.weights.checkpoints import _tiny_folder
+from abag.head.data.demo import demo_table
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
 PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
@@ -88,7 +88,7 @@ def test_absent_chains_are_zero_and_flagged(tmp_path):
     assert not light[0].any()
     assert light[1].any()
     folder = abag.open_store(tmp_path / "store").folder("antibody")
-    from abag.embed.sequences import keys_array
+    from abag.embed.sequences.pairs import keys_array
 
     keys = keys_array("antibody", [antibody("EVQLV"), antibody("", "DIQMT")])
     assert folder.flags(keys, "has_light").tolist() == [0, 1]
@@ -291,8 +291,8 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
 
 CHILD = """
 import sys, time, torch
-from abag.embed import run
-from abag.embed.store import EncoderFolder
+from abag.embed.pipeline import run
+from abag.embed.store.store import EncoderFolder
 
 torch.set_num_threads(1)
 real = run.load_encoder

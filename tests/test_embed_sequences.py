@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag import AbagError
-from abag.embed.domains import UnsureDomains
-from abag.embed.sequences import (
+from abag.embed.sequences.domains import UnsureDomains
+from abag.embed.sequences.pairs import (
     EmptySequence,
     TableOptions,
     UnknownResidue,
@@ -21,7 +21,7 @@ from abag.embed.sequences import (
     read_pairs,
     sequence_key,
 )
-from abag.embed.tables import AmbiguousColumn, MissingColumn
+from abag.embed.sequences.tables import AmbiguousColumn, MissingColumn
 
 # Trastuzumab's variable domains (PDB 1N8Z).
 VH = (

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import abag
-from abag.embed import job as job_module
-from abag.embed.device import DeviceUnavailable
-from abag.embed.job import Incomplete
-from abag.embed.run import embed_table
-from abag.embed.shares import Rank, WrongRank, count_devices, owners, rank_here
-from abag.head.demo import demo_table
+from abag.core.device import DeviceUnavailable
+from abag.embed.pipeline import job as job_module
+from abag.embed.pipeline.job import Incomplete
+from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, owners, rank_here
+from abag.embed.pipeline.run import embed_table
+from abag.head.data.demo import demo_table
 
 PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
@@ -140,7 +140,7 @@ def test_the_first_rank_gives_up_with_one_line_when_nobody_encodes_the_rest(tmp_
 
 SLOW = """
 import time
-from abag.embed import run
+from abag.embed.pipeline import run
 
 real = run.load_encoder
 
@@ -255,9 +255,10 @@ def test_a_stopped_launcher_stops_its_ranks_with_everything_committed(tmp_path):
 def test_a_refusal_of_a_rank_is_one_line_and_nothing_is_tried_again(tmp_path):
     table = tmp_path / "pairs.csv"
     demo_table().head(9).to_csv(table, index=False)
-    broken = "from abag.embed import encoding\nimport torch\n" + (
+    broken = "from abag.embed.pipeline import encode as encoding\nimport torch\n" + (
         "class Nan:\n    def __call__(self, batch):\n        return torch.full((len(batch.ids), 4),"
-        " float('nan'))\nfrom abag.embed import run\nrun.load_encoder = lambda *a, **k: Nan()\n"
+        " float('nan'))\nfrom abag.embed.pipeline import run\n"
+        "run.load_encoder = lambda *a, **k: Nan()\n"
         "if __name__ == '__main__':\n    from abag.cli import main\n    main()\n"
     )
     (tmp_path / "nan.py").write_text(broken)

@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from abag.embed.commit import host_name
-from abag.embed.run import embed_table
-from abag.embed.status import describe, info
-from abag.embed.store import open_store
-from abag.head.demo import demo_table
+from abag.embed.pipeline.run import embed_table
+from abag.embed.store.atomic import host_name
+from abag.embed.store.status import describe, info
+from abag.embed.store.store import open_store
+from abag.head.data.demo import demo_table
 
 PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
@@ -172,7 +172,7 @@ def test_another_process_reads_how_a_run_is_doing_and_writes_nothing(folder):
 def test_damage_and_what_waits_are_on_the_screen(folder, monkeypatch):
     add(folder, 10)
     next(folder.path.glob("*.h5")).write_bytes(b"")
-    monkeypatch.setattr("abag.embed.status.waiting_rows", lambda _: 7)
+    monkeypatch.setattr("abag.embed.store.status.waiting_rows", lambda _: 7)
     text = "\n".join(describe(info(open_store(folder.path.parent))))
     assert "7 sequences wait on this machine" in text
     assert "damaged: " in text

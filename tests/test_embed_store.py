@@ -22,11 +22,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag import AbagError
-from abag.embed import hdf5, mounts, shards, status, upkeep, writer
-from abag.embed.commit import STALE_SECONDS, partial_name
-from abag.embed.folder import KeyIndex
-from abag.embed.sequences import keys_array
-from abag.embed.store import (
+from abag.embed.sequences.pairs import keys_array
+from abag.embed.store import filesystem as mounts
+from abag.embed.store import maintenance as upkeep
+from abag.embed.store import shard as shards
+from abag.embed.store import shard_writer as hdf5
+from abag.embed.store import status, writer
+from abag.embed.store.atomic import STALE_SECONDS, partial_name
+from abag.embed.store.encoder_folder import KeyIndex
+from abag.embed.store.store import (
     AmbiguousEncoder,
     Files,
     MissingVectors,
@@ -493,7 +497,7 @@ def test_an_error_of_the_run_comes_before_the_stores_but_names_what_waits(folder
 
 
 def test_what_could_be_kept_nowhere_is_said(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("abag.embed.writer.commit", refuse)
+    monkeypatch.setattr("abag.embed.store.writer.commit", refuse)
     with pytest.raises(StoreUnreachable, match="9 sequences could be kept nowhere"):
         add(folder, keys_of(9), vectors_of(9), retry_seconds=0.0)
 

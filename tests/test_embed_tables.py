@@ -5,7 +5,7 @@ import gzip
 import pandas as pd
 import pytest
 
-from abag.embed.tables import BadTable, MissingColumn, find_columns, read_table
+from abag.embed.sequences.tables import BadTable, MissingColumn, find_columns, read_table
 
 
 def written(folder, name, text, encoding="utf-8"):

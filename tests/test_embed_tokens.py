@@ -3,11 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.checkpoints import find_checkpoint
-from abag.embed.encoders import identify
-from abag.embed.reference import _tokenizer, check_tokenizer
-from abag.embed.sequences import RESIDUES
-from abag.embed.tokens import (
+from abag.embed.encoders.reference import _tokenizer, check_tokenizer
+from abag.embed.encoders.registry import identify
+from abag.embed.packing.tokens import (
     BERT,
     ESM,
     T5,
@@ -16,6 +14,8 @@ from abag.embed.tokens import (
     TokenizerMismatch,
     check_against_tokenizer,
 )
+from abag.embed.sequences.pairs import RESIDUES
+from abag.embed.weights.checkpoints import find_checkpoint
 
 chain = st.text(RESIDUES, min_size=1, max_size=60)
 

@@ -8,16 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from abag.embed.sequences import read_pairs
-from abag.head import baselines as baselines_module
-from abag.head import comparison
-from abag.head import ridge as module
-from abag.head.baselines import NothingToLearn, baselines, group_mean, standardised
-from abag.head.comparison import compare, explained, strongest, verdict, warnings
-from abag.head.metrics import score
-from abag.head.ridge import Block, ridge, ridges
-from abag.head.splits import TEST, TRAIN, SplitOptions, make_splits, random_split
-from abag.head.table import LabelOptions, label_pairs
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.labels import LabelOptions, label_pairs
+from abag.head.data.splits import TEST, TRAIN, SplitOptions, make_splits, random_split
+from abag.head.evaluation import baselines as baselines_module
+from abag.head.evaluation import comparison
+from abag.head.evaluation import ridge as module
+from abag.head.evaluation.baselines import NothingToLearn, baselines, group_mean, standardised
+from abag.head.evaluation.comparison import compare, explained, strongest, verdict, warnings
+from abag.head.evaluation.metrics import score
+from abag.head.evaluation.ridge import Block, ridge, ridges
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 

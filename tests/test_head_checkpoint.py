@@ -5,8 +5,8 @@ import pickle
 import pytest
 import torch
 
-from abag.head import checkpoint
-from abag.head.checkpoint import (
+from abag.head.training import checkpoint
+from abag.head.training.checkpoint import (
     CheckpointDamaged,
     CheckpointVersion,
     DiskFull,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abag.head import clusters
-from abag.head.alignment import Residues, edit_distances, hamming
-from abag.head.clusters import (
+from abag.head.clustering import linkage as clusters
+from abag.head.clustering.alignment import Residues, edit_distances, hamming
+from abag.head.clustering.linkage import (
     antibody_clusters,
     antigen_clusters,
     cdrh3_clusters,
@@ -20,7 +20,7 @@ from abag.head.clusters import (
     consensus,
     distance_to_parent,
 )
-from abag.head.mmseqs import MMseqsFailed, mmseqs_cluster, mmseqs_version
+from abag.head.clustering.mmseqs import MMseqsFailed, mmseqs_cluster, mmseqs_version
 
 HEAVY = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"

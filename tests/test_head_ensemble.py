@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abag
-from abag.embed.sequences import read_pairs
-from abag.embed.store import open_store
-from abag.head.checkpoint import load
-from abag.head.config import FitConfig
-from abag.head.ensemble import Member, Scaling, Stack, draw_bag, make_feeds
-from abag.head.layers import StackedLayers
-from abag.head.optimizer import AdamW, stacked_update
-from abag.head.splits import TEST, TRAIN, VALIDATION, Split
-from abag.head.step import Stepper, halves_products, step_seed
-from abag.head.table import LabelledPairs
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.data.labels import LabelledPairs
+from abag.head.data.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.model.config import FitConfig
+from abag.head.model.layers import StackedLayers
+from abag.head.model.optimizer import AdamW, stacked_update
+from abag.head.training.checkpoint import load
+from abag.head.training.stack import Member, Scaling, Stack, draw_bag, make_feeds
+from abag.head.training.step import Stepper, halves_products, step_seed
 
 QUICK = {"report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16, "device": "cpu"}
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")

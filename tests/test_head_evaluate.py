@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 
 import abag
-from abag.embed.sequences import read_pairs
-from abag.embed.store import open_store
-from abag.embed.tables import AmbiguousColumn, MissingColumn
-from abag.head import metrics
-from abag.head.evaluate import NoFinishedRun, NothingToEvaluate, PredictionsMismatch, evaluate
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.tables import AmbiguousColumn, MissingColumn
+from abag.embed.store.store import open_store
+from abag.head.evaluation import metrics
+from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate
+from abag.head.runs.saved_run import NoFinishedRun
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.sequences import UniqueSequences
-from abag.head import gather
-from abag.head import predict as predict_module
-from abag.head.gather import Gathered, distinct
-from abag.head.predict import _blocks
-from abag.head.rows import read_rows
+from abag.embed.sequences.pairs import UniqueSequences
+from abag.head.prediction import inputs as gather
+from abag.head.prediction import predict as predict_module
+from abag.head.prediction.inputs import Gathered, distinct
+from abag.head.prediction.predict import _blocks
+from abag.head.prediction.rows import read_rows
 
 
 @pytest.fixture

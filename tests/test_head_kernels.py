@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abag.head import layers
-from abag.head.kernels import norm_gelu
-from abag.head.layers import StackedLayers
-from abag.head.placement import Rows, gathered
-from abag.head.product_kernels import WIDEST_TILE, gathered_product
+from abag.head.model import layers
+from abag.head.model.layers import StackedLayers
+from abag.head.model.product_kernels import WIDEST_TILE, gathered_product
+from abag.head.model.triton_kernels import norm_gelu
+from abag.head.model.vector_tables import Rows, gathered
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 EXAMPLES = 25 if HERE.type == "cpu" else 8  # each shape is compiled
@@ -146,7 +146,7 @@ def test_a_fused_stack_gathers_in_its_product_where_each_head_has_its_own_rows(
 
     called = []
     monkeypatch.setattr(
-        "abag.head.product_kernels.gathered_product",
+        "abag.head.model.product_kernels.gathered_product",
         lambda *given: called.append(given) or gathered_product(*given),
     )
     near = 0.05 if HERE.type == "cuda" else 1e-3

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from abag.head.metrics import (
+from abag.head.evaluation.metrics import (
     MIN_ROWS_PER_ANTIGEN,
     average_folds,
     average_precision,

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from abag.head.config import PRESETS, BadOption, FitConfig
-from abag.head.layers import PlainLayers
-from abag.head.model import LowRank, build_head, pair_losses
+from abag.head.model.config import PRESETS, BadOption, FitConfig
+from abag.head.model.heads import LowRank, build_head, pair_losses
+from abag.head.model.layers import PlainLayers
 
 IGT5, ESM = 1024, 1280
 

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from abag.embed.store import open_store
-from abag.embed.tokens import BERT, COMPOSITION, ESM, Layout
+from abag.embed.packing.tokens import BERT, COMPOSITION, ESM, Layout
+from abag.embed.store.store import open_store
+from abag.head.data.labels import LabelOptions
 from abag.head.plan import GPUS, describe_plan, duration, plan
-from abag.head.table import LabelOptions
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 

@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 from pandas._libs.parsers import STR_NA_VALUES
 
 import abag
-from abag.embed.again import OtherEncoder
-from abag.embed.sequences import UnknownResidue, read_pairs
-from abag.embed.store import open_store
-from abag.head import crossing, rows
-from abag.head import predict as predict_module
-from abag.head.bundle import load_predictor
-from abag.head.gather import CannotPredict
-from abag.head.predict import predict
-from abag.head.predictor import VectorsMissing
-from abag.head.rows import BLANK, BadFile, RowWriter, read_rows
+from abag.embed.pipeline.same_encoders import OtherEncoder
+from abag.embed.sequences.pairs import UnknownResidue, read_pairs
+from abag.embed.store.store import open_store
+from abag.head.prediction import all_pairs as crossing
+from abag.head.prediction import predict as predict_module
+from abag.head.prediction import rows
+from abag.head.prediction.bundle import load_predictor
+from abag.head.prediction.inputs import CannotPredict
+from abag.head.prediction.predict import predict
+from abag.head.prediction.predictor import VectorsMissing
+from abag.head.prediction.rows import BLANK, BadFile, RowWriter, read_rows
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 OURS = ["pkd_predicted", "sigma", "far_antibody", "far_antigen"]

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import abag
-from abag.embed.sequences import EmptySequence, read_pairs
-from abag.embed.store import open_store
-from abag.head import bundle as bundle_module
-from abag.head.bundle import PredictorDamaged, load_predictor
-from abag.head.config import FitConfig
-from abag.head.factored import factor
-from abag.head.model import build_head
-from abag.head.predictor import UnequalLengths, VectorsMissing
+from abag.embed.sequences.pairs import EmptySequence, read_pairs
+from abag.embed.store.store import open_store
+from abag.head.model.config import FitConfig
+from abag.head.model.heads import build_head
+from abag.head.prediction import bundle as bundle_module
+from abag.head.prediction.bundle import PredictorDamaged, load_predictor
+from abag.head.prediction.factorised import factor
+from abag.head.prediction.predictor import UnequalLengths, VectorsMissing
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.head import reach
-from abag.head.reach import measure_reach, nearest
+from abag.head.prediction import applicability as reach
+from abag.head.prediction.applicability import measure_reach, nearest
 
 
 def by_hand(x_ND, others_RD, *, itself=False):

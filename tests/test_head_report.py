@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from abag.embed.sequences import read_pairs
-from abag.head import comparison
-from abag.head.baselines import baselines
-from abag.head.report import Outcome, render, write_report
-from abag.head.splits import SplitOptions, make_splits
-from abag.head.table import LabelOptions, label_pairs
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.labels import LabelOptions, label_pairs
+from abag.head.data.splits import SplitOptions, make_splits
+from abag.head.evaluation import comparison
+from abag.head.evaluation.baselines import baselines
+from abag.head.runs.report import Outcome, render, write_report
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 VOID = {"meta", "link", "img"}

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 import abag
-from abag.embed.sequences import read_pairs
-from abag.embed.store import open_store
-from abag.head import metrics
-from abag.head.evaluate import read_run
-from abag.head.runs import NoRuns, describe_runs, runs
-from abag.head.underway import progress
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.evaluation import metrics
+from abag.head.runs.compare import NoRuns, describe_runs, runs
+from abag.head.runs.live_progress import progress
+from abag.head.runs.saved_run import read_run
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -179,7 +179,7 @@ CONFIG = {"epochs": 10, "select": "spearman"}
 
 
 def test_progress_speed_and_time_left_come_from_the_log(half, monkeypatch):
-    monkeypatch.setattr("abag.head.underway.RECENT_SECONDS", 39)
+    monkeypatch.setattr("abag.head.runs.live_progress.RECENT_SECONDS", 39)
     now = time.time() + 60
     os.utime(half / "checkpoints" / "latest", (now - 30, now - 30))
     told = progress(half, CONFIG, now)

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abag.head.sigma import (
+from abag.head.data.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.training.uncertainty import (
     LEVELS,
     Sigma,
     calibrate,
@@ -15,8 +16,7 @@ from abag.head.sigma import (
     few_groups,
     fit_sigma,
 )
-from abag.head.sigma import summarise as summarise_sigma
-from abag.head.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.training.uncertainty import summarise as summarise_sigma
 
 
 def planted(*, groups=300, size=5, members=16, noise=0.5, seed=0, bagged=True, spread=0.6):

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abag.embed.sequences import read_pairs
-from abag.head import splits as grouped
-from abag.head.splits import (
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data import splits as grouped
+from abag.head.data.labels import LabelOptions, label_pairs
+from abag.head.data.splits import (
     TEST,
     TRAIN,
     UNUSED,
@@ -26,7 +27,6 @@ from abag.head.splits import (
     random_split,
     split_frame,
 )
-from abag.head.table import LabelOptions, label_pairs
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
@@ -263,8 +263,8 @@ def test_clusters_are_kept_in_the_cache_and_read_from_it(tmp_path, monkeypatch):
     options = SplitOptions(split="antigen", cache=tmp_path)
     first = make_splits(pairs, options)
     assert list(tmp_path.glob("clusters-*.npy"))
-    monkeypatch.setattr("abag.head.grouping.antigen_clusters", None)
-    monkeypatch.setattr("abag.head.grouping.antibody_clusters", None)
+    monkeypatch.setattr("abag.head.data.groups.antigen_clusters", None)
+    monkeypatch.setattr("abag.head.data.groups.antibody_clusters", None)
     assert make_splits(pairs, options)[0].part.tolist() == first[0].part.tolist()
 
 

@@ -11,14 +11,15 @@ import pandas as pd
 import pytest
 
 import abag
-from abag.embed.sequences import read_pairs
-from abag.embed.store import open_store
-from abag.head import outcome, search
-from abag.head.config import BadOption, FitConfig, RunMismatch
-from abag.head.search import RANGES, RUNGS, SHAPES, SHARED, TooFewGroups, score_batch
-from abag.head.splits import BadSplit
-from abag.head.step import Stepper
-from abag.head.sweep import NoTrials, OptunaMissing, SweepClosed
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.data.splits import BadSplit
+from abag.head.model.config import BadOption, FitConfig, RunMismatch
+from abag.head.runs import summary as outcome
+from abag.head.search import search
+from abag.head.search.search import RANGES, RUNGS, SHAPES, SHARED, TooFewGroups, score_batch
+from abag.head.search.sweep import NoTrials, OptunaMissing, SweepClosed
+from abag.head.training.step import Stepper
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
@@ -243,11 +244,11 @@ def test_two_processes_share_a_sweep(case, tmp_path):
 
 
 def make_problem(case, **options):
-    table = abag.head.sweep.read_pairs(case.table)
-    pairs = abag.head.sweep.label_pairs(table)
+    table = abag.head.search.sweep.read_pairs(case.table)
+    pairs = abag.head.search.sweep.label_pairs(table)
     config = FitConfig(split="antigen", epochs=8, device="cpu", **options)
-    config, split = abag.head.sweep._outer_split(pairs, config, print)
-    return abag.head.sweep._pose(pairs, split, case.store, config, 3, lambda _text: None)[0]
+    config, split = abag.head.search.sweep._outer_split(pairs, config, print)
+    return abag.head.search.sweep._pose(pairs, split, case.store, config, 3, lambda _text: None)[0]
 
 
 def drawn_batch(problem, count, **shared):
@@ -277,7 +278,7 @@ def test_trials_that_are_stopped_early_leave_the_others_as_they_were(case):
 
 def test_the_locked_part_is_not_in_the_problem(case):
     problem = make_problem(case)
-    pairs = abag.head.sweep.label_pairs(read_pairs(case.table))
+    pairs = abag.head.search.sweep.label_pairs(read_pairs(case.table))
     assert 0 < len(problem.pairs) < len(pairs)
     assert len(np.unique(problem.pairs.antigen)) < 12
 

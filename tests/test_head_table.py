@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag.adapt.config import AdaptConfig
-from abag.embed.sequences import TableOptions, read_pairs
-from abag.head.config import FitConfig
-from abag.head.table import (
+from abag.embed.sequences.pairs import TableOptions, read_pairs
+from abag.head.data.labels import (
     BadLabel,
     ConflictingReplicates,
     LabelOptions,
@@ -17,6 +16,7 @@ from abag.head.table import (
     Statistics,
     label_pairs,
 )
+from abag.head.model.config import FitConfig
 
 ANTIBODIES = {"a": "EVQLVESGG", "b": "QVQLQESGP", "c": "DVQLQASGG"}
 

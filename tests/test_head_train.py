@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import abag
-from abag.embed.sequences import read_pairs
-from abag.embed.store import open_store
-from abag.head import loop
-from abag.head.checkpoint import load
-from abag.head.config import BadOption, FitConfig, RunMismatch
-from abag.head.ensemble import NothingToLearn
-from abag.head.loop import LEAST_KEPT, LossNotFinite, kept_share
-from abag.head.step import Stepper, cosine_rates, order_places, plan_epoch
-from abag.head.table import BadLabel
-from abag.head.train import NoSuchDevice, VectorsMissing
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.data.labels import BadLabel
+from abag.head.data.vectors import VectorsMissing
+from abag.head.fit import NoSuchDevice
+from abag.head.model.config import BadOption, FitConfig, RunMismatch
+from abag.head.training import loop
+from abag.head.training.checkpoint import load
+from abag.head.training.loop import LEAST_KEPT, LossNotFinite, kept_share
+from abag.head.training.stack import NothingToLearn
+from abag.head.training.step import Stepper, cosine_rates, order_places, plan_epoch
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {

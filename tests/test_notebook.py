@@ -20,9 +20,9 @@ import pandas as pd
 import psutil
 import pytest
 
-from abag.embed.sequences import read_pairs
-from abag.embed.store import open_store
-from abag.head.demo import demo_table
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.data.demo import demo_table
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "notebooks" / "abag_colab.ipynb"

@@ -4,11 +4,13 @@ import ast
 import subprocess
 import sys
 import zipfile
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PACKAGES = ("core", "embed", "head", "adapt")
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +38,8 @@ def test_the_wheel_holds_abag_alone_and_every_module_of_it(archives):
         names = [n for n in wheel.namelist() if ".dist-info/" not in n]
     assert {n.split("/")[0] for n in names} == {"abag"}
     expected = {"abag/__init__.py", "abag/cli.py", "abag/py.typed"}
-    for room in ("embed", "head", "adapt"):
-        expected |= {f"abag/{room}/{p.name}" for p in (ROOT / room).glob("*.py")}
+    for package in PACKAGES:
+        expected |= {f"abag/{p.relative_to(ROOT)}" for p in (ROOT / package).rglob("*.py")}
     assert set(names) == expected
 
 
@@ -56,39 +58,85 @@ def test_importing_abag_loads_no_torch_and_help_and_version_neither():
     assert out.stdout.strip() == "[]"
 
 
+LAYERS = """
+    core
+    embed.sequences embed.store embed.packing embed.kernels embed.weights embed.encoders
+    embed.pipeline embed.doctor
+    head.clustering head.data head.evaluation head.model head.training head.prediction head.runs
+    head.fit head.search head.plan
+    adapt
+""".split()
+"""Sub-packages and top modules; each may import those before it, never those after it."""
+
+
+def modules():
+    """Every module of the packages, by its dotted name without ``abag.``."""
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
+
+
 def imported(path):
+    """Modules of abag that a file imports, also for its types only, without ``abag.``."""
+    known = {name for name, _ in modules()}
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            yield node.module or ""
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("abag."):
+            module = node.module.removeprefix("abag.")
+            for alias in node.names:
+                inner = f"{module}.{alias.name}"
+                yield inner if inner in known else module
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names = [alias.name for alias in node.names]
+            yield from (n.removeprefix("abag.") for n in names if n.startswith("abag."))
 
 
-def test_adapt_alone_knows_both_and_neither_knows_it():
-    assert {"abag.embed.lora", "abag.head.splits"} <= {
-        m for path in (ROOT / "adapt").glob("*.py") for m in imported(path)
-    }
-    for path in [*(ROOT / "embed").glob("*.py"), *(ROOT / "head").glob("*.py")]:
-        assert not [m for m in imported(path) if m.startswith("abag.adapt")], path.name
+def layer(module):
+    """The place of a module in LAYERS."""
+    fits = [i for i, name in enumerate(LAYERS) if f"{module}.".startswith(f"{name}.")]
+    assert fits, f"{module} is in no layer"
+    return fits[0]
 
 
-def test_embed_knows_no_head_and_head_meets_embed_only_in_store_and_sequences():
-    for path in (ROOT / "embed").glob("*.py"):
-        assert not [m for m in imported(path) if m.startswith("abag.head")], path.name
-    shared = {"abag.embed.store", "abag.embed.sequences"}
-    for path in (ROOT / "head").glob("*.py"):
-        met = {m for m in imported(path) if m.startswith("abag.embed")}
-        assert met <= shared, (path.name, met - shared)
+IMPORTS = {name: set(imported(path)) for name, path in modules() if "__init__" not in name}
+
+
+def test_no_module_imports_from_a_later_layer():
+    upward = [(a, b) for a, found in IMPORTS.items() for b in found if layer(b) > layer(a)]
+    assert not upward
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    TopologicalSorter(IMPORTS).prepare()  # raises CycleError, naming the circle
+
+
+def test_embed_knows_no_head_and_neither_knows_adapt():
+    for module, found in IMPORTS.items():
+        if module.startswith("embed."):
+            assert not [m for m in found if m.startswith(("head.", "adapt."))], module
+        if module.startswith("head."):
+            assert not [m for m in found if m.startswith("adapt.")], module
+
+
+def test_head_imports_no_encoder():
+    allowed = ("embed.sequences.", "embed.store.")
+    for module, found in IMPORTS.items():
+        if module.startswith("head."):
+            met = [m for m in found if m.startswith("embed.") and not m.startswith(allowed)]
+            assert not met, (module, met)
+
+
+def test_every_sub_package_says_what_it_is_for():
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")):
+        assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
 def test_nothing_unpickles_freely_or_runs_foreign_code():
-    for room in ("embed", "head", "adapt", "."):
-        for path in (ROOT / room).glob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Call):
-                    name = ast.unparse(node.func)
-                    keywords = {k.arg for k in node.keywords}
-                    assert name not in ("eval", "exec", "pickle.load", "pickle.loads"), path.name
-                    assert "trust_remote_code" not in keywords, path.name
-                    if name == "torch.load":
-                        assert "weights_only" in keywords, path.name
+    for path in [*ROOT.glob("*.py"), *(path for _, path in modules())]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                keywords = {k.arg for k in node.keywords}
+                assert name not in ("eval", "exec", "pickle.load", "pickle.loads"), path.name
+                assert "trust_remote_code" not in keywords, path.name
+                if name == "torch.load":
+                    assert "weights_only" in keywords, path.name

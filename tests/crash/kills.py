@@ -26,9 +26,9 @@ from pathlib import Path
 
 import numpy as np
 
-from abag.embed.commit import Files
-from abag.embed.store import open_store
-from abag.embed.waiting import publish_waiting
+from abag.embed.store.atomic import Files
+from abag.embed.store.spool import publish_waiting
+from abag.embed.store.store import open_store
 
 SEQUENCES = 400
 WIDTH = 24

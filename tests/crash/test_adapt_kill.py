@@ -25,9 +25,9 @@ def test_an_adapter_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(
 
 def make_inputs(folder):
     """Write 40 pairs of short chains and a random split of them."""
-    from abag.embed.sequences import read_pairs
-    from abag.head.splits import SplitOptions, make_splits, split_frame
-    from abag.head.table import label_pairs
+    from abag.embed.sequences.pairs import read_pairs
+    from abag.head.data.labels import label_pairs
+    from abag.head.data.splits import SplitOptions, make_splits, split_frame
 
     rng = np.random.default_rng(0)
     heavy = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 9)) for _ in range(20)]
@@ -51,7 +51,7 @@ def adapt(folder, out):
 
 def snapshot(out):
     """Return everything that the folder holds but times and how often it was resumed."""
-    from abag.head.checkpoint import load
+    from abag.head.training.checkpoint import load
 
     def timeless(value):
         if isinstance(value, dict):
@@ -83,8 +83,8 @@ def main(folder, kills, seed):
     from forks import in_child, kill_anywhere
     from transformers import EsmModel, T5EncoderModel  # noqa: F401
 
-    import abag.embed.esm
-    import abag.embed.t5  # noqa: F401
+    import abag.embed.encoders.esm
+    import abag.embed.encoders.t5  # noqa: F401
     from abag.adapt.train import Training
 
     torch.set_num_threads(1)

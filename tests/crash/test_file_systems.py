@@ -8,8 +8,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from abag.embed import upkeep
-from abag.embed.store import StoreUnreachable, open_store
+from abag.embed.store import maintenance as upkeep
+from abag.embed.store.store import StoreUnreachable, open_store
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ def test_a_disk_that_grows_in_time_gets_everything(disk, caplog, monkeypatch):
     def grow(*_):
         mount("-o", f"remount,{next(sizes, 'size=8m')}", str(disk))
 
-    monkeypatch.setattr("abag.embed.writer._log.warning", grow)
+    monkeypatch.setattr("abag.embed.store.writer._log.warning", grow)
     assert add_all(folder).committed == 4000
     assert_whole(disk / "store")
 

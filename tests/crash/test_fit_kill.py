@@ -32,8 +32,8 @@ def test_a_fit_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(
 
 def make_inputs(folder):
     """Write a table of 60 pairs with a planted rule, and a store of its vectors."""
-    from abag.embed.sequences import read_pairs
-    from abag.embed.store import open_store
+    from abag.embed.sequences.pairs import read_pairs
+    from abag.embed.store.store import open_store
 
     rng = np.random.default_rng(0)
     heavy = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 12)) for _ in range(20)]
@@ -59,7 +59,7 @@ def fit(folder, run):
 
 def snapshot(run):
     """Return everything the run holds but times, speeds and how often it was resumed."""
-    from abag.head.checkpoint import load
+    from abag.head.training.checkpoint import load
 
     kept = {}
     for path in sorted(p for p in run.rglob("*") if p.is_file()):
@@ -89,8 +89,8 @@ def main(folder, kills, seed, members=1):
     import torch
     from forks import in_child, kill_anywhere
 
-    import abag.head.train  # noqa: F401
-    from abag.head.step import Stepper
+    import abag.head.fit  # noqa: F401
+    from abag.head.training.step import Stepper
 
     torch.set_num_threads(1)
     assert in_child(lambda: make_inputs(folder)) == 0

@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abag.embed import mounts, upkeep
-from abag.embed.folder import EncoderFolder
-from abag.embed.run import embed_table
-from abag.embed.store import StoreUnreachable, open_store
-from abag.embed.waiting import waiting_rooms, waiting_rows
-from abag.head.demo import demo_table
+from abag.embed.pipeline.run import embed_table
+from abag.embed.store import filesystem as mounts
+from abag.embed.store import maintenance as upkeep
+from abag.embed.store.encoder_folder import EncoderFolder
+from abag.embed.store.spool import waiting_rooms, waiting_rows
+from abag.embed.store.store import StoreUnreachable, open_store
+from abag.head.data.demo import demo_table
 
 PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 CODES = (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT)

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abag.embed import mounts, upkeep
-from abag.embed.commit import Files
-from abag.embed.store import StoreUnreachable, open_store
-from abag.embed.waiting import publish_waiting, waiting_rooms, waiting_rows
+from abag.embed.store import filesystem as mounts
+from abag.embed.store import maintenance as upkeep
+from abag.embed.store.atomic import Files
+from abag.embed.store.spool import publish_waiting, waiting_rooms, waiting_rows
+from abag.embed.store.store import StoreUnreachable, open_store
 
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 KEYS = np.random.default_rng(0).integers(0, 256, (40, 16), dtype=np.uint8)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from abag.embed.batches import pack
-from abag.embed.checkpoints import BadCheckpoint, find_checkpoint
-from abag.embed.device import choose
-from abag.embed.encoders import identify, load_encoder
-from abag.embed.store import open_store
-from abag.embed.tiny import TINY_CONFIG, save_random_checkpoint
+from abag.core.device import choose
+from abag.embed.encoders.registry import identify, load_encoder
+from abag.embed.packing.batches import pack
+from abag.embed.store.store import open_store
+from abag.embed.weights.checkpoints import BadCheckpoint, find_checkpoint
+from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
 pytestmark = pytest.mark.faesm
 

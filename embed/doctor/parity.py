@@ -1,0 +1,158 @@
+"""The way an encoder will run here, against the fp32 reference on the same device.
+
+Takes seconds, before hours are spent on vectors that a kernel, driver or precision got wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from abag.core.device import Plan
+from abag.embed.encoders.registry import ALPHABETS, Backend, Identity, load_encoder
+from abag.embed.packing.tokens import Layout
+from abag.embed.pipeline.stream import encode_stream
+from abag.embed.sequences.pairs import Chains, Kind
+from abag.embed.weights.checkpoints import Checkpoint, find_checkpoint
+from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
+
+if TYPE_CHECKING:
+    from abag.embed.encoders.registry import Encoder
+
+# relative distance of a pooled vector; bf16 and fp16 runs differ by up to 1 %, and one mutation
+# moves a vector by 3-5 %
+LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
+# few layers, but heads as wide as the real ones: kernels are chosen by that width
+_REDUCED: dict[str, dict[str, Any]] = {
+    "t5": {
+        **TINY_CONFIG["tiny-igt5"], "d_model": 256, "d_kv": 128, "num_heads": 2, "d_ff": 1024,
+        "num_layers": 4,
+    },
+    "esm": {
+        **TINY_CONFIG["tiny-esm2"], "hidden_size": 256, "num_attention_heads": 4,
+        "intermediate_size": 1024, "num_hidden_layers": 4,
+    },
+}  # fmt: skip
+# trastuzumab's variable domains and hen egg-white lysozyme
+_HEAVY = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
+    "SRWGGDGFYAMDYWGQGTLVTVSS"
+)
+_LIGHT = (
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPPT"
+    "FGQGTKVEIK"
+)
+_ANTIGEN = (
+    "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYGILQINSRWWCNDGRTPGSRNLCNIPCSALLSSDITASVNCAKK"
+    "IVSDGNGMNAWVAWRNRCKGTDVQAWIRGCRL"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """Relative distances of pooled vectors, each the worst of all probes and poolings.
+
+    Attributes
+    ----------
+    reference : float
+        From the fp32 reference.
+    alone : float
+        Of a sequence in a batch from the same sequence alone.
+    mutation : float
+        Of a sequence from itself with one residue changed, by the reference: the scale.
+    limit : float
+        What the first two may reach in this precision.
+    """
+
+    reference: float
+    alone: float
+    mutation: float
+    limit: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether vectors made here are what they should be; NaN is not."""
+        return self.reference <= self.limit and self.alone <= self.limit
+
+
+def measure(checkpoint: Checkpoint, kind: Kind, plan: Plan) -> Parity:
+    """Encode probes by the chosen path and by the reference, one after the other.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        With weights.
+    kind : {"antibody", "antigen"}
+    plan : Plan
+        Device and precision of the chosen path; the reference runs on the same device in fp32.
+    """
+    identity = Identity(checkpoint, Layout(kind, ALPHABETS[checkpoint.family]), "", {})
+    probes = _probes(kind, large=plan.device.type == "cuda")
+    exact = _encoded(identity, Plan(plan.device, "fp32", ""), probes, backend="reference")
+    encoder = load_encoder(identity, plan)
+    together = _vectors(encoder, identity, plan, probes)
+    alone = np.concatenate([_vectors(encoder, identity, plan, [probe]) for probe in probes])
+    return Parity(
+        _distance(together, exact),
+        _distance(together, alone),
+        _distance(exact[1:2], exact[:1]),
+        LIMITS[plan.precision],
+    )
+
+
+def reduced_checkpoint(name: str, folder: Path) -> Checkpoint:
+    """Write a checkpoint of random weights: an encoder's architecture with few layers."""
+    family = "esm" if "esm" in name.lower() else "t5"
+    return find_checkpoint(str(save_random_checkpoint(folder, _REDUCED[family], seed=0)))
+
+
+def _encoded(
+    identity: Identity, plan: Plan, probes: Sequence[Chains], *, backend: Backend
+) -> NDArray[np.float32]:
+    """Encode with an encoder that is gone afterwards: fp32 weights need their room back."""
+    vectors = _vectors(load_encoder(identity, plan, backend=backend), identity, plan, probes)
+    if plan.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return vectors
+
+
+def _vectors(
+    encoder: Encoder, identity: Identity, plan: Plan, probes: Sequence[Chains]
+) -> NDArray[np.float32]:
+    """Encode all probes in one batch, as `abag embed` would: shape (S, P, D)."""
+    budget = sum(sum(identity.layout.piece_lengths(probe)) for probe in probes)
+    batches = encode_stream(encoder, identity.layout, probes, plan, budget, torch.float32)
+    return np.concatenate([batch.stored_SPD for batch in batches]).astype(np.float32)
+
+
+def _distance(x_SPD: NDArray[np.float32], y_SPD: NDArray[np.float32]) -> float:
+    """Return the largest relative distance; NaN if any value is."""
+    norms = np.linalg.norm(y_SPD, axis=-1)
+    return float((np.linalg.norm(x_SPD - y_SPD, axis=-1) / norms).max())
+
+
+def _probes(kind: Kind, *, large: bool) -> list[Chains]:
+    """Make sequences of several lengths; the second is the first with one residue changed."""
+    lengths = (30, 90, 118, 250) + ((400, 700, 1022) if large and kind == "antigen" else ())
+    rng = np.random.default_rng(0)
+    light: Chains = (_LIGHT,) if kind == "antibody" else ()
+    first, at = (_HEAVY, 100) if kind == "antibody" else (_ANTIGEN, 60)
+    mutant = first[:at] + "K" + first[at + 1 :]
+    varied: list[Chains] = [
+        tuple(_mutated(chain * 9, rng)[:n] for chain in (first, *light)) for n in lengths
+    ]
+    return [(first, *light), (mutant, *light), *varied]
+
+
+def _mutated(chain: str, rng: np.random.Generator) -> str:
+    """Change one residue in ten."""
+    letters = np.array(list(chain))
+    at = rng.random(len(letters)) < 0.1
+    letters[at] = rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), int(at.sum()))
+    return "".join(letters)

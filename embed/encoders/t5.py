@@ -1,0 +1,140 @@
+"""IgT5 and ProtT5 over packed tokens: the T5 encoder of transformers, without padding.
+
+T tokens, D model width, H heads, I inner width (H x head width), F feed-forward width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from abag.core.device import send
+from abag.embed.kernels.attention import Attention, choose_attention
+from abag.embed.kernels.ops import FusedOps, Ops, PlainOps
+from abag.embed.weights.checkpoints import BadCheckpoint, Checkpoint
+from abag.embed.weights.tensors import EncoderWeights
+
+if TYPE_CHECKING:
+    from abag.core.device import Plan
+    from abag.embed.packing.batches import PackedBatch
+    from abag.embed.packing.pooling import Taps
+
+REACH = 128  # distances beyond it share T5's last bucket
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    norm1_D: torch.Tensor
+    qkv_3ID: torch.Tensor
+    out_DI: torch.Tensor
+    norm2_D: torch.Tensor
+    up_FD: torch.Tensor
+    down_DF: torch.Tensor
+
+
+class PackedT5:
+    """A T5 encoder behind the `Encoder` protocol."""
+
+    def __init__(self, checkpoint: Checkpoint, plan: Plan, attention: str = "auto") -> None:
+        config = checkpoint.config
+        _refuse_other_shapes(checkpoint)
+        self.width = int(config["d_model"])
+        self._device = plan.device
+        self._eps = float(config["layer_norm_epsilon"])
+        heads, inner = int(config["num_heads"]), int(config["num_heads"]) * int(config["d_kv"])
+        name = choose_attention(plan, biased=True, asked=attention)
+        self._ops: Ops = FusedOps() if name == "triton" else PlainOps()
+        # fp16: the residual stream of T5 passes 65,504, so it and what adds to it stay in fp32
+        self._stream = torch.float32 if plan.dtype is torch.float16 else plan.dtype
+        with EncoderWeights(checkpoint, plan) as take:
+            self._embed_VD = take(
+                "shared.weight", int(config["vocab_size"]), self.width, dtype=self._stream
+            )
+            take.ignore("encoder.embed_tokens.weight", "decoder.", "lm_head.")
+            table = take(
+                "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+                int(config["relative_attention_num_buckets"]), heads, dtype=torch.float32,
+            )  # fmt: skip
+            self._layers = [self._load_layer(take, i, inner) for i in range(config["num_layers"])]
+            self._final_D = take("encoder.final_layer_norm.weight", self.width)
+        # T5 leaves 1/sqrt(d) out: it is in the weights
+        bias_HR = bias_by_distance(table).to(plan.dtype)
+        self._attention = Attention(name, heads, 1.0, bias_HR)
+
+    def _load_layer(self, take: EncoderWeights, i: int, inner: int) -> _Layer:
+        at, d, f = f"encoder.block.{i}.layer", self.width, int(take.config["d_ff"])
+        qkv = [take(f"{at}.0.SelfAttention.{p}.weight", inner, d) for p in "qkv"]
+        return _Layer(
+            take(f"{at}.0.layer_norm.weight", d),
+            torch.cat(qkv),
+            take(f"{at}.0.SelfAttention.o.weight", d, inner),
+            take(f"{at}.1.layer_norm.weight", d),
+            take(f"{at}.1.DenseReluDense.wi.weight", f, d),
+            take(f"{at}.1.DenseReluDense.wo.weight", d, f, dtype=self._stream),
+        )
+
+    @torch.inference_mode()
+    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
+        """Encode a batch: see `Encoder`."""
+        packing = self._attention.packing(batch, self._device)
+        ids_T = send(batch.ids, self._device)
+        x_TD = self._embed_VD[ids_T]
+        delta_TD = torch.zeros_like(x_TD)
+        for i, layer in enumerate(self._layers):
+            if taps is not None and i in taps:
+                taps.take(i, x_TD + delta_TD)
+            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm1_D, self._eps)
+            delta_TD = self._attention(y_TD @ layer.qkv_3ID.T, packing) @ layer.out_DI.T
+            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm2_D, self._eps)
+            hidden_TF = self._ops.linear_relu(y_TD, layer.up_FD)
+            delta_TD = hidden_TF.to(self._stream) @ layer.down_DF.T
+        last_TD = self._ops.add_rms_norm_(x_TD, delta_TD, self._final_D, self._eps)
+        if taps is not None:
+            taps.take(len(self._layers), last_TD)
+        return last_TD
+
+
+def bias_by_distance(table_BH: torch.Tensor, reach: int = REACH) -> torch.Tensor:
+    """Expand T5's bucketed bias to every distance.
+
+    Parameters
+    ----------
+    table_BH : Tensor, shape=(buckets, H)
+
+    Returns
+    -------
+    Tensor, shape=(H, 2 * reach + 1)
+        Column ``reach + d`` belongs to ``d = key - query``.
+
+    References
+    ----------
+    Raffel et al., JMLR 21(140), 2020: half the buckets for each direction, exact up to a
+    quarter of them, then logarithmic up to a distance of 128.
+    """
+    half = len(table_BH) // 2
+    exact = half // 2
+    buckets = []
+    for distance in range(-reach, reach + 1):
+        far = abs(distance)
+        if far >= exact:
+            grown = math.log(far / exact) / math.log(REACH / exact) * (half - exact)
+            far = min(exact + int(grown), half - 1)
+        buckets.append(far + half * (distance > 0))
+    return table_BH[torch.tensor(buckets, device=table_BH.device)].T.contiguous()
+
+
+def _refuse_other_shapes(checkpoint: Checkpoint) -> None:
+    """Only the T5 of the protein models: plain relu, bias over 128 positions."""
+    for key, expected in (
+        ("feed_forward_proj", "relu"),
+        ("relative_attention_max_distance", REACH),
+    ):
+        found = checkpoint.config.get(key, expected)
+        if found != expected:
+            msg = (
+                f"{checkpoint.folder}/config.json: {key} {found!r}; only {expected!r} is supported"
+            )
+            raise BadCheckpoint(msg)

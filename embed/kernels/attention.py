@@ -1,0 +1,253 @@
+"""Attention within packed sequences: which kernel runs where, and the plain one.
+
+A packed batch holds T tokens of N sequences end to end; a token attends to its own sequence only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from abag import AbagError
+from abag.core.device import send
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from abag.core.device import Plan
+    from abag.embed.packing.batches import PackedBatch
+
+AttentionName = Literal["triton", "flash-attn", "varlen", "sdpa"]
+
+# the fastest tiles on an H200 (benchmarks/bench_kernels.py): queries, keys, warps, stages
+_TILES = {"biased": (64, 32, 4, 2), "plain": (64, 64, 4, 3)}
+
+
+class AttentionUnavailable(AbagError):
+    """A kernel that this machine, precision or encoder cannot use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where the sequences of a packed batch lie, on the device.
+
+    Attributes
+    ----------
+    offsets : Tensor, shape=(N + 1,), dtype=int32
+    positions : Tensor, shape=(T,), dtype=int32
+        Position of each token in its own sequence.
+    tiles : (first, start, stop), each of shape (tiles,), dtype=int32
+        Work list of the Triton kernel, for tiles of its query block.
+    lengths : ndarray, shape=(N,), dtype=int32
+        On the host.
+    """
+
+    offsets: torch.Tensor
+    positions: torch.Tensor
+    tiles: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    lengths: NDArray[np.int32]
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of the longest sequence."""
+        return int(self.lengths.max())
+
+
+def query_tiles(offsets: NDArray[np.int32], block: int) -> NDArray[np.int32]:
+    """List the tiles of queries of every sequence.
+
+    Returns
+    -------
+    ndarray, shape=(3, tiles), dtype=int32
+        First query token of a tile; first token and one past the last of its sequence.
+    """
+    lengths = np.diff(offsets)
+    tiles_N = -(-lengths // block)
+    sequence = np.repeat(np.arange(len(lengths)), tiles_N)
+    within = np.arange(len(sequence)) - np.repeat(np.cumsum(tiles_N) - tiles_N, tiles_N)
+    start = offsets[:-1][sequence]
+    return np.stack([start + within * block, start, offsets[1:][sequence]]).astype(np.int32)
+
+
+class Attention:
+    """Attention of one encoder: heads, scale, optional bias by distance, and the kernel.
+
+    Parameters
+    ----------
+    name : {"triton", "flash-attn", "varlen", "sdpa"}
+    heads : int
+    scale : float
+        Factor of the scores, bias included.
+    bias_HR : Tensor, optional, shape=(H, 2 * R + 1)
+        Added to query-key products by distance ``key - query``, clamped to -R ... R.
+    """
+
+    def __init__(
+        self, name: AttentionName, heads: int, scale: float, bias_HR: torch.Tensor | None = None
+    ) -> None:
+        self.name = name
+        self._heads = heads
+        self._scale = scale
+        self._bias_HR = bias_HR
+        self._tile = _TILES["plain" if bias_HR is None else "biased"]
+        self._tiled_bias: torch.Tensor | None = None
+        if name == "triton" and bias_HR is not None:
+            from abag.embed.kernels.triton_kernels import tile_bias
+
+            self._tiled_bias = tile_bias(bias_HR, *self._tile[:2])
+
+    def packing(self, batch: PackedBatch, device: torch.device) -> Packing:
+        """Send a batch's geometry to the device, without waiting."""
+        lengths = np.diff(batch.offsets)
+        positions = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], lengths)
+        first, start, stop = query_tiles(batch.offsets, self._tile[0])
+
+        return Packing(
+            send(batch.offsets, device),
+            send(positions.astype(np.int32), device),
+            (send(first, device), send(start, device), send(stop, device)),
+            lengths,
+        )
+
+    def __call__(self, qkv: torch.Tensor, packing: Packing) -> torch.Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        qkv : Tensor, shape=(T, 3 * H * D)
+
+        Returns
+        -------
+        Tensor, shape=(T, H * D)
+        """
+        if self.name == "triton":
+            from abag.embed.kernels import triton_kernels as kernels
+
+            m, n, warps, stages = self._tile
+            return kernels.attention(
+                qkv, packing.tiles, self._heads, self._scale, self._tiled_bias,
+                block_m=m, block_n=n, warps=warps, stages=stages,
+            )  # fmt: skip
+        q, k, v = qkv.view(len(qkv), 3, self._heads, -1).unbind(1)
+        if self.name == "sdpa":
+            out = self._sdpa(q, k, v, packing)
+        elif self.name == "varlen":
+            out = _varlen(q, k, v, packing, self._scale)
+        else:
+            out = _flash_attn(q, k, v, packing, self._scale)
+        return out.flatten(1)
+
+    def _sdpa(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packing: Packing
+    ) -> torch.Tensor:
+        """One sequence at a time through torch; the plain twin of every other kernel."""
+        bias = None
+        if self._bias_HR is not None:
+            scaled = dense_bias(self._bias_HR, packing.max_length) * self._scale
+            bias = scaled.to(q.dtype)
+        out = torch.empty_like(v)
+        start = 0
+        for length in packing.lengths.tolist():
+            own = slice(start, start + length)
+            out[own] = F.scaled_dot_product_attention(
+                q[own].transpose(0, 1),
+                k[own].transpose(0, 1),
+                v[own].transpose(0, 1),
+                attn_mask=None if bias is None else bias[:, :length, :length],
+                scale=self._scale,
+            ).transpose(0, 1)
+            start += length
+        return out
+
+
+def dense_bias(bias_HR: torch.Tensor, length: int) -> torch.Tensor:
+    """Expand a bias by distance to every pair: (H, length, length), query before key."""
+    reach = bias_HR.shape[1] // 2
+    at = torch.arange(length, device=bias_HR.device)
+    distance = (at[None, :] - at[:, None]).clamp(-reach, reach)
+    return bias_HR[:, distance + reach]
+
+
+def _varlen(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packing: Packing, scale: float
+) -> torch.Tensor:
+    """FlashAttention-2 as built into torch; its scale is always 1/sqrt(D)."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    assert abs(scale - q.shape[-1] ** -0.5) < 1e-9
+    n = packing.max_length
+    out = varlen_attn(q, k, v, packing.offsets, packing.offsets, n, n)
+    assert isinstance(out, torch.Tensor)
+    return out
+
+
+def _flash_attn(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packing: Packing, scale: float
+) -> torch.Tensor:
+    from flash_attn import flash_attn_varlen_func
+
+    n = packing.max_length
+    out: torch.Tensor = flash_attn_varlen_func(
+        q, k, v, packing.offsets, packing.offsets, n, n, softmax_scale=scale
+    )
+    return out
+
+
+def available(plan: Plan, *, biased: bool) -> dict[AttentionName, str]:
+    """Say which kernels can run, and why not the others.
+
+    Returns
+    -------
+    dict
+        Kernel name to the empty string if it can run, else the reason; best first.
+    """
+    if plan.device.type != "cuda":
+        only = "needs a CUDA device"
+        return {"triton": only, "flash-attn": only, "varlen": only, "sdpa": ""}
+    capable = torch.cuda.get_device_capability(plan.device) >= (8, 0)
+    if plan.precision == "fp32":
+        fast = "computes in bf16 or fp16 only"
+    else:
+        fast = "" if capable else "needs compute capability 8.0"
+    no_bias = "takes no relative bias"
+    names: dict[AttentionName, str] = {
+        "triton": fast or _missing("triton"),
+        "flash-attn": no_bias if biased else fast or _missing("flash_attn"),
+        "varlen": no_bias if biased else fast or _missing("torch.nn.attention.varlen"),
+        "sdpa": "",
+    }
+    return names
+
+
+def choose_attention(plan: Plan, *, biased: bool, asked: str = "auto") -> AttentionName:
+    """Pick the kernel.
+
+    Raises
+    ------
+    AttentionUnavailable
+        When the kernel asked for cannot run here; the text says why.
+    """
+    options = available(plan, biased=biased)
+    if asked == "auto":
+        return next(name for name, problem in options.items() if not problem)
+    for name, problem in options.items():
+        if name == asked and not problem:
+            return name
+    usable = ", ".join(name for name, problem in options.items() if not problem)
+    reason = {**options}.get(asked, "is not known")  # type: ignore[call-overload]
+    msg = f"--attention {asked}: {reason}; usable here: auto, {usable}"
+    raise AttentionUnavailable(msg)
+
+
+def _missing(module: str) -> str:
+    from importlib.util import find_spec
+
+    try:
+        found = find_spec(module) is not None
+    except ModuleNotFoundError:
+        found = False
+    return "" if found else f"{module} is not installed"

@@ -1,0 +1,330 @@
+"""Triton kernels of the packed encoders. Imported only where Triton runs.
+
+Each is tested against the plain PyTorch version in `ops`. All read and write packed tokens: no
+padding, no batch dimension. Dimensions: T tokens, H heads, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+# beyond this distance every pair of residues shares one T5 bucket
+FARTHEST = 128
+
+
+@triton.jit
+def _attend_tile(
+    q, peak, total, acc, qkv, bias, key, stop, first, head, unit,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """Fold one tile of keys into the running softmax. `unit` turns scores into powers of 2."""
+    k = qkv.load([key, (HEADS + head) * WIDTH])
+    scores = tl.dot(q, k.T)
+    if HAS_BIAS:
+        # distances repeat beyond the reach, so one tile on each side stands for all farther
+        offset = tl.minimum(tl.maximum(key - first, -BIAS_REACH), BIAS_REACH) + BIAS_REACH
+        scores += bias.load([head * BLOCK_M, offset]).to(tl.float32)
+    if LAST:  # keys past the end belong to the next sequence
+        inside = key + tl.arange(0, BLOCK_N) < stop
+        scores = tl.where(inside[None, :], scores, -float("inf"))
+    new_peak = tl.maximum(peak, tl.max(scores, 1))
+    weight = tl.exp2(scores * unit - (new_peak * unit)[:, None])
+    shrink = tl.exp2((peak - new_peak) * unit)
+    total = total * shrink + tl.sum(weight, 1)
+    v = qkv.load([key, (2 * HEADS + head) * WIDTH])
+    acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None])
+    return new_peak, total, acc
+
+
+@triton.jit
+def _attention_kernel(
+    qkv_q,  # descriptor of qkv in blocks of (BLOCK_M, WIDTH)
+    qkv,  # the same in blocks of (BLOCK_N, WIDTH)
+    bias,  # descriptor of `tile_bias` in blocks of (BLOCK_M, BLOCK_N)
+    out_ptr,
+    tile_first_ptr,  # (tiles,) first query token of a tile
+    tile_start_ptr,  # (tiles,) first token of the tile's sequence
+    tile_stop_ptr,  # (tiles,) one past its last token
+    scale,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BIAS_REACH: tl.constexpr,
+):
+    """One tile of queries of one sequence and head, over all keys of that sequence."""
+    head = tl.program_id(0)
+    tile = tl.program_id(1)
+    first = tl.load(tile_first_ptr + tile)
+    start = tl.load(tile_start_ptr + tile)
+    stop = tl.load(tile_stop_ptr + tile)
+    unit = scale * 1.4426950408889634  # log2(e): powers of 2 are what the chip computes
+    q = qkv_q.load([first, head * WIDTH])
+    peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, WIDTH], tl.float32)
+    whole = start + (stop - start) // BLOCK_N * BLOCK_N
+    for key in range(start, whole, BLOCK_N):
+        peak, total, acc = _attend_tile(
+            q, peak, total, acc, qkv, bias, key, stop, first, head, unit,
+            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, False,
+        )  # fmt: skip
+    if whole < stop:
+        peak, total, acc = _attend_tile(
+            q, peak, total, acc, qkv, bias, whole, stop, first, head, unit,
+            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, True,
+        )  # fmt: skip
+    # 64-bit: tokens x H x D passes 2^31 at 500k tokens of IgT5
+    rows = (first + tl.arange(0, BLOCK_M)).to(tl.int64)
+    columns = head * WIDTH + tl.arange(0, WIDTH)
+    out = out_ptr + rows[:, None] * (HEADS * WIDTH) + columns[None, :]
+    result = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
+    tl.store(out, result, mask=rows[:, None] < stop)
+
+
+@triton.jit
+def _add_rms_norm_kernel(
+    x_ptr, delta_ptr, weight_ptr, out_ptr, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Add to one row of the residual stream, and norm the sum as it was stored."""
+    at = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, BLOCK)
+    mask = tl.arange(0, BLOCK) < WIDTH
+    x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    x += tl.load(delta_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    stored = x.to(x_ptr.dtype.element_ty)
+    tl.store(x_ptr + at, stored, mask=mask)
+    x = stored.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x) / WIDTH + eps)
+    weight = tl.load(weight_ptr + tl.arange(0, BLOCK), mask=mask, other=0.0).to(tl.float32)
+    tl.store(out_ptr + at, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _layer_norm_kernel(
+    x_ptr,
+    shift_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    eps,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    mask = at < WIDTH
+    x = tl.load(x_ptr + row * WIDTH + at, mask=mask, other=0.0).to(tl.float32)
+    x += tl.load(shift_ptr + at, mask=mask, other=0.0)
+    mean = tl.sum(x) / WIDTH
+    centred = tl.where(mask, x - mean, 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred) / WIDTH + eps)
+    weight = tl.load(weight_ptr + at, mask=mask, other=0.0)
+    bias = tl.load(bias_ptr + at, mask=mask, other=0.0)
+    y = centred * scale * weight + bias
+    tl.store(out_ptr + row * WIDTH + at, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+# not specialised: a batch whose tokens happen to be a multiple of 16 would compile it again
+@triton.jit(do_not_specialize=["tokens"])
+def _gelu_kernel(
+    x_ptr, bias_ptr, tokens, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """``gelu(x + bias)`` of a tile, in place.
+
+    erfc by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7: half the instructions of the
+    library's, and the step is short of them, not of memory speed.
+    """
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    mask = (row < tokens)[:, None] & (column < WIDTH)[None, :]
+    at = x_ptr + row.to(tl.int64)[:, None] * WIDTH + column[None, :]
+    bias = tl.load(bias_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    x = tl.load(at, mask=mask, other=0.0).to(tl.float32) + bias[None, :]
+    z = tl.abs(x) * 0.7071067811865476
+    t = 1.0 / (1.0 + 0.3275911 * z)
+    series = 1.421413741 + t * (-1.453152027 + t * 1.061405429)
+    series = t * (0.254829592 + t * (-0.284496736 + t * series))
+    tail = 0.5 * series * tl.exp2(z * z * -1.4426950408889634)  # share beyond |x|
+    y = tl.where(x > 0, x - x * tail, x * tail)
+    tl.store(at, y.to(x_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _rotary_kernel(
+    qkv_ptr, bias_ptr, position_ptr, cos_ptr, sin_ptr, token_stride,
+    HEADS2: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """Add the bias to and rotate one token's queries and keys: the first 2 H heads of a row."""
+    token = tl.program_id(0).to(tl.int64)
+    position = tl.load(position_ptr + token)
+    dims = tl.arange(0, HALF)
+    heads = tl.arange(0, BLOCK_H)
+    cos = tl.load(cos_ptr + position * HALF + dims)[None, :]
+    sin = tl.load(sin_ptr + position * HALF + dims)[None, :]
+    mask = heads[:, None] < HEADS2
+    column = heads[:, None] * (2 * HALF) + dims[None, :]
+    at = qkv_ptr + token * token_stride + column
+    low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    high = tl.load(at + HALF, mask=mask, other=0.0).to(tl.float32)
+    low += tl.load(bias_ptr + column, mask=mask, other=0.0)
+    high += tl.load(bias_ptr + column + HALF, mask=mask, other=0.0)
+    tl.store(at, (low * cos - high * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
+    tl.store(at + HALF, (high * cos + low * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
+
+
+def tile_bias(bias_HR: torch.Tensor, block_m: int, block_n: int) -> torch.Tensor:
+    """Lay a bias by distance out as tiles whose rows are contiguous.
+
+    A tile of queries from `i0` and keys from `j0` needs ``bias[h, (j0 + c) - (i0 + r)]``: rows
+    shifted by one. Gathered from a 1-D table these are scalar loads; laid out here they are
+    wide ones.
+
+    Parameters
+    ----------
+    bias_HR : Tensor, shape=(H, 2 * FARTHEST + 1)
+        Bias of distance ``key - query`` from -FARTHEST to FARTHEST; farther ones are equal.
+
+    Returns
+    -------
+    Tensor, shape=(H, block_m, 2 * reach + block_n)
+        Column ``reach + (j0 - i0) + c`` of row ``r`` belongs to that pair; ``reach`` is
+        `bias_reach(block_m, block_n)`.
+    """
+    reach = bias_reach(block_m, block_n)
+    columns = torch.arange(2 * reach + block_n, device=bias_HR.device)
+    rows = torch.arange(block_m, device=bias_HR.device)
+    distance = (columns[None, :] - reach - rows[:, None]).clamp(-FARTHEST, FARTHEST)
+    return bias_HR[:, distance + FARTHEST].contiguous()
+
+
+def bias_reach(block_m: int, block_n: int) -> int:
+    """Offset of tiles beyond which all their pairs are farther apart than FARTHEST."""
+    longest = max(block_m, block_n)
+    return -(-(FARTHEST + longest) // longest) * longest
+
+
+def attention(
+    qkv: torch.Tensor,
+    tiles: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    heads: int,
+    scale: float,
+    bias: torch.Tensor | None = None,
+    *,
+    block_m: int,
+    block_n: int,
+    warps: int,
+    stages: int,
+) -> torch.Tensor:
+    """Attention within each packed sequence.
+
+    Parameters
+    ----------
+    qkv : Tensor, shape=(T, 3 * H * D)
+        Queries of all heads, then keys, then values.
+    tiles : (first, start, stop), each of shape (tiles,), dtype=int32
+        See `abag.embed.kernels.attention.query_tiles`; made for this `block_m`.
+    scale : float
+        Factor of the scores, before which the bias is added.
+    bias : Tensor, optional
+        From `tile_bias` for this `block_m` and `block_n`.
+
+    Returns
+    -------
+    Tensor, shape=(T, H * D)
+    """
+    tokens, width = qkv.shape[0], qkv.shape[1] // (3 * heads)
+    out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
+    first, start, stop = tiles
+    rows = bias.flatten(0, 1) if bias is not None else qkv
+    _attention_kernel[(heads, len(first))](
+        TensorDescriptor.from_tensor(qkv, [block_m, width]),
+        TensorDescriptor.from_tensor(qkv, [block_n, width]),
+        TensorDescriptor.from_tensor(rows, [block_m, block_n]),
+        out, first, start, stop, scale,
+        HEADS=heads, WIDTH=width, BLOCK_M=block_m, BLOCK_N=block_n,
+        HAS_BIAS=bias is not None, BIAS_REACH=bias_reach(block_m, block_n),
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    return out
+
+
+def add_rms_norm_(
+    x_TD: torch.Tensor, delta_TD: torch.Tensor, weight_D: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """``x += delta``, then T5's norm of it: no mean, no bias; computed in fp32.
+
+    Returns
+    -------
+    Tensor, shape=(T, D)
+        In the type of `weight_D`.
+    """
+    width = x_TD.shape[1]
+    out = torch.empty(x_TD.shape, dtype=weight_D.dtype, device=x_TD.device)
+    block = triton.next_power_of_2(width)
+    _add_rms_norm_kernel[(len(x_TD),)](
+        x_TD, delta_TD, weight_D, out, eps, WIDTH=width, BLOCK=block, num_warps=_row_warps(block)
+    )
+    return out
+
+
+def _row_warps(block: int) -> int:
+    """Few warps a row: measured fastest while a thread holds at most 64 values."""
+    return max(1, block // 2048)
+
+
+def layer_norm(
+    x_TD: torch.Tensor,
+    shift_D: torch.Tensor,
+    weight_D: torch.Tensor,
+    bias_D: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """Norm of ``x + shift`` in fp32; shift, weight and bias are fp32. Shape (T, D) in and out."""
+    width = x_TD.shape[1]
+    out = torch.empty_like(x_TD)
+    block = triton.next_power_of_2(width)
+    _layer_norm_kernel[(len(x_TD),)](
+        x_TD, shift_D, weight_D, bias_D, out, eps,
+        WIDTH=width, BLOCK=block, num_warps=_row_warps(block),
+    )  # fmt: skip
+    return out
+
+
+def gelu_(x_TF: torch.Tensor, bias_F: torch.Tensor) -> torch.Tensor:
+    """``gelu(x + bias)`` with the error function, in place. Shape (T, F)."""
+    tokens, width = x_TF.shape
+    rows, columns = 8, 512
+    _gelu_kernel[(triton.cdiv(width, columns), triton.cdiv(tokens, rows))](
+        x_TF, bias_F, tokens, WIDTH=width, ROWS=rows, COLUMNS=columns, num_warps=4
+    )
+    return x_TF
+
+
+def rotary_(
+    qkv: torch.Tensor,
+    bias: torch.Tensor,
+    positions: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    heads: int,
+) -> torch.Tensor:
+    """Add the bias to queries and keys and rotate them, in place.
+
+    Parameters
+    ----------
+    qkv : Tensor, shape=(T, 3 * H * D)
+    bias : Tensor, shape=(2 * H * D,), dtype=float32
+    positions : Tensor, shape=(T,), dtype=int32
+    cos, sin : Tensor, shape=(positions, D / 2), dtype=float32
+    """
+    half = cos.shape[1]
+    _rotary_kernel[(len(qkv),)](
+        qkv, bias, positions, cos, sin, qkv.stride(0), HEADS2=2 * heads, HALF=half,
+        BLOCK_H=triton.next_power_of_2(2 * heads), num_warps=4,
+    )  # fmt: skip
+    return qkv

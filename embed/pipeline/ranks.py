@@ -1,0 +1,264 @@
+"""Which rank of a job encodes which sequences, and starting one rank a device.
+
+Ranks never speak with each other: each works out the same owner for every sequence, from the
+table alone, encodes what it owns and the store does not hold, and meets the others in the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from abag import AbagError
+from abag.core.device import DeviceUnavailable
+
+RESTARTS = 10  # of all ranks together, before the job is given up
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+Devices = int | Literal["all"]
+
+
+class RankFailed(AbagError):
+    """A rank that ended without its share, again and again."""
+
+
+class WrongRank(AbagError):
+    """Settings of a launcher that contradict each other, or the options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process of a job.
+
+    Attributes
+    ----------
+    number, world : int
+        Which of how many.
+    local : int
+        Which on this machine.
+    job : str
+        The same in all ranks of a job, another in the next job.
+    """
+
+    number: int = 0
+    world: int = 1
+    local: int = 0
+    job: str = ""
+
+    def __str__(self) -> str:
+        return f"rank {self.number} of {self.world}"
+
+    def owns(self, keys: NDArray[np.uint8], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say which sequences are this rank's; see `owners`."""
+        mine: NDArray[np.bool_] = owners(keys, tokens, self.world, self.job) == self.number
+        return mine
+
+    def device(self, asked: str) -> str:
+        """Name the device of this rank: its own GPU, where GPUs are used."""
+        if self.world == 1 or asked == "cpu" or not torch.cuda.is_available():
+            return asked
+        if asked not in ("auto", "cuda"):
+            msg = f"--device {asked}: all {self.world} ranks would share it; give auto or cuda"
+            raise WrongRank(msg)
+        seen = torch.cuda.device_count()
+        if seen > 1 and self.local >= seen:
+            msg = f"{self} is number {self.local} on a machine with {seen} GPUs; start one a GPU"
+            raise DeviceUnavailable(msg)
+        return f"cuda:{self.local % seen}"  # a launcher that binds GPUs shows each rank one
+
+
+def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
+    """Read what torchrun, torch's elastic launcher or srun says about this process.
+
+    Raises
+    ------
+    WrongRank
+        Values that are no rank of a job.
+    """
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        job = environment.get("TORCHELASTIC_RUN_ID", "")
+    elif "SLURM_PROCID" in environment and not _is_batch_script(environment):
+        tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
+        names = ("SLURM_PROCID", tasks, "SLURM_LOCALID")
+        job = "{SLURM_JOB_ID}.{SLURM_STEP_ID}".format_map({**_NO_JOB, **environment})
+    else:
+        return Rank()
+    try:
+        number, world, local = (int(environment.get(name, default)) for name, default in
+                                zip(names, ("", "1", "0"), strict=True))  # fmt: skip
+    except ValueError:
+        number, world, local = -1, 0, 0
+    if not 0 <= number < world or local < 0:
+        said = ", ".join(f"{name}={environment.get(name)}" for name in names)
+        msg = f"environment: {said}; a rank below the number of ranks was expected. Unset them."
+        raise WrongRank(msg)
+    return Rank(number, world, local, job)
+
+
+_NO_JOB = {"SLURM_JOB_ID": "", "SLURM_STEP_ID": ""}
+
+
+def _is_batch_script(environment: Mapping[str, str]) -> bool:
+    """Tell a batch script from a task that srun started: both say SLURM_PROCID=0."""
+    return "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
+
+
+def owners(
+    keys: NDArray[np.uint8], tokens: NDArray[np.int64], world: int, job: str = ""
+) -> NDArray[np.int64]:
+    """Deal sequences to ranks so that all get the same number of tokens.
+
+    Sorted by tokens, each run of `world` neighbours goes to `world` different ranks, in an order
+    drawn from the keys and the job. So the ranks' sums differ by at most the tokens of the longest
+    sequence, and so it is nearly with whatever an earlier job left: whom *that* job had given a
+    sequence says nothing about who gets it now.
+
+    Parameters
+    ----------
+    keys : ndarray, shape=(N, 16), dtype=uint8
+        Ascending, without repeats: the same N in every rank.
+    tokens : ndarray, shape=(N,), dtype=int64
+    world : int
+    job : str
+
+    Returns
+    -------
+    ndarray, shape=(N,), dtype=int64
+        From 0 to ``world - 1``.
+    """
+    drawn = _drawn(keys, job)
+    order = np.lexsort((drawn, -tokens))
+    place = np.arange(len(order))
+    order = order[np.lexsort((drawn[order], place // world))]
+    owner = np.empty(len(order), np.int64)
+    first = int(drawn.min()) if len(drawn) else 0  # else the rest always went to the first ranks
+    owner[order] = (place + first % world) % world
+    return owner
+
+
+def _drawn(keys: NDArray[np.uint8], job: str) -> NDArray[np.uint64]:
+    """Draw a number for each key, anew for each job (splitmix64's finisher)."""
+    salt = int.from_bytes(hashlib.blake2b(job.encode(), digest_size=8).digest(), "little")
+    x = np.ascontiguousarray(keys[:, 8:]).view("<u8")[:, 0].astype(np.uint64) ^ np.uint64(salt)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x ^ (x >> np.uint64(31))
+
+
+def count_devices(devices: Devices, device: str) -> int:
+    """Turn ``--devices`` into a number of ranks.
+
+    Raises
+    ------
+    DeviceUnavailable
+        More GPUs than there are, or ``all`` of something that cannot be counted.
+    """
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    seen = torch.cuda.device_count() if on_gpu else 0
+    if devices == "all":
+        if not seen:
+            msg = "--devices all: no GPU here; give a number of processes and --device cpu"
+            raise DeviceUnavailable(msg)
+        return seen
+    if devices < 1:
+        msg = f"--devices {devices}: expected 1 or more, or all"
+        raise DeviceUnavailable(msg)
+    if on_gpu and devices > seen:
+        msg = f"--devices {devices}: this machine has {seen} GPUs; give {seen} or fewer, or all"
+        raise DeviceUnavailable(msg)
+    return devices
+
+
+def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:  # noqa: ANN401
+    """Run a function in `ranks` processes of this machine, under torch's elastic launcher.
+
+    When a rank dies, the others are asked to stop, which loses them nothing, and all are started
+    again.
+
+    Parameters
+    ----------
+    work : callable
+        Importable by name; raises `AbagError` for what no second try would mend.
+    *arguments
+        Picklable.
+
+    Returns
+    -------
+    list
+        What `work` returned, by rank.
+
+    Raises
+    ------
+    AbagError
+        The first that a rank raised.
+    RankFailed
+        After `RESTARTS` restarts.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    stopped: signal.Signals | None = None
+    with tempfile.TemporaryDirectory(prefix="abag-ranks-") as logs:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=ranks,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=RESTARTS,
+            monitor_interval=0.5,
+            logs_specs=DefaultLogsSpecs(log_dir=logs),
+        )
+        try:
+            results = elastic_launch(config, _in_rank)(work, ranks, arguments)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            msg = (
+                f"rank {rank} of {ranks} failed {RESTARTS + 1} times, last with "
+                f"{' '.join(str(failure.message).split())}; a whole share was expected. What was "
+                "committed is safe: mend the cause and run the same command again."
+            )
+            raise RankFailed(msg) from error
+        except SignalException as error:
+            stopped = error.sigval
+        finally:  # the launcher leaves its own
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    if stopped is not None:
+        signal.raise_signal(stopped)  # the ranks have stopped: now act as without them
+    for result in results.values():
+        if isinstance(result, AbagError):
+            raise result
+    return [results[rank] for rank in range(ranks)]
+
+
+def _in_rank(work: Callable[..., Any], ranks: int, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
+    """Run in a rank's process: a refusal is returned, or the launcher would try it again."""
+
+    def stop(number: int, _frame: object) -> NoReturn:
+        sys.exit(128 + number)  # unwinds, and so commits
+
+    for number in _SIGNALS:
+        signal.signal(number, stop)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
+    try:
+        return work(*arguments)
+    except AbagError as error:
+        return error

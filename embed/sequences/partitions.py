@@ -1,0 +1,199 @@
+"""The distinct sequences of one kind, however many: sorted on disk, taken up a part at a time.
+
+What does not fit into memory is written, sorted by key, to a temporary file that has no name: it
+goes with the process, however that ends. A part is a range of keys, so it is the same whatever
+the rows' order, and each of its sequences is there once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import IO, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from abag import AbagError
+from abag.embed.sequences.pairs import KEY_BYTES, Chains, Distinct, Kind
+
+HELD_BYTES = 64 << 20  # in memory before a run is written
+PART_BYTES = 32 << 20  # of text: about 140,000 antibodies, and minutes of a GPU
+BUCKETS = 256  # by the first byte of the key: the finest that parts can be
+_SCHEMA = pa.schema(
+    {
+        "key": pa.binary(KEY_BYTES),
+        "text": pa.large_string(),
+        "row": pa.int64(),
+        "replaced": pa.int32(),
+        "how": pa.string(),
+    }
+)
+
+
+class NoRoom(AbagError):
+    """A temporary folder that cannot hold a table's sequences."""
+
+
+class Part(NamedTuple):
+    """Distinct sequences whose keys lie in one range.
+
+    Attributes
+    ----------
+    chains : list of N tuple of str
+    keys : ndarray, shape=(N, 16), dtype=uint8
+        Ascending.
+    rows : ndarray, shape=(N,), dtype=int64
+        1-based data row in which each was met first.
+    how, replaced
+        What was done to read them, summed (see `Distinct`).
+    """
+
+    chains: list[Chains]
+    keys: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+    how: Mapping[str, int] = {}
+    replaced: int = 0
+
+    def take(self, at: NDArray[np.int64]) -> Part:
+        """Give some of the sequences, in the order of `at`."""
+        return Part([self.chains[i] for i in at.tolist()], self.keys[at], self.rows[at])
+
+
+class Partitions:
+    """Collects distinct sequences, and gives them back in parts; a context manager.
+
+    Parameters
+    ----------
+    kind : {"antibody", "antigen"}
+    held_bytes, part_bytes : int
+        Sizes in memory; smaller ones are for tests.
+    """
+
+    def __init__(
+        self, kind: Kind, *, held_bytes: int = HELD_BYTES, part_bytes: int = PART_BYTES
+    ) -> None:
+        self.kind: Kind = kind
+        self._held_bytes, self._part_bytes = held_bytes, part_bytes
+        self._held = _SCHEMA.empty_table()
+        self._runs: list[list[int]] = []  # bucket b of a run: bytes [b] to [b + 1] of the file
+        self._file: IO[bytes] | None = None
+        self._bucket_bytes = np.zeros(BUCKETS, np.int64)
+        self._only: Part | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, distinct: Distinct) -> None:
+        """Take up the sequences of some rows; those of earlier rows come first."""
+        columns = [
+            pa.Array.from_buffers(
+                _SCHEMA.field("key").type, len(distinct.keys), [None, pa.py_buffer(distinct.keys)]
+            ),
+            pa.array(["|".join(chains) for chains in distinct.chains], pa.large_string()),
+            pa.array(distinct.rows),
+            pa.array(distinct.replaced),
+            pa.array(distinct.how, pa.string()),
+        ]
+        self._only = None
+        self._held = pa.concat_tables([self._held, pa.table(columns, schema=_SCHEMA)])
+        if self._held.nbytes < self._held_bytes:
+            return
+        self._held = _sorted_distinct(self._held)
+        if self._held.nbytes >= self._held_bytes // 2:  # else few sequences in many rows
+            self._write()
+
+    def parts(self) -> Iterator[Part]:
+        """Give every sequence once, in parts of ascending keys."""
+        if self._only is None:
+            self._held = _sorted_distinct(self._held)
+            ranges = self._ranges()
+            if len(ranges) > 1:
+                tables = (self._load(*bounds) for bounds in ranges)
+                yield from (_part(table) for table in tables if len(table))
+                return
+            self._only = _part(self._load(0, BUCKETS))
+        yield self._only
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """Join neighbouring buckets to parts of about the same size."""
+        held = self._held.nbytes / max(1, len(self._held)) * np.diff(_bounds(self._held))
+        ends = np.cumsum(self._bucket_bytes + held)
+        part = np.maximum(ends - 1, 0) // self._part_bytes
+        cuts = np.flatnonzero(np.diff(part)) + 1
+        return list(pairwise([0, *cuts.tolist(), BUCKETS]))
+
+    def _load(self, first: int, last: int) -> pa.Table:
+        """Bring the buckets from `first` up to `last` together, each sequence once."""
+        held = _bounds(self._held)
+        tables = [self._read(run[first], run[last]) for run in self._runs]
+        tables.append(self._held.slice(held[first], held[last] - held[first]))
+        return _sorted_distinct(pa.concat_tables(tables))
+
+    def _read(self, start: int, end: int) -> pa.Table:
+        assert self._file is not None  # a run lies in it
+        self._file.seek(start)
+        stream = pa.BufferReader(self._file.read(end - start))
+        batches = []
+        while stream.tell() < stream.size():
+            batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(stream), _SCHEMA))
+        return pa.Table.from_batches(batches, _SCHEMA)
+
+    def _write(self) -> None:
+        """Move what is held to the end of the file, a batch a bucket."""
+        bounds = _bounds(self._held)
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="abag-")
+            offsets = [self._file.seek(0, 2)]
+            for start, end in pairwise(bounds):
+                for batch in self._held.slice(start, end - start).combine_chunks().to_batches():
+                    self._file.write(batch.serialize())
+                offsets.append(self._file.tell())
+            self._file.flush()
+        except OSError as error:
+            msg = (
+                f"{tempfile.gettempdir()}: cannot hold the table's sequences ({error}); expected "
+                "room for about the size of the unpacked table. Set TMPDIR to a disk that has it."
+            )
+            raise NoRoom(msg) from error
+        self._bucket_bytes += np.diff(offsets)
+        self._runs.append(offsets)
+        self._held = _SCHEMA.empty_table()
+
+
+def _keys(table: pa.Table) -> NDArray[np.uint8]:
+    """View the keys: shape (N, 16)."""
+    column = table["key"].combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # of no rows
+        return np.empty((0, KEY_BYTES), np.uint8)
+    data = np.frombuffer(column.buffers()[1], np.uint8)
+    return data.reshape(-1, KEY_BYTES)[column.offset : column.offset + len(column)]
+
+
+def _sorted_distinct(table: pa.Table) -> pa.Table:
+    """Sort by key and keep the first of equal ones."""
+    words = np.ascontiguousarray(_keys(table)).view(">u8").astype(np.uint64)
+    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the first row stays first
+    same = (words[order[1:]] == words[order[:-1]]).all(axis=1)
+    return table.take(order[np.r_[True, ~same][: len(order)]]).combine_chunks()
+
+
+def _bounds(table: pa.Table) -> list[int]:
+    """Where each bucket of a sorted table begins, and the end."""
+    first_bytes = _keys(table)[:, 0]
+    return [*np.searchsorted(first_bytes, np.arange(BUCKETS)).tolist(), len(table)]
+
+
+def _part(table: pa.Table) -> Part:
+    chains = [tuple(text.split("|")) for text in table["text"].to_pylist()]
+    counts = table["how"].value_counts().to_pylist()
+    how = {count["values"]: count["counts"] for count in counts}
+    replaced = int(table["replaced"].to_numpy().sum())
+    return Part(chains, _keys(table).copy(), table["row"].to_numpy(), how, replaced)

@@ -1,0 +1,1 @@
+"""Sequence identity and clusters of similar sequences, with MMseqs2 or without it."""

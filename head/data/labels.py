@@ -1,0 +1,369 @@
+"""Measured pairs: the label column as pKd, censoring, replicates, and vectors standardised.
+
+A pair is two indices and a number; the vectors stay one a sequence, never one a pair.
+Pairs come in the order of their keys, so the order of the rows in the file changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+from abag import AbagError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from abag.embed.sequences.pairs import PairTable, UniqueSequences
+
+Label = Literal["pkd", "kd_m", "kd_nm", "log10_kd_nm", "dg_kcal"]
+Replicates = Literal["median", "mean", "first", "keep", "error"]
+Floor = Literal["keep", "censor", "drop"]
+
+# R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd
+KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
+FLOOR_SHARE = 0.05
+MOST_NAMED = 8
+"""Affinity types that a message lists."""
+COLUMNS = 64
+"""Columns whose spread is measured at a time."""
+FLOORED_SPREAD = 0.1
+"""Columns that vary less than this share of the median column are not blown up to variance 1."""
+Z_LIMIT = 10.0
+"""Largest standardised input: cold test rows were seen at 39 standard deviations."""
+
+_TO_PKD: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "pkd": lambda x: x,
+    "kd_m": lambda x: -np.log10(x),
+    "kd_nm": lambda x: 9.0 - np.log10(x),
+    "log10_kd_nm": lambda x: 9.0 - x,
+    "dg_kcal": lambda x: -x / KCAL_PER_PKD,
+}
+
+
+class BadLabel(AbagError):
+    """A label, or the whole label column, cannot be what it is said to be."""
+
+
+class MixedAffinityTypes(BadLabel):
+    """The labels are of several affinity types, or none is of the type asked for."""
+
+
+class ConflictingReplicates(AbagError):
+    """One pair has several labels and ``--replicates error`` was given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelOptions:
+    """How the label column is read."""
+
+    label: Label = "pkd"
+    """Unit of the column."""
+    replicates: Replicates = "median"
+    """What several labels of one pair become."""
+    floor: Floor = "keep"
+    """What the lowest value becomes when more than 5 % of the rows share it."""
+    affinity_type: str | None = None
+    """Keep the rows of this affinity type; None: there must be no more than one."""
+    bad_rows: Literal["error", "skip"] = "error"
+    """Refuse the table, or leave out and count the rows whose label is no number."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no unit and no rule."""
+        for name, choices in (("label", Label), ("replicates", Replicates), ("floor", Floor)):
+            if (value := getattr(self, name)) not in (allowed := get_args(choices)):
+                msg = f"--{name}: {value!r} is unknown; expected one of {', '.join(allowed)}."
+                raise BadLabel(msg)
+
+    @classmethod
+    def of(cls, config: object) -> LabelOptions:
+        """Take these fields from a configuration that holds them among others."""
+        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledPairs:
+    """Pairs with a measured affinity, P of them."""
+
+    antibody: NDArray[np.int64]
+    """(P,) index into ``table.antibodies``."""
+    antigen: NDArray[np.int64]
+    """(P,) index into ``table.antigens``."""
+    pkd: NDArray[np.float64]
+    """(P,) -log10 of Kd in M."""
+    censored: NDArray[np.int8]
+    """(P,) 0 exact, -1 the true pKd is below the label, +1 above."""
+    row: NDArray[np.int64]
+    """(P,) row of ``table.frame`` that stands for the pair: the first of its replicates."""
+    table: PairTable
+    noise: float | None
+    """Pooled standard deviation of exact replicates in pKd; None without any."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Rows that were skipped, averaged, censored or dropped, by reason."""
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.pkd)
+
+    def antibody_keys(self) -> NDArray[np.uint8]:
+        """Return each pair's antibody key, shape (P, 16)."""
+        return self.table.antibodies.keys[self.antibody]
+
+    def antigen_keys(self) -> NDArray[np.uint8]:
+        """Return each pair's antigen key, shape (P, 16)."""
+        return self.table.antigens.keys[self.antigen]
+
+
+def label_pairs(table: PairTable, options: LabelOptions | None = None) -> LabelledPairs:
+    """Read the labels of a table and bring each pair to one row.
+
+    Parameters
+    ----------
+    table : PairTable
+        Checked table; its roles ``pkd`` and, if they are there, ``censored`` and
+        ``affinity_type`` are read. The result's ``table`` is this one with its unique sequences
+        in the order of their keys.
+    options : LabelOptions, optional
+
+    Returns
+    -------
+    LabelledPairs
+        In the order of (antibody key, antigen key), whatever the order of the rows.
+
+    Raises
+    ------
+    BadLabel
+        If there is no label column, a value is no finite number, or the unit cannot be right.
+    MixedAffinityTypes
+        If there are several and none was chosen.
+    ConflictingReplicates
+        Under ``replicates="error"``.
+    """
+    options = options or LabelOptions()
+    table = _ordered_by_key(table)
+    wanted = _of_type(table, options.affinity_type)
+    pkd, usable = _read_labels(table, wanted, options)
+    rows = pd.DataFrame(
+        {
+            "row": np.arange(len(pkd)),
+            "antibody": table.antibodies.of_row,
+            "antigen": table.antigens.of_row,
+            "pkd": pkd,
+            "censored": _read_censored(table),
+        }
+    )[usable]
+    rows, floored = _apply_floor(rows, options.floor)
+    noise = _replicate_noise(rows)
+    pairs = _merge_replicates(table, rows, options.replicates)
+    pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
+    return LabelledPairs(
+        antibody=pairs["antibody"].to_numpy(np.int64, copy=True),
+        antigen=pairs["antigen"].to_numpy(np.int64, copy=True),
+        pkd=pairs["pkd"].to_numpy(np.float64, copy=True),
+        censored=pairs["censored"].to_numpy(np.int8, copy=True),
+        row=pairs["row"].to_numpy(np.int64, copy=True),
+        table=table,
+        noise=noise,
+        counts={
+            "rows": len(pkd),
+            "rows_of_other_affinity_types": int((~wanted).sum()),
+            "skipped_labels": int((wanted & ~usable).sum()),
+            "floor_rows": floored,
+            "replicate_rows": len(rows) - len(pairs),
+            "censored_pairs": int((pairs["censored"] != 0).sum()),
+        },
+    )
+
+
+def _of_type(table: PairTable, affinity_type: str | None) -> NDArray[np.bool_]:
+    """Tell which rows are of the affinity type asked for; several are never mixed."""
+    if affinity_type is None and not table.has("affinity_type"):
+        return np.ones(len(table.frame), np.bool_)
+    column = table.column("affinity_type")
+    types = table.frame[column].astype("string").fillna("").str.strip()
+    labelled = table.frame[table.column("pkd")].notna()
+    counts = types[labelled].value_counts()
+    if affinity_type is None and len(counts) < 2:
+        return np.ones(len(table.frame), np.bool_)
+    if affinity_type not in counts.index:
+        found = ", ".join(f"{n} of {name!r}" for name, n in counts.head(MOST_NAMED).items())
+        more = f" and {len(counts) - MOST_NAMED} more types" if len(counts) > MOST_NAMED else ""
+        what = "several affinity types" if affinity_type is None else f"none of {affinity_type!r}"
+        msg = (
+            f"{table.source}: column {column} has {what} among the labelled rows: {found}{more}; "
+            "expected one. Choose it with --affinity-type NAME."
+        )
+        raise MixedAffinityTypes(msg)
+    return (types == affinity_type).to_numpy(np.bool_)
+
+
+def _read_labels(
+    table: PairTable, wanted: NDArray[np.bool_], options: LabelOptions
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return every row's pKd and whether it is wanted and can be used."""
+    column = table.column("pkd")
+    raw = pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)
+    usable = np.isfinite(raw)
+    if options.label in ("kd_m", "kd_nm"):
+        usable &= raw > 0
+    if options.bad_rows == "error" and not usable[wanted].all():
+        _refuse_first(table, column, usable | ~wanted, options.label)
+    usable &= wanted
+    if not usable.any():
+        msg = f"{table.source}: column {column} holds no usable label. Choose another with --column pkd=NAME."  # noqa: E501
+        raise BadLabel(msg)
+    _check_unit(table.source, column, raw[usable], options.label)
+    pkd = np.full(len(raw), np.nan)
+    pkd[usable] = _TO_PKD[options.label](raw[usable])
+    return pkd, usable
+
+
+def _refuse_first(table: PairTable, column: str, usable: NDArray[np.bool_], label: Label) -> None:
+    at = int(np.flatnonzero(~usable)[0])
+    wanted = "a positive number" if label in ("kd_m", "kd_nm") else "a finite number"
+    msg = (
+        f"{table.source}: row {table.row_numbers[at]}, column {column}: "
+        f"{table.frame[column].iloc[at]!r} is no label; expected {wanted} "
+        f"({int((~usable).sum())} such rows). Mend them, or leave them out with --bad-rows skip."
+    )
+    raise BadLabel(msg)
+
+
+def _check_unit(source: str, column: str, raw: NDArray[np.float64], label: Label) -> None:
+    if label == "pkd" and (raw > 0).all() and (raw < 1e-3).all():
+        msg = (
+            f"{source}: column {column} looks like Kd in M (all values below 1e-3), "
+            "but pKd was expected. Give --label kd_m."
+        )
+        raise BadLabel(msg)
+
+
+def _read_censored(table: PairTable) -> NDArray[np.int8]:
+    """Turn the Kd relation of each row into the side on which its pKd lies."""
+    column = table.columns.get("censored")
+    if column is None:
+        return np.zeros(len(table.frame), dtype=np.int8)
+    text = table.frame[column].fillna("").astype(str).str.strip()
+    first = text.str[:1]
+    known = first.isin(["", ">", "<", "=", "~", "≥", "≤"])
+    if not known.all():
+        at = int(np.flatnonzero(~known.to_numpy())[0])
+        msg = (
+            f"{table.source}: row {table.row_numbers[at]}, column {column}: {text.iloc[at]!r} is "
+            "no relation; expected > or < (of Kd), = or nothing. Mend it, or name another column "
+            "with --column censored=NAME."
+        )
+        raise BadLabel(msg)
+    # Kd above the limit means pKd below the label, and the reverse
+    sides = first.map({">": -1, "≥": -1, "<": 1, "≤": 1}).fillna(0)
+    return np.asarray(sides, dtype=np.int8)
+
+
+def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
+    """Find the floor: the lowest value, when more than 5 % of the rows share it."""
+    at_floor = (rows["pkd"] == rows["pkd"].min()) & (rows["censored"] == 0)
+    count = int(at_floor.sum())
+    if count <= FLOOR_SHARE * len(rows) or count == len(rows):
+        return rows, 0
+    if floor == "drop":
+        return rows[~at_floor], count
+    if floor == "censor":
+        return rows.assign(censored=rows["censored"].where(~at_floor, -1)), count
+    return rows, count
+
+
+def _replicate_noise(rows: pd.DataFrame) -> float | None:
+    """Pool the spread of exact replicates over pairs: the noise ceiling of any metric."""
+    exact = rows[rows["censored"] == 0].groupby(["antibody", "antigen"])["pkd"]
+    freedom = int((exact.size() - 1).sum())
+    if freedom == 0:
+        return None
+    squares = ((rows["pkd"] - exact.transform("mean")) ** 2).sum()
+    return float(np.sqrt(squares / freedom))
+
+
+def _merge_replicates(table: PairTable, rows: pd.DataFrame, how: Replicates) -> pd.DataFrame:
+    if how == "keep":
+        return rows
+    _refuse_conflicts(table, rows, how)
+    # Exact and censored are separate rows of one pair: a bound is no measurement to average with.
+    groups = rows.groupby(["antibody", "antigen", "censored"], sort=False, as_index=False)
+    value = how if how in ("median", "mean") else "first"
+    return groups.agg(row=("row", "first"), pkd=("pkd", value))
+
+
+def _refuse_conflicts(table: PairTable, rows: pd.DataFrame, how: Replicates) -> None:
+    if how != "error":
+        return
+    groups = rows.groupby(["antibody", "antigen"])
+    spread = groups["pkd"].transform("max") - groups["pkd"].transform("min")
+    if (spread > 0).any():
+        worst = rows[spread == spread.max()]
+        at = ", ".join(str(table.row_numbers[r]) for r in worst["row"][:5])
+        msg = (
+            f"{table.source}: rows {at} measure one pair and differ by up to {spread.max():.2f} "
+            "pKd. Mend them, or choose --replicates median."
+        )
+        raise ConflictingReplicates(msg)
+
+
+def _ordered_by_key(table: PairTable) -> PairTable:
+    """Number sequences by their keys: every draw over them then forgets the file's row order."""
+    return replace(table, antibodies=_sorted(table.antibodies), antigens=_sorted(table.antigens))
+
+
+def _sorted(unique: UniqueSequences) -> UniqueSequences:
+    order = np.argsort(np.ascontiguousarray(unique.keys).view("V16").ravel(), kind="stable")
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order))
+    return replace(
+        unique,
+        chains=[unique.chains[i] for i in order],
+        keys=unique.keys[order],
+        of_row=ranks[unique.of_row],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What standardises one kind of vector."""
+
+    mean: NDArray[np.float32]
+    """(D,)"""
+    scale: NDArray[np.float32]
+    """(D,) one over the standard deviation; 0 for a column that does not vary."""
+
+    @classmethod
+    def of(cls, x_ND: NDArray[np.float32]) -> Statistics:
+        """Measure vectors, one a unique training sequence, shape (N, D)."""
+        mean = x_ND.mean(axis=0, dtype=np.float64)
+        # some columns at a time: a whole table in float64 may not fit beside itself
+        parts = range(0, x_ND.shape[1], COLUMNS)
+        spread = np.concatenate(
+            [x_ND[:, at : at + COLUMNS].std(axis=0, dtype=np.float64) for at in parts]
+        )
+        # Below this a column's spread is float16 rounding (2.8e-4 of its size), not signal.
+        varies = spread > 5e-4 * np.abs(mean) + 1e-12
+        floor = FLOORED_SPREAD * np.median(spread[varies]) if varies.any() else 1.0
+        scale = np.where(varies, 1.0 / np.maximum(spread, floor), 0.0)
+        return cls(mean.astype(np.float32), scale.astype(np.float32))
+
+    def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Standardise and clip vectors, shape (N, D), float32."""
+        z_ND = x_ND - self.mean
+        z_ND *= self.scale
+        return np.clip(z_ND, -Z_LIMIT, Z_LIMIT, out=z_ND)
+
+
+def say_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
+    """Say how many pairs a table gave, and what became of the other rows."""
+    for note in pairs.table.notes:
+        say(f"{pairs.table.source}: {note}")
+    counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in pairs.counts.items() if n)
+    noise = "" if pairs.noise is None else f"; replicates differ by sd {pairs.noise:.2f} pKd"
+    say(f"{pairs.table.source}: {len(pairs)} pairs ({counts}){noise}")

@@ -1,0 +1,46 @@
+"""The stored vectors of a table's unique sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abag import AbagError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from abag.embed.sequences.pairs import Kind, PairTable
+    from abag.embed.store.store import EncoderFolder, Store
+
+
+class VectorsMissing(AbagError):
+    """The store lacks some of the table's sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """One side of the pairs: a vector for each unique sequence of the table."""
+
+    folder: EncoderFolder
+    pooling: str
+    x_ND: NDArray[np.float32]
+
+
+def read_vectors(
+    store: Store, table: PairTable, kind: Kind, *, encoder: str | None, pooling: str
+) -> Vectors:
+    """Read one side of the table from the store, which holds finite numbers only."""
+    sequences = table.antibodies if kind == "antibody" else table.antigens
+    folder = store.folder(kind, encoder)
+    missing = int(folder.missing(sequences.keys).sum())
+    if missing:
+        msg = (
+            f"{store.path}: {missing} of {len(sequences.keys)} {kind} sequences of {table.source} "
+            f"have no vector from {folder.name}. Run: abag embed {table.source} --store "
+            f"{store.path} {folder.embed_options}"
+        )
+        raise VectorsMissing(msg)
+    return Vectors(folder, pooling, folder.read(sequences.keys, pooling))

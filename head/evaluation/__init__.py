@@ -1,0 +1,1 @@
+"""Metrics, closed-form baselines and paired comparisons with intervals."""

@@ -1,0 +1,1 @@
+"""The regressor head: options, modules, vector tables on the device, and optimizer."""

@@ -1,0 +1,1 @@
+"""Trained heads that score new pairs, and the bundle that carries them."""

@@ -1,0 +1,1 @@
+"""What a finished run contains, and how runs are scored and compared."""

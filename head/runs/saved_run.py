@@ -1,0 +1,91 @@
+"""A finished run, read back from its folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from abag import AbagError
+from abag.head.data.splits import PART_NAMES, Split
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+class NoFinishedRun(AbagError):
+    """A folder that holds no run which `fit` has finished, or not all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPairs:
+    """What a run kept of its pairs, P of them in the order of their keys."""
+
+    pkd: Floats
+    censored: NDArray[np.int8]
+    antigen: NDArray[np.int64]
+    """(P,) number of the antigen, in the order of the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A finished run as its folder holds it."""
+
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    folds: list[pd.DataFrame]
+    """Rows of ``predictions.parquet``, P a fold."""
+    pairs: SavedPairs
+    splits: list[Split]
+    predicted: list[Floats]
+    """pKd of every pair by the head of each fold, (P,)."""
+
+
+def read_run(run: Path) -> SavedRun:
+    """Read what a finished run left in its folder.
+
+    Raises
+    ------
+    NoFinishedRun
+        If a file is missing or damaged, or the files are not of one run.
+    """
+    try:
+        config, summary = (
+            json.loads((run / name).read_text(encoding="utf-8"))
+            for name in ("config.json", "summary.json")
+        )
+        frame = pd.read_parquet(run / "predictions.parquet")
+        split = pd.read_parquet(run / "splits.parquet")
+        same = frame[list(split.columns)].drop_duplicates(ignore_index=True).equals(split)
+        folds = [rows.reset_index(drop=True) for _, rows in frame.groupby("fold", sort=True)]
+        one = folds[0]
+        pairs = SavedPairs(
+            one["pkd"].to_numpy(np.float64),
+            one["censored"].to_numpy(np.int8),
+            pd.factorize(one["antigen_key"], sort=True)[0].astype(np.int64),
+        )
+        splits = [_split(summary["split"]["name"], k, rows) for k, rows in enumerate(folds)]
+        predicted = [rows["pkd_predicted"].to_numpy(np.float64) for rows in folds]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        msg = f"{run}: holds no finished run ({reason}). Run abag fit into it, until it ends."
+        raise NoFinishedRun(msg) from error
+    if not same:
+        msg = (
+            f"{run}: predictions.parquet and splits.parquet are not of one run; expected the same "
+            "pairs in the same parts. Copy the whole run folder again."
+        )
+        raise NoFinishedRun(msg)
+    return SavedRun(config, summary, folds, pairs, splits, predicted)
+
+
+def _split(name: str, fold: int, rows: pd.DataFrame) -> Split:
+    part = np.array([PART_NAMES[name] for name in rows["split"]], np.int8)
+    return Split(name=name, part=part, group=rows["group"].to_numpy(np.int64), fold=fold)

@@ -1,0 +1,146 @@
+"""What a finished run leaves in its folder, beside checkpoints and predictor."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from abag.head.data.splits import TEST, VALIDATION, Split, pair_parts
+from abag.head.evaluation import metrics
+from abag.head.evaluation.comparison import Measured, verdicts, warnings
+from abag.head.runs.model_card import model_card
+from abag.head.runs.report import Outcome, write_report
+from abag.head.training import uncertainty as sigma
+from abag.head.training.checkpoint import publish, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from abag.head.training.loop import Trained
+    from abag.head.training.uncertainty import Sigma
+
+SCORED = {"validation": VALIDATION, "test": TEST}
+
+
+def write_outcome(
+    run: Path,
+    outcome: Outcome,
+    trained: Sequence[Trained],
+    sigmas: Sequence[Sigma],
+    *,
+    report: bool,
+) -> dict[str, Any]:
+    """Write predictions, report and summary; the last says that all the rest is there.
+
+    Returns
+    -------
+    dict
+        The keys of ``abag fit --json``.
+    """
+    pairs = outcome.pairs
+    frames = [
+        pair_parts(pairs, split).assign(
+            pkd=pairs.pkd, censored=pairs.censored, pkd_predicted=predicted, sigma=width
+        )
+        for split, predicted, width in zip(
+            outcome.splits, outcome.predicted, outcome.sigma, strict=True
+        )
+    ]
+    write_parquet(run / "predictions.parquet", pd.concat(frames, ignore_index=True))
+    if report:
+        write_report(run / "report.html", outcome)
+    summary = summarise(run, outcome, trained, sigmas)
+    card = model_card(pairs.table.source, outcome.facts, summary)
+    write_text(run / "predictor" / "README.md", card)
+    write_text(run / "summary.json", json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def summarise(
+    run: Path, outcome: Outcome, trained: Sequence[Trained], sigmas: Sequence[Sigma]
+) -> dict[str, Any]:
+    """Score the head and the baselines on the full validation and test parts."""
+    pairs, splits = outcome.pairs, outcome.splits
+    predicted = {"head": outcome.predicted} | {
+        name: [fold[name] for fold in outcome.baselines] for name in outcome.baselines[0]
+    }
+    scores = {
+        name: [score_parts(pairs, split, one) for split, one in zip(splits, each, strict=True)]
+        for name, each in predicted.items()
+    }
+    means = {name: average_parts(folds) for name, folds in scores.items()}
+    resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
+    summary = {
+        "run": str(run),
+        "steps": sum(t.progress.step for t in trained),
+        "epochs": max(t.epochs for t in trained),
+        "seconds": sum(t.progress.seconds for t in trained),
+        "resumed_from_step": max(resumed, default=None),
+        "best_step": trained[0].progress.best_step[0],
+        "kept": float(np.mean([t.kept for t in trained])),
+        "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
+        "noise": pairs.noise,
+        "counts": pairs.counts,
+        "warnings": warnings(pairs, splits),
+        "verdicts": verdicts(pairs, splits, outcome.predicted, outcome.baselines),
+        "members": len(trained[0].weights),
+        "sigma": sigma.summarise(pairs, splits, trained, sigmas),
+        "metrics": means.pop("head"),
+        "baselines": means,
+    }
+    if len(splits) > 1:
+        summary["cv"] = {
+            name: metrics.average_folds([fold["test"] for fold in folds])
+            for name, folds in scores.items()
+        }
+    return summary
+
+
+def score_parts(
+    pairs: Measured, split: Split, predicted: NDArray[np.float64]
+) -> dict[str, metrics.Scores]:
+    """Score predictions of every pair, shape (P,), on the validation and the test part."""
+    return {
+        name: metrics.score(
+            pairs.pkd[rows], predicted[rows], pairs.antigen[rows], pairs.censored[rows]
+        )
+        for name, part in SCORED.items()
+        for rows in [split.rows(part)]
+    }
+
+
+def average_parts(folds: list[dict[str, metrics.Scores]]) -> dict[str, metrics.Scores]:
+    """Average each metric over folds, which are never pooled; ``n`` is their sum."""
+    if len(folds) == 1:
+        return folds[0]
+    means = {}
+    for part in SCORED:
+        scores = [fold[part] for fold in folds]
+        means[part] = {k: v["mean"] for k, v in metrics.average_folds(scores).items()}
+        means[part]["n"] = sum(int(score["n"] or 0) for score in scores)
+    return means
+
+
+def join_logs(logs: Sequence[Path], path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's log; those of several folds are joined into one file."""
+    lines = [
+        ({"fold": fold} if len(logs) > 1 else {}) | json.loads(line)
+        for fold, log in enumerate(logs)
+        for line in log.read_text(encoding="utf-8").splitlines()
+    ]
+    if len(logs) > 1:
+        write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+    return lines
+
+
+def write_parquet(path: Path, frame: pd.DataFrame) -> None:
+    """Write a table whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    frame.to_parquet(partial, index=False)
+    publish(partial, path)

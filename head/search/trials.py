@@ -1,0 +1,105 @@
+"""What a sweep leaves behind: the table of its trials, what mattered, and the winner."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from abag.head.model.config import LOWER_IS_BETTER
+from abag.head.training.checkpoint import publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+
+IMPORTANT_FROM = 10
+"""Complete trials from which importances mean something."""
+SHOWN = 10
+
+
+def summarise_trials(folder: Path, study: Study, select: str) -> dict[str, Any]:
+    """Write the table of trials and the figure; return the sweep's result."""
+    trials = study.get_trials(deepcopy=False)
+    states = [t.state.name for t in trials]
+    sign = 1 if select in LOWER_IS_BETTER else -1
+    complete = [t for t in trials if t.state.name == "COMPLETE"]
+    ranked = sorted(complete, key=lambda t: (sign * (t.value or 0.0), t.number))
+    summary: dict[str, Any] = {
+        "sweep": str(folder),
+        "select": select,
+        "trials": {name.lower(): states.count(name) for name in sorted(set(states))},
+        "best_trials": [_line(trial) for trial in ranked[:SHOWN]],
+        "importance": {},
+    }
+    if not ranked:
+        return summary
+    importance = _importance(study, len(complete))
+    summary |= {"best": _line(ranked[0]), "importance": importance}
+    frame = pd.DataFrame([{**_line(t), **t.params, "state": t.state.name} for t in trials])
+    _publish(
+        folder / "trials.csv", lambda path: frame.drop(columns="params").to_csv(path, index=False)
+    )
+    _publish(folder / "importance.png", lambda path: _draw(path, ranked, importance, summary))
+    return summary
+
+
+def _line(trial: FrozenTrial) -> dict[str, Any]:
+    return {"trial": trial.number, "value": trial.value, "params": dict(trial.params)}
+
+
+def _importance(study: Study, complete: int) -> dict[str, float]:
+    """Say what share of the differences between good and other trials each parameter explains."""
+    import optuna
+
+    if complete < IMPORTANT_FROM:
+        return {}
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {name: float(value) for name, value in found.items()}
+
+
+def _publish(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all, beside other processes that do the same."""
+    partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
+    write(partial)
+    publish(partial, path)
+
+
+def _draw(
+    path: Path,
+    ranked: Sequence[FrozenTrial],
+    importance: dict[str, float],
+    summary: dict[str, Any],
+) -> None:
+    """Draw importances, and the value of each trial in the order in which they were tried."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.barh(list(importance)[::-1], list(importance.values())[::-1], color="#0b6e99")
+    left.set(xlabel="importance", title="" if importance else "too few trials for importances")
+    right.plot([t.number for t in ranked], [t.value for t in ranked], "o", ms=4, color="#0b6e99")
+    right.plot(ranked[0].number, ranked[0].value, "o", ms=8, color="#d1495b")
+    right.set(xlabel="trial", ylabel=summary["select"].replace("_", " "))
+    for ax in (left, right):
+        ax.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
+
+
+def describe_winner(summary: dict[str, Any]) -> str:
+    best = summary["best"]
+    counts = ", ".join(f"{n} {state}" for state, n in summary["trials"].items())
+    chosen = ", ".join(
+        f"{name} {value:.2g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in best["params"].items()
+    )
+    return (
+        f"{counts}; best {summary['select']} {best['value']:.3f} on inner folds, trial "
+        f"{best['trial']}: {chosen}. Refit it and score the test part once with the same command "
+        "and --final"
+    )

@@ -1,0 +1,1 @@
+"""The training loop, its compiled step, and checkpoints that resume bit for bit."""

@@ -1,0 +1,292 @@
+"""Several heads of one shape that train in one step: who they are, and the stack that they form.
+
+P pairs, M members, G feeds, R rows. Member k of ``fit --members K`` has the initial weights of a
+single run with ``--seed`` seed + k. It reads a bag: as many groups as there are, drawn with
+replacement, each with all its pairs. The groups that a member never drew are as new to it as test
+groups: sigma is calibrated on them (`uncertainty`). Heads without bags, and the heads of one
+fold of a sweep, read the same pairs in the same order: a feed is gathered once for all of them.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from abag import AbagError
+from abag.head.data.labels import Statistics
+from abag.head.data.splits import TRAIN
+from abag.head.model.heads import build_stack
+from abag.head.model.vector_tables import (
+    DeviceTables,
+    HostTables,
+    Tables,
+    TrainingPairs,
+    predict_rows,
+)
+from abag.head.training.step import (
+    Stepper,
+    cosine_rates,
+    halves_products,
+    plan_epoch,
+    steps_an_epoch,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from abag.head.data.labels import LabelledPairs
+    from abag.head.data.splits import Split
+    from abag.head.model.config import FitConfig
+    from abag.head.training.step import Plan
+
+INITIAL, BAG = 3, 5  # streams of the seed, beside those of step.py and loop.py
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What one head of a stack has to itself."""
+
+    seed: int
+    """Initial weights."""
+    lr: float
+    """Highest learning rate."""
+    weight_decay: float
+    dropout: float
+
+
+class NothingToLearn(AbagError):
+    """All training labels are one value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What turns stored vectors into inputs, and outputs into pKd."""
+
+    antibody: Statistics
+    antigen: Statistics
+    pkd_mean: float
+    pkd_scale: float
+
+    @classmethod
+    def of(
+        cls,
+        pairs: LabelledPairs,
+        training: NDArray[np.int64],
+        antibody_ND: NDArray[np.float32],
+        antigen_ME: NDArray[np.float32],
+    ) -> Scaling:
+        """Measure the training pairs: each unique sequence counts once, each exact label once."""
+        labels = labels_to_learn(pairs, training)
+        return cls(
+            Statistics.of(antibody_ND[np.unique(pairs.antibody[training])]),
+            Statistics.of(antigen_ME[np.unique(pairs.antigen[training])]),
+            float(labels.mean()),
+            float(labels.std()),
+        )
+
+
+def labels_to_learn(pairs: LabelledPairs, training: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the exact training labels, or, where there is none, the bounds.
+
+    Raises
+    ------
+    NothingToLearn
+    """
+    exact = training[pairs.censored[training] == 0]
+    labels = pairs.pkd[exact if len(exact) else training]
+    if np.ptp(labels) == 0:
+        msg = (
+            f"{pairs.table.source}: all {len(labels)} training labels are {labels[0]:g}; "
+            "expected them to vary. Check --label, --column pkd=NAME and --split."
+        )
+        raise NothingToLearn(msg)
+    return labels
+
+
+def make_members(config: FitConfig, n_training: int) -> list[Member]:
+    """Say who trains in one fit."""
+    filled = config.filled()
+    size, accumulate = config.fitting_batch(n_training)
+    return [
+        Member(
+            seed=seed,
+            lr=config.peak_lr(size * accumulate),
+            weight_decay=filled.weight_decay,
+            dropout=filled.dropout,
+        )
+        for seed in range(config.seed, config.seed + config.members)
+    ]
+
+
+def make_feeds(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
+    """Say what they train on: all training pairs, or each of several heads its bag of groups."""
+    training = split.rows(TRAIN)
+    if config.members == 1 or not config.bootstrap:
+        return [training]
+    seeds = range(config.seed, config.seed + config.members)
+    return [draw_bag(training, split.group[training], seed) for seed in seeds]
+
+
+def draw_bag(rows: NDArray[np.int64], group: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """Draw as many groups as there are, with replacement, and return all their rows.
+
+    Parameters
+    ----------
+    rows, group : NDArray, shape=(R,), dtype=int64
+        Pairs, and what each is kept together with.
+    seed : int
+
+    Returns
+    -------
+    NDArray, dtype=int64
+        Rows, as often as their group was drawn; about 37 % of the groups are missing.
+    """
+    _, dense = np.unique(group, return_inverse=True)
+    n_groups = int(dense.max()) + 1
+    drawn = np.random.default_rng([seed, BAG]).integers(0, n_groups, n_groups)
+    return np.repeat(rows, np.bincount(drawn, minlength=n_groups)[dense])
+
+
+class Stack:
+    """M heads, their shared step, and the pairs and vectors that it draws from.
+
+    Parameters
+    ----------
+    pairs : LabelledPairs
+    antibody_ND, antigen_ME : NDArray, dtype=float32
+        One row a unique sequence.
+    scaling : Scaling
+    feeds : sequence of NDArray, dtype=int64
+        G sets of pairs, each in one order that M / G members read; a pair may be there several
+        times.
+    members : sequence of Member
+        Those of the first feed, then those of the second ...
+    config : FitConfig
+        What the members share: shape, epochs, loss, warm-up, precision.
+    n_training : int
+        Pairs an epoch, of which batch and steps follow: a longer feed is cut, each time elsewhere,
+        and a shorter one starts again.
+    device : torch.device
+    say : callable
+    """
+
+    def __init__(
+        self,
+        pairs: LabelledPairs,
+        antibody_ND: NDArray[np.float32],
+        antigen_ME: NDArray[np.float32],
+        scaling: Scaling,
+        feeds: Sequence[NDArray[np.int64]],
+        members: Sequence[Member],
+        *,
+        config: FitConfig,
+        n_training: int,
+        device: torch.device,
+        say: Callable[[str], None],
+    ) -> None:
+        self.scaling, self.members, self.config, self.device = scaling, members, config, device
+        self.feeds, self.n_training = feeds, n_training
+        self.batch_size, self.accumulate = config.fitting_batch(n_training)
+        self.steps = steps_an_epoch(n_training, self.batch_size, self.accumulate)
+        self.epochs = config.filled().epochs
+        self.stacked = len(members) > 1
+        axis = (len(feeds),) if self.stacked else ()
+        shape = (self.steps, self.accumulate, *axis, self.batch_size)
+        on_device = _training_pairs(pairs, scaling, device)
+        vectors = (scaling.antibody.apply(antibody_ND), scaling.antigen.apply(antigen_ME))
+        self.tables = _place_tables(vectors, on_device, shape[1:], config, device, say)
+        self.model = build_stack(
+            config,
+            antibody_ND.shape[1],
+            antigen_ME.shape[1],
+            [initial_seed(member.seed) for member in members],
+            [member.dropout for member in members],
+        ).to(device)
+        decay_M = [member.weight_decay for member in members]
+        self.stepper = Stepper(self.model, self.tables, on_device, config, decay_M, shape, device)
+        self.rates_S = np.zeros(0, np.float32)
+        self.thread = ThreadPoolExecutor(1)
+        self.planned: dict[int, Future[Plan]] = {}
+
+    def plan(self, epoch: int) -> Plan:
+        """Order every feed's rows for one epoch."""
+        return plan_epoch(self.feeds, epoch, self.batch_size, self.accumulate, self.n_training)
+
+    def begin_epoch(self, epoch: int, at: int = 0) -> None:
+        """Make ready to take the steps of an epoch from ``at`` on."""
+        total, warmup = self.epochs * self.steps, self.config.filled().warmup
+        rates_MS = [
+            cosine_rates(epoch * self.steps, self.steps, total, warmup, m.lr) for m in self.members
+        ]
+        self.rates_S = np.stack(rates_MS, axis=-1) if self.stacked else rates_MS[0]
+        planned = self.planned.pop(epoch, None) or self.thread.submit(self.plan, epoch)
+        self.stepper.begin_epoch(planned.result(), self.rates_S, at)
+        # Orders of many feeds take a good part of an epoch on a GPU: the next ones beside this.
+        self.planned = {epoch + 1: self.thread.submit(self.plan, epoch + 1)}
+
+    def predict(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Score pairs with the weights of this moment.
+
+        Parameters
+        ----------
+        rows : NDArray, shape=(R,) or (G, R), dtype=int64
+            The same for all members, or for those of each feed their own.
+
+        Returns
+        -------
+        NDArray, shape=(M, R), dtype=float64
+            pKd.
+        """
+        if self.stacked:
+            rows = np.atleast_2d(rows)
+        scores = predict_rows(self.model, self.tables, rows, self.device, len(self.members))
+        return scores.astype(np.float64) * self.scaling.pkd_scale + self.scaling.pkd_mean
+
+
+def initial_seed(seed: int) -> int:
+    """Derive torch's seed for the initial weights of a head."""
+    return int(np.random.SeedSequence([seed, INITIAL]).generate_state(1)[0])
+
+
+def _training_pairs(pairs: LabelledPairs, scaling: Scaling, device: torch.device) -> TrainingPairs:
+    target = (pairs.pkd - scaling.pkd_mean) / scaling.pkd_scale
+    return TrainingPairs(
+        torch.from_numpy(pairs.antibody).to(device),
+        torch.from_numpy(pairs.antigen).to(device),
+        torch.from_numpy(target.astype(np.float32)).to(device),
+        torch.from_numpy(pairs.censored).to(device),
+    )
+
+
+def _place_tables(
+    standardised: tuple[NDArray[np.float32], NDArray[np.float32]],
+    pairs: TrainingPairs,
+    shape_AB: tuple[int, ...],
+    config: FitConfig,
+    device: torch.device,
+    say: Callable[[str], None],
+) -> Tables:
+    """Put both tables where they fit, saying where."""
+    antibody_ND, antigen_ME = map(torch.from_numpy, standardised)
+    half = halves_products(config, device, stacked=len(shape_AB) > 2)
+    needed = (antibody_ND.nbytes + antigen_ME.nbytes) * (3 if half else 2) // 2
+    place = config.tables
+    if place == "auto":
+        place = "device" if needed <= _room(device) else "host"
+    if device.type != "cpu":
+        say(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
+    if place == "host":
+        return HostTables(antibody_ND, antigen_ME, pairs, device, shape_AB)
+    dtype = torch.bfloat16 if half else torch.float32
+    return DeviceTables(antibody_ND, antigen_ME, pairs, device, dtype)
+
+
+def _room(device: torch.device) -> float:
+    """Half of the device's free bytes; a CPU's tables are there already."""
+    return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else float("inf")
