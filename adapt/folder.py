@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from abag.adapt.config import AdaptConfig
     from abag.adapt.pairs import Parts
-    from abag.adapt.training import Training
+    from abag.adapt.training import AdapterTraining
     from abag.embed.encoders.registry import Identity
     from abag.embed.sequences.pairs import Kind
     from abag.head.data.labels import LabelledPairs
@@ -60,7 +60,7 @@ def finished_summary(out: Path, record: dict[str, Any]) -> dict[str, Any] | None
     return result
 
 
-def publish(out: Path, record: dict[str, Any], training: Training) -> dict[str, Any]:
+def publish(out: Path, record: dict[str, Any], training: AdapterTraining) -> dict[str, Any]:
     """Write the best adapter; adapter.json comes last and says that the rest is there.
 
     Returns
@@ -81,7 +81,7 @@ def publish(out: Path, record: dict[str, Any], training: Training) -> dict[str, 
     return summary
 
 
-def _publish_side(out: Path, kind: Kind, training: Training) -> dict[str, Any]:
+def _publish_side(out: Path, kind: Kind, training: AdapterTraining) -> dict[str, Any]:
     """Write one encoder's factors; return what adapter.json says of them."""
     (out / kind).mkdir(exist_ok=True)
     weights, config = training.model.adapted()[kind].saved(training.best_factors(kind))
@@ -101,7 +101,7 @@ def _publish_side(out: Path, kind: Kind, training: Training) -> dict[str, Any]:
     }
 
 
-def _summary(out: Path, sides: dict[Kind, Any], training: Training) -> dict[str, Any]:
+def _summary(out: Path, sides: dict[Kind, Any], training: AdapterTraining) -> dict[str, Any]:
     parts, progress = training.parts, training.progress
     return {
         "adapter": str(out),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.adapt.config import AdaptConfig
-    from abag.core.device import Plan
+    from abag.core.device import DevicePlan
     from abag.embed.encoders.registry import Identity
     from abag.embed.sequences.pairs import Chains
     from abag.head.data.labels import LabelledPairs
@@ -36,7 +36,7 @@ HEAD_WIDTH, HEAD_DROPOUT = 128, 0.1
 """Of the regression head, which is thrown away afterwards."""
 
 
-class Side(Protocol):
+class AdapterSide(Protocol):
     """One kind of sequence, as standardised vectors."""
 
     width: int
@@ -50,7 +50,11 @@ class FrozenSide(nn.Module):
     """Vectors that stay as they are: encoded once."""
 
     def __init__(
-        self, identity: Identity, chains: Sequence[Chains], training: NDArray[np.int64], plan: Plan
+        self,
+        identity: Identity,
+        chains: Sequence[Chains],
+        training: NDArray[np.int64],
+        plan: DevicePlan,
     ) -> None:
         super().__init__()
         x_ND = base_vectors(identity, chains, plan)
@@ -59,7 +63,7 @@ class FrozenSide(nn.Module):
         self.width = x_ND.shape[1]
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
-        """See `Side`."""
+        """See `AdapterSide`."""
         return self._z_ND[send(index_U, self._z_ND.device)]
 
 
@@ -75,7 +79,7 @@ class AdaptedSide(nn.Module):
         identity: Identity,
         chains: Sequence[Chains],
         training: NDArray[np.int64],
-        plan: Plan,
+        plan: DevicePlan,
         config: AdaptConfig,
     ) -> None:
         super().__init__()
@@ -94,7 +98,7 @@ class AdaptedSide(nn.Module):
         )
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
-        """See `Side`."""
+        """See `AdapterSide`."""
         pieces = [
             (k, p) for k, i in enumerate(index_U) for p in self._layout.pieces(self._chains[i])
         ]
@@ -118,7 +122,7 @@ class Adaptation(nn.Module):
         identities: dict[str, Identity],
         pairs: LabelledPairs,
         training: NDArray[np.int64],
-        plan: Plan,
+        plan: DevicePlan,
         config: AdaptConfig,
     ) -> None:
         super().__init__()
@@ -173,7 +177,9 @@ class Adaptation(nn.Module):
         return total
 
 
-def base_vectors(identity: Identity, chains: Sequence[Chains], plan: Plan) -> NDArray[np.float32]:
+def base_vectors(
+    identity: Identity, chains: Sequence[Chains], plan: DevicePlan
+) -> NDArray[np.float32]:
     """Encode sequences with an encoder as it is, on the fast path; their `mean`, shape (N, D)."""
     encoder = load_encoder(identity, plan)
     longest = [max(identity.layout.piece_lengths(c)) for c in chains]

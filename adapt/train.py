@@ -18,8 +18,8 @@ from tqdm import tqdm
 from abag.adapt.config import AdaptConfig, BadOption
 from abag.adapt.folder import describe, finished_summary, publish
 from abag.adapt.pairs import deal
-from abag.adapt.training import Training
-from abag.core.device import Plan, choose
+from abag.adapt.training import AdapterTraining
+from abag.core.device import DevicePlan, choose
 from abag.embed.encoders.lora import Lora, import_peft
 from abag.embed.encoders.registry import identify
 from abag.embed.sequences.pairs import TableOptions, read_pairs
@@ -83,7 +83,7 @@ def adapt_encoders(
         say(f"{out}: nothing to do, this adapter is finished")
         return summary
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        training = Training(out, pairs, parts, identities, plan, config, say)
+        training = AdapterTraining(out, pairs, parts, identities, plan, config, say)
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
         text = json.dumps(record, indent=2, sort_keys=True) + "\n"
         checkpoint.write_text(out / "config.json", text)
@@ -114,7 +114,7 @@ def _refuse_what_nothing_has(config: AdaptConfig, identities: dict[str, Identity
             raise BadOption(msg)
 
 
-def _plan(config: AdaptConfig) -> Plan:
+def _plan(config: AdaptConfig) -> DevicePlan:
     plan = choose(config.device, config.precision)
     # fp16 gradients would need loss scaling: where there is no bf16, fp32 it is
     return choose(config.device, "fp32") if plan.precision == "fp16" else plan

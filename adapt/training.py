@@ -15,7 +15,7 @@ from tqdm import tqdm
 from abag.adapt.config import AdaptConfig
 from abag.adapt.model import Adaptation
 from abag.adapt.pairs import NothingToAdaptOn, Parts, epoch_steps, steps_an_epoch
-from abag.core.device import Plan
+from abag.core.device import DevicePlan
 from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation import metrics
 from abag.head.model.heads import pair_losses
@@ -38,7 +38,7 @@ _INITIAL, _STEP = 2, 3  # streams of the seed, beside those of pairs.py
 
 
 @dataclass(slots=True)
-class Progress:
+class AdapterState:
     """Where training stands: the part of a checkpoint that is not tensors."""
 
     step: int = 0
@@ -54,7 +54,7 @@ class Progress:
     """A line of metrics.jsonl for each finished epoch."""
 
 
-class Training:
+class AdapterTraining:
     """One adapter in the making."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Training:
         pairs: LabelledPairs,
         parts: Parts,
         identities: dict[str, Identity],
-        plan: Plan,
+        plan: DevicePlan,
         config: AdaptConfig,
         say: Callable[[str], None],
     ) -> None:
@@ -94,7 +94,7 @@ class Training:
             ],
             weight_decay=WEIGHT_DECAY,
         )
-        self.progress = Progress()
+        self.progress = AdapterState()
         self.best = {n: p.detach().clone() for n, p in self.learning.items()}
         self.resumed_from_step = self._restore()
         self.started = time.monotonic() - self.progress.seconds
@@ -276,7 +276,7 @@ class Training:
         found = checkpoint.load_newest(self.out / "checkpoints", self.say)
         if found is None:
             return None
-        self.progress = Progress(**found.state)
+        self.progress = AdapterState(**found.state)
         moments = self.optimiser.state_dict()
         with torch.no_grad():
             for name, parameter in self.learning.items():

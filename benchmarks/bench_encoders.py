@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from abag.core.device import Plan, choose
+from abag.core.device import DevicePlan, choose
 from abag.embed.encoders.registry import flop, identify, load_encoder
 from abag.embed.packing.batches import fill
 from abag.embed.packing.pooling import pool
@@ -133,7 +133,9 @@ class Bench:
         with quiet_transformers():
             model = _load(self.identity.checkpoint)
         precision = "fp32" if dtype is torch.float32 else "bf16"
-        return cast_parameters(model.eval().requires_grad_(False), Plan(self.device, precision, ""))
+        return cast_parameters(
+            model.eval().requires_grad_(False), DevicePlan(self.device, precision, "")
+        )
 
     def padded(self, model, autocast=False):
         pad = self.identity.layout.alphabet.pad

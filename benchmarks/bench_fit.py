@@ -29,7 +29,7 @@ from abag.head.data.labels import LabelledPairs
 from abag.head.data.splits import random_split
 from abag.head.fit import pick_device, torch_switches
 from abag.head.model.config import PRESETS, FitConfig
-from abag.head.training.loop import Task, Training, train
+from abag.head.training.loop import HeadTraining, TrainingTask, train
 from abag.head.training.step import step_seed
 
 
@@ -82,10 +82,10 @@ def make_pairs(size: Size, seed: int = 0) -> tuple[LabelledPairs, np.ndarray, np
     return pairs, antibody_ND, antigen_ME
 
 
-def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> Task:
+def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> TrainingTask:
     """Set up a training outside of any run folder."""
     pairs, antibody_ND, antigen_ME = inputs
-    return Task(
+    return TrainingTask(
         pairs=pairs,
         antibody_ND=antibody_ND,
         antigen_ME=antigen_ME,
@@ -113,7 +113,7 @@ def measure(way: str, inputs, size: Size, device: torch.device, **options) -> Ro
         task = make_task(inputs, config, device, Path(folder))
         task.checkpoints.mkdir()
         begun = time.perf_counter()
-        training = Training(task)
+        training = HeadTraining(task)
         runner = Runner(training, config)
         runner.take(1)
         synchronize(device)
@@ -142,7 +142,7 @@ def measure(way: str, inputs, size: Size, device: torch.device, **options) -> Ro
 class Runner:
     """Takes steps, epoch after epoch."""
 
-    def __init__(self, training: Training, config: FitConfig) -> None:
+    def __init__(self, training: HeadTraining, config: FitConfig) -> None:
         self.training, self.config, self.done = training, config, 0
 
     def take(self, steps: int) -> None:

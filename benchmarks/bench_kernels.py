@@ -19,7 +19,7 @@ from abag.embed.kernels import attention as attention_module
 from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention
 from abag.embed.packing.batches import pack
-from abag.embed.packing.tokens import Piece
+from abag.embed.packing.tokens import TokenRun
 
 
 def milliseconds(run) -> float:
@@ -42,7 +42,7 @@ def lengths_of(kind: str, tokens: int) -> list[int]:
 
 def bench_attention(kind, heads, width, tokens, biased):
     lengths = lengths_of(kind, tokens)
-    pieces = [Piece(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
+    pieces = [TokenRun(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
     batch = pack(list(enumerate(pieces)))
     device = torch.device("cuda")
     qkv = torch.randn(sum(lengths), 3 * heads * width, device=device, dtype=torch.bfloat16)

@@ -26,7 +26,7 @@ from bench_fit import make_pairs, make_task, synchronize
 from abag.head.fit import pick_device, torch_switches
 from abag.head.model.config import FitConfig
 from abag.head.search.search import Problem, draw, inner_folds, score_batch
-from abag.head.training.loop import Task, Training, train
+from abag.head.training.loop import HeadTraining, TrainingTask, train
 from abag.head.training.step import step_seed
 
 
@@ -59,7 +59,7 @@ KINDS = [
 ]
 
 
-def quiet_task(*inputs) -> Task:
+def quiet_task(*inputs) -> TrainingTask:
     """Set up a training that says nothing."""
     return replace(make_task(*inputs), say=lambda _text: None)
 
@@ -71,7 +71,7 @@ def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str,
         task = quiet_task(inputs, config, device, Path(folder))
         task.checkpoints.mkdir()
         begun = time.perf_counter()
-        stack = Training(task).stack
+        stack = HeadTraining(task).stack
         stack.begin_epoch(0)
         stack.stepper.step(0, step_seed(0, 0))
         synchronize(device)

@@ -29,7 +29,7 @@ from abag.head.data.labels import label_pairs
 from abag.head.data.splits import TEST, TRAIN, SplitOptions, make_splits
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
-from abag.head.evaluation.ridge import Block, ridge
+from abag.head.evaluation.ridge import FeatureBlock, ridge
 
 FOLDS = 5
 FLOOR_SHARE = 0.366
@@ -96,7 +96,7 @@ class Bench:
         rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
         tables = self.antibody_ND if antibody_ND is None else antibody_ND, self.antigen_ND
         blocks = [
-            Block(standardised(table, index[rows]), index)
+            FeatureBlock(standardised(table, index[rows]), index)
             for table, index in zip(tables, (pairs.antibody, pairs.antigen), strict=True)
         ]
         return ridge(blocks, pkd, rows, inner_folds(split.group[rows]))

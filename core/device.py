@@ -20,7 +20,7 @@ class DeviceUnavailable(AbagError):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DevicePlan:
     """How an encoder will run.
 
     Attributes
@@ -41,7 +41,7 @@ class Plan:
         return _DTYPES[self.precision]
 
 
-def choose(device: str = "auto", precision: Precision = "auto") -> Plan:
+def choose(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
     """Decide device and precision.
 
     bf16 needs compute capability 8.0. `torch.cuda.is_bf16_supported` is not asked: it answers
@@ -59,11 +59,11 @@ def choose(device: str = "auto", precision: Precision = "auto") -> Plan:
         if precision == "fp16":
             msg = "--precision fp16 on a CPU: not supported; give fp32 (or bf16)"
             raise DeviceUnavailable(msg)
-        return Plan(chosen, "fp32" if precision == "auto" else precision, "CPU")
+        return DevicePlan(chosen, "fp32" if precision == "auto" else precision, "CPU")
     major, minor = torch.cuda.get_device_capability(chosen)
     name = torch.cuda.get_device_name(chosen)
     if precision == "auto":
-        return Plan(
+        return DevicePlan(
             chosen, "bf16" if major >= 8 else "fp16", f"{name}, compute capability {major}.{minor}"
         )
     if precision == "bf16" and major < 8:
@@ -72,7 +72,7 @@ def choose(device: str = "auto", precision: Precision = "auto") -> Plan:
             "units (8.0 and newer have); give fp16 or leave it to auto"
         )
         raise DeviceUnavailable(msg)
-    return Plan(chosen, precision, f"{name}, as asked")
+    return DevicePlan(chosen, precision, f"{name}, as asked")
 
 
 def current(device: torch.device) -> AbstractContextManager[Any]:
@@ -80,7 +80,7 @@ def current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def default_budget(plan: Plan) -> int:
+def default_budget(plan: DevicePlan) -> int:
     """Tokens a batch, from the device's free memory before the encoder is loaded.
 
     IgT5 takes 2.4 GiB of weights and about 65 KiB of activations a token; larger batches than
@@ -102,7 +102,7 @@ def send(x: NDArray[Any], device: torch.device) -> torch.Tensor:
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
-def matmul_peak(plan: Plan) -> float:
+def matmul_peak(plan: DevicePlan) -> float:
     """Measure what this device's matrix units reach: FLOP/s of a large product in `precision`."""
     n = 4096
     x = torch.randn(n, n, device=plan.device, dtype=plan.dtype)

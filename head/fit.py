@@ -26,14 +26,14 @@ from abag.embed.store.store import open_store
 from abag.head.data.adapter_leaks import heed_adapters
 from abag.head.data.labels import LabelledPairs, LabelOptions, label_pairs, say_counts
 from abag.head.data.splits import TRAIN, Split, describe, make_splits, split_frame
-from abag.head.data.vectors import Vectors, read_vectors
+from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.baselines import baselines
 from abag.head.model.config import BadOption, FitConfig, RunMismatch, check_same, flag
 from abag.head.prediction.bundle import save_predictor
 from abag.head.runs.report import Outcome
 from abag.head.runs.summary import join_logs, write_outcome, write_parquet
 from abag.head.training.checkpoint import write_text
-from abag.head.training.loop import Task, train
+from abag.head.training.loop import TrainingTask, train
 from abag.head.training.stack import labels_to_learn
 from abag.head.training.uncertainty import calibrate, combine, describe_sigma
 
@@ -113,7 +113,7 @@ def fit(
     with torch_switches(device, config):
         trained = [
             train(
-                Task(
+                TrainingTask(
                     pairs=pairs,
                     antibody_ND=antibody.x_ND,
                     antigen_ME=antigen.x_ND,
@@ -231,7 +231,11 @@ def _to_stderr(text: str) -> None:
 
 
 def describe_inputs(
-    config: FitConfig, store: Store, pairs: LabelledPairs, antibody: Vectors, antigen: Vectors
+    config: FitConfig,
+    store: Store,
+    pairs: LabelledPairs,
+    antibody: StoredVectors,
+    antigen: StoredVectors,
 ) -> dict[str, Any]:
     """Return what config.json holds: the options and what they were applied to."""
     running = blake2b(digest_size=16)
@@ -248,7 +252,9 @@ def describe_inputs(
     }
 
 
-def _old_way(antibody: Vectors, antigen: Vectors, pairs: LabelledPairs, epochs: int) -> str | None:
+def _old_way(
+    antibody: StoredVectors, antigen: StoredVectors, pairs: LabelledPairs, epochs: int
+) -> str | None:
     """Say what encoding both sequences of every pair in every epoch would have taken."""
     seconds = 0.0
     for side, keys in (

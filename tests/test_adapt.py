@@ -19,7 +19,7 @@ from abag.adapt.config import AdaptConfig, BadOption
 from abag.adapt.model import Adaptation, base_vectors
 from abag.adapt.pairs import NothingToAdaptOn, deal, epoch_steps, steps_an_epoch
 from abag.adapt.train import adapt_encoders
-from abag.adapt.training import Training
+from abag.adapt.training import AdapterTraining
 from abag.cli import main
 from abag.core.device import choose
 from abag.embed.encoders.lora import Lora, LoraUnavailable
@@ -98,7 +98,7 @@ def test_accumulated_batches_take_the_step_of_one_large_batch(given_split, tmp_p
     parts, after = deal(pairs, config), []
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     for batches in ([parts.adapter[:12]], [parts.adapter[:5], parts.adapter[5:12]]):
-        training = Training(tmp_path, pairs, parts, identities, choose("cpu"), config, print)
+        training = AdapterTraining(tmp_path, pairs, parts, identities, choose("cpu"), config, print)
         training._step(batches)
         after.append([p.detach().clone() for p in training.learning.values()])
     for one, two in zip(*after, strict=True):
@@ -110,7 +110,7 @@ def test_a_bound_pulls_on_one_side_only(given_split, tmp_path):
     pairs = label_pairs(read_pairs(table.assign(censored=">")))  # Kd above: pKd below the label
     config = AdaptConfig(split_from=str(split), **TINY)
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
-    training = Training(
+    training = AdapterTraining(
         tmp_path, pairs, deal(pairs, config), identities, choose("cpu"), config, print
     )
     training.model.eval()
@@ -192,7 +192,7 @@ def test_a_stopped_training_goes_on_to_the_same_bits(given_split, tmp_path, monk
     table, _, split = given_split
     options = SMALL | {"save_every": 2, "batch_size": 4}
     adapt_encoders(table, tmp_path / "whole" / "a", split_from=split, **options)
-    step, count = Training._step, 0
+    step, count = AdapterTraining._step, 0
 
     def stopping(self, batches):
         nonlocal count
@@ -201,12 +201,12 @@ def test_a_stopped_training_goes_on_to_the_same_bits(given_split, tmp_path, monk
             raise Stop
         step(self, batches)
 
-    monkeypatch.setattr(Training, "_step", stopping)
+    monkeypatch.setattr(AdapterTraining, "_step", stopping)
     broken = tmp_path / "broken" / "a"
     with pytest.raises(Stop):
         adapt_encoders(table, broken, split_from=split, **options)
     assert load(broken / "checkpoints" / "latest").state["step"] == 4
-    monkeypatch.setattr(Training, "_step", step)
+    monkeypatch.setattr(AdapterTraining, "_step", step)
     summary = adapt_encoders(table, broken, split_from=split, **options)
     assert summary["resumed_from_step"] == 4
     for kind in ("antibody", "antigen"):

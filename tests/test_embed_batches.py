@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag.embed.packing.batches import BatchTooLarge, fill, longest_first
-from abag.embed.packing.tokens import Piece
+from abag.embed.packing.tokens import TokenRun
 
 sequences = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=30)
 
@@ -16,7 +16,7 @@ def _pieces(lengths):
     for sequence, own in enumerate(lengths):
         for length in own:
             ids = np.array([next(token) for _ in range(length)], dtype=np.int32)
-            yield sequence, Piece(ids, np.ones((length, 2), dtype=np.float32))
+            yield sequence, TokenRun(ids, np.ones((length, 2), dtype=np.float32))
 
 
 @given(lengths=sequences, budget=st.integers(40, 200))

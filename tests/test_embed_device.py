@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from abag.core.device import DeviceUnavailable, Plan, choose, default_budget
+from abag.core.device import DevicePlan, DeviceUnavailable, choose, default_budget
 from abag.embed.encoders.registry import identify, load_encoder
 from abag.embed.kernels.attention import AttentionUnavailable, choose_attention
 from abag.embed.packing.batches import pack
@@ -87,7 +87,7 @@ def test_the_batch_grows_with_free_memory(gpu):
 def test_half_precision_stays_near_fp32(name, precision):
     identity = identify(name, "antigen")
     batch = pack([(0, p) for p in identity.layout.pieces(("ACDEFGHIKLMNPQRSTVWY" * 6,))])
-    half = load_encoder(identity, Plan(torch.device("cpu"), precision, "as on a GPU"))(batch)
+    half = load_encoder(identity, DevicePlan(torch.device("cpu"), precision, "as on a GPU"))(batch)
     full = load_encoder(identity, choose("cpu"))(batch)
     assert float((half.float() - full).norm() / full.norm()) < 2e-2
 
@@ -103,7 +103,7 @@ def test_t5_in_fp16_survives_a_residual_stream_beyond_65504(tmp_path):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     identity = identify(str(folder), "antibody")
     batch = pack([(0, p) for p in identity.layout.pieces(("EVQLVESGGG", "DIQMTQSP"))])
-    half = load_encoder(identity, Plan(torch.device("cpu"), "fp16", ""))(batch)
+    half = load_encoder(identity, DevicePlan(torch.device("cpu"), "fp16", ""))(batch)
     full = load_encoder(identity, choose("cpu"))(batch)
     assert half.isfinite().all()
     assert float((half.float() - full).norm() / full.norm()) < 2e-2

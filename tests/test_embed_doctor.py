@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 from abag.cli import main
-from abag.core.device import Plan, choose
+from abag.core.device import DevicePlan, choose
 from abag.embed.doctor import doctor, parity
 from abag.embed.doctor.disk_checks import check_store, check_temporary_folder
 from abag.embed.doctor.doctor import (
@@ -31,7 +31,7 @@ from abag.embed.weights.checkpoints import find_checkpoint
 
 TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2", "--device", "cpu"]
 CPU = choose("cpu")
-CUDA = Plan(torch.device("cuda"), "bf16", "a GPU")
+CUDA = DevicePlan(torch.device("cuda"), "bf16", "a GPU")
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 
 
@@ -288,7 +288,7 @@ def test_names_and_folders_that_are_no_encoder_fail(tmp_path):
 @pytest.mark.parametrize(("kind", "name"), [("antibody", "tiny-igt5"), ("antigen", "tiny-esm2")])
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_the_packed_path_agrees_with_the_reference_in_every_precision(kind, name, precision):
-    plan = Plan(torch.device("cpu"), precision, "")
+    plan = DevicePlan(torch.device("cpu"), precision, "")
     measured = parity.measure(find_checkpoint(name), kind, plan)
     assert measured.holds
     assert measured.alone <= measured.reference < measured.mutation / 3
@@ -316,7 +316,7 @@ TRUE_SDPA = Attention._sdpa
 @pytest.mark.parametrize(("kind", "name"), [("antibody", "tiny-igt5"), ("antigen", "tiny-esm2")])
 def test_a_broken_kernel_fails_even_in_the_coarsest_precision(monkeypatch, kind, name, broken):
     monkeypatch.setattr(Attention, "_sdpa", broken)
-    plan = Plan(torch.device("cpu"), "bf16", "")
+    plan = DevicePlan(torch.device("cpu"), "bf16", "")
     check = check_parity(plan, kind, name, find_checkpoint(name))
     assert check.state == "FAIL"
     assert "--attention sdpa --precision fp32" in check.text

@@ -8,7 +8,7 @@ from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention, dense_bias, query_tiles
 from abag.embed.kernels.ops import FusedOps, PlainOps
 from abag.embed.packing.batches import pack
-from abag.embed.packing.tokens import Piece
+from abag.embed.packing.tokens import TokenRun
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NEAR = 1e-5 if HERE.type == "cpu" else 2e-3  # a GPU multiplies fp32 in TF32
@@ -16,7 +16,7 @@ FUSED, PLAIN = FusedOps(), PlainOps()
 
 
 def batch_of(lengths):
-    pieces = [Piece(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
+    pieces = [TokenRun(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
     return pack(list(enumerate(pieces)))
 
 

@@ -18,7 +18,7 @@ from abag.embed.pipeline.options import EmbedOptions, identify_for
 from abag.embed.pipeline.ray_cluster import Order, RayUnavailable, _units
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.pairs import keys_array
-from abag.embed.sequences.partitions import Part
+from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import StoreMismatch
 from abag.head.data.demo import demo_table
 
@@ -56,7 +56,7 @@ def finished(process):
 def test_units_hold_every_sequence_once_and_about_as_many_tokens():
     rng = np.random.default_rng(0)
     chains = [("M" * int(n),) for n in rng.integers(30, 900, 500)]
-    part = Part(chains, keys_array("antigen", chains), np.arange(500))
+    part = SequencePart(chains, keys_array("antigen", chains), np.arange(500))
     layout = identify_for("tiny-esm2", "antigen", EmbedOptions()).layout
     units = list(_units(iter([part]), layout, 8000))
     assert sorted(row for unit in units for row in unit.rows) == list(range(500))

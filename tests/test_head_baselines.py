@@ -17,7 +17,7 @@ from abag.head.evaluation import ridge as module
 from abag.head.evaluation.baselines import NothingToLearn, baselines, group_mean, standardised
 from abag.head.evaluation.comparison import compare, explained, strongest, verdict, warnings
 from abag.head.evaluation.metrics import score
-from abag.head.evaluation.ridge import Block, ridge, ridges
+from abag.head.evaluation.ridge import FeatureBlock, ridge, ridges
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
@@ -68,7 +68,7 @@ def test_ridge_equals_the_normal_equations_on_one_row_a_pair(width, monkeypatch)
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(20, width)), rng.normal(size=(15, 3))
     blocks = [
-        Block(table.astype(np.float32), rng.integers(len(table), size=60))
+        FeatureBlock(table.astype(np.float32), rng.integers(len(table), size=60))
         for table in (left, right)
     ]
     pkd, fit_rows = rng.normal(8, 1, 60), np.arange(40)
@@ -85,7 +85,7 @@ def test_ridges_on_some_of_the_blocks_equal_ridges_of_their_own(monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 7)
     rng = np.random.default_rng(0)
     blocks = [
-        Block(rng.normal(size=(n, 4)).astype(np.float32), rng.integers(n, size=60))
+        FeatureBlock(rng.normal(size=(n, 4)).astype(np.float32), rng.integers(n, size=60))
         for n in (50, 3, 20)
     ]
     pkd, fit_rows, fold = rng.normal(8, 1, 60), np.arange(40), np.arange(40) % 5

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from abag import AbagError
-from abag.core.device import Plan, choose, default_budget
+from abag.core.device import DevicePlan, choose, default_budget
 from abag.embed.doctor.disk_checks import (
     LEAST_FREE_BYTES,
     Check,
@@ -29,7 +29,12 @@ from abag.embed.doctor.disk_checks import (
 from abag.embed.doctor.versions import cuda_of_torch, installed, versions
 from abag.embed.kernels.attention import available, choose_attention
 from abag.embed.sequences.pairs import Kind
-from abag.embed.weights.checkpoints import HUB_NAMES, Checkpoint, EncoderNotFound, find_checkpoint
+from abag.embed.weights.checkpoints import (
+    HUB_NAMES,
+    EncoderCheckpoint,
+    EncoderNotFound,
+    find_checkpoint,
+)
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -118,7 +123,7 @@ def check_faesm() -> Check:
     return Check("FAESM", "ok", text, {"importable": True})
 
 
-def check_compiler(plan: Plan) -> Check:
+def check_compiler(plan: DevicePlan) -> Check:
     """Compile a tiny graph on the device, as stage two does on a GPU."""
     start_s = time.perf_counter()
     try:
@@ -153,17 +158,17 @@ def check_compiler(plan: Plan) -> Check:
 # --- encoders ------------------------------------------------------------------------------------
 
 
-def _found(name: str) -> Checkpoint | AbagError:
+def _found(name: str) -> EncoderCheckpoint | AbagError:
     try:
         return find_checkpoint(name, download=False)
     except AbagError as error:
         return error
 
 
-def check_weights(kind: Kind, name: str, found: Checkpoint | AbagError) -> Check:
+def check_weights(kind: Kind, name: str, found: EncoderCheckpoint | AbagError) -> Check:
     """Say whether an encoder's weights are on disk, or can be had."""
     title = f"{kind} weights"
-    if isinstance(found, Checkpoint):
+    if isinstance(found, EncoderCheckpoint):
         size = sum(path.stat().st_size for path in found.weights)
         where = f" in {found.folder}" if found.folder else ": none are needed"
         text = f"{name}: {size_text(size)}{where}" if size else f"{name}{where}"
@@ -211,7 +216,7 @@ def _hub_bytes(hub_name: str) -> int:
 # --- device --------------------------------------------------------------------------------------
 
 
-def check_device(plan: Plan, *, asked: str) -> Check:
+def check_device(plan: DevicePlan, *, asked: str) -> Check:
     """Say what will compute, and with how much memory."""
     if plan.device.type == "cpu":
         cores = os.cpu_count() or 1
@@ -235,7 +240,7 @@ def check_device(plan: Plan, *, asked: str) -> Check:
     return Check("device", "ok", text, values)
 
 
-def check_precision(plan: Plan) -> Check:
+def check_precision(plan: DevicePlan) -> Check:
     """Say which number format the encoders will compute in, and why."""
     why = "full precision on a CPU"
     if plan.device.type == "cuda":
@@ -249,10 +254,12 @@ def check_precision(plan: Plan) -> Check:
     return Check("precision", "ok", f"{plan.precision}: {why}", {"precision": plan.precision})
 
 
-def check_attention(plan: Plan, kind: Kind, name: str, found: Checkpoint | AbagError) -> Check:
+def check_attention(
+    plan: DevicePlan, kind: Kind, name: str, found: EncoderCheckpoint | AbagError
+) -> Check:
     """Say which attention kernel an encoder will use, and why not the others."""
     title = f"{kind} attention"
-    family = found.family if isinstance(found, Checkpoint) else _family_of(name)
+    family = found.family if isinstance(found, EncoderCheckpoint) else _family_of(name)
     if family in ("bert", "composition"):
         own = {"bert": "transformers' own", "composition": "none: it has no attention"}
         return Check(title, "ok", f"{own[family]} ({name})", {"attention": None})
@@ -269,17 +276,19 @@ def _family_of(name: str) -> str:
     return "esm" if "esm" in name.lower() else "t5"
 
 
-def check_parity(plan: Plan, kind: Kind, name: str, found: Checkpoint | AbagError) -> Check:
+def check_parity(
+    plan: DevicePlan, kind: Kind, name: str, found: EncoderCheckpoint | AbagError
+) -> Check:
     """Encode some sequences as they will be, and by the fp32 reference, on the device."""
     from abag.embed.doctor import parity
 
     title = f"{kind} parity"
-    if isinstance(found, Checkpoint) and found.folder is None:
+    if isinstance(found, EncoderCheckpoint) and found.folder is None:
         return Check(title, "ok", f"{name} counts residues: nothing to compare")
     start_s = time.perf_counter()
     try:
         with tempfile.TemporaryDirectory(prefix="abag-doctor-") as folder:
-            if isinstance(found, Checkpoint):
+            if isinstance(found, EncoderCheckpoint):
                 checkpoint, what = found, name
             else:
                 checkpoint = parity.reduced_checkpoint(name, Path(folder) / "reduced")

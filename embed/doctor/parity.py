@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from abag.core.device import Plan
+from abag.core.device import DevicePlan
 from abag.embed.encoders.registry import ALPHABETS, Backend, Identity, load_encoder
 from abag.embed.packing.tokens import Layout
 from abag.embed.pipeline.stream import encode_stream
 from abag.embed.sequences.pairs import Chains, Kind
-from abag.embed.weights.checkpoints import Checkpoint, find_checkpoint
+from abag.embed.weights.checkpoints import EncoderCheckpoint, find_checkpoint
 from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Parity:
         return self.reference <= self.limit and self.alone <= self.limit
 
 
-def measure(checkpoint: Checkpoint, kind: Kind, plan: Plan) -> Parity:
+def measure(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -> Parity:
     """Encode probes by the chosen path and by the reference, one after the other.
 
     Parameters
@@ -94,7 +94,7 @@ def measure(checkpoint: Checkpoint, kind: Kind, plan: Plan) -> Parity:
     """
     identity = Identity(checkpoint, Layout(kind, ALPHABETS[checkpoint.family]), "", {})
     probes = _probes(kind, large=plan.device.type == "cuda")
-    exact = _encoded(identity, Plan(plan.device, "fp32", ""), probes, backend="reference")
+    exact = _encoded(identity, DevicePlan(plan.device, "fp32", ""), probes, backend="reference")
     encoder = load_encoder(identity, plan)
     together = _vectors(encoder, identity, plan, probes)
     alone = np.concatenate([_vectors(encoder, identity, plan, [probe]) for probe in probes])
@@ -106,14 +106,14 @@ def measure(checkpoint: Checkpoint, kind: Kind, plan: Plan) -> Parity:
     )
 
 
-def reduced_checkpoint(name: str, folder: Path) -> Checkpoint:
+def reduced_checkpoint(name: str, folder: Path) -> EncoderCheckpoint:
     """Write a checkpoint of random weights: an encoder's architecture with few layers."""
     family = "esm" if "esm" in name.lower() else "t5"
     return find_checkpoint(str(save_random_checkpoint(folder, _REDUCED[family], seed=0)))
 
 
 def _encoded(
-    identity: Identity, plan: Plan, probes: Sequence[Chains], *, backend: Backend
+    identity: Identity, plan: DevicePlan, probes: Sequence[Chains], *, backend: Backend
 ) -> NDArray[np.float32]:
     """Encode with an encoder that is gone afterwards: fp32 weights need their room back."""
     vectors = _vectors(load_encoder(identity, plan, backend=backend), identity, plan, probes)
@@ -123,7 +123,7 @@ def _encoded(
 
 
 def _vectors(
-    encoder: Encoder, identity: Identity, plan: Plan, probes: Sequence[Chains]
+    encoder: Encoder, identity: Identity, plan: DevicePlan, probes: Sequence[Chains]
 ) -> NDArray[np.float32]:
     """Encode all probes in one batch, as `abag embed` would: shape (S, P, D)."""
     budget = sum(sum(identity.layout.piece_lengths(probe)) for probe in probes)

@@ -13,11 +13,11 @@ import torch
 from abag.core.device import send
 from abag.embed.kernels.attention import Attention, choose_attention
 from abag.embed.kernels.ops import FusedOps, Ops, PlainOps
-from abag.embed.weights.checkpoints import BadCheckpoint, Checkpoint
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
-    from abag.core.device import Plan
+    from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
     from abag.embed.packing.pooling import Taps
 
@@ -52,7 +52,9 @@ class PackedEsm:
     itself to the matrix product, in place.
     """
 
-    def __init__(self, checkpoint: Checkpoint, plan: Plan, attention: str = "auto") -> None:
+    def __init__(
+        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto"
+    ) -> None:
         config = checkpoint.config
         _refuse_other_shapes(checkpoint)
         self.width = int(config["hidden_size"])
@@ -148,7 +150,7 @@ def rotary_tables(
     return angle.cos().to(device), angle.sin().to(device)
 
 
-def _refuse_other_shapes(checkpoint: Checkpoint) -> None:
+def _refuse_other_shapes(checkpoint: EncoderCheckpoint) -> None:
     """Only ESM-2: rotary positions, pre-norm, token dropout."""
     expected = {
         "position_embedding_type": "rotary",

@@ -19,10 +19,10 @@ from abag import AbagError
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
-    from abag.core.device import Plan
+    from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
     from abag.embed.packing.pooling import Taps
-    from abag.embed.weights.checkpoints import Checkpoint
+    from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 
 class FaesmUnavailable(AbagError):
@@ -57,7 +57,7 @@ def import_faesm() -> ModuleType:
 class FaesmEncoder:
     """FAESM's ESM-2 over padded batches, behind the `Encoder` protocol."""
 
-    def __init__(self, checkpoint: Checkpoint, plan: Plan) -> None:
+    def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
         faesm = import_faesm()
         half = plan.dtype is not torch.float32  # FlashAttention has no fp32
         flash = faesm.flash_attn_installed and plan.device.type == "cuda" and half
@@ -80,7 +80,7 @@ class FaesmEncoder:
         return hidden_TD
 
 
-def _build(faesm: ModuleType, checkpoint: Checkpoint, *, use_fa: bool) -> Any:  # noqa: ANN401
+def _build(faesm: ModuleType, checkpoint: EncoderCheckpoint, *, use_fa: bool) -> Any:  # noqa: ANN401
     """FAESM's model in eval mode, its weights not loaded yet."""
     from transformers import EsmConfig
 
@@ -88,7 +88,7 @@ def _build(faesm: ModuleType, checkpoint: Checkpoint, *, use_fa: bool) -> Any:  
     return faesm.FAEsmModel(config, add_pooling_layer=False).eval().requires_grad_(False)
 
 
-def _load(model: torch.nn.Module, checkpoint: Checkpoint, plan: Plan) -> None:
+def _load(model: torch.nn.Module, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
     """Put the checkpoint's weights into the model, every one accounted for.
 
     Parameters only: rotary frequencies in bf16 would turn far positions by wrong angles.

@@ -27,10 +27,10 @@ from abag.embed.encoders.reference import (
 )
 from abag.embed.encoders.registry import depth
 from abag.embed.weights.adapters import PEFT_PREFIX
-from abag.embed.weights.checkpoints import Checkpoint, Family
+from abag.embed.weights.checkpoints import EncoderCheckpoint, Family
 
 if TYPE_CHECKING:
-    from abag.core.device import Plan
+    from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
 
 TARGETS: Mapping[Family, tuple[str, ...]] = {
@@ -64,7 +64,7 @@ class Lora:
     layers: tuple[int, ...] = ()
     """Layers that get factors, the first being 1; empty: all."""
 
-    def fitting(self, checkpoint: Checkpoint) -> Lora:
+    def fitting(self, checkpoint: EncoderCheckpoint) -> Lora:
         """Return the part of this that one encoder has: the other may be of another family.
 
         Raises
@@ -137,8 +137,8 @@ class LoraEncoder(torch.nn.Module):
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
-        plan: Plan,
+        checkpoint: EncoderCheckpoint,
+        plan: DevicePlan,
         lora: Lora,
         *,
         gradient_checkpointing: bool = False,

@@ -15,10 +15,10 @@ import torch
 from abag.embed.packing.batches import PackedBatch
 from abag.embed.packing.tokens import Layout, check_against_tokenizer
 from abag.embed.sequences.pairs import Chains
-from abag.embed.weights.checkpoints import BadCheckpoint, Checkpoint
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 
 if TYPE_CHECKING:
-    from abag.core.device import Plan
+    from abag.core.device import DevicePlan
     from abag.embed.packing.pooling import Taps
 
 
@@ -28,7 +28,7 @@ PAD = {"t5": 0, "esm": 1, "bert": 0}
 class ReferenceEncoder:
     """A transformers encoder behind the `Encoder` protocol."""
 
-    def __init__(self, checkpoint: Checkpoint, plan: Plan) -> None:
+    def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
         with quiet_transformers():
             model = load_module(checkpoint)
         self.width = int(model.config.hidden_size)
@@ -74,7 +74,7 @@ def run_padded(
     return out, inside_NL
 
 
-def cast_parameters(model: Any, plan: Plan) -> Any:  # noqa: ANN401 - transformers' is untyped
+def cast_parameters(model: Any, plan: DevicePlan) -> Any:  # noqa: ANN401 - transformers' is untyped
     """Send a model to the device and its parameters, but not its buffers, to the type.
 
     Rotary frequencies are buffers: in bf16 they turn residue 1,000 by the wrong angle.
@@ -84,7 +84,7 @@ def cast_parameters(model: Any, plan: Plan) -> Any:  # noqa: ANN401 - transforme
     return model.to(plan.device)
 
 
-def check_tokenizer(checkpoint: Checkpoint, layout: Layout) -> None:
+def check_tokenizer(checkpoint: EncoderCheckpoint, layout: Layout) -> None:
     """Refuse a checkpoint whose own tokenizer gives other ids than our table.
 
     Raises
@@ -102,7 +102,7 @@ def check_tokenizer(checkpoint: Checkpoint, layout: Layout) -> None:
     check_against_tokenizer(layout, tokenize, checkpoint.origin)
 
 
-def _tokenizer(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' is untyped
+def _tokenizer(checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - transformers' is untyped
     from transformers import AutoTokenizer, BertTokenizer
 
     if checkpoint.origin == "antiberty":
@@ -119,7 +119,7 @@ def _tokenizer(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' i
         raise BadCheckpoint(msg) from error
 
 
-def load_module(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' is untyped
+def load_module(checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - transformers' is untyped
     """Load a checkpoint as transformers' own module, in fp32, its adapter merged.
 
     Raises
@@ -134,7 +134,7 @@ def load_module(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' 
     return model
 
 
-def _load(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' is untyped
+def _load(checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - transformers' is untyped
     from transformers import BertConfig, BertModel, EsmModel, T5EncoderModel
 
     if checkpoint.origin == "antiberty":
@@ -153,7 +153,7 @@ def _load(checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - transformers' is unt
     return model.float()
 
 
-def _refuse_missing(checkpoint: Checkpoint, missing: Sequence[str]) -> None:
+def _refuse_missing(checkpoint: EncoderCheckpoint, missing: Sequence[str]) -> None:
     if missing:
         shown = ", ".join(sorted(missing)[:3])
         msg = (

@@ -16,12 +16,12 @@ from abag import AbagError
 from abag.embed.packing.tokens import BERT, COMPOSITION, ESM, T5, TOKENS_VERSION, Layout, LongPolicy
 from abag.embed.sequences.pairs import Kind
 from abag.embed.weights.adapters import with_adapter
-from abag.embed.weights.checkpoints import Checkpoint, find_checkpoint, weights_digest
+from abag.embed.weights.checkpoints import EncoderCheckpoint, find_checkpoint, weights_digest
 
 if TYPE_CHECKING:
     import torch
 
-    from abag.core.device import Plan
+    from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
     from abag.embed.packing.pooling import Taps
 
@@ -35,7 +35,7 @@ class WrongBackend(AbagError):
     """A backend that cannot run the encoder it was asked to run."""
 
 
-def flop(checkpoint: Checkpoint, lengths: Sequence[int] | NDArray[np.int32]) -> float:
+def flop(checkpoint: EncoderCheckpoint, lengths: Sequence[int] | NDArray[np.int32]) -> float:
     """Count the floating-point operations of encoding pieces: products and attention.
 
     Parameters
@@ -57,7 +57,7 @@ def flop(checkpoint: Checkpoint, lengths: Sequence[int] | NDArray[np.int32]) -> 
     return float(2 * weights * tokens_N.sum() + 4 * layers * inner * np.square(tokens_N).sum())
 
 
-def depth(checkpoint: Checkpoint) -> int:
+def depth(checkpoint: EncoderCheckpoint) -> int:
     """Count an encoder's layers; 0 where it has none."""
     names = ("num_layers", "num_hidden_layers")
     return next((int(checkpoint.config[n]) for n in names if n in checkpoint.config), 0)
@@ -99,7 +99,7 @@ class Identity:
         The fields under the fingerprint.
     """
 
-    checkpoint: Checkpoint
+    checkpoint: EncoderCheckpoint
     layout: Layout
     fingerprint: str
     meaning: dict[str, object]
@@ -199,14 +199,14 @@ def refuse_unloadable(identity: Identity) -> None:
     """
     import torch
 
-    from abag.core.device import Plan
+    from abag.core.device import DevicePlan
 
     if identity.checkpoint.family in ("t5", "esm"):
-        load_encoder(identity, Plan(torch.device("meta"), "fp32", "a look at the weights"))
+        load_encoder(identity, DevicePlan(torch.device("meta"), "fp32", "a look at the weights"))
 
 
 def load_encoder(
-    identity: Identity, plan: Plan, *, backend: Backend = "packed", attention: str = "auto"
+    identity: Identity, plan: DevicePlan, *, backend: Backend = "packed", attention: str = "auto"
 ) -> Encoder:
     """Load an encoder's weights onto a device.
 

@@ -14,11 +14,11 @@ import torch
 from abag.core.device import send
 from abag.embed.kernels.attention import Attention, choose_attention
 from abag.embed.kernels.ops import FusedOps, Ops, PlainOps
-from abag.embed.weights.checkpoints import BadCheckpoint, Checkpoint
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
-    from abag.core.device import Plan
+    from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
     from abag.embed.packing.pooling import Taps
 
@@ -38,7 +38,9 @@ class _Layer:
 class PackedT5:
     """A T5 encoder behind the `Encoder` protocol."""
 
-    def __init__(self, checkpoint: Checkpoint, plan: Plan, attention: str = "auto") -> None:
+    def __init__(
+        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto"
+    ) -> None:
         config = checkpoint.config
         _refuse_other_shapes(checkpoint)
         self.width = int(config["d_model"])
@@ -126,7 +128,7 @@ def bias_by_distance(table_BH: torch.Tensor, reach: int = REACH) -> torch.Tensor
     return table_BH[torch.tensor(buckets, device=table_BH.device)].T.contiguous()
 
 
-def _refuse_other_shapes(checkpoint: Checkpoint) -> None:
+def _refuse_other_shapes(checkpoint: EncoderCheckpoint) -> None:
     """Only the T5 of the protein models: plain relu, bias over 128 positions."""
     for key, expected in (
         ("feed_forward_proj", "relu"),

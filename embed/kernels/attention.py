@@ -18,7 +18,7 @@ from abag.core.device import send
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from abag.core.device import Plan
+    from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
 
 AttentionName = Literal["triton", "flash-attn", "varlen", "sdpa"]
@@ -197,7 +197,7 @@ def _flash_attn(
     return out
 
 
-def available(plan: Plan, *, biased: bool) -> dict[AttentionName, str]:
+def available(plan: DevicePlan, *, biased: bool) -> dict[AttentionName, str]:
     """Say which kernels can run, and why not the others.
 
     Returns
@@ -223,7 +223,7 @@ def available(plan: Plan, *, biased: bool) -> dict[AttentionName, str]:
     return names
 
 
-def choose_attention(plan: Plan, *, biased: bool, asked: str = "auto") -> AttentionName:
+def choose_attention(plan: DevicePlan, *, biased: bool, asked: str = "auto") -> AttentionName:
     """Pick the kernel.
 
     Raises

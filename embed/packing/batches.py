@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.packing.tokens import Piece
+from abag.embed.packing.tokens import TokenRun
 
 
 class BatchTooLarge(AbagError):
@@ -53,7 +53,7 @@ class PackedBatch:
         return int(np.diff(self.offsets).max())
 
 
-def fill(pieces: Iterable[tuple[int, Piece]], budget: int) -> Iterator[PackedBatch]:
+def fill(pieces: Iterable[tuple[int, TokenRun]], budget: int) -> Iterator[PackedBatch]:
     """Fill batches with consecutive pieces until the next one would exceed the budget.
 
     Parameters
@@ -68,7 +68,7 @@ def fill(pieces: Iterable[tuple[int, Piece]], budget: int) -> Iterator[PackedBat
     BatchTooLarge
         When one piece alone exceeds the budget.
     """
-    held: list[tuple[int, Piece]] = []
+    held: list[tuple[int, TokenRun]] = []
     tokens = 0
     for sequence, piece in pieces:
         length = len(piece.ids)
@@ -87,7 +87,7 @@ def fill(pieces: Iterable[tuple[int, Piece]], budget: int) -> Iterator[PackedBat
         yield pack(held)
 
 
-def pack(pieces: Sequence[tuple[int, Piece]], *, continues: bool = False) -> PackedBatch:
+def pack(pieces: Sequence[tuple[int, TokenRun]], *, continues: bool = False) -> PackedBatch:
     """Lay pieces, each with the sequence it belongs to, end to end."""
     offsets = np.zeros(len(pieces) + 1, dtype=np.int32)
     np.cumsum([len(piece.ids) for _, piece in pieces], out=offsets[1:])

@@ -85,7 +85,7 @@ COMPOSITION = Alphabet(_lookup("ACDEFGHIKLMNPQRSTVWYX", 0), None, None, None, 0,
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TokenRun:
     """One run of tokens.
 
     Attributes
@@ -117,7 +117,7 @@ class Layout:
 
     @property
     def poolings(self) -> tuple[str, ...]:
-        """Names of the poolings, in the order of `Piece.weights`."""
+        """Names of the poolings, in the order of `TokenRun.weights`."""
         cls = ("cls",) if self.alphabet.has_cls else ()
         chains = ("heavy_mean", "light_mean") if self.kind == "antibody" else ()
         return ("mean", *cls, *chains)
@@ -153,7 +153,7 @@ class Layout:
             for start, stop in self._windows(len(chain))
         ]
 
-    def pieces(self, chains: Chains) -> list[Piece]:
+    def pieces(self, chains: Chains) -> list[TokenRun]:
         """Token ids and pooling weights of one sequence.
 
         Windows that overlap share a residue's weight equally, so that averaging residue
@@ -187,7 +187,7 @@ class Layout:
         last = -(-(residues - size) // stride)  # ceiling: the first start that reaches the end
         return [(k * stride, min(k * stride + size, residues)) for k in range(last + 1)]
 
-    def _windowed(self, chain_index: int, chain: str, kept: int, chains: int) -> list[Piece]:
+    def _windowed(self, chain_index: int, chain: str, kept: int, chains: int) -> list[TokenRun]:
         windows = self._windows(len(chain))
         cover = np.zeros(len(chain), dtype=np.float32)
         for start, stop in windows:
@@ -209,14 +209,14 @@ class Layout:
             pieces.append(piece)
         return pieces
 
-    def _framed(self, ids: NDArray[np.int32]) -> Piece:
+    def _framed(self, ids: NDArray[np.int32]) -> TokenRun:
         """Put the family's special tokens around residue ids; all weights zero."""
         start = [] if self.alphabet.start is None else [self.alphabet.start]
         end = [] if self.alphabet.end is None else [self.alphabet.end]
         framed = np.concatenate([start, ids, end]).astype(np.int32)
-        return Piece(framed, np.zeros((len(framed), len(self.poolings)), dtype=np.float32))
+        return TokenRun(framed, np.zeros((len(framed), len(self.poolings)), dtype=np.float32))
 
-    def _joined(self, chains: Chains) -> Piece:
+    def _joined(self, chains: Chains) -> TokenRun:
         """Heavy, separator, light as one piece: the paired input of IgT5."""
         heavy, light = chains
         gap = [self.alphabet.between] if heavy and light else []

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from abag import AbagError
-from abag.core.device import Plan, default_budget, matmul_peak
+from abag.core.device import DevicePlan, default_budget, matmul_peak
 from abag.embed.encoders.registry import (
     Encoder,
     Identity,
@@ -26,7 +26,7 @@ from abag.embed.encoders.registry import (
 from abag.embed.packing.batches import longest_first
 from abag.embed.pipeline.stream import Encoded, encode_stream
 from abag.embed.sequences.pairs import Chains
-from abag.embed.sequences.partitions import Part
+from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import EncoderFolder, ShardWriter, Store
 from abag.embed.weights.adapters import keep_adapter
 
@@ -59,12 +59,12 @@ class DeviceFull(AbagError):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class EncodeTask:
     """Who encodes what, how, and into which folder of the store."""
 
     identity: Identity
     folder: EncoderFolder
-    plan: Plan
+    plan: DevicePlan
     options: EmbedOptions
 
     @property
@@ -84,7 +84,7 @@ class Task:
         return (*last, *(f"{name}@{n}" for n in self.layers for name in last))
 
 
-def loaded(task: Task) -> Encoder:
+def loaded(task: EncodeTask) -> Encoder:
     """Load a task's encoder onto its device."""
     options = task.options
     return load_encoder(
@@ -162,7 +162,7 @@ def _layers(store: Store, identity: Identity, options: EmbedOptions) -> tuple[in
     return asked
 
 
-def check_precision(task: Task) -> str:
+def check_precision(task: EncodeTask) -> str:
     """Say where a store goes on in another precision than it was begun in (T4, then A100).
 
     Raises
@@ -182,7 +182,9 @@ def check_precision(task: Task) -> str:
     return text
 
 
-def encode_parts(task: Task, encoder: Encoder, parts: Iterable[Part], bar: Bar) -> None:
+def encode_parts(
+    task: EncodeTask, encoder: Encoder, parts: Iterable[SequencePart], bar: Bar
+) -> None:
     """Encode sequences and commit their vectors.
 
     Parameters
@@ -209,7 +211,12 @@ def encode_parts(task: Task, encoder: Encoder, parts: Iterable[Part], bar: Bar) 
 
 
 def _encode_part(
-    task: Task, encoder: Encoder, part: Part, budget: int, writer: ShardWriter, bar: Bar
+    task: EncodeTask,
+    encoder: Encoder,
+    part: SequencePart,
+    budget: int,
+    writer: ShardWriter,
+    bar: Bar,
 ) -> int:
     """Encode a part; returns the tokens a batch that the device was found to hold."""
     layout, dtype = task.identity.layout, _DTYPES[task.options.store_dtype]
@@ -236,7 +243,11 @@ def _encode_part(
 
 
 def _store(
-    task: Task, part: Part, todo: NDArray[np.int64], vectors: Encoded, writer: ShardWriter
+    task: EncodeTask,
+    part: SequencePart,
+    todo: NDArray[np.int64],
+    vectors: Encoded,
+    writer: ShardWriter,
 ) -> int:
     """Hand a batch's vectors to the writer, unless one is not to be stored; returns residues."""
     at = todo[vectors.positions]
@@ -254,7 +265,7 @@ def _store(
     return int(residues.sum())
 
 
-def _halved(budget: int, longest: int, task: Task) -> int:
+def _halved(budget: int, longest: int, task: EncodeTask) -> int:
     """Go on with half the tokens a batch, or give up where a single sequence does not fit."""
     if budget // 2 < longest:
         msg = (
@@ -270,7 +281,9 @@ def _halved(budget: int, longest: int, task: Task) -> int:
     return budget // 2
 
 
-def _not_finite(task: Task, part: Part, sequence: int, *, overflow: bool) -> NonFiniteVector:
+def _not_finite(
+    task: EncodeTask, part: SequencePart, sequence: int, *, overflow: bool
+) -> NonFiniteVector:
     name = f"row {part.rows[sequence]}: {task.kind} {_shown(part.chains[sequence])}"
     if overflow:
         return NonFiniteVector(
@@ -287,7 +300,9 @@ def _shown(chains: Chains) -> str:
     return text if len(text) <= 24 else f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
 
 
-def _flags(task: Task, part: Part, at: NDArray[np.int64]) -> dict[str, NDArray[np.uint8]]:
+def _flags(
+    task: EncodeTask, part: SequencePart, at: NDArray[np.int64]
+) -> dict[str, NDArray[np.uint8]]:
     """Which chains an antibody has: a zero `light_mean` is an absent chain, not a vector."""
     if task.kind != "antibody":
         return {}
@@ -306,7 +321,7 @@ class Bar:
         Since the bar was made, at the last batch.
     """
 
-    def __init__(self, task: Task, total: int, *, shown: bool) -> None:
+    def __init__(self, task: EncodeTask, total: int, *, shown: bool) -> None:
         self.sequences = self.tokens = self.residues = 0
         self.seconds = 0.0
         self._flop = 0.0

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.device import Plan
+from abag.core.device import DevicePlan
 from abag.embed.encoders.registry import Encoder, Identity, check_backend, refuse_unloadable
 from abag.embed.kernels.attention import choose_attention
 from abag.embed.packing.batches import BatchTooLarge
 from abag.embed.packing.tokens import SequenceTooLong
 from abag.embed.pipeline.encode import (
     Bar,
-    Task,
+    EncodeTask,
     begin_folder,
     check_precision,
     encode_parts,
@@ -28,7 +28,7 @@ from abag.embed.pipeline.encode import (
 )
 from abag.embed.pipeline.ranks import Rank
 from abag.embed.sequences.pairs import Kind, Reading
-from abag.embed.sequences.partitions import Part, Partitions
+from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.store import Store
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Job:
     """
 
     def __init__(
-        self, partitions: Partitions, identity: Identity, plan: Plan, options: EmbedOptions
+        self, partitions: Partitions, identity: Identity, plan: DevicePlan, options: EmbedOptions
     ) -> None:
         self.kind: Kind = partitions.kind
         self.plan = plan
@@ -85,7 +85,7 @@ class Job:
         for part in partitions.parts():
             self._survey(part)
 
-    def _survey(self, part: Part) -> None:
+    def _survey(self, part: SequencePart) -> None:
         layout = self.identity.layout
         self.unique += len(part.chains)
         self._residues += sum(sum(map(len, chains)) for chains in part.chains)
@@ -104,9 +104,9 @@ class Job:
         return "antibodies" if self.kind == "antibody" else "antigens"
 
     @property
-    def task(self) -> Task:
+    def task(self) -> EncodeTask:
         """What is needed to encode one of its sequences."""
-        return Task(self.identity, self._folder, self.plan, self.options)
+        return EncodeTask(self.identity, self._folder, self.plan, self.options)
 
     def refuse_what_cannot_be_encoded(self) -> None:
         """Raise before anything is written."""
@@ -176,12 +176,12 @@ class Job:
             }
         )
 
-    def _tokens(self, part: Part, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _tokens(self, part: SequencePart, at: NDArray[np.int64]) -> NDArray[np.int64]:
         layout = self.identity.layout
         sums = (sum(layout.piece_lengths(part.chains[i])) for i in at.tolist())
         return np.fromiter(sums, np.int64, len(at))
 
-    def todo(self) -> Iterator[Part]:
+    def todo(self) -> Iterator[SequencePart]:
         """Give what this process has to encode."""
         for part, bits in zip(self._partitions.parts(), self._todo, strict=True):
             at = np.flatnonzero(np.unpackbits(bits, count=len(part.chains)))
@@ -200,7 +200,7 @@ class Job:
         if self.missing and self.options.backend(self.kind) == "packed":
             refuse_unloadable(self.identity)
 
-    def encode(self, rank: Rank, load: Callable[[Task], Encoder]) -> float:
+    def encode(self, rank: Rank, load: Callable[[EncodeTask], Encoder]) -> float:
         """Encode what is this process's to encode; returns the seconds."""
         start_s = time.perf_counter()
         if not self._mine:

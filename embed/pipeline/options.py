@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from abag import AbagError
-from abag.core.device import Plan, Precision, choose
+from abag.core.device import DevicePlan, Precision, choose
 from abag.embed.encoders.registry import Backend, Identity, identify
 from abag.embed.packing.tokens import LongPolicy
 from abag.embed.pipeline.ranks import Devices
@@ -81,7 +81,7 @@ def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
     return identify(name, kind, adapter=options.antibody_adapter)
 
 
-def plan_for(identity: Identity, device: str, options: EmbedOptions) -> Plan:
+def plan_for(identity: Identity, device: str, options: EmbedOptions) -> DevicePlan:
     """Choose device and precision; without weights there is nothing to cast, or to speed up."""
     if identity.checkpoint.folder is None:
         return choose("cpu", "fp32")

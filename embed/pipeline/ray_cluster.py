@@ -24,7 +24,7 @@ from abag import AbagError
 from abag.embed.packing.batches import longest_first
 from abag.embed.pipeline.encode import (
     Bar,
-    Task,
+    EncodeTask,
     begin_folder,
     check_precision,
     encode_parts,
@@ -32,7 +32,7 @@ from abag.embed.pipeline.encode import (
 )
 from abag.embed.pipeline.options import EmbedOptions, identify_for, plan_for
 from abag.embed.sequences.pairs import Kind
-from abag.embed.sequences.partitions import Part
+from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import StoreMismatch, open_store
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Order:
     store: Path
     options: EmbedOptions
 
-    def task(self, device: str) -> Task:
+    def task(self, device: str) -> EncodeTask:
         """Find encoder and store on this machine.
 
         Raises
@@ -79,7 +79,7 @@ class Order:
             )
             raise StoreMismatch(msg)
         folder = begin_folder(open_store(self.store), identity, self.options)
-        return Task(identity, folder, plan_for(identity, device, self.options), self.options)
+        return EncodeTask(identity, folder, plan_for(identity, device, self.options), self.options)
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def cluster(address: str) -> Iterator[str]:
 
 
 def encode_on(
-    device: str, order: Order, parts: Iterator[Part], *, sequences: int, tokens: int
+    device: str, order: Order, parts: Iterator[SequencePart], *, sequences: int, tokens: int
 ) -> None:
     """Encode and commit sequences on the cluster that was joined.
 
@@ -201,7 +201,7 @@ def _slots(device: str) -> int:
     return int(resources().get(device, 0))
 
 
-def _units(parts: Iterator[Part], layout: Layout, most: int) -> Iterator[Part]:
+def _units(parts: Iterator[SequencePart], layout: Layout, most: int) -> Iterator[SequencePart]:
     """Cut parts into units of about `most` tokens, longest sequences first."""
     for part in parts:
         tokens = [sum(layout.piece_lengths(chains)) for chains in part.chains]
@@ -216,11 +216,11 @@ class _Worker:
 
     def __init__(self, order: Order, device: str) -> None:
         self._order, self._device = order, device
-        self._task: Task | None = None
+        self._task: EncodeTask | None = None
         self._encoder: Encoder | None = None
         self._note = ""
 
-    def encode(self, unit: Part) -> tuple[int, str]:
+    def encode(self, unit: SequencePart) -> tuple[int, str]:
         """Encode and commit a unit; returns its sequences, and what is to be said."""
         import ray
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from tqdm import tqdm
 
-from abag.core.device import Plan, choose
+from abag.core.device import DevicePlan, choose
 from abag.embed.pipeline.encode import loaded, refuse_absent_layers
 from abag.embed.pipeline.job import Job
 from abag.embed.pipeline.options import EmbedOptions, identify_for, plan_for
@@ -217,7 +217,7 @@ def _read(
     return reading
 
 
-def _announce(reading: Reading, jobs: Sequence[Job], plan: Plan) -> None:
+def _announce(reading: Reading, jobs: Sequence[Job], plan: DevicePlan) -> None:
     def say(text: str) -> None:
         print(text, file=sys.stderr)
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from abag.core.device import Plan, current, send
+from abag.core.device import DevicePlan, current, send
 from abag.embed.encoders.registry import Encoder
 from abag.embed.packing.batches import PackedBatch, fill
 from abag.embed.packing.pooling import Taps, pool
-from abag.embed.packing.tokens import Layout, Piece
+from abag.embed.packing.tokens import Layout, TokenRun
 from abag.embed.sequences.pairs import Chains
 
 AHEAD = 4  # batches tokenised before the device asks for them
@@ -59,7 +59,7 @@ def encode_stream(
     encoder: Encoder,
     layout: Layout,
     chains: Iterable[Chains],
-    plan: Plan,
+    plan: DevicePlan,
     budget: int,
     dtype: torch.dtype,
     layers: Sequence[int] = (),
@@ -91,7 +91,7 @@ def encode_stream(
         yield pending.fetch()
 
 
-def _pieces(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, Piece]]:
+def _pieces(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, TokenRun]]:
     """Tokenise sequence by sequence, as batches ask for more."""
     for position, sequence in enumerate(chains):
         for piece in layout.pieces(sequence):
@@ -102,7 +102,7 @@ def _pieces(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, Pie
 def _pooled(
     encoder: Encoder,
     batch: PackedBatch,
-    plan: Plan,
+    plan: DevicePlan,
     carry: torch.Tensor | None,
     layers: Sequence[int],
 ) -> torch.Tensor:

@@ -44,7 +44,7 @@ class UnsureDomains(AbagError):
     """An antibody string that cannot be told apart into heavy and light with certainty."""
 
 
-class Split(NamedTuple):
+class DomainSplit(NamedTuple):
     """Heavy and light chain of one string (either may be empty), and what the string was."""
 
     heavy: str
@@ -58,7 +58,7 @@ class _Domain(NamedTuple):
     end: int
 
 
-def split_domains(sequence: str) -> Split:
+def split_domains(sequence: str) -> DomainSplit:
     """Split an antibody string at the boundary of its two variable domains.
 
     Parameters
@@ -82,7 +82,7 @@ def split_domains(sequence: str) -> Split:
     domains = _find_domains(sequence)
     if not domains:
         _check_side(sequence, LONE_RESIDUES)
-        return Split(sequence, "", "no domain")
+        return DomainSplit(sequence, "", "no domain")
     _check_side(sequence[: domains[0].start], SIDE_RESIDUES)
     tail = sequence[domains[-1].end :]
     if not _CONSTANT_DOMAIN.match(tail):
@@ -140,7 +140,7 @@ def _checked_pair(domains: list[_Domain]) -> tuple[_Domain, _Domain]:
     return domains[0], domains[1]
 
 
-def _split_at_boundary(sequence: str, first: _Domain, second: _Domain) -> Split:
+def _split_at_boundary(sequence: str, first: _Domain, second: _Domain) -> DomainSplit:
     end, start = _boundary(sequence, first, second)
     between = sequence[end:start]
     short = 0 < len(between) < SHORTEST_LINKER and not _LINKER.fullmatch(between)
@@ -171,6 +171,6 @@ def _boundary(sequence: str, first: _Domain, second: _Domain) -> tuple[int, int]
     return end, end if abs(end - second.start) < ALIGNMENT_SLACK else second.start
 
 
-def _arranged(first_chain: str, first: str, second: str, how: How) -> Split:
+def _arranged(first_chain: str, first: str, second: str, how: How) -> DomainSplit:
     heavy, light = (first, second) if first_chain == "heavy" else (second, first)
-    return Split(heavy, light, how)
+    return DomainSplit(heavy, light, how)

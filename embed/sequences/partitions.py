@@ -37,7 +37,7 @@ class NoRoom(AbagError):
     """A temporary folder that cannot hold a table's sequences."""
 
 
-class Part(NamedTuple):
+class SequencePart(NamedTuple):
     """Distinct sequences whose keys lie in one range.
 
     Attributes
@@ -57,9 +57,9 @@ class Part(NamedTuple):
     how: Mapping[str, int] = {}
     replaced: int = 0
 
-    def take(self, at: NDArray[np.int64]) -> Part:
+    def take(self, at: NDArray[np.int64]) -> SequencePart:
         """Give some of the sequences, in the order of `at`."""
-        return Part([self.chains[i] for i in at.tolist()], self.keys[at], self.rows[at])
+        return SequencePart([self.chains[i] for i in at.tolist()], self.keys[at], self.rows[at])
 
 
 class Partitions:
@@ -81,7 +81,7 @@ class Partitions:
         self._runs: list[list[int]] = []  # bucket b of a run: bytes [b] to [b + 1] of the file
         self._file: IO[bytes] | None = None
         self._bucket_bytes = np.zeros(BUCKETS, np.int64)
-        self._only: Part | None = None
+        self._only: SequencePart | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +109,7 @@ class Partitions:
         if self._held.nbytes >= self._held_bytes // 2:  # else few sequences in many rows
             self._write()
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[SequencePart]:
         """Give every sequence once, in parts of ascending keys."""
         if self._only is None:
             self._held = _sorted_distinct(self._held)
@@ -191,9 +191,9 @@ def _bounds(table: pa.Table) -> list[int]:
     return [*np.searchsorted(first_bytes, np.arange(BUCKETS)).tolist(), len(table)]
 
 
-def _part(table: pa.Table) -> Part:
+def _part(table: pa.Table) -> SequencePart:
     chains = [tuple(text.split("|")) for text in table["text"].to_pylist()]
     counts = table["how"].value_counts().to_pylist()
     how = {count["values"]: count["counts"] for count in counts}
     replaced = int(table["replaced"].to_numpy().sum())
-    return Part(chains, _keys(table).copy(), table["row"].to_numpy(), how, replaced)
+    return SequencePart(chains, _keys(table).copy(), table["row"].to_numpy(), how, replaced)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from abag.embed.store.shard import Piece, check_file
+from abag.embed.store.shard import FilePart, check_file
 
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
@@ -32,7 +32,7 @@ _log = logging.getLogger("abag")
 class Files:
     """Every effect on the file system that a commit has; tests put failing ones in its place."""
 
-    def write(self, path: Path, parts: Iterable[Piece]) -> None:
+    def write(self, path: Path, parts: Iterable[FilePart]) -> None:
         """Write a new file and sync its bytes."""
         with path.open("wb") as file:
             for offset, data in parts:
@@ -71,7 +71,7 @@ def host_name() -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname()) or "host"
 
 
-def commit(path: Path, parts: Iterable[Piece], files: Files, *, shard: bool = True) -> None:
+def commit(path: Path, parts: Iterable[FilePart], files: Files, *, shard: bool = True) -> None:
     """Write a file so that it is whole under its name or not there at all.
 
     Raises
@@ -97,7 +97,7 @@ def commit_json(path: Path, value: object, files: Files) -> None:
     commit(path, [(0, json.dumps(value, indent=2).encode() + b"\n")], files, shard=False)
 
 
-def copy_pieces(path: Path) -> Iterator[Piece]:
+def copy_pieces(path: Path) -> Iterator[FilePart]:
     """Yield a file's bytes, each stretch with its offset."""
     with path.open("rb") as file:
         while data := file.read(8 << 20):

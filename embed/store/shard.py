@@ -41,7 +41,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
 _CHUNK_BYTES = 1 << 20
 
 Attrs = Mapping[str, str | int | float]
-Piece = tuple[int, Any]  # offset, buffer
+FilePart = tuple[int, Any]  # offset, buffer
 
 
 class DamagedShard(AbagError):

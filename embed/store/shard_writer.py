@@ -27,7 +27,7 @@ from abag.embed.store.shard import (
     Array,
     Attrs,
     Block,
-    Piece,
+    FilePart,
     as_bytes,
     check_block,
     digest_of,
@@ -53,7 +53,9 @@ class NewBlock:
         return cls("/", attrs, shapes, arrays.__getitem__)
 
 
-def pieces(blocks: Sequence[NewBlock], about: Mapping[str, Any] | None = None) -> Iterator[Piece]:
+def pieces(
+    blocks: Sequence[NewBlock], about: Mapping[str, Any] | None = None
+) -> Iterator[FilePart]:
     """Yield the bytes of a new file, each with its offset, the table of contents last.
 
     Parameters

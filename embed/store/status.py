@@ -22,7 +22,7 @@ EPOCHS = 50  # of the notebooks that encoded both sequences of every pair in eve
 _OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint", "rows"))
 
 
-class Progress(TypedDict):
+class StoreProgress(TypedDict):
     """How far the latest run into an encoder's folder is."""
 
     table: str
@@ -51,9 +51,9 @@ def info(store: Store) -> dict[str, Any]:
     Returns
     -------
     dict
-        JSON values: ``path``, ``rows``, ``bytes``, ``encoders`` (one entry a folder, with its
-        ``progress``, a `Progress` or None), ``waiting`` (sequences on this machine that the store
-        has not taken), ``damaged``.
+        JSON values: ``path``, ``rows``, ``bytes``, ``encoders`` (one entry per folder, with its
+        ``progress``, a `StoreProgress` or None), ``waiting`` (sequences in the local spool that the
+        store does not hold yet), ``damaged``.
     """
     encoders = [_describe(folder) for folder in store.folders()]
     return {
@@ -118,7 +118,7 @@ def _writers(folder: Path) -> list[str]:
 
 def _progress(
     folder: EncoderFolder, blocks: Sequence[Block], written: Mapping[Path, float], now: float
-) -> Progress | None:
+) -> StoreProgress | None:
     """Compare what the latest run set out to do with what was committed since."""
     begun = folder.noted_run()
     if begun is None:
@@ -135,7 +135,7 @@ def _progress(
         todo = int(begun["residues_to_encode"]) - _residues(since)
         left = round(max(0.0, todo / speed - (now - newest)), 1)
     old_way = EPOCHS * int(begun["residues_of_rows"])
-    return Progress(
+    return StoreProgress(
         table=str(begun["table"]),
         rows=int(begun["rows"]),
         sequences=int(begun["sequences"]),
@@ -221,7 +221,7 @@ def _describe_encoder(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"  damaged: {what}"
 
 
-def _describe_progress(told: Progress) -> Iterator[str]:
+def _describe_progress(told: StoreProgress) -> Iterator[str]:
     share = told["encoded"] / told["to_encode"] if told["to_encode"] else 1.0
     yield (
         f"  {told['table']}: {told['encoded']:,} of {told['to_encode']:,} sequences encoded "

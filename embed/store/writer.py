@@ -31,7 +31,7 @@ from abag.embed.store.filesystem import (
     is_local,
     pause_after,
 )
-from abag.embed.store.shard import Attrs, DamagedShard, Piece
+from abag.embed.store.shard import Attrs, DamagedShard, FilePart
 from abag.embed.store.shard_writer import NewBlock, pieces
 from abag.embed.store.spool import Room
 
@@ -58,7 +58,7 @@ class _Finished:
         self.staged_bytes = 0
         self._arrays = arrays
 
-    def parts(self, attrs: Attrs) -> Iterator[Piece]:
+    def parts(self, attrs: Attrs) -> Iterator[FilePart]:
         """Yield its bytes, from wherever it is."""
         if self.path is not None:
             return copy_pieces(self.path)

@@ -32,7 +32,7 @@ from abag.embed.store.adapter_copy import (
     AdapterDamaged,
     write_extras,
 )
-from abag.embed.weights.checkpoints import Checkpoint, weights_digest
+from abag.embed.weights.checkpoints import EncoderCheckpoint, weights_digest
 from abag.embed.weights.low_rank import Adapter, AdapterMismatch
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class AdapterNotFound(AbagError):
     """A folder without a finished adapter, or without one for this side."""
 
 
-def with_adapter(checkpoint: Checkpoint, folder: Path, kind: Kind) -> Checkpoint:
+def with_adapter(checkpoint: EncoderCheckpoint, folder: Path, kind: Kind) -> EncoderCheckpoint:
     """Return a checkpoint that is to be loaded with an adapter merged into it.
 
     Raises
@@ -106,7 +106,7 @@ def side_digest(weights: str, files: Mapping[str, bytes]) -> str:
     return running.hexdigest()
 
 
-def keep_adapter(checkpoint: Checkpoint, folder: EncoderFolder) -> None:
+def keep_adapter(checkpoint: EncoderCheckpoint, folder: EncoderFolder) -> None:
     """Copy an encoder's adapter, if it has one, beside the vectors that it will make."""
     if checkpoint.adapter is None:
         return

@@ -54,7 +54,7 @@ class BadCheckpoint(AbagError):
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class EncoderCheckpoint:
     """An encoder's weights on disk.
 
     Attributes
@@ -88,7 +88,7 @@ class Checkpoint:
         return self.origin.startswith("tiny-")
 
 
-def find_checkpoint(name: str, *, download: bool = True) -> Checkpoint:
+def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
     """Locate an encoder's checkpoint, downloading hub names that are not on disk yet.
 
     Parameters
@@ -106,7 +106,7 @@ def find_checkpoint(name: str, *, download: bool = True) -> Checkpoint:
         A folder without config.json, weights, or with a model type we do not know.
     """
     if name == "composition":
-        return Checkpoint(name, "composition", None, (), {}, name)
+        return EncoderCheckpoint(name, "composition", None, (), {}, name)
     if name == "antiberty":
         return _antiberty()
     if name.startswith("tiny-") and name in ALIASES:
@@ -126,7 +126,7 @@ def find_checkpoint(name: str, *, download: bool = True) -> Checkpoint:
     )
 
 
-def weights_digest(checkpoint: Checkpoint) -> str:
+def weights_digest(checkpoint: EncoderCheckpoint) -> str:
     """Hash the weight files' bytes: 32 hexadecimal digits.
 
     Hashing 5 GB takes seconds, so the answer is cached by path, size and time of change.
@@ -169,7 +169,7 @@ def _slug(name: str) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split()) or "encoder"
 
 
-def _open(folder: Path, name: str, origin: str) -> Checkpoint:
+def _open(folder: Path, name: str, origin: str) -> EncoderCheckpoint:
     config_path = folder / "config.json"
     if not config_path.is_file():
         msg = f"{folder}: no config.json; give a checkpoint folder as transformers saves it"
@@ -180,7 +180,7 @@ def _open(folder: Path, name: str, origin: str) -> Checkpoint:
     if not weights:
         msg = f"{folder}: no *.safetensors or pytorch_model*.bin; the download may be incomplete"
         raise BadCheckpoint(msg)
-    return Checkpoint(name, family, folder, weights, config, origin)
+    return EncoderCheckpoint(name, family, folder, weights, config, origin)
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
     return tuple(safe or sorted(folder.glob("pytorch_model*.bin")))
 
 
-def _antiberty() -> Checkpoint:
+def _antiberty() -> EncoderCheckpoint:
     """Weights inside the package antiberty; its code is never imported."""
     from importlib.util import find_spec
 
@@ -248,7 +248,7 @@ def _antiberty() -> Checkpoint:
     root = Path(spec.submodule_search_locations[0]) / "trained_models"
     folder = root / "AntiBERTy_md_smooth"
     config = json.loads((folder / "config.json").read_text())
-    return Checkpoint(
+    return EncoderCheckpoint(
         "antiberty", "bert", root, (folder / "pytorch_model.bin",), config, "antiberty"
     )
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from abag.embed.weights.checkpoints import BadCheckpoint, Checkpoint
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from abag.core.device import Plan
+    from abag.core.device import DevicePlan
 
 
 class EncoderWeights:
@@ -27,7 +27,7 @@ class EncoderWeights:
     understood would give vectors that are quietly wrong.
     """
 
-    def __init__(self, checkpoint: Checkpoint, plan: Plan) -> None:
+    def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
         self.config: Mapping[str, Any] = checkpoint.config
         self._checkpoint = checkpoint
         self._plan = plan

@@ -21,7 +21,7 @@ class VectorsMissing(AbagError):
 
 
 @dataclass(frozen=True, slots=True)
-class Vectors:
+class StoredVectors:
     """One side of the pairs: a vector for each unique sequence of the table."""
 
     folder: EncoderFolder
@@ -31,7 +31,7 @@ class Vectors:
 
 def read_vectors(
     store: Store, table: PairTable, kind: Kind, *, encoder: str | None, pooling: str
-) -> Vectors:
+) -> StoredVectors:
     """Read one side of the table from the store, which holds finite numbers only."""
     sequences = table.antibodies if kind == "antibody" else table.antigens
     folder = store.folder(kind, encoder)
@@ -43,4 +43,4 @@ def read_vectors(
             f"{store.path} {folder.embed_options}"
         )
         raise VectorsMissing(msg)
-    return Vectors(folder, pooling, folder.read(sequences.keys, pooling))
+    return StoredVectors(folder, pooling, folder.read(sequences.keys, pooling))

@@ -19,7 +19,7 @@ from abag import AbagError
 from abag.head.clustering.linkage import distance_to_parent
 from abag.head.data.labels import Statistics
 from abag.head.data.splits import TRAIN, Split, grouped_folds
-from abag.head.evaluation.ridge import Block, Floats, Ints, Matrix, ridge, ridges
+from abag.head.evaluation.ridge import FeatureBlock, Floats, Ints, Matrix, ridge, ridges
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
@@ -65,8 +65,8 @@ def baselines(
     if not len(fit_rows):
         msg = f"split {split.name}: training holds censored labels only; expected exact ones too."
         raise NothingToLearn(msg)
-    antibody = Block(standardised(antibody_ND, pairs.antibody[fit_rows]), pairs.antibody)
-    antigen = Block(standardised(antigen_ND, pairs.antigen[fit_rows]), pairs.antigen)
+    antibody = FeatureBlock(standardised(antibody_ND, pairs.antibody[fit_rows]), pairs.antibody)
+    antigen = FeatureBlock(standardised(antigen_ND, pairs.antigen[fit_rows]), pairs.antigen)
     fold = inner_folds(split.group[fit_rows])
     of_vectors = {"ridge": (0, 1), "antibody_ridge": (0,), "antigen_ridge": (1,)}
     ridges_of_vectors = ridges([antibody, antigen], pairs.pkd, fit_rows, fold, of_vectors.values())
@@ -106,7 +106,7 @@ def _group_means(pairs: LabelledPairs, split: Split, fit_rows: Ints) -> dict[str
     return {n: group_mean(group, pairs.pkd, split, fit_rows) for n, group in groups.items()}
 
 
-def _composition(pairs: LabelledPairs, fit_rows: Ints) -> list[Block]:
+def _composition(pairs: LabelledPairs, fit_rows: Ints) -> list[FeatureBlock]:
     """Share of each residue and length of each chain: what needs no model at all."""
     blocks = []
     sides = ((pairs.table.antibodies, pairs.antibody), (pairs.table.antigens, pairs.antigen))
@@ -121,11 +121,11 @@ def _composition(pairs: LabelledPairs, fit_rows: Ints) -> list[Block]:
         lengths = [count.sum(1, keepdims=True) for count in counts]
         shares = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
         table = standardised(np.hstack([*shares, *lengths]), index[fit_rows])
-        blocks.append(Block(table, index))
+        blocks.append(FeatureBlock(table, index))
     return blocks
 
 
-def _of_variants(pairs: LabelledPairs, fit_rows: Ints) -> dict[str, list[Block]]:
+def _of_variants(pairs: LabelledPairs, fit_rows: Ints) -> dict[str, list[FeatureBlock]]:
     """Residues by position, and the number of mutations, where most variants share a length."""
     chains = pairs.table.antibodies.chains
     lengths = [tuple(map(len, antibody)) for antibody in chains]
@@ -136,9 +136,9 @@ def _of_variants(pairs: LabelledPairs, fit_rows: Ints) -> dict[str, list[Block]]
     one_hot = _one_hot(chains, np.array([length == usual for length in lengths]), seen)
     mutations = distance_to_parent(chains, np.zeros(len(chains), np.int64))
     counted = mutations[:, None].astype(np.float32)
-    found = {"mutation_count": [Block(counted, pairs.antibody)]}
+    found = {"mutation_count": [FeatureBlock(counted, pairs.antibody)]}
     if len(seen) * one_hot.shape[1] ** 2 <= MOST_SUMMED:
-        found["one_hot_ridge"] = [Block(one_hot, pairs.antibody)]
+        found["one_hot_ridge"] = [FeatureBlock(one_hot, pairs.antibody)]
     return found
 
 

@@ -26,14 +26,14 @@ STRENGTHS = np.logspace(-4, 3, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FeatureBlock:
     """One input of a ridge: a vector for each unique sequence and the sequence of each pair."""
 
     table_ND: Matrix
     index: Ints
 
 
-def ridge(blocks: Sequence[Block], pkd: Floats, fit_rows: Ints, fold: Ints) -> Floats:
+def ridge(blocks: Sequence[FeatureBlock], pkd: Floats, fit_rows: Ints, fold: Ints) -> Floats:
     """Ridge regression on the joined vectors of each pair, its strength chosen by inner folds.
 
     Parameters
@@ -55,7 +55,7 @@ def ridge(blocks: Sequence[Block], pkd: Floats, fit_rows: Ints, fold: Ints) -> F
 
 
 def ridges(
-    blocks: Sequence[Block],
+    blocks: Sequence[FeatureBlock],
     pkd: Floats,
     fit_rows: Ints,
     fold: Ints,
@@ -74,7 +74,11 @@ def ridges(
 
 
 def _best_ridge(
-    blocks: Sequence[Block], parts: Sequence[_Moments], pkd: Floats, fit_rows: Ints, fold: Ints
+    blocks: Sequence[FeatureBlock],
+    parts: Sequence[_Moments],
+    pkd: Floats,
+    fit_rows: Ints,
+    fold: Ints,
 ) -> Floats:
     """Predict every pair by the strength that errs least on the inner folds."""
     n_folds = len(parts)
@@ -145,7 +149,7 @@ class _Moments:
         return weights, y_mean - x_mean @ weights
 
 
-def _rotated(block: Block, fit_rows: Ints) -> Block:
+def _rotated(block: FeatureBlock, fit_rows: Ints) -> FeatureBlock:
     """Express vectors in the span of the training sequences, when those are fewer than columns.
 
     Ridge gives directions outside that span no weight, so nothing is lost.
@@ -154,14 +158,14 @@ def _rotated(block: Block, fit_rows: Ints) -> Block:
     if len(train_ND) >= train_ND.shape[1]:
         return block
     basis_DN, _ = np.linalg.qr(train_ND.T)
-    return Block(block.table_ND @ basis_DN, block.index)
+    return FeatureBlock(block.table_ND @ basis_DN, block.index)
 
 
-def _moments(blocks: Sequence[Block], pkd: Floats, rows: Ints) -> _Moments:
+def _moments(blocks: Sequence[FeatureBlock], pkd: Floats, rows: Ints) -> _Moments:
     """Sum over the rows by way of the unique sequences: no vector per pair, ever."""
     y = pkd[rows]
     # A block of one constant column makes the plain sums cross products too.
-    ones = Block(np.ones((1, 1), np.float32), np.zeros(len(pkd), np.int64))
+    ones = FeatureBlock(np.ones((1, 1), np.float32), np.zeros(len(pkd), np.int64))
     grid = [[np.zeros((0, 0))] * len(blocks) for _ in blocks]
     for i, a in enumerate(blocks):
         grid[i][i] = _square(a, rows)
@@ -175,7 +179,7 @@ def _moments(blocks: Sequence[Block], pkd: Floats, rows: Ints) -> _Moments:
     return _Moments(len(rows), x_D, float(y.sum()), np.block(grid), xy_D)
 
 
-def _square(block: Block, rows: Ints) -> Floats:
+def _square(block: FeatureBlock, rows: Ints) -> Floats:
     """Sum over rows of the outer product of their vectors with themselves, in float64."""
     seen, times = np.unique(block.index[rows], return_counts=True)
     total = np.zeros((block.table_ND.shape[1],) * 2)
@@ -186,7 +190,9 @@ def _square(block: Block, rows: Ints) -> Floats:
     return total
 
 
-def _cross(left: Block, right: Block, rows: Ints, weight: Floats | None = None) -> Floats:
+def _cross(
+    left: FeatureBlock, right: FeatureBlock, rows: Ints, weight: Floats | None = None
+) -> Floats:
     """Sum over rows of the outer product of their left and right vectors, in float64."""
     (lefts, i), (rights, j) = (
         np.unique(block.index[rows], return_inverse=True) for block in (left, right)
@@ -207,7 +213,7 @@ def _cross(left: Block, right: Block, rows: Ints, weight: Floats | None = None) 
 
 
 def _predict(
-    blocks: Sequence[Block], weights_DS: Floats, intercept_S: Floats, rows: Ints
+    blocks: Sequence[FeatureBlock], weights_DS: Floats, intercept_S: Floats, rows: Ints
 ) -> Floats:
     predicted = np.tile(intercept_S, (len(rows), 1))
     start = 0

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import huber_loss, softplus
 
 from abag.head.model.layers import Joined, Layers, PlainLayers, StackedLayers
-from abag.head.model.vector_tables import Vectors, gathered
+from abag.head.model.vector_tables import VectorRows, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Head(Protocol):
     """What every head can do."""
 
-    def __call__(self, antibody_BD: Vectors, antigen_BE: Vectors) -> Tensor:
+    def __call__(self, antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
         """Score each pair, shape (B,), float32."""
         ...
 
@@ -49,7 +49,7 @@ class Mlp(nn.Module):
             ]  # fmt: skip
         self.layers = layers.blocks(*blocks, layers.linear(widths[-1], 1))
 
-    def forward(self, antibody_BD: Vectors, antigen_BE: Vectors) -> Tensor:
+    def forward(self, antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
         """Score each pair, shape (B,)."""
         scores_B1: Tensor = self.layers(antibody_BD, antigen_BE)
         return scores_B1.squeeze(-1).float()
@@ -72,7 +72,7 @@ class Notebook(nn.Module):
             ]  # fmt: skip
         self.layers = Joined([*blocks[:-1], layers.linear(widths[-1], 1)])
 
-    def forward(self, antibody_BD: Vectors, antigen_BE: Vectors) -> Tensor:
+    def forward(self, antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
         """Score each pair, shape (B,)."""
         scores_B1: Tensor = self.layers(antibody_BD, antigen_BE)
         return scores_B1.squeeze(-1).float()
@@ -88,7 +88,7 @@ class LowRank(nn.Module):
         self.dropout = layers.dropout()
         self.out = layers.linear(3 * rank, 1)
 
-    def forward(self, antibody_BD: Vectors, antigen_BE: Vectors) -> Tensor:
+    def forward(self, antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
         """Score each pair, shape (B,)."""
         antibody_BR = self.antibody(gathered(antibody_BD))
         antigen_BR = self.antigen(gathered(antigen_BE))

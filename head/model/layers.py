@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from abag.head.model.vector_tables import Rows, Vectors, gathered
+from abag.head.model.vector_tables import Rows, VectorRows, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Layers(Protocol):
 class Joined(nn.ModuleList):
     """Layers, one after the other, over both vectors of each pair, joined."""
 
-    def forward(self, antibody_BD: Vectors, antigen_BE: Vectors) -> Tensor:
+    def forward(self, antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
         """Join, and call one layer after the other."""
         x_BI = join(antibody_BD, antigen_BE)
         for layer in self:
@@ -55,7 +55,7 @@ class Joined(nn.ModuleList):
         return x_BI
 
 
-def join(antibody_BD: Vectors, antigen_BE: Vectors) -> Tensor:
+def join(antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
     """Gather what is not gathered, and lay each pair's vectors side by side."""
     return torch.cat([gathered(antibody_BD), gathered(antigen_BE)], dim=-1)
 
@@ -193,7 +193,7 @@ class _Blocks(Joined):
     fused = False
     """Whether all of a block but its product is one kernel: see `lowered`."""
 
-    def forward(self, antibody_GBD: Vectors, antigen_GBE: Vectors) -> Tensor:
+    def forward(self, antibody_GBD: VectorRows, antigen_GBE: VectorRows) -> Tensor:
         if not self.fused:
             return super().forward(antibody_GBD, antigen_GBE)
         linear, norm, _, dropout, *layers, last = self
@@ -205,7 +205,7 @@ class _Blocks(Joined):
         return cast("Tensor", last(x_MBO))
 
 
-def _first_product(linear: _Linear, antibody_GBD: Vectors, antigen_GBE: Vectors) -> Tensor:
+def _first_product(linear: _Linear, antibody_GBD: VectorRows, antigen_GBE: VectorRows) -> Tensor:
     """Multiply both vectors of each pair; those that only one head reads are not written out."""
     from abag.head.model.product_kernels import WIDEST_TILE, gathered_product
 
@@ -218,7 +218,7 @@ def _first_product(linear: _Linear, antibody_GBD: Vectors, antigen_GBE: Vectors)
     return y_MBO[:, :, None]
 
 
-def _rows(vectors_GBD: Vectors, dtype: torch.dtype) -> Rows:
+def _rows(vectors_GBD: VectorRows, dtype: torch.dtype) -> Rows:
     """Name vectors by rows, also where they are gathered already: one kernel, the same bits."""
     if isinstance(vectors_GBD, Rows):
         return vectors_GBD

@@ -39,23 +39,23 @@ class Rows(NamedTuple):
     index_B: Tensor
 
 
-Vectors = Tensor | Rows
+VectorRows = Tensor | Rows
 
 
-def gathered(vectors: Vectors) -> Tensor:
+def gathered(vectors: VectorRows) -> Tensor:
     """Return vectors, (B, D) or (G, B, D), wherever they lie."""
     return vectors if isinstance(vectors, Tensor) else pick(*vectors)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class VectorSource:
     """Where one forward pass finds its vectors: in tables to gather from, or gathered already."""
 
     antibody_ND: Tensor
     antigen_ME: Tensor
     gathered: bool
 
-    def read(self, pairs: TrainingPairs, rows_B: Tensor) -> tuple[Vectors, Vectors]:
+    def read(self, pairs: TrainingPairs, rows_B: Tensor) -> tuple[VectorRows, VectorRows]:
         """Return the vectors of pairs; inside the compiled step, so that gathering is fused."""
         if self.gathered:
             return self.antibody_ND, self.antigen_ME
@@ -79,11 +79,11 @@ class Tables(Protocol):
     def prepare(self, step: int) -> None:
         """Make the vectors of one step of the epoch ready; called outside the graph."""
 
-    def take(self, part: int) -> Source:
+    def take(self, part: int) -> VectorSource:
         """Say where forward pass ``part`` finds its vectors; called inside the graph."""
         ...
 
-    def read(self, rows: Tensor) -> tuple[Vectors, Vectors]:
+    def read(self, rows: Tensor) -> tuple[VectorRows, VectorRows]:
         """Return the vectors of any pairs, for evaluation."""
         ...
 
@@ -103,8 +103,8 @@ class DeviceTables:
         dtype: torch.dtype,
     ) -> None:
         antibody_ND, antigen_ME = antibody_ND.to(device), antigen_ME.to(device)
-        self.source = Source(antibody_ND, antigen_ME, gathered=False)
-        self.training = Source(antibody_ND.to(dtype), antigen_ME.to(dtype), gathered=False)
+        self.source = VectorSource(antibody_ND, antigen_ME, gathered=False)
+        self.training = VectorSource(antibody_ND.to(dtype), antigen_ME.to(dtype), gathered=False)
         self.pairs = pairs
 
     def begin(self, rows_SAB: NDArray[np.int64]) -> None:
@@ -113,11 +113,11 @@ class DeviceTables:
     def prepare(self, step: int) -> None:
         """Nothing to do: the vectors are there."""
 
-    def take(self, part: int) -> Source:
+    def take(self, part: int) -> VectorSource:
         """Every pass gathers from the tables."""
         return self.training
 
-    def read(self, rows: Tensor) -> tuple[Vectors, Vectors]:
+    def read(self, rows: Tensor) -> tuple[VectorRows, VectorRows]:
         """Return any pairs."""
         return self.source.read(self.pairs, rows)
 
@@ -177,11 +177,11 @@ class HostTables:
         ):
             torch.index_select(table, 0, index[rows], out=staged.view(len(rows), -1))
 
-    def take(self, part: int) -> Source:
+    def take(self, part: int) -> VectorSource:
         """Return what ``prepare`` sent."""
-        return Source(self.on_device[0][part], self.on_device[1][part], gathered=True)
+        return VectorSource(self.on_device[0][part], self.on_device[1][part], gathered=True)
 
-    def read(self, rows: Tensor) -> tuple[Vectors, Vectors]:
+    def read(self, rows: Tensor) -> tuple[VectorRows, VectorRows]:
         """Gather any pairs and send them."""
         rows = rows.cpu()
         antibody, antigen = (pick(t, i[rows]) for t, i in zip(self.tables, self.index, strict=True))

@@ -19,7 +19,7 @@ from abag.embed.sequences.pairs import TableOptions, read_side
 from abag.head.prediction.inputs import (
     CannotPredict,
     Gathered,
-    Source,
+    TableSource,
     Work,
     complete,
     refuse_taken,
@@ -47,7 +47,7 @@ ROLES: dict[Kind, frozenset[str]] = {
 
 
 def predict_cross(
-    work: Work, table: Source, cross: Source, out: Path, options: TableOptions
+    work: Work, table: TableSource, cross: TableSource, out: Path, options: TableOptions
 ) -> dict[str, Any]:
     """Score each distinct antibody of a table against each distinct antigen of another."""
     if options.antigen is not None:
@@ -69,7 +69,7 @@ def predict_cross(
 
 
 def _read_side(
-    work: Work, table: Source, kind: Kind, options: TableOptions
+    work: Work, table: TableSource, kind: Kind, options: TableOptions
 ) -> tuple[SequenceTable, Gathered]:
     """Read one side's table whole, and note which sequences are new."""
     parts = list(read_rows(table, limit=options.limit))
@@ -90,7 +90,7 @@ def _read_side(
     return replace(read, frame=cells), gathered  # as they are in the file
 
 
-def _same(table: Source, cross: Source) -> bool:
+def _same(table: TableSource, cross: TableSource) -> bool:
     if isinstance(table, pd.DataFrame) or isinstance(cross, pd.DataFrame):
         return table is cross
     return Path(table).samefile(cross)

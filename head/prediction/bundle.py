@@ -25,7 +25,7 @@ from abag.head.data.splits import TRAIN
 from abag.head.model.config import BadOption, FitConfig
 from abag.head.model.heads import build_head
 from abag.head.prediction.applicability import Reach, measure_reach
-from abag.head.prediction.predictor import Embed, Member, Predictor, Side
+from abag.head.prediction.predictor import Embed, Predictor, TrainedHead, VectorInput
 from abag.head.training.checkpoint import publish, write_text
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.splits import Split
-    from abag.head.data.vectors import Vectors
+    from abag.head.data.vectors import StoredVectors
     from abag.head.training.loop import Trained
     from abag.head.training.uncertainty import Sigma
 
@@ -65,8 +65,8 @@ class Record:
     members: tuple[Scale, ...]
     spread: float
     noise: float
-    antibody: Side
-    antigen: Side
+    antibody: VectorInput
+    antigen: VectorInput
 
 
 def save_predictor(
@@ -75,8 +75,8 @@ def save_predictor(
     splits: Sequence[Split],
     trained: Sequence[Trained],
     config: FitConfig,
-    antibody: Vectors,
-    antigen: Vectors,
+    antibody: StoredVectors,
+    antigen: StoredVectors,
     sigma: Sigma,
 ) -> None:
     """Write the bundle; its JSON comes last and holds the digest of the weights."""
@@ -126,9 +126,9 @@ def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
         publish(partial, path)
 
 
-def _side(vectors: Vectors, training_sequences: int, reach: Reach) -> Side:
+def _side(vectors: StoredVectors, training_sequences: int, reach: Reach) -> VectorInput:
     info: Mapping[str, Any] = vectors.folder.info
-    return Side(
+    return VectorInput(
         name=vectors.folder.name,
         origin=str(info.get("origin", vectors.folder.name)),
         fingerprint=vectors.folder.fingerprint,
@@ -257,7 +257,7 @@ def _listed(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
 
 
-def _member(k: int, record: Record, tensors: Mapping[str, Tensor]) -> Member:
+def _member(k: int, record: Record, tensors: Mapping[str, Tensor]) -> TrainedHead:
     # Built without memory: a record may say any width, and only tensors that are there count.
     with torch.device("meta"):
         model = build_head(_head_config(record), record.antibody.width, record.antigen.width)
@@ -269,7 +269,7 @@ def _member(k: int, record: Record, tensors: Mapping[str, Tensor]) -> Member:
         for kind in ("antibody", "antigen")
     )
     scale = record.members[k]
-    return Member(model.eval(), antibody, antigen, scale.pkd_mean, scale.pkd_scale)
+    return TrainedHead(model.eval(), antibody, antigen, scale.pkd_mean, scale.pkd_scale)
 
 
 def _head_config(record: Record) -> FitConfig:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from abag.embed.store.store import Store
     from abag.head.prediction.predictor import Predictor
 
-Source: TypeAlias = "Path | str | pd.DataFrame"
+TableSource: TypeAlias = "Path | str | pd.DataFrame"
 
 ROOM = 1 << 18
 """Keys of several parts that are held before equal ones become one: 19 MB while they do."""
@@ -149,7 +149,7 @@ class GatheredPairs:
         self.skipped.update(part.skipped)
 
 
-def gather_pairs(work: Work, table: Source, options: TableOptions) -> GatheredPairs:
+def gather_pairs(work: Work, table: TableSource, options: TableOptions) -> GatheredPairs:
     """Check every row of a table, and gather its sequences.
 
     Raises
@@ -200,7 +200,7 @@ def _read_part(
         raise
 
 
-def source_name(table: Source) -> str:
+def source_name(table: TableSource) -> str:
     """Name a table in messages."""
     return "table" if isinstance(table, pd.DataFrame) else Path(table).name
 

@@ -22,7 +22,7 @@ from abag.embed.sequences.pairs import TableOptions
 from abag.head.prediction.all_pairs import PAIRS, predict_cross
 from abag.head.prediction.inputs import (
     CannotPredict,
-    Source,
+    TableSource,
     Work,
     complete,
     gather_pairs,
@@ -43,12 +43,12 @@ SLICE = 16_384
 
 
 def predict(
-    table: Source,
+    table: TableSource,
     predictor: Predictor,
     out: Path | str,
     *,
     store: Path | str | None = None,
-    cross: Source | None = None,
+    cross: TableSource | None = None,
     force: bool = False,
     columns: Mapping[str, str] | None = None,
     antigen: str | None = None,
@@ -126,7 +126,7 @@ def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _check_out(out: Path, sources: Sequence[Source | None], *, force: bool) -> None:
+def _check_out(out: Path, sources: Sequence[TableSource | None], *, force: bool) -> None:
     """Refuse a place that cannot be written to before anything is read."""
     kind_of(out)
     if not out.parent.is_dir():
@@ -141,7 +141,9 @@ def _check_out(out: Path, sources: Sequence[Source | None], *, force: bool) -> N
         raise CannotPredict(msg)
 
 
-def _predict_pairs(work: Work, table: Source, out: Path, options: TableOptions) -> dict[str, Any]:
+def _predict_pairs(
+    work: Work, table: TableSource, out: Path, options: TableOptions
+) -> dict[str, Any]:
     found = gather_pairs(work, table, options)
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = complete(work, found.antibodies, found.antigens)

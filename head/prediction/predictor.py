@@ -64,7 +64,7 @@ class Embed(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class VectorInput:
     """What the predictor knows of one kind of vector."""
 
     name: str
@@ -86,7 +86,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class TrainedHead:
     """One trained head and its scaling; a cross-validated run has one a fold."""
 
     model: nn.Module
@@ -100,9 +100,9 @@ class Member:
 class Predictor:
     """Heads that score pairs of vectors, and the store that usually holds the vectors."""
 
-    members: tuple[Member, ...]
-    antibody: Side
-    antigen: Side
+    members: tuple[TrainedHead, ...]
+    antibody: VectorInput
+    antigen: VectorInput
     antibody_reach: Reach
     antigen_reach: Reach
     spread: float
@@ -169,7 +169,7 @@ class Predictor:
                 self.encode(place, new[0], new[1], pads, say=say or _to_stderr, **options)
             return self.predict_keys(open_store(place), *keys)
 
-    def side(self, kind: Kind) -> Side:
+    def side(self, kind: Kind) -> VectorInput:
         """What is known of the antibodies, or of the antigens."""
         return self.antibody if kind == "antibody" else self.antigen
 
@@ -391,7 +391,7 @@ def _distinct(chains: Sequence[Chains], wanted: NDArray[np.bool_]) -> list[Chain
 
 @torch.no_grad()
 def _score(
-    member: Member,
+    member: TrainedHead,
     antibody_ND: NDArray[np.float32],
     antigen_ME: NDArray[np.float32],
     antibody: NDArray[np.integer],

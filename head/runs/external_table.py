@@ -18,9 +18,9 @@ from abag.head.data.splits import TEST, TRAIN, Split, hex_keys
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.comparison import compare, verdict
-from abag.head.evaluation.ridge import Block, ridge
+from abag.head.evaluation.ridge import FeatureBlock, ridge
 from abag.head.prediction.bundle import load_predictor
-from abag.head.prediction.predictor import Predictor, Side
+from abag.head.prediction.predictor import Predictor, VectorInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,7 +120,7 @@ def _baselines(
     try:
         sources = [open_store(predictor.known_store(None)), opened]
         blocks = [
-            Block(_vectors(sources, kind, predictor, keys[f"{kind}_key"]), index[kind])
+            FeatureBlock(_vectors(sources, kind, predictor, keys[f"{kind}_key"]), index[kind])
             for kind in KINDS
         ]
     except AbagError as error:
@@ -128,7 +128,9 @@ def _baselines(
             f"no ridge beside the head: the vectors of its training pairs are not at hand ({error})"
         )
     else:
-        blocks = [Block(standardised(b.table_ND, b.index[fit_rows]), b.index) for b in blocks]
+        blocks = [
+            FeatureBlock(standardised(b.table_ND, b.index[fit_rows]), b.index) for b in blocks
+        ]
         groups = exact["group"].to_numpy(np.int64)
         found["ridge"] = ridge(blocks, pkd, fit_rows, inner_folds(groups))
     return {name: predicted[others] for name, predicted in found.items()}
@@ -138,7 +140,7 @@ def _vectors(
     sources: Sequence[Store], kind: Kind, predictor: Predictor, keys: pd.Series[str]
 ) -> NDArray[np.float32]:
     """Read the vector of each distinct key, in order of appearance, where there is one."""
-    side: Side = getattr(predictor, kind)
+    side: VectorInput = getattr(predictor, kind)
     text = "".join(keys.drop_duplicates())
     wanted = np.frombuffer(bytes.fromhex(text), np.uint8).reshape(-1, KEY_BYTES)
     folders = [store.folder(kind, side.fingerprint) for store in sources]

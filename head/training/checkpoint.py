@@ -42,7 +42,7 @@ class DiskFull(AbagError):
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class TrainingCheckpoint:
     """A whole checkpoint, read and checked."""
 
     tensors: dict[str, Tensor]
@@ -81,7 +81,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) ->
     publish(_write_partial(path, tensors, state), path)
 
 
-def load(path: Path) -> Checkpoint:
+def load(path: Path) -> TrainingCheckpoint:
     """Read and check one checkpoint.
 
     Raises
@@ -108,13 +108,13 @@ def load(path: Path) -> Checkpoint:
     if header.get("digest") != digest(tensors, text):
         msg = f"{path}: its bytes are not those written (digest differs). {_MEND}"
         raise CheckpointDamaged(msg)
-    return Checkpoint(tensors, json.loads(text))
+    return TrainingCheckpoint(tensors, json.loads(text))
 
 
 _MEND = "Delete it to go on from the one before."
 
 
-def load_newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
+def load_newest(folder: Path, say: Callable[[str], None]) -> TrainingCheckpoint | None:
     """Read the newest whole checkpoint, saying which damaged one was passed over.
 
     Returns

@@ -59,7 +59,7 @@ class LogDamaged(AbagError):
 
 
 @dataclass(slots=True)
-class Progress:
+class HeadState:
     """Where training stands: the part of a checkpoint that is not tensors."""
 
     best_score: list[float | None]
@@ -87,7 +87,7 @@ class Trained:
     """Which pairs each head was trained on."""
     kept: float
     """What `kept_share` left of the predictions' distance from the training mean."""
-    progress: Progress
+    progress: HeadState
     epochs: int
     resumed_from_step: int | None
 
@@ -98,7 +98,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class TrainingTask:
     """Everything that one training needs."""
 
     pairs: LabelledPairs
@@ -123,18 +123,18 @@ def _said(scores: metrics.Scores) -> str:
     return ", ".join(f"{name} {scores[name]:.3f}" for name in shown if scores[name] is not None)
 
 
-def train(task: Task) -> Trained:
+def train(task: TrainingTask) -> Trained:
     """Train to the end, from the newest whole checkpoint if there is one."""
     task.checkpoints.mkdir(parents=True, exist_ok=True)
     # Seeds are set for every step: the caller's random state is put back afterwards.
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        return Training(task).run()
+        return HeadTraining(task).run()
 
 
-class Training:
+class HeadTraining:
     """The heads of one split in the making."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         config = task.config
         self.task, self.config = task, config
         training = task.split.rows(TRAIN)
@@ -153,7 +153,7 @@ class Training:
         self.stepper, self.model = self.stack.stepper, self.stack.model
         self.steps, self.epochs = self.stack.steps, self.stack.epochs
         heads = config.members
-        self.progress = Progress([None] * heads, [0] * heads, [0] * heads)
+        self.progress = HeadState([None] * heads, [0] * heads, [0] * heads)
         self.best = _clones(self.model.state_dict())
         self.resumed_from_step = self._restore()
         self.validation = self._validation_rows()
@@ -391,7 +391,7 @@ class Training:
             return None
         self.stepper.load(found.tensors)
         load_tensors(self.best, {n: found.tensors[f"best.{n}"] for n in self.best})
-        self.progress = Progress(**found.state)
+        self.progress = HeadState(**found.state)
         _cut_log(self.task.log, self.progress.log_bytes)
         return self.progress.step
 

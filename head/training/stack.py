@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.splits import Split
     from abag.head.model.config import FitConfig
-    from abag.head.training.step import Plan
+    from abag.head.training.step import EpochPlan
 
 INITIAL, BAG = 3, 5  # streams of the seed, beside those of step.py and loop.py
 
@@ -212,9 +212,9 @@ class Stack:
         self.stepper = Stepper(self.model, self.tables, on_device, config, decay_M, shape, device)
         self.rates_S = np.zeros(0, np.float32)
         self.thread = ThreadPoolExecutor(1)
-        self.planned: dict[int, Future[Plan]] = {}
+        self.planned: dict[int, Future[EpochPlan]] = {}
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> EpochPlan:
         """Order every feed's rows for one epoch."""
         return plan_epoch(self.feeds, epoch, self.batch_size, self.accumulate, self.n_training)
 

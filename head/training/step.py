@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.head.model.config import FitConfig
-    from abag.head.model.vector_tables import Source, Tables, TrainingPairs
+    from abag.head.model.vector_tables import Tables, TrainingPairs, VectorSource
 
 ORDER, DROPOUT = 1, 2  # streams of the seed
 COMBINED: dict[str, Any] = {"combo_kernels": True, "combo_kernel_allow_mixed_sizes": 0}
@@ -42,7 +42,7 @@ COMBINED: dict[str, Any] = {"combo_kernels": True, "combo_kernel_allow_mixed_siz
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EpochPlan:
     """The steps of an epoch: which pairs, in which order, with which weight."""
 
     rows_SAGB: NDArray[np.int64]
@@ -69,7 +69,7 @@ def order_places(epoch: int, count: int) -> NDArray[np.int64]:
 
 def plan_epoch(
     feeds: Sequence[NDArray[np.int64]], epoch: int, batch_size: int, accumulate: int, take: int
-) -> Plan:
+) -> EpochPlan:
     """Order the training pairs of one epoch: a function of the epoch and nothing else.
 
     The same for every seed, so that heads of several seeds can read one feed.
@@ -100,7 +100,7 @@ def plan_epoch(
         rows_SAGB[:, :, g] = rows.reshape(shape)
     weight = (np.arange(places) < take).astype(np.float32).reshape(steps, -1)
     weight /= weight.sum(axis=1, keepdims=True)
-    return Plan(rows_SAGB, weight.reshape(shape))
+    return EpochPlan(rows_SAGB, weight.reshape(shape))
 
 
 def cosine_rates(
@@ -172,7 +172,7 @@ class Stepper:
             self._update = self._stacked_update(compiled=fused)
         self._run = self._captured() if on_gpu and mode != "off" else self._step
 
-    def begin_epoch(self, plan: Plan, rates_S: NDArray[np.float32], at: int) -> None:
+    def begin_epoch(self, plan: EpochPlan, rates_S: NDArray[np.float32], at: int) -> None:
         """Fill the buffers and put the cursor on step ``at`` of the epoch."""
         rows_SAB = plan.rows_SAGB.reshape(self.rows_SAB.shape)
         self.rows_SAB.copy_(torch.from_numpy(rows_SAB))
@@ -197,7 +197,7 @@ class Stepper:
         load_tensors(self.tensors(), saved)
         self.optimizer.refresh()
 
-    def _loss_of(self, source: Source, rows_SB: Tensor, weight_SB: Tensor) -> Tensor:
+    def _loss_of(self, source: VectorSource, rows_SB: Tensor, weight_SB: Tensor) -> Tensor:
         rows_B = rows_SB.index_select(0, self.cursor)[0]
         weight_B = weight_SB.index_select(0, self.cursor)[0]
         antibody_BD, antigen_BE = source.read(self.pairs, rows_B)
