@@ -25,9 +25,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from abag.core.device import pick_device
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.splits import random_split
-from abag.head.fit import pick_device, torch_switches
+from abag.head.fit import torch_switches
 from abag.head.model.config import PRESETS, FitConfig
 from abag.head.training.loop import HeadTraining, TrainingTask, train
 from abag.head.training.step import step_seed

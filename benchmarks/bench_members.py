@@ -23,7 +23,8 @@ import numpy as np
 import torch
 from bench_fit import make_pairs, make_task, synchronize
 
-from abag.head.fit import pick_device, torch_switches
+from abag.core.device import pick_device
+from abag.head.fit import torch_switches
 from abag.head.model.config import FitConfig
 from abag.head.search.search import Problem, draw, inner_folds, score_batch
 from abag.head.training.loop import HeadTraining, TrainingTask, train

@@ -52,9 +52,7 @@ def choose(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
     DeviceUnavailable
         For a device that is not there or a precision it cannot compute in.
     """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = _device(device)
+    chosen = pick_device(device)
     if chosen.type == "cpu":
         if precision == "fp16":
             msg = "--precision fp16 on a CPU: not supported; give fp32 (or bf16)"
@@ -73,6 +71,31 @@ def choose(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
         )
         raise DeviceUnavailable(msg)
     return DevicePlan(chosen, precision, f"{name}, as asked")
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """Choose a device by name: ``auto`` is the first GPU, or the CPU where there is none.
+
+    Raises
+    ------
+    DeviceUnavailable
+        For a name that is not a device, or a device that this machine does not have.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        msg = f"--device {name}: not a device; give auto, cpu, cuda or cuda:N"
+        raise DeviceUnavailable(msg) from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        msg = f"--device {name}: this machine has {count} CUDA devices; give auto or cpu"
+        raise DeviceUnavailable(msg)
+    if device.type not in ("cpu", "cuda"):
+        msg = f"--device {name}: only cpu and cuda are supported"
+        raise DeviceUnavailable(msg)
+    return device
 
 
 def current(device: torch.device) -> AbstractContextManager[Any]:
@@ -117,19 +140,3 @@ def matmul_peak(plan: DevicePlan) -> float:
         end.record()
         end.synchronize()
     return float(10 * 2 * n**3 / (begin.elapsed_time(end) / 1000))
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        msg = f"--device {name}: not a device; give auto, cpu, cuda or cuda:N"
-        raise DeviceUnavailable(msg) from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        msg = f"--device {name}: this machine has {count} CUDA devices; give auto or cpu"
-        raise DeviceUnavailable(msg)
-    if device.type not in ("cpu", "cuda"):
-        msg = f"--device {name}: only cpu and cuda are supported"
-        raise DeviceUnavailable(msg)
-    return device

@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from abag import AbagError, cache_dir
+from abag import cache_dir
+from abag.core.device import pick_device
 from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.adapter_leaks import heed_adapters
@@ -45,10 +46,6 @@ if TYPE_CHECKING:
 
 LONG_CLUSTERING = 3_000
 """Unique sequences from which comparing them takes long enough to be said."""
-
-
-class NoSuchDevice(AbagError):
-    """The device asked for is not there."""
 
 
 def fit(
@@ -173,28 +170,6 @@ def make_config(options: dict[str, Any]) -> FitConfig:
         msg = f"{flag(unknown[0])}: no such option of fit; expected one of {', '.join(sorted(known))}."  # noqa: E501
         raise BadOption(msg)
     return FitConfig(**options)
-
-
-def pick_device(name: str) -> torch.device:
-    """Choose the device: ``auto`` is the first GPU, or the CPU.
-
-    Raises
-    ------
-    NoSuchDevice
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    there = device.type == "cpu" or (
-        device.type == "cuda" and (device.index or 0) < torch.cuda.device_count()
-    )
-    if not there:
-        msg = f"--device {name}: not here; this machine has cpu and {torch.cuda.device_count()} CUDA devices."  # noqa: E501
-        raise NoSuchDevice(msg)
-    return device
 
 
 def _refuse_graph_on_cpu(device: torch.device, config: FitConfig) -> None:

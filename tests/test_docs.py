@@ -204,7 +204,7 @@ def test_words_that_abag_does_not_print_are_not_found():
 SAYS_ITSELF = set(
     """
     AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion Incomplete LogDamaged
-    MMseqsFailed MissingVectors NoHeadRows NoRoom NoRuns NoSuchDevice NoTrials NotFinite
+    MMseqsFailed MissingVectors NoHeadRows NoRoom NoRuns NoTrials NotFinite
     NothingToAdaptOn NothingToEvaluate SweepClosed UnequalLengths UnitFailed WrongBackend WrongRank
     """.split()
 )

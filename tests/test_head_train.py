@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import abag
+from abag.core.device import DeviceUnavailable
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import BadLabel
 from abag.head.data.vectors import VectorsMissing
-from abag.head.fit import NoSuchDevice
 from abag.head.model.config import BadOption, FitConfig, RunMismatch
 from abag.head.training import loop
 from abag.head.training.checkpoint import load
@@ -524,7 +524,7 @@ def test_weights_that_an_update_broke_are_never_saved(case):
 def test_an_unknown_option_and_device_are_refused(case):
     with pytest.raises(BadOption, match="--learning-rate: no such option"):
         quick_fit(case, learning_rate=1)
-    with pytest.raises(NoSuchDevice, match="--device warp"):
+    with pytest.raises(DeviceUnavailable, match="--device warp"):
         quick_fit(case, device="warp")
     with pytest.raises(BadOption, match="--compile graph"):
         quick_fit(case, compile="graph")

@@ -25,6 +25,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from abag import AbagError, cache_dir
+from abag.core.device import pick_device
 from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelOptions, label_pairs, say_counts
@@ -34,7 +35,6 @@ from abag.head.fit import (
     describe_inputs,
     fit,
     make_config,
-    pick_device,
     torch_switches,
 )
 from abag.head.model.config import (

@@ -1,0 +1,69 @@
+"""Messages and progress bars: the one channel from abag to the person who runs it.
+
+Everything goes to stderr unless `reporting` says otherwise; results never pass through here.
+Callers that only want silence, or want the lines for themselves, set the channel once at the
+entry point, and no function in between has to hand it down.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class _Channel(NamedTuple):
+    send: Callable[[str], None]
+    bars: bool
+
+
+def _to_stderr(text: str) -> None:
+    tqdm.write(text, file=sys.stderr)  # keeps a bar that is being drawn in one piece
+
+
+def _discard(_text: str) -> None:
+    """Take a message and do nothing with it."""
+
+
+_STDERR = _Channel(_to_stderr, False)
+_channel: ContextVar[_Channel] = ContextVar("abag messages", default=_STDERR)
+
+
+def say(text: str) -> None:
+    """Send one message, a line without its newline."""
+    _channel.get().send(text)
+
+
+def bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401 - tqdm's own options
+    """Make a tqdm progress bar on stderr; it draws nothing where bars are not wanted."""
+    return tqdm(**({"disable": not _channel.get().bars, "dynamic_ncols": True} | options))
+
+
+@contextmanager
+def reporting(
+    to: Callable[[str], None] | None = None, *, bars: bool | None = None, silent: bool = False
+) -> Iterator[None]:
+    """Choose where messages go and whether bars are drawn, for the code inside the block.
+
+    Parameters
+    ----------
+    to : callable, optional
+        Receives each message; None leaves the messages where they went before.
+    bars : bool, optional
+        Whether progress bars are drawn; None leaves that as it was.
+    silent : bool
+        Discard messages, unless `to` is given.
+    """
+    before = _channel.get()
+    send = to or (_discard if silent else before.send)
+    token = _channel.set(_Channel(send, before.bars if bars is None else bars))
+    try:
+        yield
+    finally:
+        _channel.reset(token)
