@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 import abag
 from abag.cli import main
-from abag.embed.pipeline import run as run_module
+from abag.embed.pipeline import encode as encode_module
 from abag.embed.pipeline.encode import DeviceFull, MixedPrecision, NonFiniteVector
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.pairs import antibody, antigen
@@ -282,7 +282,7 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
             out[batch.offsets[2] : batch.offsets[3]] = value
             return out
 
-    monkeypatch.setattr(run_module, "load_encoder", lambda *_a, **_k: Broken())
+    monkeypatch.setattr(encode_module, "load_encoder", lambda *_a, **_k: Broken())
     with pytest.raises(NonFiniteVector, match=f"row [0-9]+: antibody .*{match}"):
         embed_table(table, tmp_path / "store", batch_tokens=1024, **TINY)
 
@@ -291,11 +291,11 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
 
 CHILD = """
 import sys, time, torch
-from abag.embed.pipeline import run
+from abag.embed.pipeline import encode
 from abag.embed.store.store import EncoderFolder
 
 torch.set_num_threads(1)
-real = run.load_encoder
+real = encode.load_encoder
 
 def slow(*args, **kwargs):
     encoder = real(*args, **kwargs)
@@ -305,7 +305,7 @@ def slow(*args, **kwargs):
     call.width = encoder.width
     return call
 
-run.load_encoder = slow
+encode.load_encoder = slow
 from abag.cli import main
 main(sys.argv[1:])
 """
@@ -364,7 +364,7 @@ def test_the_summary_has_the_promised_keys(table, tmp_path):
 
 
 def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, monkeypatch, capsys):
-    real, sizes = run_module.load_encoder, []
+    real, sizes = encode_module.load_encoder, []
 
     def small(*args, **kwargs):
         encoder = real(*args, **kwargs)
@@ -377,7 +377,7 @@ def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, mon
 
         return call
 
-    monkeypatch.setattr(run_module, "load_encoder", small)
+    monkeypatch.setattr(encode_module, "load_encoder", small)
     embed_table(table, tmp_path / "store", **TINY)
     assert max(sizes) > 700
     assert "out of memory with 2,048 tokens a batch; going on with 1,024" in capsys.readouterr().err
@@ -394,7 +394,7 @@ def test_a_sequence_that_does_not_fit_alone_is_refused_with_its_length(
     def full(_batch):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(run_module, "load_encoder", lambda *_a, **_k: full)
+    monkeypatch.setattr(encode_module, "load_encoder", lambda *_a, **_k: full)
     with pytest.raises(DeviceFull, match=r"longest antibody alone takes 2\d+"):
         embed_table(table, tmp_path / "store", **TINY)
 

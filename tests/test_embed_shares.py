@@ -140,9 +140,9 @@ def test_the_first_rank_gives_up_with_one_line_when_nobody_encodes_the_rest(tmp_
 
 SLOW = """
 import time
-from abag.embed.pipeline import run
+from abag.embed.pipeline import encode
 
-real = run.load_encoder
+real = encode.load_encoder
 
 def slow(*args, **kwargs):
     encoder = real(*args, **kwargs)
@@ -151,7 +151,7 @@ def slow(*args, **kwargs):
         return encoder(batch)
     return call
 
-run.load_encoder = slow
+encode.load_encoder = slow
 
 if __name__ == "__main__":
     from abag.cli import main
@@ -255,10 +255,10 @@ def test_a_stopped_launcher_stops_its_ranks_with_everything_committed(tmp_path):
 def test_a_refusal_of_a_rank_is_one_line_and_nothing_is_tried_again(tmp_path):
     table = tmp_path / "pairs.csv"
     demo_table().head(9).to_csv(table, index=False)
-    broken = "from abag.embed.pipeline import encode as encoding\nimport torch\n" + (
+    broken = "import torch\n" + (
         "class Nan:\n    def __call__(self, batch):\n        return torch.full((len(batch.ids), 4),"
-        " float('nan'))\nfrom abag.embed.pipeline import run\n"
-        "run.load_encoder = lambda *a, **k: Nan()\n"
+        " float('nan'))\nfrom abag.embed.pipeline import encode\n"
+        "encode.load_encoder = lambda *a, **k: Nan()\n"
         "if __name__ == '__main__':\n    from abag.cli import main\n    main()\n"
     )
     (tmp_path / "nan.py").write_text(broken)
