@@ -11,7 +11,7 @@ from abag.embed.encoders.lora import Lora
 from abag.head.data.labels import Floor, Label, LabelOptions, Replicates
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.pairs import Kind
+    from abag.embed.sequences.chains import Kind
 
 Sides = Literal["antibody", "antigen", "both"]
 Precision = Literal["auto", "fp32", "bf16"]

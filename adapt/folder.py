@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from abag.adapt.pairs import Parts
     from abag.adapt.training import AdapterTraining
     from abag.embed.encoders.registry import Identity
-    from abag.embed.sequences.pairs import Kind
+    from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
 
 # Not the epochs: the learning rate falls over all of them, and a finished adapter is in use.

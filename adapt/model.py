@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from abag.adapt.config import AdaptConfig
     from abag.core.device import DevicePlan
     from abag.embed.encoders.registry import Identity
-    from abag.embed.sequences.pairs import Chains
+    from abag.embed.sequences.chains import Chains
     from abag.head.data.labels import LabelledPairs
 
 SAMPLE = 2048

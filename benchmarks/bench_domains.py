@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
+from abag.embed.sequences.chains import Chains
 from abag.embed.sequences.domains import UnsureDomains, split_domains
-from abag.embed.sequences.pairs import Chains, read_pairs
+from abag.embed.sequences.pairs import read_pairs
 
 WRONG_RESIDUES = 10
 G4S3 = "GGGGS" * 3

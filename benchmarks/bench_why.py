@@ -21,7 +21,8 @@ import pandas as pd
 import torch
 
 from abag.embed.pipeline.run import embed_table
-from abag.embed.sequences.pairs import TableOptions, keys_array, read_pairs
+from abag.embed.sequences.chains import keys_array
+from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.embed.store.store import open_store
 from abag.embed.weights.checkpoints import find_checkpoint
 from abag.head.data.demo import demo_table

@@ -19,7 +19,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.pairs import Kind, MissingColumn, PairTable, TableOptions, read_pairs
+from abag.embed.sequences.chains import Kind
+from abag.embed.sequences.pairs import PairTable, TableOptions, read_pairs
+from abag.embed.sequences.tables import MissingColumn
 from abag.embed.store.store import open_store
 from abag.head.data.labels import BadLabel, LabelledPairs, LabelOptions, label_pairs
 from abag.head.evaluation.comparison import FLOOR_SHARE, explained

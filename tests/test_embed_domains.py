@@ -75,7 +75,7 @@ def test_a_linker_after_a_broken_framework_motif_is_removed():
 
 
 def test_an_unknown_linker_is_removed_and_a_stretch_too_short_for_one_refused():
-    assert split_domains(VH + "ASPAAPAPASPAAPAP" + VL).how == "linker"
+    assert split_domains(VH + "ASPAAPAPASPAAPAP" + VL).form == "linker"
     with pytest.raises(UnsureDomains, match="boundary is not clear"):
         split_domains(VH + "TPKWP" + VL)
 

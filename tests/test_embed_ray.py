@@ -17,7 +17,7 @@ from abag import AbagError
 from abag.embed.pipeline.options import EmbedOptions, identify_for
 from abag.embed.pipeline.ray_cluster import Order, RayUnavailable, _units
 from abag.embed.pipeline.run import embed_table
-from abag.embed.sequences.pairs import keys_array
+from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import StoreMismatch
 from abag.head.data.demo import demo_table

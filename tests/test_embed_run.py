@@ -21,7 +21,7 @@ from abag.cli import main
 from abag.embed.pipeline import encode as encode_module
 from abag.embed.pipeline.encode import DeviceFull, MixedPrecision, NonFiniteVector
 from abag.embed.pipeline.run import embed_table
-from abag.embed.sequences.pairs import antibody, antigen
+from abag.embed.sequences.chains import antibody, antigen
 from abag.embed.weights.checkpoints import _tiny_folder
 from abag.head.data.demo import demo_table
 
@@ -88,7 +88,7 @@ def test_absent_chains_are_zero_and_flagged(tmp_path):
     assert not light[0].any()
     assert light[1].any()
     folder = abag.open_store(tmp_path / "store").folder("antibody")
-    from abag.embed.sequences.pairs import keys_array
+    from abag.embed.sequences.chains import keys_array
 
     keys = keys_array("antibody", [antibody("EVQLV"), antibody("", "DIQMT")])
     assert folder.flags(keys, "has_light").tolist() == [0, 1]

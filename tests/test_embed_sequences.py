@@ -10,17 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag import AbagError
-from abag.embed.sequences.domains import UnsureDomains
-from abag.embed.sequences.pairs import (
+from abag.embed.sequences.chains import (
     EmptySequence,
-    TableOptions,
     UnknownResidue,
     antibody,
     antigen,
     keys_array,
-    read_pairs,
     sequence_key,
 )
+from abag.embed.sequences.domains import UnsureDomains
+from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.embed.sequences.tables import AmbiguousColumn, MissingColumn
 
 # Trastuzumab's variable domains (PDB 1N8Z).
@@ -113,7 +112,9 @@ def test_rare_residues_become_x():
 @pytest.mark.parametrize("character", ["-", ".", "*", "J", "1", "|", "ß", "\u0131", "\0", "\u212a"])
 def test_any_other_character_is_refused_with_its_position(character):
     # the last ones: str.upper() makes S, I and K of them
-    with pytest.raises(UnknownResidue, match=r"heavy: .* at position 3 of .* is no residue"):
+    with pytest.raises(
+        UnknownResidue, match=r"heavy: .* at position 3 of .* is not a valid residue"
+    ):
         antibody(f"AC{character}D")
 
 

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag import AbagError
-from abag.embed.sequences.pairs import keys_array
+from abag.embed.sequences.chains import keys_array
 from abag.embed.store import filesystem as mounts
 from abag.embed.store import maintenance as upkeep
 from abag.embed.store import shard as shards

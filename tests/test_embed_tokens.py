@@ -14,7 +14,7 @@ from abag.embed.packing.tokens import (
     TokenizerMismatch,
     check_against_tokenizer,
 )
-from abag.embed.sequences.pairs import RESIDUES
+from abag.embed.sequences.chains import RESIDUES
 from abag.embed.weights.checkpoints import find_checkpoint
 
 chain = st.text(RESIDUES, min_size=1, max_size=60)

@@ -16,7 +16,8 @@ from pandas._libs.parsers import STR_NA_VALUES
 
 import abag
 from abag.embed.pipeline.same_encoders import OtherEncoder
-from abag.embed.sequences.pairs import UnknownResidue, read_pairs
+from abag.embed.sequences.chains import UnknownResidue
+from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.prediction import all_pairs as crossing
 from abag.head.prediction import predict as predict_module

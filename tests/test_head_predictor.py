@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import abag
-from abag.embed.sequences.pairs import EmptySequence, read_pairs
+from abag.embed.sequences.chains import EmptySequence
+from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head

@@ -28,7 +28,7 @@ from abag.embed.doctor.disk_checks import (
 )
 from abag.embed.doctor.versions import cuda_of_torch, installed, versions
 from abag.embed.kernels.attention import available, choose_attention
-from abag.embed.sequences.pairs import Kind
+from abag.embed.sequences.chains import Kind
 from abag.embed.weights.checkpoints import (
     HUB_NAMES,
     EncoderCheckpoint,

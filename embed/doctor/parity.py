@@ -18,7 +18,7 @@ from abag.core.device import DevicePlan
 from abag.embed.encoders.registry import ALPHABETS, Backend, Identity, load_encoder
 from abag.embed.packing.tokens import Layout
 from abag.embed.pipeline.stream import encode_stream
-from abag.embed.sequences.pairs import Chains, Kind
+from abag.embed.sequences.chains import Chains, Kind
 from abag.embed.weights.checkpoints import EncoderCheckpoint, find_checkpoint
 from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 

@@ -14,7 +14,7 @@ import torch
 
 from abag.embed.packing.batches import PackedBatch
 from abag.embed.packing.tokens import Layout, check_against_tokenizer
-from abag.embed.sequences.pairs import Chains
+from abag.embed.sequences.chains import Chains
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 
 if TYPE_CHECKING:

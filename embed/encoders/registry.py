@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.embed.packing.tokens import BERT, COMPOSITION, ESM, T5, TOKENS_VERSION, Layout, LongPolicy
-from abag.embed.sequences.pairs import Kind
+from abag.embed.sequences.chains import Kind
 from abag.embed.weights.adapters import with_adapter
 from abag.embed.weights.checkpoints import EncoderCheckpoint, find_checkpoint, weights_digest
 

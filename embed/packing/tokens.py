@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.pairs import Chains, Kind
+from abag.embed.sequences.chains import Chains, Kind
 
 TOKENS_VERSION = 1  # changes when the ids, the windows or the pooling weights change
 WINDOW_RESIDUES = 1022  # ESM-2 was trained on 1024 tokens, two of them special

@@ -25,7 +25,7 @@ from abag.embed.encoders.registry import (
 )
 from abag.embed.packing.batches import longest_first
 from abag.embed.pipeline.stream import Encoded, encode_stream
-from abag.embed.sequences.pairs import Chains
+from abag.embed.sequences.chains import Chains
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import EncoderFolder, ShardWriter, Store
 from abag.embed.weights.adapters import keep_adapter

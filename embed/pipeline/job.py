@@ -27,7 +27,8 @@ from abag.embed.pipeline.encode import (
     find_folder,
 )
 from abag.embed.pipeline.ranks import Rank
-from abag.embed.sequences.pairs import Kind, Reading
+from abag.embed.sequences.chains import Kind
+from abag.embed.sequences.pairs import Reading
 from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.store import Store
 

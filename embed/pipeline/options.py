@@ -12,7 +12,7 @@ from abag.core.device import DevicePlan, Precision, choose
 from abag.embed.encoders.registry import Backend, Identity, identify
 from abag.embed.packing.tokens import LongPolicy
 from abag.embed.pipeline.ranks import Devices
-from abag.embed.sequences.pairs import Kind
+from abag.embed.sequences.chains import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from abag.embed.pipeline.encode import (
     loaded,
 )
 from abag.embed.pipeline.options import EmbedOptions, identify_for, plan_for
-from abag.embed.sequences.pairs import Kind
+from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import StoreMismatch, open_store
 

@@ -24,13 +24,7 @@ from abag.embed.pipeline.encode import loaded, refuse_absent_layers
 from abag.embed.pipeline.job import Job
 from abag.embed.pipeline.options import EmbedOptions, identify_for, plan_for
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
-from abag.embed.sequences.pairs import (
-    Reading,
-    TableOptions,
-    counts_of,
-    notes_on,
-    read_sequences,
-)
+from abag.embed.sequences.pairs import Reading, TableOptions, counts_of, notes_on, read_sequences
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.store.filesystem import is_local, mount_of
 from abag.embed.store.spool import publish_waiting

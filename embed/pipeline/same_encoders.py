@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from abag.embed.packing.tokens import LongPolicy
-    from abag.embed.sequences.pairs import Kind
+    from abag.embed.sequences.chains import Kind
 
 
 class OtherEncoder(AbagError):

@@ -21,7 +21,7 @@ from abag.embed.encoders.registry import Encoder
 from abag.embed.packing.batches import PackedBatch, fill
 from abag.embed.packing.pooling import Taps, pool
 from abag.embed.packing.tokens import Layout, TokenRun
-from abag.embed.sequences.pairs import Chains
+from abag.embed.sequences.chains import Chains
 
 AHEAD = 4  # batches tokenised before the device asks for them
 

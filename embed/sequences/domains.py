@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from abag import AbagError
 
-How = Literal["one chain", "no domain", "glued", "linker"]
+StringForm = Literal["one chain", "no domain", "glued", "linker"]
 
 WHOLE_DOMAIN = 85
 """Residues; the shortest variable domain is about 95, and ends may be trimmed."""
@@ -49,7 +49,7 @@ class DomainSplit(NamedTuple):
 
     heavy: str
     light: str
-    how: How
+    form: StringForm
 
 
 class _Domain(NamedTuple):
@@ -151,8 +151,8 @@ def _split_at_boundary(sequence: str, first: _Domain, second: _Domain) -> Domain
         )
         raise UnsureDomains(msg)
     _check_side(between, SIDE_RESIDUES)
-    how: How = "linker" if between else "glued"
-    return _arranged(first.chain, sequence[:end], sequence[start:], how)
+    form: StringForm = "linker" if between else "glued"
+    return _arranged(first.chain, sequence[:end], sequence[start:], form)
 
 
 def _boundary(sequence: str, first: _Domain, second: _Domain) -> tuple[int, int]:
@@ -171,6 +171,6 @@ def _boundary(sequence: str, first: _Domain, second: _Domain) -> tuple[int, int]
     return end, end if abs(end - second.start) < ALIGNMENT_SLACK else second.start
 
 
-def _arranged(first_chain: str, first: str, second: str, how: How) -> DomainSplit:
+def _arranged(first_chain: str, first: str, second: str, form: StringForm) -> DomainSplit:
     heavy, light = (first, second) if first_chain == "heavy" else (second, first)
-    return DomainSplit(heavy, light, how)
+    return DomainSplit(heavy, light, form)

@@ -7,11 +7,8 @@ labels: their columns are found by name and handed on unread.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
@@ -22,133 +19,28 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from abag import AbagError
-from abag.embed.sequences.domains import UnsureDomains, split_domains
+from abag.embed.sequences.chains import (
+    BAD_SEQUENCE,
+    REPLACED,
+    Chains,
+    EmptySequence,
+    Kind,
+    ParsedSequence,
+    UnknownResidue,
+    antigen,
+    keys_array,
+    parse_antibody,
+    parse_antigen,
+    parse_chain,
+)
+from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.tables import MissingColumn, Table, listed, read_stretches, read_table
-
-__all__ = [
-    "KEY_BYTES",
-    "RESIDUES",
-    "Chains",
-    "Distinct",
-    "EmptySequence",
-    "Kind",
-    "MissingColumn",
-    "PairTable",
-    "Reading",
-    "SequenceTable",
-    "TableOptions",
-    "UniqueSequences",
-    "UnknownResidue",
-    "UnsureDomains",
-    "antibody",
-    "antigen",
-    "counts_of",
-    "keys_array",
-    "notes_on",
-    "read_pairs",
-    "read_sequences",
-    "read_side",
-    "sequence_key",
-]
-
-Kind = Literal["antibody", "antigen"]
-Chains = tuple[str, ...]
-"""Normalised: (heavy, light) of an antibody, the sorted chains of an antigen."""
-
-KEY_BYTES = 16
-RESIDUES = "ACDEFGHIKLMNPQRSTVWYX"
-REPLACED = "UZOB"
-"""Read as X: both tokenizers know X, and neither model learnt much about these."""
-
-# Not str.upper(): it would turn letters of other alphabets into residues.
-_NORMAL = str.maketrans(RESIDUES.lower() + REPLACED + REPLACED.lower(), RESIDUES + "X" * 8)
-_CLEAN = re.compile(f"[{RESIDUES}]+")
-_ILLEGAL = re.compile(f"[^{RESIDUES}]")
-_BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
-_SEPARATOR = re.compile("[|:]")
-
-
-class EmptySequence(AbagError):
-    """An antibody without a chain, or an antigen with an empty one."""
-
-
-class UnknownResidue(AbagError):
-    """A character that is no residue."""
-
 
 _REASONS: dict[type[AbagError], str] = {
     EmptySequence: "empty_sequence",
     UnknownResidue: "unknown_residue",
     UnsureDomains: "unsure_domains",
 }
-_BAD_SEQUENCE = tuple(_REASONS)
-
-
-def sequence_key(kind: Kind, chains: Chains) -> bytes:
-    """Name a sequence by its residues alone.
-
-    Parameters
-    ----------
-    kind : {"antibody", "antigen"}
-        One chain has two keys, since two encoders may read it.
-    chains : tuple of str
-        Normalised chains, as :func:`antibody` and :func:`antigen` give them.
-
-    Returns
-    -------
-    bytes, length 16
-        blake2b over ``kind \\0 chain \\0 chain ...``; an empty chain keeps its place.
-    """
-    return hashlib.blake2b("\0".join((kind, *chains)).encode(), digest_size=KEY_BYTES).digest()
-
-
-def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
-    """Stack the keys of N sequences.
-
-    Returns
-    -------
-    ndarray, shape=(N, 16), dtype=uint8
-    """
-    keys = b"".join(sequence_key(kind, chains) for chains in sequences)
-    return np.frombuffer(bytearray(keys), np.uint8).reshape(-1, KEY_BYTES)
-
-
-def antibody(heavy: str = "", light: str = "") -> Chains:
-    """Normalise and check one antibody.
-
-    Returns
-    -------
-    tuple of two str
-        (heavy, light); one of them may be empty.
-
-    Raises
-    ------
-    UnknownResidue, EmptySequence
-    """
-    with _at("heavy"):
-        heavy = _normalised(heavy)
-    with _at("light"):
-        light = _normalised(light)
-    if not heavy and not light:
-        msg = "antibody: heavy and light are both empty; expected at least one. Give a chain."
-        raise EmptySequence(msg)
-    return heavy, light
-
-
-def antigen(text: str) -> Chains:
-    """Normalise and check one antigen, its chains joined by ``|`` or ``:``.
-
-    Returns
-    -------
-    tuple of str
-        Sorted, since the order of chains in a table means nothing.
-
-    Raises
-    ------
-    UnknownResidue, EmptySequence
-    """
-    with _at("antigen"):
-        return _read_antigen(text).chains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,78 +284,11 @@ def read_sequences(
         raise _all_bad(reading.source, reading.skipped.total(), first)
 
 
-class _Cell(NamedTuple):
-    """What one distinct text of a column says."""
-
-    chains: Chains
-    replaced: int = 0
-    how: str = ""
-
-
 class _Cells(NamedTuple):
     """A column: row ``r`` says ``cells[codes[r]]``, which is an error where the row is bad."""
 
     codes: NDArray[np.int64]
-    cells: list[_Cell | AbagError]
-
-
-def _normalised(text: str) -> str:
-    if _CLEAN.fullmatch(text):  # nearly all are
-        return text
-    residues = "".join(text.split()).translate(_NORMAL)
-    illegal = _ILLEGAL.search(residues)
-    if illegal is None:
-        return residues
-    msg = (
-        f"character {illegal[0]!r} at position {text.index(illegal[0]) + 1} of {_shortened(text)} "
-        f"is no residue; expected {RESIDUES} (and {REPLACED}, read as X). Correct or remove it."
-    )
-    raise UnknownResidue(msg)
-
-
-def _read_chain(text: str) -> _Cell:
-    return _Cell((_normalised(text),), _count_replaced(text))
-
-
-def _read_antigen(text: str) -> _Cell:
-    chains = sorted(_normalised(part) for part in _SEPARATOR.split(text))
-    if "" in chains:
-        msg = f"{_shortened(text)} has an empty antigen chain; expected residues. Give the chain."
-        raise EmptySequence(msg)
-    return _Cell(tuple(chains), _count_replaced(text))
-
-
-def _read_antibody(text: str) -> _Cell:
-    chains = tuple(_normalised(part) for part in _SEPARATOR.split(text))
-    if not any(chains):
-        msg = f"{_shortened(text)} has no heavy and no light chain; expected at least one."
-        raise EmptySequence(msg)
-    if len(chains) > 2:
-        msg = f"{_shortened(text)} has {len(chains)} chains; expected heavy|light."
-        raise UnsureDomains(msg)
-    if len(chains) == 2:
-        return _Cell(chains, _count_replaced(text))
-    with _at(_shortened(text)):
-        split = split_domains(chains[0])
-    return _Cell((split.heavy, split.light), _count_replaced(text), split.how)
-
-
-def _count_replaced(text: str) -> int:
-    return 0 if _CLEAN.fullmatch(text) else len(_BECOMES_X.findall(text))
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:30]}...{text[-7:]}")
-
-
-@contextmanager
-def _at(where: str) -> Iterator[None]:
-    """Put the place before the text of an error about a sequence."""
-    try:
-        yield
-    except _BAD_SEQUENCE as error:
-        msg = f"{where}: {error}"
-        raise type(error)(msg) from None
+    cells: list[ParsedSequence | AbagError]
 
 
 def _drop_unread(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
@@ -493,7 +318,7 @@ def _read_sides(
 
 def _read_antibodies(table: Table) -> _Cells:
     if table.has("antibody"):
-        return _read_column(table, "antibody", _read_antibody)
+        return _read_column(table, "antibody", parse_antibody)
     roles = [role for role in ("heavy", "light") if table.has(role)]
     if not roles:
         msg = (
@@ -502,8 +327,8 @@ def _read_antibodies(table: Table) -> _Cells:
             "or antibody=NAME."
         )
         raise MissingColumn(msg)
-    read = {role: _read_column(table, role, _read_chain) for role in roles}
-    absent = _Cells(np.zeros(len(table.frame), np.int64), [_Cell(("",))])
+    read = {role: _read_column(table, role, parse_chain) for role in roles}
+    absent = _Cells(np.zeros(len(table.frame), np.int64), [ParsedSequence(("",))])
     heavy, light = read.get("heavy", absent), read.get("light", absent)
     where = f"column {listed(table.column(role) for role in roles)}"
     codes, pairs = pd.factorize(heavy.codes * len(light.cells) + light.codes)
@@ -515,7 +340,9 @@ def _read_antibodies(table: Table) -> _Cells:
     return _Cells(codes.astype(np.int64), cells)
 
 
-def _pair(heavy: _Cell | AbagError, light: _Cell | AbagError, where: str) -> _Cell | AbagError:
+def _pair(
+    heavy: ParsedSequence | AbagError, light: ParsedSequence | AbagError, where: str
+) -> ParsedSequence | AbagError:
     if isinstance(heavy, AbagError):
         return heavy
     if isinstance(light, AbagError):
@@ -523,24 +350,24 @@ def _pair(heavy: _Cell | AbagError, light: _Cell | AbagError, where: str) -> _Ce
     chains = heavy.chains + light.chains
     if not any(chains):
         return EmptySequence(f"{where}: no antibody chain; expected at least one. Give a chain.")
-    return _Cell(chains, heavy.replaced + light.replaced)
+    return ParsedSequence(chains, heavy.replaced + light.replaced)
 
 
 def _read_antigens(table: Table, text: str | None) -> _Cells:
     if text is None:
-        return _read_column(table, "antigen", _read_antigen)
-    return _Cells(np.zeros(len(table.frame), np.int64), [_Cell(antigen(text))])
+        return _read_column(table, "antigen", parse_antigen)
+    return _Cells(np.zeros(len(table.frame), np.int64), [ParsedSequence(antigen(text))])
 
 
-def _read_column(table: Table, role: str, read: Callable[[str], _Cell]) -> _Cells:
+def _read_column(table: Table, role: str, read: Callable[[str], ParsedSequence]) -> _Cells:
     """Read each distinct text of a column once."""
     name = table.column(role)
     codes, texts = pd.factorize(table.frame[name])  # -1: nothing in the cell
 
-    def cell(text: object) -> _Cell | AbagError:
+    def cell(text: object) -> ParsedSequence | AbagError:
         try:
             return read(str(text))
-        except _BAD_SEQUENCE as error:
+        except BAD_SEQUENCE as error:
             return type(error)(f"column {name!r}: {error}")
 
     bar = tqdm(["", *texts], desc=f"reading {name}", unit=" texts", delay=2, disable=None)
@@ -583,10 +410,10 @@ def _distinct(
     codes, used = pd.factorize(side.codes[keep])
     _, first_rows = np.unique(codes, return_index=True)
     index: dict[Chains, int] = {}
-    met: list[tuple[_Cell, int]] = []
+    met: list[tuple[ParsedSequence, int]] = []
     of_code = np.empty(len(used), np.int64)
     for i, code in enumerate(used):
-        cell = cast("_Cell", side.cells[code])
+        cell = cast("ParsedSequence", side.cells[code])
         if cell.chains not in index:
             met.append((cell, int(first_rows[i])))
         of_code[i] = index.setdefault(cell.chains, len(index))
@@ -597,7 +424,7 @@ def _distinct(
         keys=keys_array(kind, chains),
         rows=keep[[row for _, row in met]] + start + 1,
         replaced=np.array([cell.replaced for cell, _ in met], np.int32),
-        how=[cell.how for cell, _ in met],
+        how=[cell.form for cell, _ in met],
     )
     return distinct, of_code[codes]
 

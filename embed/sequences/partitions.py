@@ -17,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.pairs import KEY_BYTES, Chains, Distinct, Kind
+from abag.embed.sequences.chains import KEY_BYTES, Chains, Kind
+from abag.embed.sequences.pairs import Distinct
 
 HELD_BYTES = 64 << 20  # in memory before a run is written
 PART_BYTES = 32 << 20  # of text: about 140,000 antibodies, and minutes of a GPU

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.pairs import Kind
+from abag.embed.sequences.chains import Kind
 from abag.embed.store.adapter_copy import ADAPTER_FOLDER
 from abag.embed.store.atomic import (
     RUN_FILE,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.pairs import Chains, Kind, antibody, antigen, keys_array
+from abag.embed.sequences.chains import Chains, Kind, antibody, antigen, keys_array
 from abag.embed.store.atomic import (
     ENCODER_FILE,
     STORE_FILE,

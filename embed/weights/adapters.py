@@ -36,7 +36,7 @@ from abag.embed.weights.checkpoints import EncoderCheckpoint, weights_digest
 from abag.embed.weights.low_rank import Adapter, AdapterMismatch
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.pairs import Kind
+    from abag.embed.sequences.chains import Kind
     from abag.embed.store.store import EncoderFolder
 
 FORMAT = {"format": "abag-adapter", "version": 1}

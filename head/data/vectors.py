@@ -12,7 +12,8 @@ from abag import AbagError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from abag.embed.sequences.pairs import Kind, PairTable
+    from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.pairs import PairTable
     from abag.embed.store.store import EncoderFolder, Store
 
 

@@ -19,7 +19,7 @@ from abag.head.data.splits import SplitOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from abag.embed.sequences.pairs import Kind
+    from abag.embed.sequences.chains import Kind
 
 HeadName = Literal["mlp", "lowrank", "notebook"]
 LossName = Literal["mse", "huber", "rank"]

@@ -29,7 +29,8 @@ from abag.head.prediction.predictor import existing_store
 from abag.head.prediction.rows import ROWS, RowWriter, blanked, read_rows
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.pairs import Kind, SequenceTable
+    from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.store.store import Store
 
 SLICE = 16_384

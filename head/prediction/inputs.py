@@ -18,20 +18,16 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from abag import AbagError
-from abag.embed.sequences.pairs import (
-    EmptySequence,
-    TableOptions,
-    UnknownResidue,
-    UnsureDomains,
-    notes_on,
-    read_pairs,
-)
+from abag.embed.sequences.chains import EmptySequence, UnknownResidue
+from abag.embed.sequences.domains import UnsureDomains
+from abag.embed.sequences.pairs import TableOptions, notes_on, read_pairs
 from abag.embed.store.store import open_store
 from abag.head.prediction.predictor import existing_store
 from abag.head.prediction.rows import blanked, read_rows
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.pairs import Chains, Kind, PairTable, UniqueSequences
+    from abag.embed.sequences.chains import Chains, Kind
+    from abag.embed.sequences.pairs import PairTable, UniqueSequences
     from abag.embed.store.store import Store
     from abag.head.prediction.predictor import Predictor
 

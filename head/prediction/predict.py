@@ -31,7 +31,7 @@ from abag.head.prediction.inputs import (
 from abag.head.prediction.rows import RowWriter, kind_of, read_rows
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.pairs import Kind
+    from abag.embed.sequences.chains import Kind
     from abag.embed.store.store import Store
     from abag.head.prediction.predictor import Predictor
 

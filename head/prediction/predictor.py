@@ -20,9 +20,9 @@ import pandas as pd
 import torch
 
 from abag import AbagError
-from abag.embed.sequences.pairs import antibody as antibody_chains
-from abag.embed.sequences.pairs import antigen as antigen_chains
-from abag.embed.sequences.pairs import keys_array
+from abag.embed.sequences.chains import antibody as antibody_chains
+from abag.embed.sequences.chains import antigen as antigen_chains
+from abag.embed.sequences.chains import keys_array
 from abag.embed.store.store import NoSuchEncoder, open_store
 from abag.head.data.labels import Statistics
 from abag.head.prediction.applicability import Reach
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
-    from abag.embed.sequences.pairs import Chains, Kind
+    from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.store.store import Store
 
 PREDICTED = 4096

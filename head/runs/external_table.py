@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.pairs import KEY_BYTES, Kind
+from abag.embed.sequences.chains import KEY_BYTES, Kind
 from abag.embed.store.store import open_store
 from abag.head.data.splits import TEST, TRAIN, Split, hex_keys
 from abag.head.evaluation import metrics

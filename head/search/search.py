@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from abag.embed.sequences.pairs import Kind
+    from abag.embed.sequences.chains import Kind
 
 Params: TypeAlias = Mapping[str, Any]
 

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
 
-    from abag.embed.sequences.pairs import Kind
+    from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.splits import Split
 

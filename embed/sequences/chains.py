@@ -1,0 +1,210 @@
+"""Antibody and antigen sequences: normalized, checked and keyed.
+
+Promises that the same chains get the same key whatever their case, white space or order in the
+table, and that nothing is cut or dropped: a sequence is either read whole or refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag import AbagError
+from abag.embed.sequences.domains import UnsureDomains, split_domains
+
+Kind = Literal["antibody", "antigen"]
+Chains = tuple[str, ...]
+"""Normalized: (heavy, light) of an antibody, the sorted chains of an antigen."""
+
+KEY_BYTES = 16
+RESIDUES = "ACDEFGHIKLMNPQRSTVWYX"
+REPLACED = "UZOB"
+"""Read as X: both tokenizers know X, and neither model learned much about these."""
+
+# Not str.upper(): it would turn letters of other alphabets into residues.
+_NORMAL = str.maketrans(RESIDUES.lower() + REPLACED + REPLACED.lower(), RESIDUES + "X" * 8)
+_CLEAN = re.compile(f"[{RESIDUES}]+")
+_ILLEGAL = re.compile(f"[^{RESIDUES}]")
+_BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
+_SEPARATOR = re.compile("[|:]")
+
+
+class EmptySequence(AbagError):
+    """An antibody without a chain, or an antigen with an empty chain."""
+
+
+class UnknownResidue(AbagError):
+    """A character that is not a valid residue."""
+
+
+BAD_SEQUENCE = (EmptySequence, UnknownResidue, UnsureDomains)
+"""What reading one sequence may raise."""
+
+
+class ParsedSequence(NamedTuple):
+    """One antibody or antigen as read from text."""
+
+    chains: Chains
+    replaced: int = 0
+    """Residues read as X."""
+    form: str = ""
+    """`StringForm` of an antibody given as one string without separator, else empty."""
+
+
+def sequence_key(kind: Kind, chains: Chains) -> bytes:
+    """Compute the key of a sequence from its residues alone.
+
+    Parameters
+    ----------
+    kind : {"antibody", "antigen"}
+        The same chain has a different key for each kind, since different encoders may read it.
+    chains : tuple of str
+        Normalized chains, as :func:`antibody` and :func:`antigen` return them.
+
+    Returns
+    -------
+    bytes, length 16
+        blake2b over ``kind \\0 chain \\0 chain ...``; an empty chain keeps its place.
+    """
+    return hashlib.blake2b("\0".join((kind, *chains)).encode(), digest_size=KEY_BYTES).digest()
+
+
+def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
+    """Stack the keys of N sequences.
+
+    Returns
+    -------
+    ndarray, shape=(N, 16), dtype=uint8
+    """
+    keys = b"".join(sequence_key(kind, chains) for chains in sequences)
+    return np.frombuffer(bytearray(keys), np.uint8).reshape(-1, KEY_BYTES)
+
+
+def antibody(heavy: str = "", light: str = "") -> Chains:
+    """Normalize and check one antibody.
+
+    Returns
+    -------
+    tuple of two str
+        (heavy, light); one of them may be empty.
+
+    Raises
+    ------
+    UnknownResidue
+        A character is not a valid residue.
+    EmptySequence
+        Both chains are empty.
+    """
+    with _located("heavy"):
+        heavy = _normalized(heavy)
+    with _located("light"):
+        light = _normalized(light)
+    if not heavy and not light:
+        msg = "antibody: heavy and light are both empty; expected at least one. Give a chain."
+        raise EmptySequence(msg)
+    return heavy, light
+
+
+def antigen(text: str) -> Chains:
+    """Normalize and check one antigen, its chains joined by ``|`` or ``:``.
+
+    Returns
+    -------
+    tuple of str
+        Sorted, since the order of the chains in a table has no meaning.
+
+    Raises
+    ------
+    UnknownResidue
+        A character is not a valid residue.
+    EmptySequence
+        A chain is empty.
+    """
+    with _located("antigen"):
+        return parse_antigen(text).chains
+
+
+def parse_chain(text: str) -> ParsedSequence:
+    """Read a heavy or light chain, which may be empty.
+
+    Raises
+    ------
+    UnknownResidue
+    """
+    return ParsedSequence((_normalized(text),), _count_replaced(text))
+
+
+def parse_antibody(text: str) -> ParsedSequence:
+    """Read an antibody from one string: ``heavy|light``, or split by its variable domains.
+
+    Raises
+    ------
+    UnknownResidue, EmptySequence
+    UnsureDomains
+        There are more than two chains, or no certain boundary between heavy and light.
+    """
+    chains = tuple(_normalized(part) for part in _SEPARATOR.split(text))
+    if not any(chains):
+        msg = f"{_shortened(text)} has no heavy and no light chain; expected at least one."
+        raise EmptySequence(msg)
+    if len(chains) > 2:
+        msg = f"{_shortened(text)} has {len(chains)} chains; expected heavy|light."
+        raise UnsureDomains(msg)
+    if len(chains) == 2:
+        return ParsedSequence(chains, _count_replaced(text))
+    with _located(_shortened(text)):
+        split = split_domains(chains[0])
+    return ParsedSequence((split.heavy, split.light), _count_replaced(text), split.form)
+
+
+def parse_antigen(text: str) -> ParsedSequence:
+    """Read an antigen, its chains joined by ``|`` or ``:``.
+
+    Raises
+    ------
+    UnknownResidue, EmptySequence
+    """
+    chains = sorted(_normalized(part) for part in _SEPARATOR.split(text))
+    if "" in chains:
+        msg = f"{_shortened(text)} has an empty antigen chain; expected residues. Give the chain."
+        raise EmptySequence(msg)
+    return ParsedSequence(tuple(chains), _count_replaced(text))
+
+
+def _normalized(text: str) -> str:
+    if _CLEAN.fullmatch(text):  # nearly all are
+        return text
+    residues = "".join(text.split()).translate(_NORMAL)
+    illegal = _ILLEGAL.search(residues)
+    if illegal is None:
+        return residues
+    msg = (
+        f"character {illegal[0]!r} at position {text.index(illegal[0]) + 1} of {_shortened(text)} "
+        f"is not a valid residue; expected one of {RESIDUES} (or {REPLACED}, which are read as X). "
+        "Correct or remove it."
+    )
+    raise UnknownResidue(msg)
+
+
+def _count_replaced(text: str) -> int:
+    return 0 if _CLEAN.fullmatch(text) else len(_BECOMES_X.findall(text))
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:30]}...{text[-7:]}")
+
+
+@contextmanager
+def _located(where: str) -> Iterator[None]:
+    """Put the place before the text of an error about a sequence."""
+    try:
+        yield
+    except BAD_SEQUENCE as error:
+        msg = f"{where}: {error}"
+        raise type(error)(msg) from None
