@@ -31,8 +31,8 @@ from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.baselines import baselines
 from abag.head.model.config import BadOption, FitConfig, RunMismatch, check_same, flag
 from abag.head.prediction.bundle import save_predictor
-from abag.head.runs.report import Outcome
-from abag.head.runs.summary import join_logs, write_outcome, write_parquet
+from abag.head.runs.report import RunResults
+from abag.head.runs.summary import join_logs, write_parquet, write_results
 from abag.head.training.checkpoint import write_text
 from abag.head.training.loop import TrainingTask, train
 from abag.head.training.stack import labels_to_learn
@@ -128,7 +128,7 @@ def fit(
             for i, split in enumerate(splits)
         ]
     sigmas = [calibrate(pairs, split, one) for split, one in zip(splits, trained, strict=True)]
-    outcome = Outcome(
+    outcome = RunResults(
         title=run.name,
         facts=record,
         pairs=pairs,
@@ -143,7 +143,7 @@ def fit(
     save_predictor(
         run / "predictor", pairs, splits, trained, config, antibody, antigen, combine(sigmas)
     )
-    summary = write_outcome(run, outcome, trained, sigmas, report=report)
+    summary = write_results(run, outcome, trained, sigmas, report=report)
     for text in summary["warnings"] + summary["verdicts"] + [describe_sigma(summary["sigma"])]:
         say(text)
     kept = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())

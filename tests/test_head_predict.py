@@ -19,13 +19,13 @@ from abag.embed.pipeline.same_encoders import OtherEncoder
 from abag.embed.sequences.chains import UnknownResidue
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head.data.vectors import VectorsMissing
 from abag.head.prediction import all_pairs as crossing
 from abag.head.prediction import predict as predict_module
 from abag.head.prediction import rows
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.inputs import CannotPredict
 from abag.head.prediction.predict import predict
-from abag.head.prediction.predictor import VectorsMissing
 from abag.head.prediction.rows import BLANK, BadFile, RowWriter, read_rows
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")

@@ -13,12 +13,13 @@ import abag
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head.data.vectors import VectorsMissing
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
 from abag.head.prediction import bundle as bundle_module
 from abag.head.prediction.bundle import PredictorDamaged, load_predictor
-from abag.head.prediction.factorised import factor
-from abag.head.prediction.predictor import UnequalLengths, VectorsMissing
+from abag.head.prediction.factorised import factorise
+from abag.head.prediction.predictor import UnequalLengths
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -216,7 +217,7 @@ def test_a_head_taken_apart_scores_as_the_whole(head, widths):
             parameter.normal_()
         antibody_ND, antigen_ME = torch.randn(7, 6), torch.randn(4, 5)
         i, j = torch.randint(7, (50,)), torch.randint(4, (50,))
-        parts = factor(model, 6)
+        parts = factorise(model, 6)
         found = parts.join(parts.antibody(antibody_ND)[i], parts.antigen(antigen_ME)[j])
         want = model(antibody_ND[i], antigen_ME[j])
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)

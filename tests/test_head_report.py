@@ -18,7 +18,7 @@ from abag.head.data.labels import LabelOptions, label_pairs
 from abag.head.data.splits import SplitOptions, make_splits
 from abag.head.evaluation import comparison
 from abag.head.evaluation.baselines import baselines
-from abag.head.runs.report import Outcome, render, write_report
+from abag.head.runs.report import RunResults, render, write_report
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 VOID = {"meta", "link", "img"}
@@ -47,7 +47,7 @@ def outcome(title="runs/first", antigens=8, **options):
     found = [baselines(pairs, split, antibody_ND, antigen_ND) for split in splits]
     log = [{"step": i + 1, "epoch": i + 1, "loss": 1 / (i + 1), "lr": 1e-3} for i in range(10)]
     log[-1]["validation"] = {"spearman": None, "rmse": 1.0}
-    return Outcome(
+    return RunResults(
         title=title,
         facts={"antibody encoder": "tiny-igt5 3f2c9b1e"},
         pairs=pairs,
@@ -133,7 +133,7 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
 
 def test_an_empty_log_and_a_single_antigen_still_make_a_page():
     bare = outcome(antigens=1)
-    read(render(Outcome(**{n: getattr(bare, n) for n in bare.__slots__} | {"log": []})))
+    read(render(RunResults(**{n: getattr(bare, n) for n in bare.__slots__} | {"log": []})))
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")

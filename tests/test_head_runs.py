@@ -16,7 +16,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.evaluation import metrics
 from abag.head.runs.compare import NoRuns, describe_runs, runs
-from abag.head.runs.live_progress import progress
+from abag.head.runs.live_progress import read_progress
 from abag.head.runs.saved_run import read_run
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -182,7 +182,7 @@ def test_progress_speed_and_time_left_come_from_the_log(half, monkeypatch):
     monkeypatch.setattr("abag.head.runs.live_progress.RECENT_SECONDS", 39)
     now = time.time() + 60
     os.utime(half / "checkpoints" / "latest", (now - 30, now - 30))
-    told = progress(half, CONFIG, now)
+    told = read_progress(half, CONFIG, now)
     assert (told["state"], told["step"], told["steps"]) == ("training", 501, 1000)
     assert told["steps_per_s"] == 5
     assert told["seconds_left"] == pytest.approx(499 / 5, abs=0.1)
@@ -191,7 +191,7 @@ def test_progress_speed_and_time_left_come_from_the_log(half, monkeypatch):
 
 
 def test_a_run_that_wrote_nothing_for_minutes_has_stopped(half):
-    told = progress(half, CONFIG, time.time() + 1000)
+    told = read_progress(half, CONFIG, time.time() + 1000)
     assert told["state"] == "stopped"
     lines = describe_runs({"runs": [{"run": "r", **told}], "comparisons": [], "differences": {}})
     assert "run abag fit again to go on" in "\n".join(lines)
@@ -199,7 +199,7 @@ def test_a_run_that_wrote_nothing_for_minutes_has_stopped(half):
 
 def test_nothing_but_a_configuration_is_a_start(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    told = progress(tmp_path, CONFIG)
+    told = read_progress(tmp_path, CONFIG)
     assert told["state"] == "starting"
     assert told["steps"] is told["seconds_left"] is told["best"] is None
 
@@ -211,7 +211,7 @@ def test_folds_are_counted_together(half):
         (half / "checkpoints" / f"fold-{fold:02d}").mkdir()
         (half / "checkpoints" / f"fold-{fold:02d}" / "log.jsonl").write_text(log)
     pd.DataFrame({"fold": [0, 1, 2, 3]}).to_parquet(half / "splits.parquet")
-    told = progress(half, CONFIG)
+    told = read_progress(half, CONFIG)
     assert (told["fold"], told["folds"]) == (2, 4)
     assert (told["step"], told["steps"]) == (1002, 4000)
 

@@ -147,11 +147,11 @@ def _write(
     bodies, targets = left[0].unique.keys, right[0].unique.keys
     predictor.refuse_missing(store, "antibody", bodies)
     y_ME = predictor.read(store, "antigen", targets)
-    far_antigen, far = predictor.antigen_reach.is_far(y_ME), 0
+    far_antigen, far = predictor.antigen_applicability.is_far(y_ME), 0
     with RowWriter(out) as writer, work.bar("scoring", len(bodies) * len(targets)) as bar:
         for at in range(0, len(bodies), SLICE):
             x_ND = predictor.read(store, "antibody", bodies[at : at + SLICE])
-            far_antibody = predictor.antibody_reach.is_far(x_ND)
+            far_antibody = predictor.antibody_applicability.is_far(x_ND)
             far += int(far_antibody.sum())
             for i, j in _pairs(len(x_ND), len(y_ME)):
                 pkd, sigma = predictor.score(x_ND, y_ME, i, j)

@@ -21,7 +21,7 @@ BLOCK = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class Applicability:
     """Representatives of the training sequences, and how far from them is far."""
 
     vectors_RD: NDArray[np.floating]
@@ -30,10 +30,10 @@ class Reach:
 
     def is_far(self, x_ND: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Tell which vectors lie far from every representative; shape (N,)."""
-        return nearest(x_ND, self.vectors_RD) > self.far_distance
+        return nearest_distance(x_ND, self.vectors_RD) > self.far_distance
 
 
-def measure_reach(x_ND: NDArray[np.float32]) -> Reach:
+def measure_applicability(x_ND: NDArray[np.float32]) -> Applicability:
     """Choose representatives of the distinct training sequences, and measure their distances.
 
     Random ones, not the most spread: only then do a new sequence of the same kind and a training
@@ -45,15 +45,15 @@ def measure_reach(x_ND: NDArray[np.float32]) -> Reach:
     with np.errstate(over="ignore"):  # what does not fit is looked for below
         half_RD = x_ND.astype(np.float16)
     kept: NDArray[np.floating] = half_RD if np.isfinite(half_RD).all() else x_ND
-    apart = nearest(kept, kept, itself=True)
+    apart = nearest_distance(kept, kept, itself=True)
     # One training sequence has no distances: then whatever differs from it is far.
     known = apart[np.isfinite(apart)]
     reach = float(np.quantile(known, FAR_QUANTILE)) if len(known) else 0.0
     same = ROUNDING * float(np.linalg.norm(kept.astype(np.float64), axis=1).mean())
-    return Reach(kept, max(reach, same))
+    return Applicability(kept, max(reach, same))
 
 
-def nearest(
+def nearest_distance(
     x_ND: NDArray[np.floating], others_RD: NDArray[np.floating], *, itself: bool = False
 ) -> NDArray[np.float64]:
     """Measure each vector's distance to the nearest of others.

@@ -24,8 +24,8 @@ from abag.head.data.labels import Statistics
 from abag.head.data.splits import TRAIN
 from abag.head.model.config import BadOption, FitConfig
 from abag.head.model.heads import build_head
-from abag.head.prediction.applicability import Reach, measure_reach
-from abag.head.prediction.predictor import Embed, Predictor, TrainedHead, VectorInput
+from abag.head.prediction.applicability import Applicability, measure_applicability
+from abag.head.prediction.predictor import EmbedFunction, EnsembleMember, Predictor, VectorSpec
 from abag.head.training.checkpoint import publish, write_text
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class PredictorDamaged(AbagError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class LabelScale:
     """What turns one member's output into pKd."""
 
     pkd_mean: float
@@ -56,17 +56,17 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class PredictorRecord:
     """Content of predictor.json, beside ``schema`` and ``digest``."""
 
     head: str
     widths: tuple[int, ...]
     rank: int
-    members: tuple[Scale, ...]
+    members: tuple[LabelScale, ...]
     spread: float
     noise: float
-    antibody: VectorInput
-    antigen: VectorInput
+    antibody: VectorSpec
+    antigen: VectorSpec
 
 
 def save_predictor(
@@ -93,16 +93,17 @@ def save_predictor(
     sides = {}
     for kind, vectors in (("antibody", antibody), ("antigen", antigen)):
         seen = np.unique(np.concatenate([getattr(pairs, kind)[s.part == TRAIN] for s in splits]))
-        reach = measure_reach(vectors.x_ND[seen])
-        tensors[f"{kind}.representatives"] = torch.from_numpy(reach.vectors_RD)
-        sides[kind] = _side(vectors, len(seen), reach)
+        applicability = measure_applicability(vectors.x_ND[seen])
+        tensors[f"{kind}.representatives"] = torch.from_numpy(applicability.vectors_RD)
+        sides[kind] = _side(vectors, len(seen), applicability)
         _keep_adapter(folder / f"{kind}-adapter", vectors.folder.extras())
-    record = Record(
+    record = PredictorRecord(
         head=str(config.filled().head),
         widths=config.filled().widths,
         rank=config.rank,
         members=tuple(
-            Scale(pkd_mean=scaling.pkd_mean, pkd_scale=scaling.pkd_scale) for scaling, _ in heads
+            LabelScale(pkd_mean=scaling.pkd_mean, pkd_scale=scaling.pkd_scale)
+            for scaling, _ in heads
         ),
         spread=sigma.spread,
         noise=sigma.noise,
@@ -126,9 +127,11 @@ def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
         publish(partial, path)
 
 
-def _side(vectors: StoredVectors, training_sequences: int, reach: Reach) -> VectorInput:
+def _side(
+    vectors: StoredVectors, training_sequences: int, applicability: Applicability
+) -> VectorSpec:
     info: Mapping[str, Any] = vectors.folder.info
-    return VectorInput(
+    return VectorSpec(
         name=vectors.folder.name,
         origin=str(info.get("origin", vectors.folder.name)),
         fingerprint=vectors.folder.fingerprint,
@@ -137,7 +140,7 @@ def _side(vectors: StoredVectors, training_sequences: int, reach: Reach) -> Vect
         pooling=vectors.pooling,
         width=vectors.x_ND.shape[1],
         training_sequences=training_sequences,
-        far_distance=reach.far_distance,
+        far_distance=applicability.far_distance,
     )
 
 
@@ -149,7 +152,7 @@ def _digest(record: Mapping[str, Any], weights: bytes) -> str:
     return running.hexdigest()
 
 
-def load_predictor(path: Path | str, *, embed: Embed | None = None) -> Predictor:
+def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> Predictor:
     """Read a run's predictor, from the run folder or the bundle itself.
 
     Parameters
@@ -172,8 +175,10 @@ def load_predictor(path: Path | str, *, embed: Embed | None = None) -> Predictor
             members,
             record.antibody,
             record.antigen,
-            Reach(tensors["antibody.representatives"].numpy(), record.antibody.far_distance),
-            Reach(tensors["antigen.representatives"].numpy(), record.antigen.far_distance),
+            Applicability(
+                tensors["antibody.representatives"].numpy(), record.antibody.far_distance
+            ),
+            Applicability(tensors["antigen.representatives"].numpy(), record.antigen.far_distance),
             spread=record.spread,
             noise=record.noise,
             store=_store_of(folder.parent),
@@ -193,7 +198,7 @@ def load_predictor(path: Path | str, *, embed: Embed | None = None) -> Predictor
 _MEND = "Copy the whole predictor folder again, or fit anew."
 
 
-def _read(folder: Path) -> tuple[Record, dict[str, Tensor]]:
+def _read(folder: Path) -> tuple[PredictorRecord, dict[str, Tensor]]:
     """Read both files and check them against each other."""
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
@@ -206,7 +211,7 @@ def _read(folder: Path) -> tuple[Record, dict[str, Tensor]]:
         raise PredictorDamaged(msg)
     try:
         said = {n: value for n, value in written.items() if n not in ("schema", "digest")}
-        record = typed(Record, said)
+        record = parse_record(PredictorRecord, said)
     except TypeError as error:
         msg = f"{folder / RECORD}: not a predictor of schema {SCHEMA}: {error}. {_MEND}"
         raise PredictorDamaged(msg) from error
@@ -225,7 +230,7 @@ def _read(folder: Path) -> tuple[Record, dict[str, Tensor]]:
         raise PredictorDamaged(msg) from error
 
 
-def typed(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
+def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
     """Turn a JSON value into a frozen dataclass, checking each name and type.
 
     Raises
@@ -238,13 +243,13 @@ def typed(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN
         if not isinstance(value, dict) or value.keys() != hints.keys():
             msg = f"{where} holds {_listed(value)}; expected {', '.join(hints)}"
             raise TypeError(msg)
-        inner = {f.name: typed(hints[f.name], value[f.name], f.name) for f in fields(kind)}
+        inner = {f.name: parse_record(hints[f.name], value[f.name], f.name) for f in fields(kind)}
         return kind(**inner)
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
             msg = f"{where} is {value!r}; expected a list"
             raise TypeError(msg)
-        return tuple(typed(get_args(kind)[0], one, where) for one in value)
+        return tuple(parse_record(get_args(kind)[0], one, where) for one in value)
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
@@ -257,7 +262,7 @@ def _listed(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
 
 
-def _member(k: int, record: Record, tensors: Mapping[str, Tensor]) -> TrainedHead:
+def _member(k: int, record: PredictorRecord, tensors: Mapping[str, Tensor]) -> EnsembleMember:
     # Built without memory: a record may say any width, and only tensors that are there count.
     with torch.device("meta"):
         model = build_head(_head_config(record), record.antibody.width, record.antigen.width)
@@ -269,10 +274,10 @@ def _member(k: int, record: Record, tensors: Mapping[str, Tensor]) -> TrainedHea
         for kind in ("antibody", "antigen")
     )
     scale = record.members[k]
-    return TrainedHead(model.eval(), antibody, antigen, scale.pkd_mean, scale.pkd_scale)
+    return EnsembleMember(model.eval(), antibody, antigen, scale.pkd_mean, scale.pkd_scale)
 
 
-def _head_config(record: Record) -> FitConfig:
+def _head_config(record: PredictorRecord) -> FitConfig:
     return FitConfig(head=record.head, widths=record.widths, rank=record.rank, dropout=0.0)  # type: ignore[arg-type]  # checked by FitConfig
 
 

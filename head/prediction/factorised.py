@@ -18,7 +18,7 @@ from abag.head.model.heads import LowRank, Mlp, Notebook
 
 
 @dataclass(frozen=True, slots=True)
-class Factored:
+class FactorisedHead:
     """``join(antibody(x)[i], antigen(y)[j])`` is the head's score of pair (i, j)."""
 
     antibody: Callable[[Tensor], Tensor]
@@ -29,7 +29,7 @@ class Factored:
     """(B, H), (B, H) -> (B,)"""
 
 
-def factor(model: nn.Module, antibody_width: int) -> Factored:
+def factorise(model: nn.Module, antibody_width: int) -> FactorisedHead:
     """Take a head apart; equal to calling it within rounding.
 
     Parameters
@@ -40,13 +40,13 @@ def factor(model: nn.Module, antibody_width: int) -> Factored:
         D.
     """
     if isinstance(model, LowRank):
-        return Factored(model.antibody, model.antigen, lambda a, g: _low_rank(model, a, g))
+        return FactorisedHead(model.antibody, model.antigen, lambda a, g: _low_rank(model, a, g))
     if not isinstance(model, Mlp | Notebook):
         msg = f"no way is known to take a {type(model).__name__} apart"
         raise TypeError(msg)
     first, rest = cast("nn.Linear", model.layers[0]), nn.Sequential(*model.layers[1:])
     left_DH, right_EH = first.weight[:, :antibody_width].T, first.weight[:, antibody_width:].T
-    return Factored(
+    return FactorisedHead(
         lambda x_ND: x_ND @ left_DH,
         lambda x_ME: x_ME @ right_EH + first.bias,
         lambda a_BH, g_BH: cast("Tensor", rest(a_BH + g_BH)).squeeze(1),

@@ -101,7 +101,7 @@ def predict(
     options = TableOptions(columns=columns or {}, antigen=antigen, limit=limit, bad_rows=bad_rows)
     begun, out = time.monotonic(), Path(out)
     _check_out(out, (table, cross), force=force)
-    work = Work(predictor, predictor.known_store(store), say or _to_stderr, progress, encoding)
+    work = Work(predictor, predictor.resolve_store(store), say or _to_stderr, progress, encoding)
     for side in (predictor.antibody, predictor.antigen):
         if side.random_weights:
             work.say(f"{side.name} has random weights: these scores mean nothing biologically")
@@ -242,7 +242,7 @@ class _Slices:
     ) -> None:
         predictor.refuse_missing(store, kind, keys)
         self._predictor, self._store, self._kind, self._keys = predictor, store, kind, keys
-        self._order = store.folder(kind, predictor.side(kind).fingerprint).stored_order(keys)
+        self._order = store.folder(kind, predictor.spec(kind).fingerprint).stored_order(keys)
         rank = np.empty(len(keys), np.int32)
         rank[self._order] = np.arange(len(keys), dtype=np.int32)
         self.of, self.place = rank // SLICE, rank % SLICE
@@ -257,6 +257,6 @@ class _Slices:
             self._held = self._predictor.read(self._store, self._kind, self._keys[rows])
             self._number = number
             if number not in self._measured:
-                self.far[rows] = self._predictor.reach(self._kind).is_far(self._held)
+                self.far[rows] = self._predictor.applicability(self._kind).is_far(self._held)
                 self._measured.add(number)
         return self._held

@@ -25,8 +25,9 @@ from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.chains import keys_array
 from abag.embed.store.store import NoSuchEncoder, open_store
 from abag.head.data.labels import Statistics
-from abag.head.prediction.applicability import Reach
-from abag.head.prediction.factorised import factor
+from abag.head.data.vectors import VectorsMissing
+from abag.head.prediction.applicability import Applicability
+from abag.head.prediction.factorised import factorise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,15 +40,11 @@ PREDICTED = 4096
 """Pairs a pass: what of them is in work stays in a core's cache."""
 
 
-class VectorsMissing(AbagError):
-    """The store lacks some of the sequences asked for."""
-
-
 class UnequalLengths(AbagError):
     """Lists of chains that do not pair up."""
 
 
-class Embed(Protocol):
+class EmbedFunction(Protocol):
     """Adds the vectors of a table's sequences to a store, by exactly these encoders."""
 
     def __call__(
@@ -64,7 +61,7 @@ class Embed(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VectorInput:
+class VectorSpec:
     """What the predictor knows of one kind of vector."""
 
     name: str
@@ -86,7 +83,7 @@ class VectorInput:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedHead:
+class EnsembleMember:
     """One trained head and its scaling; a cross-validated run has one a fold."""
 
     model: nn.Module
@@ -100,18 +97,18 @@ class TrainedHead:
 class Predictor:
     """Heads that score pairs of vectors, and the store that usually holds the vectors."""
 
-    members: tuple[TrainedHead, ...]
-    antibody: VectorInput
-    antigen: VectorInput
-    antibody_reach: Reach
-    antigen_reach: Reach
+    members: tuple[EnsembleMember, ...]
+    antibody: VectorSpec
+    antigen: VectorSpec
+    antibody_applicability: Applicability
+    antigen_applicability: Applicability
     spread: float
     """What the members' standard deviation is multiplied by; see `training.uncertainty`."""
     noise: float
     """What all members miss, in pKd."""
     store: Path | None = None
     """The run's store, where it is known and still there."""
-    embed: Embed | None = None
+    embed: EmbedFunction | None = None
     """Encodes what a store lacks; None: it is refused."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """Folders of what adapted the encoders, by kind."""
@@ -169,13 +166,13 @@ class Predictor:
                 self.encode(place, new[0], new[1], pads, say=say or _to_stderr, **options)
             return self.predict_keys(open_store(place), *keys)
 
-    def side(self, kind: Kind) -> VectorInput:
+    def spec(self, kind: Kind) -> VectorSpec:
         """What is known of the antibodies, or of the antigens."""
         return self.antibody if kind == "antibody" else self.antigen
 
-    def reach(self, kind: Kind) -> Reach:
+    def applicability(self, kind: Kind) -> Applicability:
         """How far the training antibodies, or antigens, reach."""
-        return self.antibody_reach if kind == "antibody" else self.antigen_reach
+        return self.antibody_applicability if kind == "antibody" else self.antigen_applicability
 
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
@@ -183,7 +180,7 @@ class Predictor:
         """Tell which sequences, by key (N, 16), have no vector from the run's encoder; (N,)."""
         if store is not None:
             with suppress(NoSuchEncoder):
-                return store.folder(kind, self.side(kind).fingerprint).missing(keys)
+                return store.folder(kind, self.spec(kind).fingerprint).missing(keys)
         return np.ones(len(keys), np.bool_)
 
     def refuse_missing(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> None:
@@ -193,7 +190,7 @@ class Predictor:
         ------
         VectorsMissing
         """
-        side, missing = self.side(kind), int(self.missing(store, kind, keys).sum())
+        side, missing = self.spec(kind), int(self.missing(store, kind, keys).sum())
         if missing:
             held = ", ".join(f.path.name for f in store.folders(kind)) or "none"
             msg = (
@@ -265,7 +262,7 @@ class Predictor:
         VectorsMissing
         """
         self.refuse_missing(store, kind, keys)
-        side = self.side(kind)
+        side = self.spec(kind)
         return store.folder(kind, side.fingerprint).read(keys, side.pooling)
 
     def predict_vectors(
@@ -294,8 +291,8 @@ class Predictor:
             {
                 "pkd_predicted": pkd,
                 "sigma": sigma,
-                "far_antibody": self.antibody_reach.is_far(antibody_ND)[antibody],
-                "far_antigen": self.antigen_reach.is_far(antigen_ME)[antigen],
+                "far_antibody": self.antibody_applicability.is_far(antibody_ND)[antibody],
+                "far_antigen": self.antigen_applicability.is_far(antigen_ME)[antigen],
             }
         )
 
@@ -324,7 +321,7 @@ class Predictor:
         """Turn the members' variance into the standard deviation of the error, in pKd."""
         return np.sqrt(self.spread**2 * variance + self.noise**2)
 
-    def known_store(self, given: Path | str | None) -> Path:
+    def resolve_store(self, given: Path | str | None) -> Path:
         """Return the store given, or else the run's.
 
         Raises
@@ -344,7 +341,7 @@ class Predictor:
     def _place(self, given: Path | str | None) -> Iterator[Path]:
         """Find the store to work with; a temporary one where vectors can be made anew."""
         if given is not None or self.store is not None or self.embed is None:
-            yield self.known_store(given)
+            yield self.resolve_store(given)
             return
         with tempfile.TemporaryDirectory(prefix="abag-predict-") as folder:
             yield Path(folder) / "store"
@@ -391,14 +388,14 @@ def _distinct(chains: Sequence[Chains], wanted: NDArray[np.bool_]) -> list[Chain
 
 @torch.no_grad()
 def _score(
-    member: TrainedHead,
+    member: EnsembleMember,
     antibody_ND: NDArray[np.float32],
     antigen_ME: NDArray[np.float32],
     antibody: NDArray[np.integer],
     antigen: NDArray[np.integer],
 ) -> NDArray[np.float64]:
     """Score pairs by one member, each sequence's share of the first layer computed once."""
-    parts = factor(member.model, antibody_ND.shape[1])
+    parts = factorise(member.model, antibody_ND.shape[1])
     left_NH = parts.antibody(torch.from_numpy(member.antibody.apply(antibody_ND)))
     right_MH = parts.antigen(torch.from_numpy(member.antigen.apply(antigen_ME)))
     z = np.empty(len(antibody), np.float32)

@@ -21,7 +21,7 @@ from abag import AbagError
 from abag.head.data.splits import TEST, Split
 from abag.head.evaluation.comparison import HEADLINES, LOWER_IS_BETTER, Interval, compare, verdict
 from abag.head.runs.external_table import KEYS
-from abag.head.runs.live_progress import progress
+from abag.head.runs.live_progress import read_progress
 from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_run
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -55,7 +55,7 @@ def runs(folders: Path | str | Sequence[Path | str]) -> dict[str, Any]:
     dict
         ``runs``: for each ``run``, ``state`` and, when finished, ``test`` (all metrics) and
         ``intervals`` (``value``, ``low``, ``high`` of the headline metrics, ``clusters``); else
-        what `live_progress.progress` tells. ``differences``: configuration key to run to
+        what `live_progress.read_progress` tells. ``differences``: configuration key to run to
         value, where runs differ. ``comparisons``: each finished run less the best one of the same
         test rows, by metric, with a sentence; or the ``reason`` why not.
 
@@ -132,7 +132,7 @@ def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
 def _tell(run: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], _Tested | None]:
     """Tell how a run stands; with what it was tested on, if it has finished."""
     if not (run / "summary.json").exists():
-        return {"run": str(run), **progress(run, config)}, None
+        return {"run": str(run), **read_progress(run, config)}, None
     try:
         saved = read_run(run)
     except NoFinishedRun as error:

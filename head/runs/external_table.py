@@ -20,7 +20,7 @@ from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.comparison import compare, verdict
 from abag.head.evaluation.ridge import FeatureBlock, ridge
 from abag.head.prediction.bundle import load_predictor
-from abag.head.prediction.predictor import Predictor, VectorInput
+from abag.head.prediction.predictor import Predictor, VectorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ def score_table(
 ) -> None:
     """Score the head on a table, whole and where its sequences are new, beside baselines."""
     predictor = load_predictor(run)
-    opened = open_store(predictor.known_store(store))
+    opened = open_store(predictor.resolve_store(store))
     found = predictor.predict_keys(opened, pairs.antibody_keys(), pairs.antigen_keys())
     head = found["pkd_predicted"].to_numpy(np.float64)
     keys, trained = keyed(pairs.antibody_keys(), pairs.antigen_keys()), _trained(saved)
@@ -118,7 +118,7 @@ def _baselines(
         "antigen_mean": group_mean(index["antigen"], pkd, split, fit_rows),
     }
     try:
-        sources = [open_store(predictor.known_store(None)), opened]
+        sources = [open_store(predictor.resolve_store(None)), opened]
         blocks = [
             FeatureBlock(_vectors(sources, kind, predictor, keys[f"{kind}_key"]), index[kind])
             for kind in KINDS
@@ -140,7 +140,7 @@ def _vectors(
     sources: Sequence[Store], kind: Kind, predictor: Predictor, keys: pd.Series[str]
 ) -> NDArray[np.float32]:
     """Read the vector of each distinct key, in order of appearance, where there is one."""
-    side: VectorInput = getattr(predictor, kind)
+    side: VectorSpec = getattr(predictor, kind)
     text = "".join(keys.drop_duplicates())
     wanted = np.frombuffer(bytes.fromhex(text), np.uint8).reshape(-1, KEY_BYTES)
     folders = [store.folder(kind, side.fingerprint) for store in sources]

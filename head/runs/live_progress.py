@@ -34,7 +34,7 @@ class _Log:
     """Lines that end an epoch; they know the time."""
 
 
-def progress(run: Path, config: Mapping[str, Any], now: float | None = None) -> dict[str, Any]:
+def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None) -> dict[str, Any]:
     """Tell how far a run that has not finished has come.
 
     Parameters

@@ -55,7 +55,7 @@ h2, figure, tr { break-inside: avoid; } h2 { break-after: avoid; } }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunResults:
     """What a finished run knows, for its report."""
 
     title: str
@@ -75,7 +75,7 @@ class Outcome:
     antigen_ND: NDArray[np.floating]
 
 
-def write_report(path: Path, outcome: Outcome) -> None:
+def write_report(path: Path, outcome: RunResults) -> None:
     """Write the report of a run: one file that works offline and prints.
 
     Parameters
@@ -89,7 +89,7 @@ def write_report(path: Path, outcome: Outcome) -> None:
     partial.replace(path)
 
 
-def render(outcome: Outcome) -> str:
+def render(outcome: RunResults) -> str:
     """Return the report's HTML."""
     o = outcome
     fold = " (first fold)" if len(o.splits) > 1 else ""
@@ -148,7 +148,7 @@ def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _score_table(o: Outcome) -> str:
+def _score_table(o: RunResults) -> str:
     """Metrics of the head and each baseline, and the head's gain with its interval."""
     own = scores_on_test(o.pairs, o.splits, o.predicted)
     by_rank = next((m for m in HEADLINES if own[m] is not None), "rmse")
@@ -169,7 +169,7 @@ def _score_table(o: Outcome) -> str:
     return _table(head, rows, "scores") + f'<p class="note">{note}</p>'
 
 
-def _gain(o: Outcome, theirs: Sequence[Floats], metric: str) -> str | None:
+def _gain(o: RunResults, theirs: Sequence[Floats], metric: str) -> str | None:
     interval = compare(o.pairs, o.splits, o.predicted, theirs, metric)
     if interval is None:
         return None
@@ -177,7 +177,7 @@ def _gain(o: Outcome, theirs: Sequence[Floats], metric: str) -> str | None:
     return text if interval.low is None else f"{text} [{interval.low:+.2f}, {interval.high:+.2f}]"
 
 
-def _facts(o: Outcome) -> str:
+def _facts(o: RunResults) -> str:
     counts = {
         "pairs": len(o.pairs.pkd),
         "unique antibodies": len(np.unique(o.pairs.antibody)),
@@ -242,7 +242,7 @@ def _figure(drawn: tuple[Figure, str] | None) -> str:
     )
 
 
-def _tested(o: Outcome) -> tuple[Floats, Floats, NDArray[np.int64]]:
+def _tested(o: RunResults) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """Measured, predicted and antigen of the exact test rows of all folds, for looking at only."""
     tests = [np.flatnonzero((s.part == TEST) & (o.pairs.censored == 0)) for s in o.splits]
     predicted = np.concatenate([p[rows] for p, rows in zip(o.predicted, tests, strict=True)])
@@ -251,7 +251,7 @@ def _tested(o: Outcome) -> tuple[Floats, Floats, NDArray[np.int64]]:
     return o.pairs.pkd[rows[keep]], predicted[keep], o.pairs.antigen[rows[keep]]
 
 
-def _measured(o: Outcome) -> tuple[Figure, str]:
+def _measured(o: RunResults) -> tuple[Figure, str]:
     y, p, antigen = _tested(o)
     figure, (ax,) = _new_figure()
     often = np.argsort(-np.bincount(antigen))[:9]
@@ -270,13 +270,13 @@ def _measured(o: Outcome) -> tuple[Figure, str]:
     return figure, f"Predicted against measured, {len(y)} test rows, by antigen."
 
 
-def _antigen_name(o: Outcome, which: int) -> str:
+def _antigen_name(o: RunResults, which: int) -> str:
     """First residues and length: tables rarely name their antigens."""
     text = "|".join(o.pairs.table.antigens.chains[which])
     return f"{text[:8]}… ({len(text)} aa)"
 
 
-def _residuals(o: Outcome) -> tuple[Figure, str]:
+def _residuals(o: RunResults) -> tuple[Figure, str]:
     y, p, _ = _tested(o)
     figure, (left, right) = _new_figure(2)
     left.hist(p - y, bins=30, color=COLOURS["head"])
@@ -288,7 +288,7 @@ def _residuals(o: Outcome) -> tuple[Figure, str]:
     return figure, "Residuals: a slope on the right means that extremes are drawn to the middle."
 
 
-def _calibration(o: Outcome) -> tuple[Figure, str] | None:
+def _calibration(o: RunResults) -> tuple[Figure, str] | None:
     rows = o.splits[0].rows(TEST)
     rows = rows[o.pairs.censored[rows] == 0]
     if len(rows) < 2:
@@ -308,7 +308,7 @@ def _calibration(o: Outcome) -> tuple[Figure, str] | None:
     return figure, f"Calibration: slope of measured on predicted {_cell(slope)}; 1 is calibrated."
 
 
-def _antigens(o: Outcome) -> tuple[Figure, str] | None:
+def _antigens(o: RunResults) -> tuple[Figure, str] | None:
     """Bars of Spearman by antigen, head and ridge."""
     rows = o.splits[0].rows(TEST)
     rows = rows[o.pairs.censored[rows] == 0]
@@ -335,7 +335,7 @@ def _antigens(o: Outcome) -> tuple[Figure, str] | None:
     return figure, f"Rank correlation within each test antigen of {few} or more exact rows."
 
 
-def _sigma(o: Outcome) -> tuple[Figure, str] | None:
+def _sigma(o: RunResults) -> tuple[Figure, str] | None:
     """Draw how often the truth lay within sigma's intervals, and |error| against sigma."""
     parts = [(s.part == TEST) & (o.pairs.censored == 0) for s in o.splits]
     error = np.abs(
@@ -367,7 +367,7 @@ def _sigma(o: Outcome) -> tuple[Figure, str] | None:
     )
 
 
-def _curves(o: Outcome) -> tuple[Figure, str] | None:
+def _curves(o: RunResults) -> tuple[Figure, str] | None:
     log = [line for line in o.log if line.get("fold", 0) == 0]
     if not log:
         return None
@@ -384,7 +384,7 @@ def _curves(o: Outcome) -> tuple[Figure, str] | None:
     return figure, "Learning curves: loss of each step, and validation scores."
 
 
-def _map(o: Outcome) -> tuple[Figure, str]:
+def _map(o: RunResults) -> tuple[Figure, str]:
     """Pairs in the plane of their two main components, antibody and antigen joined."""
     split = o.splits[0]
     rows = np.random.default_rng(0).permutation(len(o.pairs.pkd))[:SHOWN_ROWS]

@@ -12,7 +12,7 @@ from abag.head.data.splits import TEST, VALIDATION, Split, pair_parts
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import Measured, verdicts, warnings
 from abag.head.runs.model_card import model_card
-from abag.head.runs.report import Outcome, write_report
+from abag.head.runs.report import RunResults, write_report
 from abag.head.training import uncertainty as sigma
 from abag.head.training.checkpoint import publish, write_text
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 SCORED = {"validation": VALIDATION, "test": TEST}
 
 
-def write_outcome(
+def write_results(
     run: Path,
-    outcome: Outcome,
+    outcome: RunResults,
     trained: Sequence[Trained],
     sigmas: Sequence[Sigma],
     *,
@@ -63,7 +63,7 @@ def write_outcome(
 
 
 def summarise(
-    run: Path, outcome: Outcome, trained: Sequence[Trained], sigmas: Sequence[Sigma]
+    run: Path, outcome: RunResults, trained: Sequence[Trained], sigmas: Sequence[Sigma]
 ) -> dict[str, Any]:
     """Score the head and the baselines on the full validation and test parts."""
     pairs, splits = outcome.pairs, outcome.splits

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.head.prediction import applicability as reach
-from abag.head.prediction.applicability import measure_reach, nearest
+from abag.head.prediction import applicability
+from abag.head.prediction.applicability import measure_applicability, nearest_distance
 
 
 def by_hand(x_ND, others_RD, *, itself=False):
@@ -18,24 +18,29 @@ def by_hand(x_ND, others_RD, *, itself=False):
 def test_the_nearest_is_that_of_all_distances(n, r, seed):
     rng = np.random.default_rng(seed)
     x_ND, others_RD = (rng.normal(3, 1, size=(k, 5)).astype(np.float32) for k in (n, r))
-    np.testing.assert_allclose(nearest(x_ND, others_RD), by_hand(x_ND, others_RD), rtol=1e-4)
     np.testing.assert_allclose(
-        nearest(x_ND, x_ND, itself=True), by_hand(x_ND, x_ND, itself=True), rtol=1e-4, atol=1e-3
+        nearest_distance(x_ND, others_RD), by_hand(x_ND, others_RD), rtol=1e-4
+    )
+    np.testing.assert_allclose(
+        nearest_distance(x_ND, x_ND, itself=True),
+        by_hand(x_ND, x_ND, itself=True),
+        rtol=1e-4,
+        atol=1e-3,
     )
 
 
 def test_blocks_change_nothing(monkeypatch):
     x_ND = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    whole = nearest(x_ND, x_ND, itself=True)
-    monkeypatch.setattr(reach, "BLOCK", 7)
-    np.testing.assert_allclose(nearest(x_ND, x_ND, itself=True), whole, rtol=1e-5)
+    whole = nearest_distance(x_ND, x_ND, itself=True)
+    monkeypatch.setattr(applicability, "BLOCK", 7)
+    np.testing.assert_allclose(nearest_distance(x_ND, x_ND, itself=True), whole, rtol=1e-5)
 
 
 def test_of_new_sequences_like_the_training_ones_about_one_in_a_hundred_is_far(monkeypatch):
-    monkeypatch.setattr(reach, "MOST_REPRESENTATIVES", 500)
+    monkeypatch.setattr(applicability, "MOST_REPRESENTATIVES", 500)
     rng = np.random.default_rng(0)
     drawn = rng.normal(size=(24_000, 8)).astype(np.float32)
-    found = measure_reach(drawn[:4000])
+    found = measure_applicability(drawn[:4000])
     assert found.vectors_RD.shape == (500, 8)
     assert found.is_far(drawn[4000:]).mean() == pytest.approx(0.01, abs=0.008)
     assert found.is_far(drawn[:4000]).mean() < 0.02
@@ -46,19 +51,19 @@ def test_a_step_outside_is_seen_from_every_side_and_not_only_from_the_mean():
     # two tight families on either side of the mean: between them is far, though near the mean
     rng = np.random.default_rng(0)
     left, right = (rng.normal(at, 0.1, size=(50, 4)).astype(np.float32) for at in (-5, 5))
-    found = measure_reach(np.concatenate([left, right]))
+    found = measure_applicability(np.concatenate([left, right]))
     assert found.is_far(np.zeros((1, 4), np.float32)).all()
     assert not found.is_far(left).any()
 
 
 def test_beside_the_only_training_antigen_every_other_is_far():
     x_ND = np.random.default_rng(0).normal(size=(3, 16)).astype(np.float32)
-    found = measure_reach(x_ND[:1])
+    found = measure_applicability(x_ND[:1])
     assert found.is_far(x_ND).tolist() == [False, True, True]
 
 
 def test_vectors_that_float16_cannot_hold_are_kept_whole():
     x_ND = np.array([[1e6, 0.0], [1e6, 9.0]], np.float32)
-    found = measure_reach(x_ND)
+    found = measure_applicability(x_ND)
     assert found.vectors_RD.dtype == np.float32
     assert not found.is_far(x_ND).any()
