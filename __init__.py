@@ -87,10 +87,10 @@ def load_predictor(path: Path | str) -> Predictor:
     AbagError
         If a file is missing, altered, cut or of another version.
     """
-    from abag.embed.pipeline.same_encoders import embed_again
+    from abag.embed.pipeline.same_encoders import embed_with_same_encoders
     from abag.head.prediction.bundle import load_predictor as load
 
-    return load(path, embed=embed_again)
+    return load(path, embed=embed_with_same_encoders)
 
 
 def predict(

@@ -25,7 +25,7 @@ from bench_encoders import config_of, draw_chains, synchronize
 from abag.core.device import choose, default_budget
 from abag.embed.encoders.registry import identify, load_encoder
 from abag.embed.packing.batches import fill, longest_first
-from abag.embed.pipeline import encode as encode_module
+from abag.embed.pipeline import task as task_module
 from abag.embed.pipeline.run import embed_table
 from abag.embed.weights.random_weights import save_random_checkpoint
 
@@ -87,7 +87,7 @@ def main(argv=None):
             load_s.append(time.perf_counter() - start)
             return encoder
 
-        encode_module.load_encoder = timed
+        task_module.load_encoder = timed
         start = time.perf_counter()
         done = embed_table(
             work / "pairs.csv", work / "store", names["antibody"], names["antigen"], progress=True

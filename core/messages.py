@@ -21,14 +21,11 @@ if TYPE_CHECKING:
 class _Channel(NamedTuple):
     send: Callable[[str], None]
     bars: bool
+    silent: bool = False
 
 
 def _to_stderr(text: str) -> None:
     tqdm.write(text, file=sys.stderr)  # keeps a bar that is being drawn in one piece
-
-
-def _discard(_text: str) -> None:
-    """Take a message and do nothing with it."""
 
 
 _STDERR = _Channel(_to_stderr, False)
@@ -37,7 +34,14 @@ _channel: ContextVar[_Channel] = ContextVar("abag messages", default=_STDERR)
 
 def say(text: str) -> None:
     """Send one message, a line without its newline."""
-    _channel.get().send(text)
+    channel = _channel.get()
+    if not channel.silent:
+        channel.send(text)
+
+
+def note(text: str) -> None:
+    """Send one message that must not get lost, also where other messages are silenced."""
+    _channel.get().send(f"note: {text}")
 
 
 def bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401 - tqdm's own options
@@ -58,11 +62,11 @@ def reporting(
     bars : bool, optional
         Whether progress bars are drawn; None leaves that as it was.
     silent : bool
-        Discard messages, unless `to` is given.
+        Discard messages, but not notes.
     """
     before = _channel.get()
-    send = to or (_discard if silent else before.send)
-    token = _channel.set(_Channel(send, before.bars if bars is None else bars))
+    channel = _Channel(to or before.send, before.bars if bars is None else bars, silent)
+    token = _channel.set(channel)
     try:
         yield
     finally:

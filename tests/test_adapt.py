@@ -322,5 +322,5 @@ def test_from_a_run_to_an_adapter_to_a_head_on_its_vectors(tmp_path):
     alone = abag.load_predictor(bundle).predict(**new)
     np.testing.assert_allclose(alone["pkd_predicted"], by_store["pkd_predicted"], atol=1e-3)
     shutil.rmtree(bundle / "antibody-adapter")
-    with pytest.raises(OtherEncoder, match="fingerprint here is"):
+    with pytest.raises(OtherEncoder, match="its fingerprint is"):
         abag.load_predictor(bundle).predict(**new)

@@ -10,8 +10,8 @@ from abag.core.device import choose
 from abag.embed.encoders.registry import WrongBackend, identify, load_encoder
 from abag.embed.packing.batches import pack
 from abag.embed.packing.pooling import Taps
-from abag.embed.pipeline.encode import AbsentLayer, PoolingsMismatch
 from abag.embed.pipeline.run import embed_table
+from abag.embed.pipeline.task import AbsentLayer, PoolingsMismatch
 from abag.embed.store.encoder_folder import UnknownPooling
 from abag.embed.store.maintenance import merge
 from abag.embed.store.store import StoreMismatch
@@ -74,7 +74,9 @@ def test_a_store_goes_on_with_its_own_layers_and_refuses_others(table, tmp_path)
     store = tmp_path / "store"
     embed_table(table, store, limit=5, layers=(1,), **TINY)
     before = sorted(store.rglob("*.h5"))
-    with pytest.raises(PoolingsMismatch, match=r"begun with --layers 1, --layers 2 .* new --store"):
+    with pytest.raises(
+        PoolingsMismatch, match=r"begun with --layers 1, but --layers 2 .* new --store"
+    ):
         embed_table(table, store, layers=(2,), **TINY)
     assert sorted(store.rglob("*.h5")) == before
     embed_table(table, store, **TINY)

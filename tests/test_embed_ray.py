@@ -14,9 +14,10 @@ import pytest
 
 import abag
 from abag import AbagError
-from abag.embed.pipeline.options import EmbedOptions, identify_for
-from abag.embed.pipeline.ray_cluster import Order, RayUnavailable, _units
+from abag.embed.pipeline.options import EmbedOptions
+from abag.embed.pipeline.ray_cluster import RayUnavailable, WorkerTask, _units
 from abag.embed.pipeline.run import embed_table
+from abag.embed.pipeline.task import identify_for
 from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import StoreMismatch
@@ -66,9 +67,9 @@ def test_units_hold_every_sequence_once_and_about_as_many_tokens():
 
 
 def test_a_worker_that_finds_other_weights_under_the_name_refuses(tmp_path):
-    order = Order("tiny-esm2", "antigen", "0" * 32, tmp_path / "store", EmbedOptions())
+    task = WorkerTask("tiny-esm2", "antigen", "0" * 32, tmp_path / "store", EmbedOptions())
     with pytest.raises(StoreMismatch, match="same checkpoint on every machine"):
-        order.task("cpu")
+        task.on_this_machine("cpu")
 
 
 def test_ray_and_devices_together_are_refused():
@@ -78,7 +79,7 @@ def test_ray_and_devices_together_are_refused():
 
 def test_an_address_without_a_cluster_is_refused_before_the_store_is_made(tmp_path):
     table = demo_table().head(5)
-    with pytest.raises(RayUnavailable, match="--ray nowhere: no cluster there"):
+    with pytest.raises(RayUnavailable, match="--ray nowhere: no cluster found"):
         embed_table(table, tmp_path / "store", "composition", "composition", ray="nowhere")
     assert not list(tmp_path.iterdir())
 

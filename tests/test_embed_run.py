@@ -18,9 +18,10 @@ from safetensors.numpy import load_file, save_file
 
 import abag
 from abag.cli import main
-from abag.embed.pipeline import encode as encode_module
-from abag.embed.pipeline.encode import DeviceFull, MixedPrecision, NonFiniteVector
+from abag.embed.pipeline import task as task_module
+from abag.embed.pipeline.encode import DeviceFull, NonFiniteVector
 from abag.embed.pipeline.run import embed_table
+from abag.embed.pipeline.task import MixedPrecision
 from abag.embed.sequences.chains import antibody, antigen
 from abag.embed.weights.checkpoints import _tiny_folder
 from abag.head.data.demo import demo_table
@@ -191,10 +192,10 @@ def test_a_folder_that_is_not_a_store_is_refused_and_left_alone(tmp_path):
 
 def test_mixed_precision_is_said_and_can_be_refused(table, tmp_path, capsys):
     embed_table(table, tmp_path / "store", limit=5, precision="fp32", **TINY)
-    with pytest.raises(MixedPrecision, match=r"begun in fp32, goes on in bf16.*--precision fp32"):
+    with pytest.raises(MixedPrecision, match=r"begun in fp32, continued in bf16.*--precision fp32"):
         embed_table(table, tmp_path / "store", precision="bf16", strict_precision=True, **TINY)
     embed_table(table, tmp_path / "store", precision="bf16", progress=True, **TINY)
-    assert "begun in fp32, goes on in bf16" in capsys.readouterr().err
+    assert "begun in fp32, continued in bf16" in capsys.readouterr().err
 
 
 def content(folder):
@@ -269,7 +270,7 @@ def test_an_antigen_encoder_that_cannot_be_loaded_is_refused_before_antibodies_a
 
 @pytest.mark.parametrize(
     ("value", "match"),
-    [(float("nan"), "gave NaN or infinity.*fp32"), (7e4, "--store-dtype float32")],
+    [(float("nan"), "returned NaN or infinity.*fp32"), (7e4, "--store-dtype float32")],
 )
 def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
     table, tmp_path, monkeypatch, value, match
@@ -282,7 +283,7 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
             out[batch.offsets[2] : batch.offsets[3]] = value
             return out
 
-    monkeypatch.setattr(encode_module, "load_encoder", lambda *_a, **_k: Broken())
+    monkeypatch.setattr(task_module, "load_encoder", lambda *_a, **_k: Broken())
     with pytest.raises(NonFiniteVector, match=f"row [0-9]+: antibody .*{match}"):
         embed_table(table, tmp_path / "store", batch_tokens=1024, **TINY)
 
@@ -291,11 +292,11 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
 
 CHILD = """
 import sys, time, torch
-from abag.embed.pipeline import encode
+from abag.embed.pipeline import task
 from abag.embed.store.store import EncoderFolder
 
 torch.set_num_threads(1)
-real = encode.load_encoder
+real = task.load_encoder
 
 def slow(*args, **kwargs):
     encoder = real(*args, **kwargs)
@@ -305,7 +306,7 @@ def slow(*args, **kwargs):
     call.width = encoder.width
     return call
 
-encode.load_encoder = slow
+task.load_encoder = slow
 from abag.cli import main
 main(sys.argv[1:])
 """
@@ -364,7 +365,7 @@ def test_the_summary_has_the_promised_keys(table, tmp_path):
 
 
 def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, monkeypatch, capsys):
-    real, sizes = encode_module.load_encoder, []
+    real, sizes = task_module.load_encoder, []
 
     def small(*args, **kwargs):
         encoder = real(*args, **kwargs)
@@ -377,10 +378,11 @@ def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, mon
 
         return call
 
-    monkeypatch.setattr(encode_module, "load_encoder", small)
+    monkeypatch.setattr(task_module, "load_encoder", small)
     embed_table(table, tmp_path / "store", **TINY)
     assert max(sizes) > 700
-    assert "out of memory with 2,048 tokens a batch; going on with 1,024" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "out of memory with 2,048 tokens per batch; continuing with 1,024" in said
     monkeypatch.undo()
     embed_table(table, tmp_path / "whole", **TINY)
     np.testing.assert_allclose(
@@ -394,8 +396,8 @@ def test_a_sequence_that_does_not_fit_alone_is_refused_with_its_length(
     def full(_batch):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(encode_module, "load_encoder", lambda *_a, **_k: full)
-    with pytest.raises(DeviceFull, match=r"longest antibody alone takes 2\d+"):
+    monkeypatch.setattr(task_module, "load_encoder", lambda *_a, **_k: full)
+    with pytest.raises(DeviceFull, match=r"longest antibody alone has 2\d+"):
         embed_table(table, tmp_path / "store", **TINY)
 
 

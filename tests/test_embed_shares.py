@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import abag
 from abag.core.device import DeviceUnavailable
-from abag.embed.pipeline import job as job_module
-from abag.embed.pipeline.job import Incomplete
+from abag.embed.pipeline import kind_job
+from abag.embed.pipeline.kind_job import Incomplete
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, owners, rank_here
 from abag.embed.pipeline.run import embed_table
 from abag.head.data.demo import demo_table
@@ -133,16 +133,16 @@ def test_ranks_encode_all_between_them_and_the_first_reports_the_whole(tmp_path,
 
 
 def test_the_first_rank_gives_up_with_one_line_when_nobody_encodes_the_rest(tmp_path, monkeypatch):
-    monkeypatch.setattr(job_module, "PATIENCE_SECONDS", 0.0)
-    with pytest.raises(Incomplete, match=r"antibodies are not stored, and nothing was added"):
+    monkeypatch.setattr(kind_job, "PATIENCE_SECONDS", 0.0)
+    with pytest.raises(Incomplete, match=r"antibodies are not stored, and none was added"):
         as_rank(monkeypatch, 0, demo_table().head(60), tmp_path / "store", commit_seconds=0.05)
 
 
 SLOW = """
 import time
-from abag.embed.pipeline import encode
+from abag.embed.pipeline import task
 
-real = encode.load_encoder
+real = task.load_encoder
 
 def slow(*args, **kwargs):
     encoder = real(*args, **kwargs)
@@ -151,7 +151,7 @@ def slow(*args, **kwargs):
         return encoder(batch)
     return call
 
-encode.load_encoder = slow
+task.load_encoder = slow
 
 if __name__ == "__main__":
     from abag.cli import main
@@ -257,8 +257,8 @@ def test_a_refusal_of_a_rank_is_one_line_and_nothing_is_tried_again(tmp_path):
     demo_table().head(9).to_csv(table, index=False)
     broken = "import torch\n" + (
         "class Nan:\n    def __call__(self, batch):\n        return torch.full((len(batch.ids), 4),"
-        " float('nan'))\nfrom abag.embed.pipeline import encode\n"
-        "encode.load_encoder = lambda *a, **k: Nan()\n"
+        " float('nan'))\nfrom abag.embed.pipeline import task\n"
+        "task.load_encoder = lambda *a, **k: Nan()\n"
         "if __name__ == '__main__':\n    from abag.cli import main\n    main()\n"
     )
     (tmp_path / "nan.py").write_text(broken)
@@ -267,7 +267,7 @@ def test_a_refusal_of_a_rank_is_one_line_and_nothing_is_tried_again(tmp_path):
         [*command, *TINY, "--devices", "2", "--device", "cpu"], capture_output=True, text=True
     )
     assert done.returncode == 1
-    errors = [line for line in done.stderr.splitlines() if "gave NaN or infinity" in line]
+    errors = [line for line in done.stderr.splitlines() if "returned NaN or infinity" in line]
     assert len(errors) == 1
     assert errors[0].startswith("Error: row ")
     assert "Traceback" not in done.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from abag import AbagError
-from abag.core.device import DevicePlan, Precision, choose
-from abag.embed.encoders.registry import Backend, Identity, identify
+from abag.core.device import Precision
+from abag.embed.encoders.registry import Backend
 from abag.embed.packing.tokens import LongPolicy
 from abag.embed.pipeline.ranks import Devices
 from abag.embed.sequences.chains import Kind
@@ -72,17 +72,3 @@ class EmbedOptions:
     def backend(self, kind: Kind) -> Backend:
         """Whose modules encode sequences of a kind."""
         return self.antibody_backend if kind == "antibody" else self.antigen_backend
-
-
-def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
-    """Find an encoder and its fingerprint, as these options use it."""
-    if kind == "antigen":
-        return identify(name, kind, options.long_antigens, options.antigen_adapter)
-    return identify(name, kind, adapter=options.antibody_adapter)
-
-
-def plan_for(identity: Identity, device: str, options: EmbedOptions) -> DevicePlan:
-    """Choose device and precision; without weights there is nothing to cast, or to speed up."""
-    if identity.checkpoint.folder is None:
-        return choose("cpu", "fp32")
-    return choose(device, options.precision)

@@ -1,54 +1,60 @@
-"""Stage one: a table's distinct sequences, encoded once, into a store.
+"""Stage one: encode the distinct sequences of a table, once, into a store.
 
-What is stored already is never encoded again; what is encoded is handed to the store's writer
-at once; stopping at any moment loses at most what was not yet committed. The table may be larger
-than memory, and the work spread over the ranks of a job (shares.py) or a cluster (ray_pool.py).
+Stored sequences are never encoded again, and vectors are committed while encoding continues, so
+stopping at any moment loses at most what was not committed yet. The table may be larger than
+memory, and the work may be spread over ranks (`ranks`) or a Ray cluster (`ray_cluster`).
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias, TypedDict
 
 import pandas as pd
-from tqdm import tqdm
 
 from abag.core.device import DevicePlan, choose
-from abag.embed.pipeline.encode import loaded, refuse_absent_layers
-from abag.embed.pipeline.job import Job
-from abag.embed.pipeline.options import EmbedOptions, identify_for, plan_for
+from abag.core.messages import bar, reporting, say
+from abag.embed.pipeline.kind_job import KindJob, KindSummary
+from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
+from abag.embed.pipeline.task import check_layers, identify_for, plan_for
 from abag.embed.sequences.pairs import Reading, TableOptions, counts_of, notes_on, read_sequences
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.store.filesystem import is_local, mount_of
 from abag.embed.store.spool import publish_waiting
 from abag.embed.store.store import open_store
 
-if TYPE_CHECKING:
-    pass
+TableLike: TypeAlias = Path | str | pd.DataFrame
+
+
+class EmbedSummary(TypedDict):
+    """What `embed_table` returns, and ``abag embed --json`` prints."""
+
+    antibodies: KindSummary
+    antigens: KindSummary
+    rows: int
+    skipped_rows: int
 
 
 def embed_table(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     store: Path | str,
     antibody_encoder: str = "igt5",
     antigen_encoder: str = "esm2-650m",
     **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
-) -> dict[str, Any]:
+) -> EmbedSummary:
     """Encode every sequence of a table that the store does not hold yet.
 
     Parameters
     ----------
     table : path or DataFrame
-        A file or a folder of Parquet files, of any size: it is read a stretch at a time.
+        A file or a folder of Parquet files, of any size: it is read in chunks.
     store : path
-        Made if it does not exist.
+        Created if it does not exist.
     antibody_encoder, antigen_encoder : str
         Alias, hub name or checkpoint folder.
     **options
@@ -56,66 +62,73 @@ def embed_table(
 
     Returns
     -------
-    dict
-        ``antibodies`` and ``antigens`` (see `abag.embed.pipeline.job.KindSummary`), ``rows`` and
-        ``skipped_rows``; of the whole job, but in ranks other than the first that a launcher
-        started.
+    EmbedSummary
+        ``antibodies``, ``antigens``, ``rows`` and ``skipped_rows`` of the whole job. Ranks that a
+        launcher started, except the first, report their own share.
 
     Raises
     ------
     AbagError
-        Any refusal; nothing is written before the whole table and both encoders are checked.
+        For any invalid input. Nothing is written before the whole table and both encoders have
+        been checked.
     """
     return _embed(table, store, (antibody_encoder, antigen_encoder), EmbedOptions(**options))
 
 
 def _embed(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     store: Path | str,
     names: tuple[str, str],
     options: EmbedOptions,
     rank: Rank | None = None,
-) -> dict[str, Any]:
-    """Embed as a whole job, as a rank that an outer launcher started, or as `rank` of our own."""
-    ours = rank is not None
+) -> EmbedSummary:
+    """Run the whole job, or the share of a rank: one given by a launcher, or started by us."""
+    started_by_us = rank is not None
     rank = rank or rank_here()
-    ranks = _count_ranks(options, rank)
-    device = rank.device(options.device)
-    plan = choose(device, options.precision)
-    with Partitions("antibody") as antibodies, Partitions("antigen") as antigens:
-        sides = (antibodies, antigens)
-        reading = _read(table, options, sides)
-        identities = [identify_for(n, s.kind, options) for n, s in zip(names, sides, strict=True)]
+    first = not rank.number and not started_by_us
+    with (
+        reporting(bars=options.progress, silent=not options.progress),
+        Partitions("antibody") as antibodies,
+        Partitions("antigen") as antigens,
+    ):
+        ranks = _count_ranks(options, rank)
+        device = rank.device(options.device)
+        plan = choose(device, options.precision)
+        reading = _read(table, options, (antibodies, antigens))
+        identities = [
+            identify_for(name, part.kind, options)
+            for name, part in zip(names, (antibodies, antigens), strict=True)
+        ]
         jobs = [
-            Job(side, identity, plan_for(identity, device, options), options)
-            for side, identity in zip(sides, identities, strict=True)
+            KindJob(part, identity, plan_for(identity, device, options), options)
+            for part, identity in zip((antibodies, antigens), identities, strict=True)
         ]
         for job in jobs:
-            job.refuse_what_cannot_be_encoded()
-        refuse_absent_layers(identities, options.layers)
+            job.check()
+        check_layers(identities, options.layers)
         opened = open_store(store, create=True)
-        first = not rank.number and not ours
         if first:
             publish_waiting(opened.path)
         for job in jobs:
             job.look_up(opened, rank)
-        if options.progress and first:
+        if first:
             _announce(reading, jobs, plan)
         for job in jobs:
             job.check_precision()
-            if not ours:
-                job.refuse_unloadable()
-        begin = partial(_begin, jobs, reading if first else None)
+            if not started_by_us:
+                job.check_loadable()
+        noted = reading if first else None
         if not any(job.missing for job in jobs):
             seconds = [0.0, 0.0]
         elif options.ray is not None:
-            seconds = _on_ray(jobs, begin, names, Path(store).resolve(), options)
-        elif ranks > 1:
-            begin()
-            seconds = _on_devices(jobs, ranks, table, store, names, options)
+            seconds = _on_ray(jobs, noted, names, Path(store).resolve(), options)
         else:
-            begin()
-            seconds = _here(jobs, rank, waits=rank.world > 1 and first)
+            for job in jobs:
+                job.begin(noted)
+            if ranks > 1:
+                seconds = _on_devices(jobs, ranks, table, store, names, options)
+            else:
+                seconds = _in_this_process(jobs, rank, waits=rank.world > 1 and first)
         summaries = [job.summary(s, rank) for job, s in zip(jobs, seconds, strict=True)]
     return {
         "antibodies": summaries[0],
@@ -125,120 +138,114 @@ def _embed(
     }
 
 
-def _begin(jobs: Sequence[Job], reading: Reading | None) -> None:
-    """Write for the first time: whatever was to be refused has been."""
-    for job in jobs:
-        job.begin(reading)
-
-
-def _here(jobs: Sequence[Job], rank: Rank, *, waits: bool) -> list[float]:
-    """Encode in this process; returns the seconds of both kinds."""
-    seconds = [job.encode(rank, loaded) for job in jobs]
-    if waits:
-        seconds = [s + job.await_others() for s, job in zip(seconds, jobs, strict=True)]
-    return seconds
+def _read(
+    table: TableLike, options: EmbedOptions, partitions: tuple[Partitions, Partitions]
+) -> Reading:
+    """Read, check and key every sequence of a table."""
+    of_kind = {part.kind: part for part in partitions}
+    reading = Reading()
+    with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
+        for distinct in read_sequences(table, TableOptions.of(options), reading):
+            of_kind[distinct.kind].add(distinct)
+            drawn.update(reading.rows + reading.skipped.total() - drawn.n)
+    return reading
 
 
 def _count_ranks(options: EmbedOptions, rank: Rank) -> int:
-    """How many ranks to start here: 1 is this process."""
+    """Return how many ranks to start here; 1 is this process."""
     if rank.world > 1 and (options.devices is not None or options.ray is not None):
-        msg = f"--devices or --ray: this is {rank} of a launcher already. Leave it out."
+        msg = f"--devices or --ray: a launcher started this process as {rank}. Leave them out."
         raise WrongRank(msg)
     return 1 if options.devices is None else count_devices(options.devices, options.device)
 
 
+def _in_this_process(jobs: Sequence[KindJob], rank: Rank, *, waits: bool) -> list[float]:
+    """Encode this rank's share; return the seconds of both kinds."""
+    seconds = [job.encode(rank) for job in jobs]
+    if waits:
+        seconds = [s + job.wait_for_others() for s, job in zip(seconds, jobs, strict=True)]
+    return seconds
+
+
 def _on_devices(
-    jobs: Sequence[Job],
+    jobs: Sequence[KindJob],
     ranks: int,
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     store: Path | str,
     names: tuple[str, str],
     options: EmbedOptions,
 ) -> list[float]:
-    """Encode in one process a device; returns the seconds of both kinds."""
+    """Encode with one process per device; return the seconds of both kinds."""
     alone = replace(options, devices=None)
-    summaries = launch(ranks, _as_rank, table, store, names, alone)
+    summaries: list[EmbedSummary] = launch(ranks, _as_rank, table, store, names, alone)
     for job in jobs:
-        job.refuse_gaps()
-    plurals = ("antibodies", "antigens")
-    return [max(summary[plural]["seconds"] for summary in summaries) for plural in plurals]
+        job.check_complete()
+    return [
+        max(summary["antibodies"]["seconds"] for summary in summaries),
+        max(summary["antigens"]["seconds"] for summary in summaries),
+    ]
 
 
 def _as_rank(
-    table: Path | str | pd.DataFrame,
-    store: Path | str,
-    names: tuple[str, str],
-    options: EmbedOptions,
-) -> dict[str, Any]:
+    table: TableLike, store: Path | str, names: tuple[str, str], options: EmbedOptions
+) -> EmbedSummary:
     return _embed(table, store, names, options, rank_here())
 
 
 def _on_ray(
-    jobs: Sequence[Job],
-    begin: Callable[[], None],
+    jobs: Sequence[KindJob],
+    reading: Reading | None,
     names: tuple[str, str],
     store: Path,
     options: EmbedOptions,
 ) -> list[float]:
-    """Encode on a Ray cluster; returns the seconds of both kinds."""
-    from abag.embed.pipeline.ray_cluster import Order, cluster, encode_on
+    """Encode on a Ray cluster; return the seconds of both kinds."""
+    from abag.embed.pipeline.ray_cluster import WorkerTask, cluster, encode_on
 
     seconds = []
-    with cluster(options.ray or "") as device:
-        begin()
-        device = "CPU" if options.device == "cpu" else device
+    with cluster(options.ray or "") as resource:
+        for job in jobs:
+            job.begin(reading)
+        resource = "CPU" if options.device == "cpu" else resource
         for job, name in zip(jobs, names, strict=True):
             start_s = time.perf_counter()
             given = str(Path(name).resolve()) if Path(name).is_dir() else name
-            order = Order(given, job.kind, job.identity.fingerprint, store, options)
+            task = WorkerTask(given, job.kind, job.identity.fingerprint, store, options)
             job.note_encoding()
-            encode_on(device, order, job.todo(), sequences=job.missing, tokens=job.tokens)
-            job.refuse_gaps()
+            encode_on(resource, task, job.own_parts(), sequences=job.missing, tokens=job.tokens)
+            job.check_complete()
             seconds.append(time.perf_counter() - start_s)
     return seconds
 
 
-def _read(
-    table: Path | str | pd.DataFrame, options: EmbedOptions, sides: tuple[Partitions, Partitions]
-) -> Reading:
-    """Read, check and key every sequence of a table."""
-    of_kind = {side.kind: side for side in sides}
-    reading = Reading()
-    with tqdm(desc="reading", unit=" rows", unit_scale=True, delay=5, disable=None) as bar:
-        for distinct in read_sequences(table, TableOptions.of(options), reading):
-            of_kind[distinct.kind].add(distinct)
-            bar.update(reading.rows + reading.skipped.total() - bar.n)
-    return reading
-
-
-def _announce(reading: Reading, jobs: Sequence[Job], plan: DevicePlan) -> None:
-    def say(text: str) -> None:
-        print(text, file=sys.stderr)
-
-    where = f"running on {plan.why}, {plan.precision}"
-    if jobs[0].options.ray is not None:
-        where = "running on Ray"
+def _announce(reading: Reading, jobs: Sequence[KindJob], plan: DevicePlan) -> None:
+    """Say what was read, what will be encoded, and where."""
+    on_ray = jobs[0].options.ray is not None
+    where = "running on Ray" if on_ray else f"running on {plan.why}, {plan.precision}"
     say(f"{reading.source}: {reading.rows:,} rows; {where}")
-    how = sum((job.how for job in jobs), Counter[str]())
-    counts = counts_of(how, sum(job.replaced for job in jobs))
+    counts = counts_of(sum((job.split for job in jobs), Counter()), sum(j.replaced for j in jobs))
     counts |= {"skipped_rows": reading.skipped.total()}
     for note in reading.notes + notes_on(counts, reading.skipped):
         say(f"  {note}")
     if not is_local(store := jobs[0].store):
         say(
-            f"  {store} lies on {mount_of(store).kind}, no disk of this machine: each shard is "
-            "written and checked here first, then copied"
+            f"  {store} is on {mount_of(store).kind}, not on a local disk: each shard is written "
+            "and checked locally first, then copied"
         )
     for job in jobs:
-        say(
-            f"  {job.unique:,} unique {job.plural}: {job.unique - job.missing:,} already stored, "
-            f"{job.missing:,} to encode with {job.identity.checkpoint.name}"
-        )
-        layout = job.identity.layout
-        if job.long:
-            how_long = "truncated" if layout.long == "truncate" else "in overlapping windows"
-            say(f"    {job.long:,} with a chain over {layout.limit:,} residues: {how_long}")
-        if job.task.layers:
-            say(f"    poolings also of layers {', '.join(map(str, job.task.layers))}")
-        if job.identity.checkpoint.random:
-            say(f"    {job.identity.checkpoint.name}: random weights, no biology in its vectors")
+        _announce_kind(job)
+
+
+def _announce_kind(job: KindJob) -> None:
+    layout, checkpoint = job.identity.layout, job.identity.checkpoint
+    say(
+        f"  {job.unique:,} unique {job.plural}: {job.unique - job.missing:,} already stored, "
+        f"{job.missing:,} to encode with {checkpoint.name}"
+    )
+    if job.long:
+        policy = "truncated" if layout.long == "truncate" else "encoded in overlapping windows"
+        say(f"    {job.long:,} with a chain of more than {layout.limit:,} residues: {policy}")
+    if job.task.layers:
+        say(f"    poolings of layers {', '.join(map(str, job.task.layers))} are stored too")
+    if checkpoint.random:
+        say(f"    {checkpoint.name}: random weights, its vectors have no biological meaning")

@@ -1,4 +1,4 @@
-"""Encode further sequences with exactly the encoders that something was trained with."""
+"""Encode further sequences with exactly the encoders that a predictor was trained with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from abag import AbagError
 from abag.embed.encoders.registry import identify
-from abag.embed.pipeline.run import embed_table
+from abag.embed.pipeline.run import EmbedSummary, embed_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class OtherEncoder(AbagError):
-    """The encoder found under a name is not the one that was asked for."""
+    """The encoder found under a name is not the expected one."""
 
 
-def embed_again(
+def embed_with_same_encoders(
     table: pd.DataFrame,
     store: Path,
     *,
@@ -31,35 +31,34 @@ def embed_again(
     long_antigens: LongPolicy = "window",
     antibody_adapter: Path | None = None,
     antigen_adapter: Path | None = None,
-    **options: Any,  # noqa: ANN401 - those of EmbedOptions
-) -> dict[str, Any]:
-    """Encode what a store lacks, after checking that the encoders found are those asked for.
+    **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
+) -> EmbedSummary:
+    """Check that the encoders have the expected fingerprints, then encode what a store lacks.
 
     Parameters
     ----------
     table : DataFrame
         Columns ``heavy``, ``light``, ``antigen``.
     store : path
-        Made if it does not exist.
+        Created if it does not exist.
     antibody_encoder, antigen_encoder : str
-        Where the encoders are looked for: alias, hub name or folder.
+        Alias, hub name or folder of each encoder.
     antibody_fingerprint, antigen_fingerprint : str
-        What they must turn out to be.
+        The fingerprints that they must have.
     long_antigens, antibody_adapter, antigen_adapter, **options
-        As in :func:`abag.embed_table`.
-
-    Returns
-    -------
-    dict
-        Of :func:`abag.embed_table`.
+        As for :func:`abag.embed_table`.
 
     Raises
     ------
     OtherEncoder
-        Before anything is encoded or written.
+        If a fingerprint differs; nothing has been encoded or written then.
     """
-    _refuse_other("antibody", antibody_encoder, antibody_fingerprint, "window", antibody_adapter)
-    _refuse_other("antigen", antigen_encoder, antigen_fingerprint, long_antigens, antigen_adapter)
+    _check_fingerprint(
+        "antibody", antibody_encoder, antibody_fingerprint, "window", antibody_adapter
+    )
+    _check_fingerprint(
+        "antigen", antigen_encoder, antigen_fingerprint, long_antigens, antigen_adapter
+    )
     return embed_table(
         table,
         store,
@@ -72,14 +71,14 @@ def embed_again(
     )
 
 
-def _refuse_other(
-    kind: Kind, encoder: str, fingerprint: str, long: LongPolicy, adapter: Path | None
+def _check_fingerprint(
+    kind: Kind, encoder: str, expected: str, long: LongPolicy, adapter: Path | None
 ) -> None:
     found = identify(encoder, kind, long, adapter).fingerprint
-    if found != fingerprint:
+    if found != expected:
         msg = (
-            f"{kind} encoder {encoder}: its fingerprint here is {found}, but {fingerprint} was "
-            f"expected, the one trained with. Give the checkpoint trained with as "
-            f"--{kind}-encoder, or --store with its vectors."
+            f"{kind} encoder {encoder}: its fingerprint is {found}; expected {expected}, that of "
+            f"the encoder used in training. Give that checkpoint as --{kind}-encoder, or a "
+            "--store that holds its vectors."
         )
         raise OtherEncoder(msg)

@@ -99,7 +99,7 @@ def test_a_slow_flaky_drive_takes_everything_in_the_end(machine, monkeypatch, ca
     assert drive.failures > 10
     assert first["antibodies"]["encoded"] == first["antibodies"]["unique"] > 10
     assert again["antibodies"]["encoded"] == again["antigens"]["encoded"] == 0
-    assert "lies on fuse.drive, no disk of this machine" in capsys.readouterr().err
+    assert "is on fuse.drive, not on a local disk" in capsys.readouterr().err
     embed(machine / "whole", table)
     assert_equal_stores(store, machine / "whole")
     assert upkeep.verify(open_store(store)) == []

@@ -1,0 +1,286 @@
+"""Stage one for one kind of sequence: find what is missing, encode this process's share."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag import AbagError
+from abag.core.device import DevicePlan
+from abag.core.messages import say
+from abag.embed.encoders.registry import Identity, check_backend, refuse_unloadable
+from abag.embed.kernels.attention import choose_attention
+from abag.embed.packing.batches import BatchTooLarge
+from abag.embed.packing.tokens import SequenceTooLong
+from abag.embed.pipeline.encode import EncodeProgress, encode_parts
+from abag.embed.pipeline.options import EmbedOptions
+from abag.embed.pipeline.ranks import Rank
+from abag.embed.pipeline.task import EncodeTask, create_folder, find_folder
+from abag.embed.sequences.chains import Kind
+from abag.embed.sequences.pairs import Reading
+from abag.embed.sequences.partitions import Partitions, SequencePart
+from abag.embed.store.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POLL_SECONDS = 0.5
+"""Shortest time between two looks at the store for what other ranks have added."""
+PATIENCE_SECONDS = 600.0
+"""Time without a new vector, on top of several commits, after which other ranks are given up."""
+
+
+class Incomplete(AbagError):
+    """The job ended, or stands still, with sequences that no process encoded."""
+
+
+class KindSummary(TypedDict):
+    """What happened to the antibodies, or to the antigens."""
+
+    unique: int
+    reused: int
+    encoded: int
+    tokens: int
+    seconds: float
+    encoder: str
+    fingerprint: str
+
+
+class KindJob:
+    """The sequences of one kind, their encoder, and where their vectors go.
+
+    Attributes
+    ----------
+    unique, missing : int
+        Sequences of the table, and how many of them the store lacks.
+    tokens : int
+        Tokens in the missing sequences.
+    long : int
+        Sequences with a chain longer than the encoder takes at once.
+    split : Counter of str
+        How antibody strings were split, see `abag.embed.sequences.pairs.Distinct`.
+    replaced : int
+        Residues read as X.
+    """
+
+    def __init__(
+        self, partitions: Partitions, identity: Identity, plan: DevicePlan, options: EmbedOptions
+    ) -> None:
+        self.kind: Kind = partitions.kind
+        self.plural = "antibodies" if self.kind == "antibody" else "antigens"
+        self.identity, self.plan, self.options = identity, plan, options
+        self.missing = self.tokens = self.unique = self.long = 0
+        self.split: Counter[str] = Counter()
+        self.replaced = 0
+        self._residues = self._residues_missing = 0
+        self._longest_chain = self._longest_run = 0
+        self._partitions = partitions
+        self._own = 0
+        self._own_bits: list[NDArray[np.uint8]] = []  # one bit per sequence, for each part
+        for part in partitions.parts():
+            self._survey(part)
+
+    def _survey(self, part: SequencePart) -> None:
+        layout = self.identity.layout
+        self.unique += len(part.chains)
+        self._residues += _count_residues(part.chains)
+        self.split.update(part.how)
+        self.replaced += part.replaced
+        self.long += sum(map(layout.is_long, part.chains))
+        longest = max(max(map(len, chains)) for chains in part.chains)
+        self._longest_chain = max(self._longest_chain, longest)
+        if self.options.batch_tokens is not None:
+            longest = max(max(layout.piece_lengths(chains)) for chains in part.chains)
+            self._longest_run = max(self._longest_run, longest)
+
+    @property
+    def task(self) -> EncodeTask:
+        """Everything needed to encode one of the sequences."""
+        return EncodeTask(self.identity, self._folder, self.plan, self.options)
+
+    @property
+    def store(self) -> Path:
+        """The store's folder."""
+        return self._folder.path.parent
+
+    def check(self) -> None:
+        """Refuse what cannot be encoded with these options, before anything is written.
+
+        Raises
+        ------
+        WrongBackend, FaesmUnavailable, AttentionUnavailable
+            The backend or the attention kernel cannot run this encoder here.
+        SequenceTooLong
+            Under ``--long-antigens error``.
+        BatchTooLarge
+            If a sequence has more tokens than ``--batch-tokens``.
+        """
+        layout, options = self.identity.layout, self.options
+        family, backend = self.identity.checkpoint.family, options.backend(self.kind)
+        check_backend(self.identity, backend, layers=bool(options.layers))
+        if family in ("t5", "esm") and backend == "packed" and options.ray is None:
+            choose_attention(self.plan, biased=family == "t5", asked=options.attention)
+        if self.long and options.long_antigens == "error":
+            msg = (
+                f"{self.long} {self.kind} sequences have a chain of more than {layout.limit} "
+                f"residues (longest {self._longest_chain}), the most that "
+                f"{self.identity.checkpoint.name} takes at once; "
+                "give --long-antigens window or truncate"
+            )
+            raise SequenceTooLong(msg)
+        if options.batch_tokens is not None and self._longest_run > options.batch_tokens:
+            msg = (
+                f"--batch-tokens {options.batch_tokens}: the longest {self.kind} has "
+                f"{self._longest_run} tokens; give {self._longest_run} or more"
+            )
+            raise BatchTooLarge(msg)
+
+    def look_up(self, store: Store, rank: Rank) -> None:
+        """Find what the store lacks, and which part of it this rank encodes."""
+        self._store = store
+        self._folder = folder = find_folder(store, self.identity, self.options)
+        for part in self._partitions.parts():
+            # verified byte for byte, so that a run replaces what a disk has damaged
+            missing = folder.missing(part.keys, verify=True)
+            own = missing
+            if rank.world > 1:
+                own = missing & rank.owns(part.keys, self._tokens(part.chains))
+            absent = [part.chains[i] for i in np.flatnonzero(missing)]
+            self.missing += len(absent)
+            self._residues_missing += _count_residues(absent)
+            self.tokens += int(self._tokens(absent).sum())
+            self._own += int(own.sum())
+            self._own_bits.append(np.packbits(own))
+
+    def _tokens(self, sequences: list[tuple[str, ...]]) -> NDArray[np.int64]:
+        """Count the tokens of each sequence, shape (N,)."""
+        layout = self.identity.layout
+        sums = (sum(layout.piece_lengths(chains)) for chains in sequences)
+        return np.fromiter(sums, np.int64, len(sequences))
+
+    def own_parts(self) -> Iterator[SequencePart]:
+        """Yield the missing sequences that this process has to encode."""
+        for part, bits in zip(self._partitions.parts(), self._own_bits, strict=True):
+            at = np.flatnonzero(np.unpackbits(bits, count=len(part.chains)))
+            if len(at):
+                yield part.take(at)
+
+    def check_precision(self) -> None:
+        """Report, or refuse, a precision that differs from the one the store was begun in.
+
+        Raises
+        ------
+        MixedPrecision
+        """
+        if self.missing and self.options.ray is None and (text := self.task.check_precision()):
+            say(f"note: {text}")
+
+    def check_loadable(self) -> None:
+        """Refuse a broken checkpoint now rather than after hours of encoding the other kind.
+
+        Raises
+        ------
+        BadCheckpoint, TokenizerMismatch
+        """
+        if self.missing and self.options.backend(self.kind) == "packed":
+            refuse_unloadable(self.identity)
+
+    def begin(self, reading: Reading | None) -> None:
+        """Create the folder; with `reading`, record what this run will do for `store info`."""
+        self._folder = create_folder(self._store, self.identity, self.options)
+        if reading is not None and self.missing:
+            self._folder.note_run(
+                {
+                    "table": reading.source,
+                    "rows": reading.rows,
+                    "sequences": self.unique,
+                    "to_encode": self.missing,
+                    "residues": self._residues,
+                    "residues_to_encode": self._residues_missing,
+                    "residues_of_rows": reading.residues[self.kind],
+                }
+            )
+
+    def encode(self, rank: Rank) -> float:
+        """Encode this process's share; return the seconds it took, loading included."""
+        start_s = time.perf_counter()
+        if not self._own:
+            return 0.0
+        task = self.task
+        encoder = task.load_encoder()
+        load_s = time.perf_counter() - start_s
+        if not rank.number:
+            self.note_encoding()
+        with EncodeProgress(task, self._own, shown=not rank.number) as progress:
+            encode_parts(task, encoder, self.own_parts(), progress)
+        self._folder.note_speed(progress.residues, progress.seconds, str(self.plan.device))
+        name = f"{rank}: " if rank.world > 1 else ""
+        say(
+            f"{name}{progress.sequences:,} {self.plural}, {progress.tokens:,} tokens; loaded in "
+            f"{load_s:.1f} s, encoded in {progress.seconds:.2f} s = "
+            f"{progress.tokens / progress.seconds:,.0f} tokens/s"
+        )
+        return time.perf_counter() - start_s
+
+    def note_encoding(self) -> None:
+        """Record when encoding began, for `abag store info`."""
+        self._folder.note_encoding()
+
+    def wait_for_others(self) -> float:
+        """Wait until the store holds what other ranks encode; return the seconds waited.
+
+        Raises
+        ------
+        Incomplete
+            If nothing new has arrived for a long time.
+        """
+        start_s = changed_s = time.monotonic()
+        patience_s = PATIENCE_SECONDS + 10 * self.options.commit_seconds
+        for part in self._partitions.parts():
+            before = -1
+            while left := int(self._folder.missing(part.keys).sum()):
+                now_s = time.monotonic()
+                changed_s = changed_s if left == before else now_s
+                if now_s - changed_s > patience_s:
+                    raise self._incomplete(left, f"and none was added for {patience_s:,.0f} s")
+                before = left
+                time.sleep(max(POLL_SECONDS, time.monotonic() - now_s))
+        return time.monotonic() - start_s
+
+    def check_complete(self) -> None:
+        """Check that the store now holds every sequence.
+
+        Raises
+        ------
+        Incomplete
+        """
+        left = sum(int(self._folder.missing(p.keys).sum()) for p in self._partitions.parts())
+        if left:
+            raise self._incomplete(left, "although every process ended normally")
+
+    def _incomplete(self, left: int, why: str) -> Incomplete:
+        return Incomplete(
+            f"{self._folder.path}: {left:,} {self.plural} are not stored, {why}; expected all of "
+            "them. Has the table changed, or a rank stopped? Run the same command again."
+        )
+
+    def summary(self, seconds: float, rank: Rank) -> KindSummary:
+        """Summarise the whole job; ranks other than the first report their own share."""
+        return KindSummary(
+            unique=self.unique,
+            reused=self.unique - self.missing,
+            encoded=self._own if rank.number else self.missing,
+            tokens=self.tokens,
+            seconds=round(seconds, 3),
+            encoder=self.identity.checkpoint.name,
+            fingerprint=self.identity.fingerprint,
+        )
+
+
+def _count_residues(sequences: list[tuple[str, ...]]) -> int:
+    return sum(sum(map(len, chains)) for chains in sequences)
