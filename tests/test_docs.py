@@ -25,6 +25,7 @@ SHOWN = {"", "text", "json"}
 """Languages of blocks that are read, not run."""
 SKIPPED = {
     "README.md": ["run by .ci/run", "run by .ci/run"],
+    "CONTRIBUTING.md": ["installs"],
     "docs/scaling.md": [
         "needs several GPUs",
         "needs several machines",
