@@ -1,7 +1,7 @@
-"""Which rank of a job encodes which sequences, and starting one rank a device.
+"""Which rank of a job encodes which sequences, and how one rank per device is started.
 
-Ranks never speak with each other: each works out the same owner for every sequence, from the
-table alone, encodes what it owns and the store does not hold, and meets the others in the store.
+Ranks never communicate. Each computes the same owner for every sequence from the table alone, and
+encodes the sequences that it owns and the store lacks. The results meet in the store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.device import DeviceUnavailable
 
-RESTARTS = 10  # of all ranks together, before the job is given up
+MAX_RESTARTS = 10
+"""Restarts of all ranks together before the job fails."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -31,11 +32,11 @@ Devices = int | Literal["all"]
 
 
 class RankFailed(AbagError):
-    """A rank that ended without its share, again and again."""
+    """A rank that failed again and again."""
 
 
 class WrongRank(AbagError):
-    """Settings of a launcher that contradict each other, or the options."""
+    """Launcher settings that contradict each other or the options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,11 @@ class Rank:
     Attributes
     ----------
     number, world : int
-        Which of how many.
+        Index of this rank, and number of ranks.
     local : int
-        Which on this machine.
+        Index of this rank on its machine.
     job : str
-        The same in all ranks of a job, another in the next job.
+        Identifies the job: the same in all of its ranks, different in the next job.
     """
 
     number: int = 0
@@ -61,12 +62,20 @@ class Rank:
         return f"rank {self.number} of {self.world}"
 
     def owns(self, keys: NDArray[np.uint8], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Say which sequences are this rank's; see `owners`."""
+        """Select the sequences that this rank encodes, shape (N,), dtype bool; see `owners`."""
         mine: NDArray[np.bool_] = owners(keys, tokens, self.world, self.job) == self.number
         return mine
 
     def device(self, asked: str) -> str:
-        """Name the device of this rank: its own GPU, where GPUs are used."""
+        """Name the device of this rank: a GPU of its own, if GPUs are used.
+
+        Raises
+        ------
+        WrongRank
+            If one device was named for several ranks.
+        DeviceUnavailable
+            If the machine has fewer GPUs than ranks.
+        """
         if self.world == 1 or asked == "cpu" or not torch.cuda.is_available():
             return asked
         if asked not in ("auto", "cuda"):
@@ -74,18 +83,18 @@ class Rank:
             raise WrongRank(msg)
         seen = torch.cuda.device_count()
         if seen > 1 and self.local >= seen:
-            msg = f"{self} is number {self.local} on a machine with {seen} GPUs; start one a GPU"
+            msg = f"{self}: local rank {self.local}, but the machine has {seen} GPUs; start one per GPU"
             raise DeviceUnavailable(msg)
-        return f"cuda:{self.local % seen}"  # a launcher that binds GPUs shows each rank one
+        return f"cuda:{self.local % seen}"  # a launcher may show each rank one GPU only
 
 
 def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
-    """Read what torchrun, torch's elastic launcher or srun says about this process.
+    """Read this process's rank from the variables that torchrun or srun set.
 
     Raises
     ------
     WrongRank
-        Values that are no rank of a job.
+        If the values are not a valid rank.
     """
     if "RANK" in environment and "WORLD_SIZE" in environment:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -102,8 +111,8 @@ def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
     except ValueError:
         number, world, local = -1, 0, 0
     if not 0 <= number < world or local < 0:
-        said = ", ".join(f"{name}={environment.get(name)}" for name in names)
-        msg = f"environment: {said}; a rank below the number of ranks was expected. Unset them."
+        given = ", ".join(f"{name}={environment.get(name)}" for name in names)
+        msg = f"environment: {given}; expected a rank below the number of ranks. Unset them."
         raise WrongRank(msg)
     return Rank(number, world, local, job)
 
@@ -112,24 +121,24 @@ _NO_JOB = {"SLURM_JOB_ID": "", "SLURM_STEP_ID": ""}
 
 
 def _is_batch_script(environment: Mapping[str, str]) -> bool:
-    """Tell a batch script from a task that srun started: both say SLURM_PROCID=0."""
+    """Tell a batch script from a task that srun started: both have SLURM_PROCID=0."""
     return "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
 
 
 def owners(
     keys: NDArray[np.uint8], tokens: NDArray[np.int64], world: int, job: str = ""
 ) -> NDArray[np.int64]:
-    """Deal sequences to ranks so that all get the same number of tokens.
+    """Assign sequences to ranks so that all ranks get about the same number of tokens.
 
-    Sorted by tokens, each run of `world` neighbours goes to `world` different ranks, in an order
-    drawn from the keys and the job. So the ranks' sums differ by at most the tokens of the longest
-    sequence, and so it is nearly with whatever an earlier job left: whom *that* job had given a
-    sequence says nothing about who gets it now.
+    Sequences are sorted by tokens, and each group of `world` neighbours is spread over all ranks in
+    a random order that depends on the keys and the job. The ranks' totals then differ by at most
+    the tokens of the longest sequence. Since the order changes from job to job, what an interrupted
+    job left over is balanced too.
 
     Parameters
     ----------
     keys : ndarray, shape=(N, 16), dtype=uint8
-        Ascending, without repeats: the same N in every rank.
+        Sorted, without duplicates; the same in every rank.
     tokens : ndarray, shape=(N,), dtype=int64
     world : int
     job : str
@@ -137,20 +146,20 @@ def owners(
     Returns
     -------
     ndarray, shape=(N,), dtype=int64
-        From 0 to ``world - 1``.
+        Rank of each sequence, 0 to ``world - 1``.
     """
     drawn = _drawn(keys, job)
     order = np.lexsort((drawn, -tokens))
     place = np.arange(len(order))
     order = order[np.lexsort((drawn[order], place // world))]
     owner = np.empty(len(order), np.int64)
-    first = int(drawn.min()) if len(drawn) else 0  # else the rest always went to the first ranks
+    first = int(drawn.min()) if len(drawn) else 0  # or the remainder would always go to rank 0
     owner[order] = (place + first % world) % world
     return owner
 
 
 def _drawn(keys: NDArray[np.uint8], job: str) -> NDArray[np.uint64]:
-    """Draw a number for each key, anew for each job (splitmix64's finisher)."""
+    """Draw a random number for each key and job, shape (N,) (finalizer of splitmix64)."""
     salt = int.from_bytes(hashlib.blake2b(job.encode(), digest_size=8).digest(), "little")
     x = np.ascontiguousarray(keys[:, 8:]).view("<u8")[:, 0].astype(np.uint64) ^ np.uint64(salt)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -164,13 +173,13 @@ def count_devices(devices: Devices, device: str) -> int:
     Raises
     ------
     DeviceUnavailable
-        More GPUs than there are, or ``all`` of something that cannot be counted.
+        If there are fewer GPUs, or ``all`` was given without a GPU.
     """
     on_gpu = device != "cpu" and torch.cuda.is_available()
     seen = torch.cuda.device_count() if on_gpu else 0
     if devices == "all":
         if not seen:
-            msg = "--devices all: no GPU here; give a number of processes and --device cpu"
+            msg = "--devices all: no GPU found; give a number of processes and --device cpu"
             raise DeviceUnavailable(msg)
         return seen
     if devices < 1:
@@ -183,29 +192,28 @@ def count_devices(devices: Devices, device: str) -> int:
 
 
 def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:  # noqa: ANN401
-    """Run a function in `ranks` processes of this machine, under torch's elastic launcher.
+    """Run a function in `ranks` processes on this machine, under torch's elastic launcher.
 
-    When a rank dies, the others are asked to stop, which loses them nothing, and all are started
-    again.
+    When a rank dies, the others stop after committing their work, and all are started again.
 
     Parameters
     ----------
     work : callable
-        Importable by name; raises `AbagError` for what no second try would mend.
+        Importable by name. It raises `AbagError` for errors that a retry cannot fix.
     *arguments
         Picklable.
 
     Returns
     -------
     list
-        What `work` returned, by rank.
+        The results of `work`, by rank.
 
     Raises
     ------
     AbagError
-        The first that a rank raised.
+        The first one that a rank raised.
     RankFailed
-        After `RESTARTS` restarts.
+        After `MAX_RESTARTS` restarts.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -222,7 +230,7 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             local_addr="localhost",
-            max_restarts=RESTARTS,
+            max_restarts=MAX_RESTARTS,
             monitor_interval=0.5,
             logs_specs=DefaultLogsSpecs(log_dir=logs),
         )
@@ -231,18 +239,18 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             msg = (
-                f"rank {rank} of {ranks} failed {RESTARTS + 1} times, last with "
-                f"{' '.join(str(failure.message).split())}; a whole share was expected. What was "
-                "committed is safe: mend the cause and run the same command again."
+                f"rank {rank} of {ranks} failed {MAX_RESTARTS + 1} times, last with "
+                f"{' '.join(str(failure.message).split())}. Everything committed is safe: fix the "
+                "cause and run the same command again."
             )
             raise RankFailed(msg) from error
         except SignalException as error:
             stopped = error.sigval
-        finally:  # the launcher leaves its own
+        finally:  # the launcher installs its own handlers
             for number, handler in handlers.items():
                 signal.signal(number, handler)
     if stopped is not None:
-        signal.raise_signal(stopped)  # the ranks have stopped: now act as without them
+        signal.raise_signal(stopped)  # the ranks have stopped: now stop this process as well
     for result in results.values():
         if isinstance(result, AbagError):
             raise result
@@ -250,10 +258,10 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
 
 
 def _in_rank(work: Callable[..., Any], ranks: int, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
-    """Run in a rank's process: a refusal is returned, or the launcher would try it again."""
+    """Run in a rank's process; an AbagError is returned, since the launcher would retry it."""
 
     def stop(number: int, _frame: object) -> NoReturn:
-        sys.exit(128 + number)  # unwinds, and so commits
+        sys.exit(128 + number)  # unwinds the stack, which commits
 
     for number in _SIGNALS:
         signal.signal(number, stop)

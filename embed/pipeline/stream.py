@@ -1,7 +1,7 @@
-"""Sequences to stored vectors, a batch at a time, with the device never waiting.
+"""Sequences to pooled vectors, batch by batch, without ever letting the device wait.
 
-A thread tokenises ahead; the device encodes and pools; a batch's vectors travel back while the
-next batch is computed.
+A thread tokenises ahead of the device, and the vectors of one batch are copied back while the next
+batch is computed.
 """
 
 from __future__ import annotations
@@ -23,36 +23,38 @@ from abag.embed.packing.pooling import Taps, pool
 from abag.embed.packing.tokens import Layout, TokenRun
 from abag.embed.sequences.chains import Chains
 
-AHEAD = 4  # batches tokenised before the device asks for them
+AHEAD = 4
+"""Batches tokenised in advance."""
 
 
-class Bad(NamedTuple):
-    """A sequence whose vector must not be stored, and whether fp32 would have held it."""
+class BadVector(NamedTuple):
+    """A vector that must not be stored."""
 
     position: int
     overflow: bool
+    """Whether its values are finite in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Pooled vectors of sequences that are complete.
+    """Pooled vectors of the sequences that a batch completed.
 
     Attributes
     ----------
     positions : ndarray, shape=(S,), dtype=int64
-        Positions among the sequences given; consecutive over batches.
+        Positions in the input; consecutive over batches.
     lengths : ndarray, shape=(N,), dtype=int32
-        Tokens in each piece of the batch.
+        Tokens in each run of the batch.
     stored_SPD : ndarray, shape=(S, P, D)
-        In the type asked for.
-    bad : Bad or None
-        The first sequence with a value that is not finite.
+        S sequences, P poolings, D values; float16 or float32.
+    bad : BadVector or None
+        The first vector with a value that is not finite.
     """
 
     positions: NDArray[np.int64]
     lengths: NDArray[np.int32]
     stored_SPD: NDArray[np.float16 | np.float32]
-    bad: Bad | None
+    bad: BadVector | None
 
 
 def encode_stream(
@@ -64,23 +66,32 @@ def encode_stream(
     dtype: torch.dtype,
     layers: Sequence[int] = (),
 ) -> Iterator[Encoded]:
-    """Encode sequences in the order given.
+    """Encode sequences in the given order.
 
     Parameters
     ----------
     chains : iterable of tuple of str
-        Longest first keeps padding and surprises small.
+        Best sorted by length, longest first: less padding, and memory runs out at once or never.
     budget : int
-        Most tokens in a batch.
+        Most tokens per batch.
     dtype : torch.dtype
-        float16 or float32, of the vectors yielded.
+        Type of the yielded vectors: float16 or float32.
     layers : sequence of int
-        Layers whose poolings follow those of the last in the vectors yielded.
+        Layers whose poolings follow those of the last layer.
+
+    Yields
+    ------
+    Encoded
+
+    Raises
+    ------
+    torch.OutOfMemoryError
+        If a batch does not fit; vectors yielded before are valid.
     """
     carry: torch.Tensor | None = None
     pending: _Pending | None = None
     for batch in _prefetch(fill(_pieces(layout, chains), budget)):
-        with current(plan.device):  # not around the yield: it would reach into the caller
+        with current(plan.device):  # not around the yield, or it would apply to the caller too
             pooled_SPD = _pooled(encoder, batch, plan, carry, layers)
             carry = pooled_SPD[-1].clone() if batch.continues else None
             latest = _Pending(batch, pooled_SPD, dtype)
@@ -92,7 +103,7 @@ def encode_stream(
 
 
 def _pieces(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, TokenRun]]:
-    """Tokenise sequence by sequence, as batches ask for more."""
+    """Tokenise lazily, sequence by sequence."""
     for position, sequence in enumerate(chains):
         for piece in layout.pieces(sequence):
             yield position, piece
@@ -106,7 +117,7 @@ def _pooled(
     carry: torch.Tensor | None,
     layers: Sequence[int],
 ) -> torch.Tensor:
-    """Pool a batch; `carry` is what earlier batches summed of its first sequence."""
+    """Pool a batch, shape (S, P, D); `carry` is the sum so far of its first sequence, (P, D)."""
     weights_TP = send(batch.weights, plan.device)
     bounds = send(batch.bounds.astype(np.int64), plan.device)
     if layers:
@@ -121,7 +132,7 @@ def _pooled(
 
 
 class _Pending:
-    """Pooled vectors on their way from the device."""
+    """Pooled vectors that are being copied from the device."""
 
     def __init__(self, batch: PackedBatch, pooled_SPD: torch.Tensor, dtype: torch.dtype) -> None:
         done = len(batch.sequences) - batch.continues
@@ -142,12 +153,12 @@ class _Pending:
         bad = None
         at_S = np.flatnonzero(~np.isfinite(stored_SPD).all((1, 2)))
         if len(at_S):
-            bad = Bad(int(self._positions[at_S[0]]), bool(self._finite_S[at_S[0]]))
+            bad = BadVector(int(self._positions[at_S[0]]), bool(self._finite_S[at_S[0]]))
         return Encoded(self._positions, self._lengths, stored_SPD, bad)
 
 
 def _to_host(x: torch.Tensor) -> torch.Tensor:
-    """Start copying to pinned memory; on a CPU there is nothing to copy."""
+    """Start copying to pinned host memory; a CPU tensor is returned as it is."""
     if not x.is_cuda:
         return x
     host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
@@ -155,7 +166,7 @@ def _to_host(x: torch.Tensor) -> torch.Tensor:
 
 
 def _prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
-    """Make batches in a thread, a few ahead of the device; ends with its consumer."""
+    """Make batches in a thread, a few in advance; the thread ends with its consumer."""
     queue: Queue[PackedBatch | BaseException | None] = Queue(maxsize=AHEAD)
     stopped = threading.Event()
 
@@ -192,7 +203,7 @@ def _prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
 def _taken(
     queue: Queue[PackedBatch | BaseException | None],
 ) -> PackedBatch | BaseException | None:
-    """Wait in short steps: a signal is only seen between them."""
+    """Wait in short steps: Python handles signals only between them."""
     while True:
         try:
             return queue.get(timeout=0.2)
