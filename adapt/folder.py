@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from abag.core.files import is_partial, replacing, write_bytes, write_json
 from abag.embed.store.adapter_copy import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
 from abag.embed.weights.adapters import FORMAT, side_digest, side_files
 from abag.head.model.config import RunMismatch, check_same
@@ -47,7 +48,7 @@ def finished_summary(out: Path, record: dict[str, Any]) -> dict[str, Any] | None
     """
     names = [path.name for path in out.iterdir()] if out.exists() else []
     # A kill in the first instant leaves no more than this.
-    if all(name == "checkpoints" or name.endswith(".partial") for name in names):
+    if all(name == "checkpoints" or is_partial(out / name) for name in names):
         return None
     if "config.json" not in names:
         msg = f"{out}: is not empty and holds no adapter. Give another --out folder."
@@ -69,15 +70,13 @@ def publish(out: Path, record: dict[str, Any], training: AdapterTraining) -> dic
         The keys of ``abag adapt --json``.
     """
     training.show_log()
-    partial = out / (ROWS_FILE + ".partial")
-    training.parts.frame(training.pairs).to_parquet(partial, index=False)
-    checkpoint.publish(partial, out / ROWS_FILE)
+    with replacing(out / ROWS_FILE) as partial:
+        training.parts.frame(training.pairs).to_parquet(partial, index=False)
     sides = {kind: _publish_side(out, kind, training) for kind in training.config.kinds()}
     summary = _summary(out, sides, training)
     name = "-".join("".join(c if c.isalnum() else " " for c in out.resolve().name.lower()).split())
     whole = {**FORMAT, "name": name or "adapter", "sides": sides, "options": record}
-    text = json.dumps({**whole, "summary": summary}, indent=2) + "\n"
-    checkpoint.write_text(out / ADAPTER_FILE, text)
+    write_json(out / ADAPTER_FILE, {**whole, "summary": summary})
     return summary
 
 
@@ -85,11 +84,8 @@ def _publish_side(out: Path, kind: Kind, training: AdapterTraining) -> dict[str,
     """Write one encoder's factors; return what adapter.json says of them."""
     (out / kind).mkdir(exist_ok=True)
     weights, config = training.model.adapted()[kind].saved(training.best_factors(kind))
-    partial = out / kind / (WEIGHTS_FILE + ".partial")
-    partial.write_bytes(weights)
-    checkpoint.publish(partial, out / kind / WEIGHTS_FILE)
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-    checkpoint.write_text(out / kind / CONFIG_FILE, text)
+    write_bytes(out / kind / WEIGHTS_FILE, weights)
+    write_json(out / kind / CONFIG_FILE, config, sort_keys=True)
     identity = training.identities[kind]
     base = str(identity.meaning["weights"])
     return {

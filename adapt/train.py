@@ -7,7 +7,6 @@ as an unbroken one: bit for bit on a CPU.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +19,11 @@ from abag.adapt.folder import describe, finished_summary, publish
 from abag.adapt.pairs import deal
 from abag.adapt.training import AdapterTraining
 from abag.core.device import DevicePlan, choose
+from abag.core.files import write_json
 from abag.embed.encoders.lora import Lora, import_peft
 from abag.embed.encoders.registry import identify
 from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.head.data.labels import LabelOptions, label_pairs
-from abag.head.training import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,8 +84,7 @@ def adapt_encoders(
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         training = AdapterTraining(out, pairs, parts, identities, plan, config, say)
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
-        text = json.dumps(record, indent=2, sort_keys=True) + "\n"
-        checkpoint.write_text(out / "config.json", text)
+        write_json(out / "config.json", record, sort_keys=True)
         training.run(bar=progress)
     return publish(out, record, training)
 

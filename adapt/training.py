@@ -16,6 +16,7 @@ from abag.adapt.config import AdaptConfig
 from abag.adapt.model import Adaptation
 from abag.adapt.pairs import NothingToAdaptOn, Parts, epoch_steps, steps_an_epoch
 from abag.core.device import DevicePlan
+from abag.core.files import write_text
 from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation import metrics
 from abag.head.model.heads import pair_losses
@@ -269,7 +270,7 @@ class AdapterTraining:
     def show_log(self) -> None:
         """Write metrics.jsonl: a line for each epoch of the newest checkpoint."""
         lines = "".join(json.dumps(line) + "\n" for line in self.progress.epochs)
-        checkpoint.write_text(self.out / "metrics.jsonl", lines)
+        write_text(self.out / "metrics.jsonl", lines)
 
     def _restore(self) -> int | None:
         """Take up the newest whole checkpoint."""

@@ -22,6 +22,7 @@ import torch
 
 from abag import cache_dir
 from abag.core.device import pick_device
+from abag.core.files import is_partial, replacing, write_json
 from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.adapter_leaks import heed_adapters
@@ -32,8 +33,7 @@ from abag.head.evaluation.baselines import baselines
 from abag.head.model.config import BadOption, FitConfig, RunMismatch, check_same, flag
 from abag.head.prediction.bundle import save_predictor
 from abag.head.runs.report import RunResults
-from abag.head.runs.summary import join_logs, write_parquet, write_results
-from abag.head.training.checkpoint import write_text
+from abag.head.runs.summary import join_logs, write_results
 from abag.head.training.loop import TrainingTask, train
 from abag.head.training.stack import labels_to_learn
 from abag.head.training.uncertainty import calibrate, combine, describe_sigma
@@ -249,7 +249,7 @@ def _old_way(
 def _finished_summary(run: Path, record: dict[str, Any]) -> dict[str, Any] | None:
     """Check the folder against this command; return its result if it has one."""
     # A kill in the first instant leaves nothing but a partial file.
-    if not run.exists() or all(path.suffix == ".partial" for path in run.iterdir()):
+    if not run.exists() or all(map(is_partial, run.iterdir())):
         return None
     if not (run / "config.json").exists():
         msg = f"{run}: is not empty and holds no run. Give another --run folder."
@@ -294,8 +294,9 @@ def _open_run(
     _refuse_other_split(run / "splits.parquet", frame)
     run.mkdir(parents=True, exist_ok=True)
     (run / "summary.json").unlink(missing_ok=True)
-    write_text(run / "config.json", json.dumps(record, indent=2, sort_keys=True) + "\n")
-    write_parquet(run / "splits.parquet", frame)
+    write_json(run / "config.json", record, sort_keys=True)
+    with replacing(run / "splits.parquet") as partial:
+        frame.to_parquet(partial, index=False)
     return splits
 
 

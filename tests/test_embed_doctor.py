@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from abag.cli import main
 from abag.core.device import DevicePlan, choose
+from abag.core.files import Files
 from abag.embed.doctor import doctor, parity
 from abag.embed.doctor.disk_checks import check_store, check_temporary_folder
 from abag.embed.doctor.doctor import (
@@ -25,7 +26,6 @@ from abag.embed.doctor.doctor import (
 )
 from abag.embed.kernels.attention import Attention
 from abag.embed.store import filesystem as mounts
-from abag.embed.store.atomic import Files
 from abag.embed.store.store import StoreUnreachable, open_store
 from abag.embed.weights.checkpoints import find_checkpoint
 

@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
+from abag.core.files import host_name
 from abag.embed.pipeline.run import embed_table
-from abag.embed.store.atomic import host_name
 from abag.embed.store.status import describe, info
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table

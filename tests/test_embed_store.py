@@ -22,13 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag import AbagError
+from abag.core.files import STALE_SECONDS, partial_path
 from abag.embed.sequences.chains import keys_array
 from abag.embed.store import filesystem as mounts
 from abag.embed.store import maintenance as upkeep
 from abag.embed.store import shard as shards
 from abag.embed.store import shard_writer as hdf5
 from abag.embed.store import status, writer
-from abag.embed.store.atomic import STALE_SECONDS, partial_name
 from abag.embed.store.encoder_folder import KeyIndex
 from abag.embed.store.store import (
     AmbiguousEncoder,
@@ -404,7 +404,7 @@ def test_adding_nothing_writes_nothing(folder):
 
 
 def test_partial_files_are_swept_when_their_process_is_gone_or_after_a_day(folder):
-    host = partial_name(Path("x.h5")).name.split(".")[1]
+    host = partial_path(Path("x.h5"), concurrent=True).name.split(".")[1]
     gone = folder.path / f"a.{host}.999999999.partial"
     running = folder.path / f"b.{host}.{os.getpid()}.partial"
     elsewhere = folder.path / "c.elsewhere.1.partial"
@@ -497,7 +497,7 @@ def test_an_error_of_the_run_comes_before_the_stores_but_names_what_waits(folder
 
 
 def test_what_could_be_kept_nowhere_is_said(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("abag.embed.store.writer.commit", refuse)
+    monkeypatch.setattr("abag.embed.store.writer.commit_shard", refuse)
     with pytest.raises(StoreUnreachable, match="9 sequences could be kept nowhere"):
         add(folder, keys_of(9), vectors_of(9), retry_seconds=0.0)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from abag import AbagError
-from abag.embed.store.atomic import Files, partial_name, remove_quietly
+from abag.core.files import Files, partial_path, remove_quietly
 from abag.embed.store.filesystem import is_local, is_unmounted_drive, mount_of
 from abag.embed.store.spool import waiting_rows
 from abag.embed.store.store import open_store
@@ -97,7 +97,7 @@ def _check_writing(folder: Path, files: Files) -> Check:
     """Take the steps of a commit one by one, so that the one that fails can be named."""
     # hidden: what a killed doctor leaves is neither a store's nor in the way of one
     path = folder / f".abag-doctor-{os.getpid()}.probe"
-    partial, data = partial_name(path), os.urandom(1 << 16)
+    partial, data = partial_path(path, concurrent=True), os.urandom(1 << 16)
     steps: dict[str, Callable[[], object]] = {
         "write and sync": lambda: files.write(partial, [(0, data)]),
         "rename": lambda: files.replace(partial, path),
@@ -111,7 +111,7 @@ def _check_writing(folder: Path, files: Files) -> Check:
             take()
         except OSError as error:
             for left in (partial, path):
-                remove_quietly(left, Files())
+                remove_quietly(left)
             text = (
                 f"{folder}: cannot {step} ({error}); shards are committed by all of "
                 f"{', '.join(steps)}. Choose another folder, or mount it so that it can."

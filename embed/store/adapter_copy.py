@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from abag import AbagError
-from abag.embed.store.atomic import Files, commit
+from abag.core.files import Files, write_bytes
 
 ADAPTER_FOLDER = "adapter"
 ADAPTER_FILE = "adapter.json"
@@ -33,4 +33,4 @@ def write_extras(folder: Path, extras: Mapping[str, bytes], files: Files | None 
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            commit(path, [(0, content)], files or Files(), shard=False)
+            write_bytes(path, content, concurrent=True, files=files)

@@ -22,16 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.files import Files, host_name, is_partial, write_json
 from abag.embed.sequences.chains import Kind
 from abag.embed.store.adapter_copy import ADAPTER_FOLDER
-from abag.embed.store.atomic import (
-    RUN_FILE,
-    SPEED_FILE,
-    Files,
-    commit_json,
-    host_name,
-)
 from abag.embed.store.filesystem import StoreUnreachable, patiently
+from abag.embed.store.layout import RUN_FILE, SPEED_FILE
 from abag.embed.store.shard import Block, DamagedShard, read_contents
 from abag.embed.store.writer import ShardWriter
 
@@ -205,7 +200,7 @@ class EncoderFolder:
             return {
                 path.relative_to(self.path).as_posix(): path.read_bytes()
                 for path in sorted((self.path / ADAPTER_FOLDER).rglob("*"))
-                if path.is_file() and path.suffix != ".partial"
+                if path.is_file() and not is_partial(path)
             }
         except OSError as error:
             raise self._unreadable(error) from error
@@ -360,7 +355,7 @@ class EncoderFolder:
     def _note(self, name: str, value: Mapping[str, object]) -> None:
         """Write a file that informs and nothing else: no run fails for want of it."""
         try:
-            commit_json(self.path / name, value, self._files)
+            write_json(self.path / name, value, concurrent=True, files=self._files)
         except OSError as error:
             _log.info("%s: not written: %s", self.path / name, error)
 

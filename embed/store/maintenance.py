@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.files import Files, read_chunks
 from abag.embed.store.adapter_copy import write_extras
-from abag.embed.store.atomic import Files, commit, copy_pieces
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.shard import (
     MAX_PACKED_CONTENTS_BYTES,
     Block,
     DamagedShard,
+    commit_shard,
     read_contents,
 )
 from abag.embed.store.shard_writer import NewBlock, pieces
@@ -125,10 +126,10 @@ def _bring(block: Block, folder: Path, files: Files) -> str:
     if path.exists() and _is_same(path, block):
         return "present"
     if block.group == "/":
-        commit(path, copy_pieces(block.path), files)
+        commit_shard(path, read_chunks(block.path), files)
     else:
         shapes = {name: (array.dtype, array.shape) for name, array in block.arrays.items()}
-        commit(path, pieces([NewBlock("/", block.attrs, shapes, block.load)]), files)
+        commit_shard(path, pieces([NewBlock("/", block.attrs, shapes, block.load)]), files)
     return "copied"
 
 
@@ -195,7 +196,7 @@ def pack(store: Store, out: Path | str, *, files: Files | None = None) -> dict[s
     blocks = [block for folder in folders for block in _sorted_blocks(folder)]
     encoders = {folder.path.name: _packed_info(folder) for folder in folders}
     try:
-        commit(out, pieces(blocks, {"encoders": encoders}), files or Files())
+        commit_shard(out, pieces(blocks, {"encoders": encoders}), files or Files())
     except OSError as error:
         msg = f"{out}: cannot be written ({error}); a writable path was expected. Give another."
         raise AbagError(msg) from error

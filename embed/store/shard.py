@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.files import Chunk, Files, write_chunks
 
 FORMAT = "abag-shard"
 VERSION = 1
@@ -41,7 +42,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
 _CHUNK_BYTES = 1 << 20
 
 Attrs = Mapping[str, str | int | float]
-FilePart = tuple[int, Any]  # offset, buffer
 
 
 class DamagedShard(AbagError):
@@ -232,6 +232,18 @@ def check_file(path: Path) -> None:
     for block in contents.blocks:
         block.check_arrays()
     contents.check_rest()
+
+
+def commit_shard(path: Path, chunks: Iterable[Chunk], files: Files) -> None:
+    """Write a shard or a packed store atomically; every byte is checked before the rename.
+
+    Raises
+    ------
+    OSError, DamagedShard
+        If the file system fails, or returns other bytes than were written. Calling again with
+        the same bytes is safe, even if the file was already renamed.
+    """
+    write_chunks(path, chunks, check=check_file, files=files)
 
 
 def _parse(path: Path, start: int, text: bytes) -> Contents:

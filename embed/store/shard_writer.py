@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.files import Chunk
 from abag.embed.store.shard import (
     DIGEST_BYTES,
     FORMAT,
@@ -27,7 +28,6 @@ from abag.embed.store.shard import (
     Array,
     Attrs,
     Block,
-    FilePart,
     as_bytes,
     check_block,
     digest_of,
@@ -53,9 +53,7 @@ class NewBlock:
         return cls("/", attrs, shapes, arrays.__getitem__)
 
 
-def pieces(
-    blocks: Sequence[NewBlock], about: Mapping[str, Any] | None = None
-) -> Iterator[FilePart]:
+def pieces(blocks: Sequence[NewBlock], about: Mapping[str, Any] | None = None) -> Iterator[Chunk]:
     """Yield the bytes of a new file, each with its offset, the table of contents last.
 
     Parameters

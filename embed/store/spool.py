@@ -17,17 +17,15 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from abag.embed.store.atomic import (
+from abag.core.files import Files, read_chunks
+from abag.embed.store.filesystem import StoreUnreachable, patiently
+from abag.embed.store.layout import (
     ENCODER_FILE,
     STORE_FILE,
-    Files,
-    commit,
-    copy_pieces,
     create_encoder_folder,
     create_store,
 )
-from abag.embed.store.filesystem import StoreUnreachable, patiently
-from abag.embed.store.shard import DamagedShard, check_file, read_contents
+from abag.embed.store.shard import DamagedShard, check_file, commit_shard, read_contents
 
 _LOCK = ".lock"
 _log = logging.getLogger("abag")
@@ -140,7 +138,7 @@ def _bring_shard(shard: Path, target: Path, files: Files) -> int:
     except DamagedShard as error:
         _log.warning("%s It is left out.", error)
         return 0
-    patiently(lambda: commit(target, copy_pieces(shard), files), target)
+    patiently(lambda: commit_shard(target, read_chunks(shard), files), target)
     return read_contents(shard).blocks[0].rows
 
 

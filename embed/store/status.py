@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from abag.embed.store.atomic import host_name, is_alive, partial_owner
+from abag.core.files import host_name, is_process_alive, partial_owner
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.maintenance import first_places
 from abag.embed.store.shard import Block
@@ -174,7 +174,7 @@ def _state(begun: Mapping[str, Any], encoded: int, silent_seconds: float) -> str
     if encoded >= int(begun["to_encode"]):
         return "finished"
     if begun["host"] == host_name():
-        return "running" if is_alive(int(begun["pid"])) else "stopped"
+        return "running" if is_process_alive(int(begun["pid"])) else "stopped"
     return "running" if silent_seconds < RECENT_SECONDS else "unknown"
 
 

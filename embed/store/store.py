@@ -18,15 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.files import Files
 from abag.embed.sequences.chains import Chains, Kind, antibody, antigen, keys_array
-from abag.embed.store.atomic import (
-    ENCODER_FILE,
-    STORE_FILE,
-    STORE_MARK,
-    Files,
-    create_encoder_folder,
-    create_store,
-)
 from abag.embed.store.encoder_folder import (
     EncoderFolder,
     MissingVectors,
@@ -34,6 +27,13 @@ from abag.embed.store.encoder_folder import (
     UnknownPooling,
 )
 from abag.embed.store.filesystem import COLAB_DRIVE, StoreUnreachable, is_unmounted_drive, patiently
+from abag.embed.store.layout import (
+    ENCODER_FILE,
+    STORE_FILE,
+    STORE_MARK,
+    create_encoder_folder,
+    create_store,
+)
 from abag.embed.store.shard import (
     MAX_PACKED_CONTENTS_BYTES,
     DamagedShard,

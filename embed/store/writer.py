@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.store.atomic import Files, commit, copy_pieces, remove_quietly, sweep_partials
+from abag.core.files import Chunk, Files, read_chunks, remove_quietly, sweep_partials
 from abag.embed.store.filesystem import (
     LONGEST_PAUSE_SECONDS,
     RETRY_SECONDS,
@@ -31,7 +31,7 @@ from abag.embed.store.filesystem import (
     is_local,
     pause_after,
 )
-from abag.embed.store.shard import Attrs, DamagedShard, FilePart
+from abag.embed.store.shard import Attrs, DamagedShard, commit_shard
 from abag.embed.store.shard_writer import NewBlock, pieces
 from abag.embed.store.spool import Room
 
@@ -58,10 +58,10 @@ class _Finished:
         self.staged_bytes = 0
         self._arrays = arrays
 
-    def parts(self, attrs: Attrs) -> Iterator[FilePart]:
+    def parts(self, attrs: Attrs) -> Iterator[Chunk]:
         """Yield its bytes, from wherever it is."""
         if self.path is not None:
-            return copy_pieces(self.path)
+            return read_chunks(self.path)
         return pieces([NewBlock.of({**attrs, "rows": self.rows}, self._arrays)])
 
     def move_to(self, path: Path) -> None:
@@ -280,14 +280,14 @@ class ShardWriter:
         while self._finished and time.monotonic() >= self._retry_at:
             shard = self._finished[0]
             try:
-                commit(self._folder / shard.name, shard.parts(self._attrs), self._files)
+                commit_shard(self._folder / shard.name, shard.parts(self._attrs), self._files)
             except (OSError, DamagedShard) as error:
                 self._note_failure(error)
                 return
             self._finished.popleft()
             self._acknowledge(shard.rows)
             if shard.path is not None:
-                remove_quietly(shard.path, Files())
+                remove_quietly(shard.path)
 
     def _stage_finished(self) -> None:
         """Bring finished shards from memory to the local disk, as far as that has room."""
@@ -295,7 +295,7 @@ class ShardWriter:
             for shard in self._finished:
                 if shard.path is None:
                     path = self._room.folder() / shard.name
-                    commit(path, shard.parts(self._attrs), Files())
+                    commit_shard(path, shard.parts(self._attrs), Files())
                     shard.move_to(path)
         except (OSError, DamagedShard) as error:
             _log.warning("%s: cannot be written to either (%s).", tempfile.gettempdir(), error)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from abag import AbagError, cache_dir
+from abag.core.files import write_bytes
 from abag.embed.weights.legacy_files import refuse_old_artefact
 
 if TYPE_CHECKING:
@@ -139,16 +138,6 @@ def weights_digest(checkpoint: EncoderCheckpoint) -> str:
     return total.hexdigest()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a small file in one step, so that a reader sees the old or the new one."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".partial")
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(partial).replace(path)
-
-
 def _file_digest(path: Path) -> bytes:
     stat = path.stat()
     identity = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
@@ -160,7 +149,7 @@ def _file_digest(path: Path) -> bytes:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
     cached.parent.mkdir(exist_ok=True)
-    write_atomically(cached, digest)
+    write_bytes(cached, digest, concurrent=True)
     return digest
 
 
@@ -266,5 +255,5 @@ def _tiny_folder(name: str) -> Path:
     for file_name, data in content.items():
         path = folder / file_name
         if not path.is_file() or path.stat().st_size != len(data):
-            write_atomically(path, data)
+            write_bytes(path, data, concurrent=True)
     return folder

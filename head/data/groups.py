@@ -7,7 +7,6 @@ the same numbers whatever the order of the rows.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.files import replacing
 from abag.head.clustering.linkage import (
     antibody_clusters,
     antigen_clusters,
@@ -170,10 +170,8 @@ def _save(path: Path | None, labels: Ints) -> None:
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    with partial.open("wb") as file:
+    with replacing(path, concurrent=True) as partial, partial.open("wb") as file:
         np.save(file, labels, allow_pickle=False)
-    partial.replace(path)
 
 
 def _dense(labels: Ints) -> Ints:

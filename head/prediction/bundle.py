@@ -20,13 +20,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from abag import AbagError
+from abag.core.files import write_bytes, write_json
 from abag.head.data.labels import Statistics
 from abag.head.data.splits import TRAIN
 from abag.head.model.config import BadOption, FitConfig
 from abag.head.model.heads import build_head
 from abag.head.prediction.applicability import Applicability, measure_applicability
 from abag.head.prediction.predictor import EmbedFunction, EnsembleMember, Predictor, VectorSpec
-from abag.head.training.checkpoint import publish, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,12 +109,9 @@ def save_predictor(
         noise=sigma.noise,
         **sides,
     )
-    partial = folder / f"{WEIGHTS}.partial"
-    partial.write_bytes(save(tensors))
-    written = asdict(record)
-    written = {"schema": SCHEMA, "digest": _digest(written, partial.read_bytes()), **written}
-    publish(partial, folder / WEIGHTS)
-    write_text(folder / RECORD, json.dumps(written, indent=2) + "\n")
+    content, fields = save(tensors), asdict(record)
+    write_bytes(folder / WEIGHTS, content)
+    write_json(folder / RECORD, {"schema": SCHEMA, "digest": _digest(fields, content), **fields})
 
 
 def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -122,9 +119,7 @@ def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         path = folder.joinpath(*Path(name).parts[1:])  # less the folder that holds it in a store
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_bytes(content)
-        publish(partial, path)
+        write_bytes(path, content)
 
 
 def _side(

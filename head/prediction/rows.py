@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from abag import AbagError
-from abag.head.training.checkpoint import publish
+from abag.core.files import replacing
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -170,13 +170,15 @@ class RowWriter:
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, 0
-        self._kind, self._partial = kind_of(path), path.with_name(path.name + ".partial")
-        self._open = ExitStack()
+        self._kind = kind_of(path)
         self._parquet: pq.ParquetWriter | None = None
 
     def __enter__(self) -> RowWriter:
         try:
-            raw = self._open.enter_context(self._partial.open("wb"))
+            with ExitStack() as opening:
+                partial = opening.enter_context(replacing(self.path))
+                raw = opening.enter_context(partial.open("wb"))
+                self._open = opening.pop_all()
         except OSError as error:
             msg = f"{self.path}: cannot be written ({error}). Give --out another place."
             raise BadFile(msg) from error
@@ -213,14 +215,13 @@ class RowWriter:
         self._parquet.write_table(table)
 
     def __exit__(
-        self, kind: type[BaseException] | None, _: object, __: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
-            self._open.close()
-            if kind is None:
-                publish(self._partial, self.path)
+            self._open.__exit__(kind, error, trace)
         except OSError as error:
             msg = f"{self.path}: could not be written ({error}). Free space and run the same command again."  # noqa: E501
             raise BadFile(msg) from error
-        finally:
-            self._partial.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.stats import norm
 
+from abag.core.files import write_text
 from abag.head.clustering.linkage import rows_by_group
 from abag.head.data.labels import Statistics
 from abag.head.data.splits import PART_NAMES, TEST, TRAIN, VALIDATION, Split
@@ -84,9 +85,7 @@ def write_report(path: Path, outcome: RunResults) -> None:
         Replaced whole.
     outcome : Outcome
     """
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(render(outcome), encoding="utf-8")
-    partial.replace(path)
+    write_text(path, render(outcome))
 
 
 def render(outcome: RunResults) -> str:

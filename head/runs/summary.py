@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from abag.core.files import replacing, write_json, write_text
 from abag.head.data.splits import TEST, VALIDATION, Split, pair_parts
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import Measured, verdicts, warnings
 from abag.head.runs.model_card import model_card
 from abag.head.runs.report import RunResults, write_report
 from abag.head.training import uncertainty as sigma
-from abag.head.training.checkpoint import publish, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,13 +52,14 @@ def write_results(
             outcome.splits, outcome.predicted, outcome.sigma, strict=True
         )
     ]
-    write_parquet(run / "predictions.parquet", pd.concat(frames, ignore_index=True))
+    with replacing(run / "predictions.parquet") as partial:
+        pd.concat(frames, ignore_index=True).to_parquet(partial, index=False)
     if report:
         write_report(run / "report.html", outcome)
     summary = summarise(run, outcome, trained, sigmas)
     card = model_card(pairs.table.source, outcome.facts, summary)
     write_text(run / "predictor" / "README.md", card)
-    write_text(run / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_json(run / "summary.json", summary)
     return summary
 
 
@@ -137,10 +138,3 @@ def join_logs(logs: Sequence[Path], path: Path) -> list[dict[str, Any]]:
     if len(logs) > 1:
         write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
     return lines
-
-
-def write_parquet(path: Path, frame: pd.DataFrame) -> None:
-    """Write a table whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    frame.to_parquet(partial, index=False)
-    publish(partial, path)

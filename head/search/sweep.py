@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from abag import AbagError, cache_dir
 from abag.core.device import pick_device
+from abag.core.files import is_partial, write_json
 from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelOptions, label_pairs, say_counts
@@ -59,7 +60,6 @@ from abag.head.search.search import (
     unlocked,
 )
 from abag.head.search.trials import describe_winner, summarise_trials
-from abag.head.training.checkpoint import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -285,11 +285,11 @@ def _open_folder(folder: Path, record: dict[str, Any]) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
         check_same(folder, before, record, may_change=MAY_CHANGE - {"epochs"}, option="--sweep")
         return
-    if folder.exists() and any(p.suffix != ".partial" for p in folder.iterdir()):
+    if folder.exists() and not all(map(is_partial, folder.iterdir())):
         msg = f"{folder}: is not empty and holds no sweep. Give another --sweep folder."
         raise RunMismatch(msg)
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(record, indent=2, sort_keys=True) + "\n")
+    write_json(path, record, sort_keys=True)
 
 
 # ---- trials --------------------------------------------------------------------------------------

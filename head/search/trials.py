@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from abag.core.files import replacing
 from abag.head.model.config import LOWER_IS_BETTER
-from abag.head.training.checkpoint import publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from optuna.study import Study
@@ -41,10 +40,10 @@ def summarise_trials(folder: Path, study: Study, select: str) -> dict[str, Any]:
     importance = _importance(study, len(complete))
     summary |= {"best": _line(ranked[0]), "importance": importance}
     frame = pd.DataFrame([{**_line(t), **t.params, "state": t.state.name} for t in trials])
-    _publish(
-        folder / "trials.csv", lambda path: frame.drop(columns="params").to_csv(path, index=False)
-    )
-    _publish(folder / "importance.png", lambda path: _draw(path, ranked, importance, summary))
+    with replacing(folder / "trials.csv", concurrent=True) as partial:
+        frame.drop(columns="params").to_csv(partial, index=False)
+    with replacing(folder / "importance.png", concurrent=True) as partial:
+        _draw(partial, ranked, importance, summary)
     return summary
 
 
@@ -61,13 +60,6 @@ def _importance(study: Study, complete: int) -> dict[str, float]:
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)
     return {name: float(value) for name, value in found.items()}
-
-
-def _publish(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all, beside other processes that do the same."""
-    partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
-    write(partial)
-    publish(partial, path)
 
 
 def _draw(

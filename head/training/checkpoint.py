@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from abag import AbagError
+from abag.core.files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,17 +68,19 @@ def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[st
     int
         Bytes written.
     """
-    partial = _write_partial(folder / "latest", tensors, state)
-    size = partial.stat().st_size
-    if (folder / "latest").exists():
-        (folder / "latest").replace(folder / "previous")
-    publish(partial, folder / "latest")
+    latest = folder / "latest"
+    with replacing(latest) as partial:
+        _write(latest, partial, tensors, state)
+        size = partial.stat().st_size
+        if latest.exists():
+            latest.replace(folder / "previous")
     return size
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write one checkpoint under its final name, atomically."""
-    publish(_write_partial(path, tensors, state), path)
+    with replacing(path) as partial:
+        _write(path, partial, tensors, state)
 
 
 def load(path: Path) -> TrainingCheckpoint:
@@ -160,39 +162,15 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     return running.hexdigest()
 
 
-def _write_partial(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
+def _write(
+    path: Path, partial: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
+) -> None:
     # On the host, contiguous and owning their bytes: safetensors refuses shared memory.
     own = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}  # GPU sync
     text = json.dumps(state, sort_keys=True, allow_nan=False)
     header = {"schema": str(SCHEMA), "state": text, "digest": digest(own, text)}
-    partial = path.with_name(path.name + ".partial")
     try:
         save_file(own, partial, header)
     except (SafetensorError, OSError) as error:
-        partial.unlink(missing_ok=True)
         msg = f"{path}: could not be written ({error}). Free space and run the same command again; the checkpoint before is whole."  # noqa: E501
         raise DiskFull(msg) from error
-    return partial
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    publish(partial, path)
-
-
-def publish(partial: Path, path: Path) -> None:
-    """Sync a finished file and give it its name: committed means renamed."""
-    sync(partial)
-    partial.replace(path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Bring a file, or a folder's names, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from abag.embed.store.atomic import Files
+from abag.core.files import Files
 from abag.embed.store.spool import publish_waiting
 from abag.embed.store.store import open_store
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from abag.core.files import Files
 from abag.embed.store import filesystem as mounts
 from abag.embed.store import maintenance as upkeep
-from abag.embed.store.atomic import Files
 from abag.embed.store.spool import publish_waiting, waiting_rooms, waiting_rows
 from abag.embed.store.store import StoreUnreachable, open_store
 

@@ -1,0 +1,245 @@
+"""Atomic file writes: a file exists under its name whole, or not at all.
+
+Every file that abag writes for later is written under a partial name, synced, renamed, and its
+folder synced. An interruption at any point leaves at most a partial file, which nothing reads.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+STALE_SECONDS = 86_400
+"""Age at which a partial file of another host counts as abandoned."""
+# FUSE and CIFS file systems may not be able to sync a folder
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
+_OWNED_PARTIAL = re.compile(r".*\.(?P<host>[A-Za-z0-9_-]+)\.(?P<pid>\d{1,9})\.partial")
+
+Chunk = tuple[int, bytes | bytearray | memoryview]
+"""An offset in a file and the bytes that belong there."""
+
+
+class Files:
+    """The file system calls of an atomic write; tests substitute failing ones."""
+
+    def write(self, path: Path, chunks: Iterable[Chunk]) -> None:
+        """Write a new file and sync it."""
+        with path.open("wb") as file:
+            for offset, data in chunks:
+                file.seek(offset)
+                file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename a file; `target` is the old or the new file at every instant."""
+        source.replace(target)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make renames inside a folder survive a power cut, if the file system supports it."""
+        try:
+            _sync(folder)
+        except OSError as error:
+            if error.errno not in _CANNOT_SYNC:
+                raise
+
+    def remove(self, path: Path) -> None:
+        """Delete a file if it exists."""
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: Path, *, concurrent: bool = False) -> Iterator[Path]:
+    """Replace a file by what the block writes, atomically.
+
+    Parameters
+    ----------
+    path : Path
+        The final name. Its folder exists.
+    concurrent : bool
+        Whether several processes may write this file at the same time. The name of the partial
+        file then includes the host and the process.
+
+    Yields
+    ------
+    Path
+        The partial file that the block has to write and close. It is renamed to `path` when the
+        block ends, and deleted if the block raises.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be synced or renamed.
+    """
+    with _renaming(partial_path(path, concurrent=concurrent), path, Files()) as partial:
+        yield partial
+        _sync(partial)
+
+
+def write_chunks(
+    path: Path,
+    chunks: Iterable[Chunk],
+    *,
+    check: Callable[[Path], object] | None = None,
+    concurrent: bool = True,
+    files: Files | None = None,
+) -> None:
+    """Write a file from its parts, atomically.
+
+    Parameters
+    ----------
+    path : Path
+    chunks : iterable of (int, buffer)
+        Offset and bytes of each part, in any order.
+    check : callable, optional
+        Called with the partial file before it is renamed; it raises if the file must not be
+        committed.
+    concurrent : bool
+        As for :func:`replacing`.
+    files : Files, optional
+        The file system.
+
+    Raises
+    ------
+    OSError
+        If the file system fails. Calling again with the same bytes is safe, even if the file was
+        already renamed.
+    """
+    files = files or Files()
+    with _renaming(partial_path(path, concurrent=concurrent), path, files) as partial:
+        files.write(partial, chunks)
+        if check is not None:
+            check(partial)
+
+
+def write_bytes(
+    path: Path, content: bytes, *, concurrent: bool = False, files: Files | None = None
+) -> None:
+    """Write a small file atomically; parameters as for :func:`write_chunks`.
+
+    Raises
+    ------
+    OSError
+    """
+    write_chunks(path, [(0, content)], concurrent=concurrent, files=files)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small UTF-8 text file atomically.
+
+    Raises
+    ------
+    OSError
+    """
+    write_bytes(path, text.encode())
+
+
+def write_json(
+    path: Path,
+    value: object,
+    *,
+    sort_keys: bool = False,
+    concurrent: bool = False,
+    files: Files | None = None,
+) -> None:
+    """Write a value as indented JSON, atomically; parameters as for :func:`write_chunks`.
+
+    Raises
+    ------
+    OSError
+    """
+    text = json.dumps(value, indent=2, sort_keys=sort_keys) + "\n"
+    write_bytes(path, text.encode(), concurrent=concurrent, files=files)
+
+
+def read_chunks(path: Path) -> Iterator[Chunk]:
+    """Yield a file's bytes in parts, for :func:`write_chunks`."""
+    with path.open("rb") as file:
+        while data := file.read(8 << 20):
+            yield file.tell() - len(data), data
+
+
+def remove_quietly(path: Path, files: Files | None = None) -> None:
+    """Delete a file that does no harm if it cannot be deleted."""
+    with suppress(OSError):
+        (files or Files()).remove(path)
+
+
+# --- partial files -------------------------------------------------------------------------------
+
+
+def partial_path(path: Path, *, concurrent: bool = False) -> Path:
+    """Return the name under which a file is written before it is renamed to `path`."""
+    if concurrent:
+        return path.with_name(f"{path.stem}.{host_name()}.{os.getpid()}.partial")
+    return path.with_name(f"{path.name}.partial")
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a path names a file that was not committed."""
+    return path.suffix == ".partial"
+
+
+def partial_owner(path: Path) -> tuple[str, int] | None:
+    """Return the host and process id in the name of a partial file, if it has them."""
+    match = _OWNED_PARTIAL.fullmatch(path.name)
+    return (match["host"], int(match["pid"])) if match else None
+
+
+def sweep_partials(folder: Path, files: Files | None = None) -> None:
+    """Delete the partial files of dead processes of this host, and all that are a day old."""
+    with suppress(OSError):  # the folder is as usable as before
+        for path in folder.glob("*.partial"):
+            if _is_stale(path):
+                (files or Files()).remove(path)
+
+
+def _is_stale(path: Path) -> bool:
+    if time.time() - path.lstat().st_mtime > STALE_SECONDS:
+        return True
+    owner = partial_owner(path)
+    return owner is not None and owner[0] == host_name() and not is_process_alive(owner[1])
+
+
+def host_name() -> str:
+    """Return this machine's name, restricted to letters, digits, ``_`` and ``-``."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname()) or "host"
+
+
+def is_process_alive(pid: int) -> bool:
+    """Whether a process of this machine is running."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+@contextmanager
+def _renaming(partial: Path, path: Path, files: Files) -> Iterator[Path]:
+    """Rename a partial file that the block wrote and synced; delete it if the block raises."""
+    try:
+        yield partial
+        files.replace(partial, path)
+    except BaseException:
+        remove_quietly(partial, files)
+        raise
+    files.sync_folder(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's bytes, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
