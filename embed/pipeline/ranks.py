@@ -83,7 +83,10 @@ class Rank:
             raise WrongRank(msg)
         seen = torch.cuda.device_count()
         if seen > 1 and self.local >= seen:
-            msg = f"{self}: local rank {self.local}, but the machine has {seen} GPUs; start one per GPU"
+            msg = (
+                f"{self}: local rank {self.local}, but the machine has {seen} GPUs; "
+                "start one per GPU"
+            )
             raise DeviceUnavailable(msg)
         return f"cuda:{self.local % seen}"  # a launcher may show each rank one GPU only
 
