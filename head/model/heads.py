@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss, softplus
 
-from abag.head.model.layers import Joined, Layers, PlainLayers, StackedLayers
-from abag.head.model.vector_tables import VectorRows, gathered
+from abag.head.model.layers import Layers, PlainLayers, StackedLayers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 class Head(Protocol):
     """What every head can do."""
 
-    def __call__(self, antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
+    def __call__(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
         """Score each pair, shape (B,), float32."""
         ...
 
@@ -49,9 +48,9 @@ class Mlp(nn.Module):
             ]  # fmt: skip
         self.layers = layers.blocks(*blocks, layers.linear(widths[-1], 1))
 
-    def forward(self, antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
+    def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
         """Score each pair, shape (B,)."""
-        scores_B1: Tensor = self.layers(antibody_BD, antigen_BE)
+        scores_B1: Tensor = self.layers(torch.cat([antibody_BD, antigen_BE], dim=-1))
         return scores_B1.squeeze(-1).float()
 
 
@@ -70,11 +69,11 @@ class Notebook(nn.Module):
             blocks += [
                 layers.linear(inner, outer), nn.GELU(), layers.dropout(), layers.norm(outer)
             ]  # fmt: skip
-        self.layers = Joined([*blocks[:-1], layers.linear(widths[-1], 1)])
+        self.layers = nn.Sequential(*blocks[:-1], layers.linear(widths[-1], 1))
 
-    def forward(self, antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
+    def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
         """Score each pair, shape (B,)."""
-        scores_B1: Tensor = self.layers(antibody_BD, antigen_BE)
+        scores_B1: Tensor = self.layers(torch.cat([antibody_BD, antigen_BE], dim=-1))
         return scores_B1.squeeze(-1).float()
 
 
@@ -88,10 +87,10 @@ class LowRank(nn.Module):
         self.dropout = layers.dropout()
         self.out = layers.linear(3 * rank, 1)
 
-    def forward(self, antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
+    def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
         """Score each pair, shape (B,)."""
-        antibody_BR = self.antibody(gathered(antibody_BD))
-        antigen_BR = self.antigen(gathered(antigen_BE))
+        antibody_BR = self.antibody(antibody_BD)
+        antigen_BR = self.antigen(antigen_BE)
         joint = torch.cat([antibody_BR, antigen_BR, antibody_BR * antigen_BR], dim=-1)
         scores_B1: Tensor = self.out(self.dropout(joint))
         return scores_B1.squeeze(-1).float()

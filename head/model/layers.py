@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from abag.head.model.vector_tables import Rows, VectorRows, gathered
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -39,25 +37,9 @@ class Layers(Protocol):
         """Make a dropout at the rate (stacked: the rates) that this was made with."""
         ...
 
-    def blocks(self, *modules: nn.Module) -> Joined:
+    def blocks(self, *modules: nn.Module) -> nn.Sequential:
         """Chain blocks of linear, LayerNorm, GELU and dropout, and a last linear layer."""
         ...
-
-
-class Joined(nn.ModuleList):
-    """Layers, one after the other, over both vectors of each pair, joined."""
-
-    def forward(self, antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
-        """Join, and call one layer after the other."""
-        x_BI = join(antibody_BD, antigen_BE)
-        for layer in self:
-            x_BI = layer(x_BI)
-        return x_BI
-
-
-def join(antibody_BD: VectorRows, antigen_BE: VectorRows) -> Tensor:
-    """Gather what is not gathered, and lay each pair's vectors side by side."""
-    return torch.cat([gathered(antibody_BD), gathered(antigen_BE)], dim=-1)
 
 
 class PlainLayers:
@@ -78,9 +60,9 @@ class PlainLayers:
         """Make a dropout."""
         return nn.Dropout(self.rate)
 
-    def blocks(self, *modules: nn.Module) -> Joined:
+    def blocks(self, *modules: nn.Module) -> nn.Sequential:
         """Chain blocks and a last linear layer."""
-        return Joined(modules)
+        return nn.Sequential(*modules)
 
 
 class StackedLayers:
@@ -101,9 +83,9 @@ class StackedLayers:
         """Make M dropouts, each at its own rate."""
         return _Dropout(self.rates)
 
-    def blocks(self, *modules: nn.Module) -> Joined:
+    def blocks(self, *modules: nn.Module) -> nn.Sequential:
         """Chain blocks and a last linear layer."""
-        return _Blocks(modules)
+        return _Blocks(*modules)
 
 
 class _Linear(nn.Module):
@@ -187,51 +169,29 @@ class _Dropout(nn.Module):
         return x_MBI * ((noise_BI >= rate_M11) / (1 - rate_M11)).to(x_MBI.dtype)
 
 
-class _Blocks(Joined):
+class _Blocks(nn.Sequential):
     """Blocks of linear, LayerNorm, GELU and dropout, and a last linear layer."""
 
     fused = False
-    """Whether all of a block but its product is one kernel: see `lowered`."""
+    """Whether everything in a block except its product is one kernel: see `lowered`."""
 
-    def forward(self, antibody_GBD: VectorRows, antigen_GBE: VectorRows) -> Tensor:
+    def forward(self, x_GBI: Tensor) -> Tensor:
         if not self.fused:
-            return super().forward(antibody_GBD, antigen_GBE)
-        linear, norm, _, dropout, *layers, last = self
-        y_GBKO = _first_product(cast("_Linear", linear), antibody_GBD, antigen_GBE)
-        x_MBO = _fused_rest(linear, norm, dropout, y_GBKO)
+            return cast("Tensor", super().forward(x_GBI))  # type: ignore[no-untyped-call]
+        *layers, last = self
         for at in range(0, len(layers), 4):
             linear, norm, _, dropout = layers[at : at + 4]
-            x_MBO = _fused_rest(linear, norm, dropout, cast("_Linear", linear).product(x_MBO))
-        return cast("Tensor", last(x_MBO))
+            x_GBI = _fused_block(
+                cast("_Linear", linear), cast("_LayerNorm", norm), cast("_Dropout", dropout), x_GBI
+            )
+        return cast("Tensor", last(x_GBI))
 
 
-def _first_product(linear: _Linear, antibody_GBD: VectorRows, antigen_GBE: VectorRows) -> Tensor:
-    """Multiply both vectors of each pair; those that only one head reads are not written out."""
-    from abag.head.model.product_kernels import WIDEST_TILE, gathered_product
-
-    members, outer, _ = linear.weight.shape
-    feeds = len(antibody_GBD.index_B if isinstance(antibody_GBD, Rows) else antibody_GBD)
-    if feeds < members or outer > WIDEST_TILE:
-        return linear.product(join(antibody_GBD, antigen_GBE))
-    antibody, antigen = (_rows(v, linear.weight.dtype) for v in (antibody_GBD, antigen_GBE))
-    y_MBO: Tensor = gathered_product(linear.weight, *antibody, *antigen)
-    return y_MBO[:, :, None]
-
-
-def _rows(vectors_GBD: VectorRows, dtype: torch.dtype) -> Rows:
-    """Name vectors by rows, also where they are gathered already: one kernel, the same bits."""
-    if isinstance(vectors_GBD, Rows):
-        return vectors_GBD
-    feeds, pairs, _ = vectors_GBD.shape
-    index_GB = torch.arange(feeds * pairs, device=vectors_GBD.device).view(feeds, pairs)
-    return Rows(vectors_GBD.to(dtype).flatten(0, 1), index_GB)
-
-
-def _fused_rest(linear: nn.Module, norm: nn.Module, dropout: nn.Module, y_GBKO: Tensor) -> Tensor:
-    """Do all of a block that comes after its product."""
+def _fused_block(linear: _Linear, norm: _LayerNorm, dropout: _Dropout, x_GBI: Tensor) -> Tensor:
     from abag.head.model.triton_kernels import norm_gelu
 
-    noise_BO = cast("_Dropout", dropout).noise((y_GBKO.shape[1], y_GBKO.shape[3]))
+    y_GBKO = linear.product(x_GBI)
+    noise_BO = dropout.noise((y_GBKO.shape[1], y_GBKO.shape[3]))
     out_MBO: Tensor = norm_gelu(
         y_GBKO, linear.bias, norm.weight, norm.bias, noise_BO, dropout.rate_M
     )[0]

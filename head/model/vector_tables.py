@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -32,21 +32,6 @@ class TrainingPairs:
     censored_P: Tensor
 
 
-class Rows(NamedTuple):
-    """Vectors by their places in a table: gathered where they are needed."""
-
-    table_ND: Tensor
-    index_B: Tensor
-
-
-VectorRows = Tensor | Rows
-
-
-def gathered(vectors: VectorRows) -> Tensor:
-    """Return vectors, (B, D) or (G, B, D), wherever they lie."""
-    return vectors if isinstance(vectors, Tensor) else pick(*vectors)
-
-
 @dataclass(frozen=True, slots=True)
 class VectorSource:
     """Where one forward pass finds its vectors: in tables to gather from, or gathered already."""
@@ -55,13 +40,13 @@ class VectorSource:
     antigen_ME: Tensor
     gathered: bool
 
-    def read(self, pairs: TrainingPairs, rows_B: Tensor) -> tuple[VectorRows, VectorRows]:
+    def read(self, pairs: TrainingPairs, rows_B: Tensor) -> tuple[Tensor, Tensor]:
         """Return the vectors of pairs; inside the compiled step, so that gathering is fused."""
         if self.gathered:
             return self.antibody_ND, self.antigen_ME
         return (
-            Rows(self.antibody_ND, pick(pairs.antibody_P, rows_B)),
-            Rows(self.antigen_ME, pick(pairs.antigen_P, rows_B)),
+            pick(self.antibody_ND, pick(pairs.antibody_P, rows_B)),
+            pick(self.antigen_ME, pick(pairs.antigen_P, rows_B)),
         )
 
 
@@ -83,7 +68,7 @@ class Tables(Protocol):
         """Say where forward pass ``part`` finds its vectors; called inside the graph."""
         ...
 
-    def read(self, rows: Tensor) -> tuple[VectorRows, VectorRows]:
+    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the vectors of any pairs, for evaluation."""
         ...
 
@@ -117,7 +102,7 @@ class DeviceTables:
         """Every pass gathers from the tables."""
         return self.training
 
-    def read(self, rows: Tensor) -> tuple[VectorRows, VectorRows]:
+    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return any pairs."""
         return self.source.read(self.pairs, rows)
 
@@ -181,7 +166,7 @@ class HostTables:
         """Return what ``prepare`` sent."""
         return VectorSource(self.on_device[0][part], self.on_device[1][part], gathered=True)
 
-    def read(self, rows: Tensor) -> tuple[VectorRows, VectorRows]:
+    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Gather any pairs and send them."""
         rows = rows.cpu()
         antibody, antigen = (pick(t, i[rows]) for t, i in zip(self.tables, self.index, strict=True))

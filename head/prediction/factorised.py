@@ -44,7 +44,7 @@ def factorise(model: nn.Module, antibody_width: int) -> FactorisedHead:
     if not isinstance(model, Mlp | Notebook):
         msg = f"no way is known to take a {type(model).__name__} apart"
         raise TypeError(msg)
-    first, rest = cast("nn.Linear", model.layers[0]), nn.Sequential(*model.layers[1:])
+    first, rest = cast("nn.Linear", model.layers[0]), model.layers[1:]
     left_DH, right_EH = first.weight[:, :antibody_width].T, first.weight[:, antibody_width:].T
     return FactorisedHead(
         lambda x_ND: x_ND @ left_DH,
