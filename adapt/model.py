@@ -17,7 +17,7 @@ from abag.embed.encoders.registry import load_encoder
 from abag.embed.packing.batches import longest_first, pack
 from abag.embed.packing.pooling import pool
 from abag.embed.pipeline.stream import encode_stream
-from abag.head.data.labels import Statistics
+from abag.head.data.scaling import Standardizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class FrozenSide(nn.Module):
     ) -> None:
         super().__init__()
         x_ND = base_vectors(identity, chains, plan)
-        z_ND = Statistics.of(x_ND[training]).apply(x_ND)
+        z_ND = Standardizer.of(x_ND[training]).apply(x_ND)
         self._z_ND = torch.from_numpy(z_ND).to(plan.device)
         self.width = x_ND.shape[1]
 
@@ -85,7 +85,7 @@ class AdaptedSide(nn.Module):
         super().__init__()
         some = np.random.default_rng(config.seed).permutation(training)[:SAMPLE]
         x_ND = base_vectors(identity, [chains[i] for i in some], plan)
-        statistics = Statistics.of(x_ND)
+        statistics = Standardizer.of(x_ND)
         self._mean_D = torch.from_numpy(statistics.mean).to(plan.device)
         self._scale_D = torch.from_numpy(statistics.scale).to(plan.device)
         self._layout, self._chains, self._plan = identity.layout, chains, plan

@@ -23,7 +23,7 @@ from abag.embed.store.store import open_store
 from abag.head.clustering.linkage import antibody_clusters, antigen_clusters
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 from abag.head.data.labels import LabelOptions, label_pairs
-from abag.head.data.splits import TEST, SplitOptions, describe, make_splits
+from abag.head.data.splits import TEST, SplitOptions, describe_splits, make_splits
 from abag.head.evaluation.baselines import baselines
 from abag.head.evaluation.comparison import compare, verdict, warnings
 from abag.head.evaluation.metrics import average_folds, score
@@ -62,7 +62,7 @@ def _bench_split(pairs, options, vectors):
     split_s = time.perf_counter() - begun
     begun = time.perf_counter()
     found = [baselines(pairs, split, *vectors) for split in splits]
-    lines = [f"- {line}" for line in describe(splits)]
+    lines = [f"- {line}" for line in describe_splits(splits)]
     lines += [f"- warning: {line}" for line in warnings(pairs, splits)]
     lines += [f"- splits {split_s:.1f} s, baselines {time.perf_counter() - begun:.1f} s", ""]
     lines += ["| baseline | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]

@@ -25,9 +25,9 @@ from abag.core.device import pick_device
 from abag.core.files import is_partial, replacing, write_json
 from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.adapter_leaks import heed_adapters
-from abag.head.data.labels import LabelledPairs, LabelOptions, label_pairs, say_counts
-from abag.head.data.splits import TRAIN, Split, describe, make_splits, split_frame
+from abag.head.data.adapter_leaks import apply_adapter_policy
+from abag.head.data.labels import LabelledPairs, LabelOptions, label_pairs, report_counts
+from abag.head.data.splits import TRAIN, Split, describe_splits, make_splits, split_frame
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.baselines import baselines
 from abag.head.model.config import BadOption, FitConfig, RunMismatch, check_same, flag
@@ -94,7 +94,7 @@ def fit(
     device = pick_device(config.device)
     _refuse_graph_on_cpu(device, config)
     pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
-    say_counts(pairs, say)
+    report_counts(pairs, say)
     opened = open_store(store)
     antibody = read_vectors(opened, pairs.table, "antibody", **config.vectors_of("antibody"))
     antigen = read_vectors(opened, pairs.table, "antigen", **config.vectors_of("antigen"))
@@ -104,7 +104,7 @@ def fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     splits = _open_run(run, record, pairs, config, (antibody.folder, antigen.folder), say)
-    for line in describe(splits):
+    for line in describe_splits(splits):
         say(line)
     begun = time.monotonic()
     with torch_switches(device, config):
@@ -280,7 +280,7 @@ def _open_run(
         )
     # clusters take seconds and depend on the sequences alone: the next fit finds them
     options = replace(config.split_options(), cache=cache_dir() / "clusters")
-    splits = heed_adapters(
+    splits = apply_adapter_policy(
         make_splits(pairs, options),
         pairs,
         folders,

@@ -20,11 +20,11 @@ from abag.head.data.splits import (
     SplitFileMismatch,
     SplitOptions,
     TooFewGroups,
-    describe,
+    describe_splits,
     grouped_folds,
     make_splits,
-    pair_parts,
     random_split,
+    split_assignments,
     split_frame,
 )
 
@@ -132,7 +132,7 @@ def test_cold_both_discards_the_rows_in_between_and_says_how_many():
     assert not shared(pairs.antibody, split)
     assert not shared(pairs.antigen, split)
     assert split.description["discarded"] == discarded > 0
-    assert any(line.startswith(f"{discarded} pairs discarded") for line in describe([split]))
+    assert any(line.startswith(f"{discarded} pairs discarded") for line in describe_splits([split]))
 
 
 def test_a_deal_of_antibodies_that_leaves_a_part_empty_is_drawn_again(monkeypatch):
@@ -184,7 +184,7 @@ def test_a_pair_that_was_measured_twice_has_two_parts_and_one_row_in_the_split_f
     again = pd.concat([frame, frame.head(3)])
     pairs = label_pairs(read_pairs(again), LabelOptions(replicates="keep"))
     splits = make_splits(pairs, SplitOptions(split="antigen", folds=3))
-    parts = pd.concat([pair_parts(pairs, split) for split in splits], ignore_index=True)
+    parts = pd.concat([split_assignments(pairs, split) for split in splits], ignore_index=True)
     assert len(parts) == 3 * len(again)
     saved = split_frame(pairs, splits)
     assert len(saved) == 3 * len(frame)

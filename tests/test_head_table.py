@@ -13,9 +13,9 @@ from abag.head.data.labels import (
     ConflictingReplicates,
     LabelOptions,
     MixedAffinityTypes,
-    Statistics,
     label_pairs,
 )
+from abag.head.data.scaling import Standardizer
 from abag.head.model.config import FitConfig
 
 ANTIBODIES = {"a": "EVQLVESGG", "b": "QVQLQESGP", "c": "DVQLQASGG"}
@@ -186,9 +186,9 @@ def test_the_order_of_rows_changes_nothing(order):
     assert np.array_equal(one.pkd, other.pkd)
 
 
-def test_statistics_bring_training_vectors_to_mean_zero_and_spread_one():
+def test_standardised_training_vectors_have_mean_0_and_spread_1():
     x_ND = np.random.default_rng(0).normal(3, [1, 2, 4], (500, 3)).astype(np.float32)
-    z_ND = Statistics.of(x_ND).apply(x_ND)
+    z_ND = Standardizer.of(x_ND).apply(x_ND)
     assert z_ND.mean(0) == pytest.approx(0, abs=1e-5)
     assert z_ND.std(0) == pytest.approx(1, abs=1e-5)
 
@@ -197,14 +197,14 @@ def test_a_constant_column_and_float16_rounding_of_one_become_zero():
     x_ND = np.random.default_rng(0).normal(0, 1, (50, 3)).astype(np.float32)
     x_ND[:, 0] = 7.3
     x_ND[:, 1] = np.where(np.arange(50) % 2, 7.3, 7.3 * (1 + 2**-11))
-    assert not Statistics.of(x_ND).apply(x_ND * 2)[:, :2].any()
+    assert not Standardizer.of(x_ND).apply(x_ND * 2)[:, :2].any()
 
 
 def test_one_training_sequence_gives_zeros_and_no_division_by_zero():
     x_ND = np.ones((1, 4), np.float32)
-    assert not Statistics.of(x_ND).apply(np.full((2, 4), 5, np.float32)).any()
+    assert not Standardizer.of(x_ND).apply(np.full((2, 4), 5, np.float32)).any()
 
 
 def test_far_inputs_are_clipped():
     x_ND = np.random.default_rng(0).normal(0, 1, (50, 3)).astype(np.float32)
-    assert np.abs(Statistics.of(x_ND).apply(x_ND * 1000)).max() == 10
+    assert np.abs(Standardizer.of(x_ND).apply(x_ND * 1000)).max() == 10

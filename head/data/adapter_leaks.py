@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.store.store import EncoderFolder
-    from abag.head.data.groups import Grouping
+    from abag.head.data.groups import PairGroups
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.splits import SplitOptions
 
@@ -47,7 +47,7 @@ class NoHeadRows(AbagError):
     """The adapter learned from every training pair."""
 
 
-def heed_adapters(
+def apply_adapter_policy(
     splits: Sequence[Split],
     pairs: LabelledPairs,
     folders: Sequence[EncoderFolder],
@@ -129,14 +129,14 @@ def _among(pairs: LabelledPairs, rows: pd.DataFrame) -> NDArray[np.bool_]:
     return pd.MultiIndex.from_arrays(keys).isin(known)
 
 
-def _leaks(split: Split, grouping: Grouping, rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _leaks(split: Split, grouping: PairGroups, rows: pd.DataFrame) -> NDArray[np.bool_]:
     """Say which held-out pairs an adapter has seen, themselves or a mate of theirs; (P,)."""
     taught = _seen(split, grouping, rows[rows["adapter"] == "train"])
     stopped = taught | _seen(split, grouping, rows[rows["adapter"] == "validation"])
     return np.where(split.part == TEST, stopped, (split.part == VALIDATION) & taught)
 
 
-def _seen(split: Split, grouping: Grouping, rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _seen(split: Split, grouping: PairGroups, rows: pd.DataFrame) -> NDArray[np.bool_]:
     """Say which pairs, (P,), are among rows or mates of those that are.
 
     A split that holds antigens out whole is seen through by any pair of the antigen, also by one

@@ -46,7 +46,7 @@ MANY: Mapping[Side, int] = {"antibody": 20_000, "antigen": 2_000}
 
 
 @dataclass(slots=True)
-class Grouping:
+class PairGroups:
     """Groups of P pairs, by kind and identity."""
 
     pairs: LabelledPairs

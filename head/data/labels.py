@@ -30,12 +30,6 @@ KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
 FLOOR_SHARE = 0.05
 MOST_NAMED = 8
 """Affinity types that a message lists."""
-COLUMNS = 64
-"""Columns whose spread is measured at a time."""
-FLOORED_SPREAD = 0.1
-"""Columns that vary less than this share of the median column are not blown up to variance 1."""
-Z_LIMIT = 10.0
-"""Largest standardised input: cold test rows were seen at 39 standard deviations."""
 
 _TO_PKD: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "pkd": lambda x: x,
@@ -329,38 +323,7 @@ def _sorted(unique: UniqueSequences) -> UniqueSequences:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What standardises one kind of vector."""
-
-    mean: NDArray[np.float32]
-    """(D,)"""
-    scale: NDArray[np.float32]
-    """(D,) one over the standard deviation; 0 for a column that does not vary."""
-
-    @classmethod
-    def of(cls, x_ND: NDArray[np.float32]) -> Statistics:
-        """Measure vectors, one a unique training sequence, shape (N, D)."""
-        mean = x_ND.mean(axis=0, dtype=np.float64)
-        # some columns at a time: a whole table in float64 may not fit beside itself
-        parts = range(0, x_ND.shape[1], COLUMNS)
-        spread = np.concatenate(
-            [x_ND[:, at : at + COLUMNS].std(axis=0, dtype=np.float64) for at in parts]
-        )
-        # Below this a column's spread is float16 rounding (2.8e-4 of its size), not signal.
-        varies = spread > 5e-4 * np.abs(mean) + 1e-12
-        floor = FLOORED_SPREAD * np.median(spread[varies]) if varies.any() else 1.0
-        scale = np.where(varies, 1.0 / np.maximum(spread, floor), 0.0)
-        return cls(mean.astype(np.float32), scale.astype(np.float32))
-
-    def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Standardise and clip vectors, shape (N, D), float32."""
-        z_ND = x_ND - self.mean
-        z_ND *= self.scale
-        return np.clip(z_ND, -Z_LIMIT, Z_LIMIT, out=z_ND)
-
-
-def say_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
+def report_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
     """Say how many pairs a table gave, and what became of the other rows."""
     for note in pairs.table.notes:
         say(f"{pairs.table.source}: {note}")

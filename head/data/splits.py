@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.head.data.groups import Grouping, Tool
+from abag.head.data.groups import PairGroups, Tool
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
@@ -249,9 +249,9 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
     return fold_of_group[dense]
 
 
-def group_pairs(pairs: LabelledPairs, options: SplitOptions) -> Grouping:
+def group_pairs(pairs: LabelledPairs, options: SplitOptions) -> PairGroups:
     """Prepare the groups of the pairs' sequences; clusters are computed when first asked for."""
-    return Grouping(
+    return PairGroups(
         pairs=pairs,
         identity={"antibody": options.antibody_identity, "antigen": options.antigen_identity},
         antibody_by=options.antibody_by,
@@ -260,7 +260,7 @@ def group_pairs(pairs: LabelledPairs, options: SplitOptions) -> Grouping:
     )
 
 
-def _choose(grouping: Grouping, options: SplitOptions) -> tuple[SplitOptions, str]:
+def _choose(grouping: PairGroups, options: SplitOptions) -> tuple[SplitOptions, str]:
     """Find the strictest split that the table can bear, and say why."""
     for kind in ("antigen", "antibody"):
         sizes = np.bincount(grouping.of(kind))
@@ -316,7 +316,7 @@ def _held_out(
     return mask
 
 
-def _cold_both(grouping: Grouping, options: SplitOptions) -> list[Split]:
+def _cold_both(grouping: PairGroups, options: SplitOptions) -> list[Split]:
     """Split by antigens, then give each antibody cluster to one part as well.
 
     Where that takes a small validation part its last row, both are drawn again.
@@ -351,7 +351,7 @@ def _cold_antibodies(split: Split, antibody_group: Ints, seed: Sequence[int]) ->
 
 
 def _by_mutations(
-    pairs: LabelledPairs, grouping: Grouping, value: str, options: SplitOptions
+    pairs: LabelledPairs, grouping: PairGroups, value: str, options: SplitOptions
 ) -> Split:
     """Train near the parents, test far from them; what lies between is for validation."""
     if options.folds:
@@ -421,11 +421,11 @@ def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
     DataFrame
         ``antibody_key``, ``antigen_key`` (hex), ``split``, ``fold``, ``group``.
     """
-    frames = [pair_parts(pairs, split) for split in splits]
+    frames = [split_assignments(pairs, split) for split in splits]
     return pd.concat(frames, ignore_index=True).drop_duplicates(ignore_index=True)
 
 
-def pair_parts(pairs: LabelledPairs, split: Split) -> pd.DataFrame:
+def split_assignments(pairs: LabelledPairs, split: Split) -> pd.DataFrame:
     """Tell the part of every pair, by key: row numbers would mean nothing in another table.
 
     Returns
@@ -534,14 +534,14 @@ def _checked(split: Split) -> Split:
     return split
 
 
-def _described(split: Split, shared: dict[str, Any], grouping: Grouping) -> Split:
+def _described(split: Split, shared: dict[str, Any], grouping: PairGroups) -> Split:
     rows = {name: len(split.rows(number)) for name, number in PART_NAMES.items()}
     leaks = count_leaks(split.part, grouping)
     own = {"rows": rows, "groups": len(np.unique(split.group)), "leaks": leaks}
     return replace(split, description=shared | own | split.description)
 
 
-def count_leaks(part: Parts, grouping: Grouping) -> dict[str, dict[str, int]]:
+def count_leaks(part: Parts, grouping: PairGroups) -> dict[str, dict[str, int]]:
     """Test rows whose pair, antibody or antigen training has seen, exactly or nearly.
 
     Nearly means a cluster mate: another member of the same cluster at the identity named.
@@ -562,7 +562,7 @@ def _seen(labels: Ints, part: Parts) -> int:
     return int(np.isin(labels[part == TEST], labels[part == TRAIN]).sum())
 
 
-def describe(splits: Sequence[Split]) -> list[str]:
+def describe_splits(splits: Sequence[Split]) -> list[str]:
     """Say in lines what was split how, why, and what leaks; for stderr and the report."""
     first = splits[0].description
     rows = ", ".join(f"{n} {name}" for name, n in first["rows"].items() if n or name != "unused")

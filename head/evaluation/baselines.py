@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.head.clustering.linkage import distance_to_parent
-from abag.head.data.labels import Statistics
+from abag.head.data.scaling import Standardizer
 from abag.head.data.splits import TRAIN, Split, grouped_folds
 from abag.head.evaluation.ridge import FeatureBlock, Floats, Ints, Matrix, ridge, ridges
 
@@ -86,7 +86,7 @@ def baselines(
 def standardised(table_ND: NDArray[np.floating], seen: Ints) -> Matrix:
     """Standardise a table as the head does: statistics over the unique sequences in ``seen``."""
     table_ND = np.asarray(table_ND, np.float32)
-    return Statistics.of(table_ND[np.unique(seen)]).apply(table_ND)
+    return Standardizer.of(table_ND[np.unique(seen)]).apply(table_ND)
 
 
 def inner_folds(group: Ints) -> Ints:

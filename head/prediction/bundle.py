@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 
 from abag import AbagError
 from abag.core.files import write_bytes, write_json
-from abag.head.data.labels import Statistics
+from abag.head.data.scaling import Standardizer
 from abag.head.data.splits import TRAIN
 from abag.head.model.config import BadOption, FitConfig
 from abag.head.model.heads import build_head
@@ -86,7 +86,7 @@ def save_predictor(
     for k, (scaling, weights) in enumerate(heads):
         tensors |= {f"{k}.model.{name}": t.contiguous() for name, t in weights.items()}
         for kind in ("antibody", "antigen"):
-            statistics: Statistics = getattr(scaling, kind)
+            statistics: Standardizer = getattr(scaling, kind)
             # copies: heads of one split share theirs, which safetensors refuses
             tensors[f"{k}.{kind}.mean"] = torch.tensor(statistics.mean)
             tensors[f"{k}.{kind}.scale"] = torch.tensor(statistics.scale)
@@ -265,7 +265,7 @@ def _member(k: int, record: PredictorRecord, tensors: Mapping[str, Tensor]) -> E
     own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
     model.load_state_dict(own, assign=True)
     antibody, antigen = (
-        Statistics(tensors[f"{k}.{kind}.mean"].numpy(), tensors[f"{k}.{kind}.scale"].numpy())
+        Standardizer(tensors[f"{k}.{kind}.mean"].numpy(), tensors[f"{k}.{kind}.scale"].numpy())
         for kind in ("antibody", "antigen")
     )
     scale = record.members[k]

@@ -24,7 +24,7 @@ from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.chains import keys_array
 from abag.embed.store.store import NoSuchEncoder, open_store
-from abag.head.data.labels import Statistics
+from abag.head.data.scaling import Standardizer
 from abag.head.data.vectors import VectorsMissing
 from abag.head.prediction.applicability import Applicability
 from abag.head.prediction.factorised import factorise
@@ -87,8 +87,8 @@ class EnsembleMember:
     """One trained head and its scaling; a cross-validated run has one a fold."""
 
     model: nn.Module
-    antibody: Statistics
-    antigen: Statistics
+    antibody: Standardizer
+    antigen: Standardizer
     pkd_mean: float
     pkd_scale: float
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.embed.sequences.pairs import TableOptions, read_pairs
-from abag.head.data.labels import LabelOptions, label_pairs, say_counts
+from abag.head.data.labels import LabelOptions, label_pairs, report_counts
 from abag.head.data.splits import TEST
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import HEADLINES, compare, verdict
@@ -99,7 +99,7 @@ def evaluate(
     if table is not None:
         other = read_pairs(table, replace(reading, bad_rows=saved.config["bad_rows"]))
         pairs = label_pairs(other, _label_options(saved, other, affinity_type, say))
-        say_counts(pairs, say)
+        report_counts(pairs, say)
         result["table"] = count_known(saved, pairs, say)
         score_table(result, Path(run), saved, pairs, store, say)
     if predictions is not None:

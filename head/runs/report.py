@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from abag.core.files import write_text
 from abag.head.clustering.linkage import rows_by_group
-from abag.head.data.labels import Statistics
+from abag.head.data.scaling import Standardizer
 from abag.head.data.splits import PART_NAMES, TEST, TRAIN, VALIDATION, Split
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import HEADLINES, compare, scores_on_test, verdicts, warnings
@@ -391,7 +391,7 @@ def _map(o: RunResults) -> tuple[Figure, str]:
     sides = ((o.antibody_ND, o.pairs.antibody), (o.antigen_ND, o.pairs.antigen))
     x_PD = np.hstack(
         [
-            Statistics.of(np.asarray(x[np.unique(i[train])], np.float32)).apply(
+            Standardizer.of(np.asarray(x[np.unique(i[train])], np.float32)).apply(
                 np.asarray(x[i[rows]], np.float32)
             )
             for x, i in sides

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.files import replacing, write_json, write_text
-from abag.head.data.splits import TEST, VALIDATION, Split, pair_parts
+from abag.head.data.splits import TEST, VALIDATION, Split, split_assignments
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import Measured, verdicts, warnings
 from abag.head.runs.model_card import model_card
@@ -45,7 +45,7 @@ def write_results(
     """
     pairs = outcome.pairs
     frames = [
-        pair_parts(pairs, split).assign(
+        split_assignments(pairs, split).assign(
             pkd=pairs.pkd, censored=pairs.censored, pkd_predicted=predicted, sigma=width
         )
         for split, predicted, width in zip(

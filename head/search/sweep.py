@@ -29,7 +29,7 @@ from abag.core.device import pick_device
 from abag.core.files import is_partial, write_json
 from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.labels import LabelOptions, label_pairs, say_counts
+from abag.head.data.labels import LabelOptions, label_pairs, report_counts
 from abag.head.data.splits import BadSplit, make_splits
 from abag.head.data.vectors import read_vectors
 from abag.head.fit import (
@@ -152,7 +152,7 @@ def sweep(
     folder, say = Path(folder), say or _to_stderr
     config = _config(options)
     pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
-    say_counts(pairs, say)
+    report_counts(pairs, say)
     config, split = _outer_split(pairs, config, say)
     problem, record = _pose(pairs, split, store, config, folds, say)
     wanted = trials if trials is not None else 0 if final else TRIALS

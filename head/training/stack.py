@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from abag import AbagError
-from abag.head.data.labels import Statistics
+from abag.head.data.scaling import Standardizer
 from abag.head.data.splits import TRAIN
 from abag.head.model.heads import build_stack
 from abag.head.model.vector_tables import (
@@ -68,8 +68,8 @@ class NothingToLearn(AbagError):
 class Scaling:
     """What turns stored vectors into inputs, and outputs into pKd."""
 
-    antibody: Statistics
-    antigen: Statistics
+    antibody: Standardizer
+    antigen: Standardizer
     pkd_mean: float
     pkd_scale: float
 
@@ -84,8 +84,8 @@ class Scaling:
         """Measure the training pairs: each unique sequence counts once, each exact label once."""
         labels = labels_to_learn(pairs, training)
         return cls(
-            Statistics.of(antibody_ND[np.unique(pairs.antibody[training])]),
-            Statistics.of(antigen_ME[np.unique(pairs.antigen[training])]),
+            Standardizer.of(antibody_ND[np.unique(pairs.antibody[training])]),
+            Standardizer.of(antigen_ME[np.unique(pairs.antigen[training])]),
             float(labels.mean()),
             float(labels.std()),
         )

@@ -1,0 +1,66 @@
+"""Standardisation of stored vectors, with the statistics of the training sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+COLUMNS = 64
+"""Columns measured at a time: a whole table in float64 may not fit into memory."""
+SPREAD_FLOOR = 0.1
+"""Smallest spread used, relative to the median column: columns that hardly vary are mostly noise
+and would otherwise be amplified to variance 1."""
+Z_LIMIT = 10.0
+"""Largest standardised input: values of 39 standard deviations occur in test rows of new
+antigens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standardizer:
+    """Mean and scale that standardise the D columns of one kind of vector."""
+
+    mean: NDArray[np.float32]
+    """Shape (D,)."""
+    scale: NDArray[np.float32]
+    """Shape (D,); one over the standard deviation, 0 for a constant column."""
+
+    @classmethod
+    def of(cls, x_ND: NDArray[np.float32]) -> Standardizer:
+        """Measure the vectors of the unique training sequences.
+
+        Parameters
+        ----------
+        x_ND : NDArray, shape=(N, D), dtype=float32
+        """
+        mean = x_ND.mean(axis=0, dtype=np.float64)
+        spread = np.concatenate(
+            [
+                x_ND[:, first : first + COLUMNS].std(axis=0, dtype=np.float64)
+                for first in range(0, x_ND.shape[1], COLUMNS)
+            ]
+        )
+        # A smaller spread is float16 rounding (2.8e-4 of the value), not signal.
+        varies = spread > 5e-4 * np.abs(mean) + 1e-12
+        floor = SPREAD_FLOOR * np.median(spread[varies]) if varies.any() else 1.0
+        scale = np.where(varies, 1.0 / np.maximum(spread, floor), 0.0)
+        return cls(mean.astype(np.float32), scale.astype(np.float32))
+
+    def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Standardise vectors and clip them to `Z_LIMIT`.
+
+        Parameters
+        ----------
+        x_ND : NDArray, shape=(N, D), dtype=float32
+
+        Returns
+        -------
+        NDArray, shape=(N, D), dtype=float32
+        """
+        z_ND = x_ND - self.mean
+        z_ND *= self.scale
+        return np.clip(z_ND, -Z_LIMIT, Z_LIMIT, out=z_ND)
