@@ -24,10 +24,10 @@ class _OwnPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own signature
         """Refuse what only the old notebooks could read, by its first bytes."""
-        from abag.embed.weights.legacy_files import refuse_old_artefact
+        from abag.embed.weights.legacy_files import refuse_legacy_file
 
         path = Path(str(super().convert(value, param, ctx)))
-        refuse_old_artefact(path)
+        refuse_legacy_file(path)
         return path
 
 

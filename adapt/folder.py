@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from abag.core.files import is_partial, replacing, write_bytes, write_json
 from abag.embed.store.adapter_copy import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
-from abag.embed.weights.adapters import FORMAT, side_digest, side_files
+from abag.embed.weights.adapters import FORMAT, adapter_digest, adapter_files
 from abag.head.model.config import RunMismatch, check_same
 from abag.head.training import checkpoint
 
@@ -92,7 +92,7 @@ def _publish_side(out: Path, kind: Kind, training: AdapterTraining) -> dict[str,
         "encoder": identity.checkpoint.origin,
         "fingerprint": identity.fingerprint,
         "weights": base,
-        "digest": side_digest(base, side_files(out, kind)),
+        "digest": adapter_digest(base, adapter_files(out, kind)),
         "trainable_parameters": training.trainable()[kind],
     }
 

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abag.core.device import default_budget, send
+from abag.core.device import default_batch_tokens, to_device
 from abag.embed.encoders.lora import LoraEncoder
 from abag.embed.encoders.registry import load_encoder
-from abag.embed.packing.batches import longest_first, pack
-from abag.embed.packing.pooling import pool
+from abag.embed.packing.batches import longest_first, pack_spans
+from abag.embed.packing.pooling import pool_tokens
 from abag.embed.pipeline.stream import encode_stream
 from abag.head.data.scaling import Standardizer
 
@@ -64,7 +64,7 @@ class FrozenSide(nn.Module):
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
         """See `AdapterSide`."""
-        return self._z_ND[send(index_U, self._z_ND.device)]
+        return self._z_ND[to_device(index_U, self._z_ND.device)]
 
 
 class AdaptedSide(nn.Module):
@@ -99,19 +99,19 @@ class AdaptedSide(nn.Module):
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
         """See `AdapterSide`."""
-        pieces = [
-            (k, p) for k, i in enumerate(index_U) for p in self._layout.pieces(self._chains[i])
-        ]
-        batch = pack(pieces)
+        spans = [(k, p) for k, i in enumerate(index_U) for p in self._layout.spans(self._chains[i])]
+        batch = pack_spans(spans)
         device = self._plan.device
-        mean_T1 = send(np.ascontiguousarray(batch.weights[:, :1]), device)  # the first is `mean`
-        bounds = send(batch.bounds.astype(np.int64), device)
-        x_UD = pool(self.encoder(batch), mean_T1, bounds)[:, 0]
+        mean_T1 = to_device(
+            np.ascontiguousarray(batch.weights[:, :1]), device
+        )  # the first is `mean`
+        bounds = to_device(batch.bounds.astype(np.int64), device)
+        x_UD = pool_tokens(self.encoder(batch), mean_T1, bounds)[:, 0]
         return (x_UD - self._mean_D) * self._scale_D
 
     def lengths(self) -> NDArray[np.int64]:
         """Count the tokens of each unique sequence."""
-        return np.array([sum(self._layout.piece_lengths(c)) for c in self._chains], dtype=np.int64)
+        return np.array([sum(self._layout.span_lengths(c)) for c in self._chains], dtype=np.int64)
 
 
 class Adaptation(nn.Module):
@@ -155,7 +155,7 @@ class Adaptation(nn.Module):
         for kind, index in (("antibody", self._pairs.antibody), ("antigen", self._pairs.antigen)):
             unique_U, of_row = np.unique(index[rows_B], return_inverse=True)
             vectors_UD = self.sides[kind](unique_U)
-            sides.append(vectors_UD[send(of_row.reshape(-1), vectors_UD.device)])
+            sides.append(vectors_UD[to_device(of_row.reshape(-1), vectors_UD.device)])
         scores_B1: Tensor = self.head(torch.cat(sides, dim=1))
         return scores_B1.squeeze(1)
 
@@ -182,9 +182,9 @@ def base_vectors(
 ) -> NDArray[np.float32]:
     """Encode sequences with an encoder as it is, on the fast path; their `mean`, shape (N, D)."""
     encoder = load_encoder(identity, plan)
-    longest = [max(identity.layout.piece_lengths(c)) for c in chains]
+    longest = [max(identity.layout.span_lengths(c)) for c in chains]
     order = longest_first(longest)
-    budget = max(default_budget(plan), max(longest))
+    budget = max(default_batch_tokens(plan), max(longest))
     out_ND = np.zeros((len(chains), encoder.width), np.float32)
     ordered = (chains[i] for i in order)
     for done in encode_stream(encoder, identity.layout, ordered, plan, budget, torch.float32):

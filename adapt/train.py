@@ -18,7 +18,7 @@ from abag.adapt.config import AdaptConfig, BadOption
 from abag.adapt.folder import describe, finished_summary, publish
 from abag.adapt.pairs import deal
 from abag.adapt.training import AdapterTraining
-from abag.core.device import DevicePlan, choose
+from abag.core.device import DevicePlan, plan_device
 from abag.core.files import write_json
 from abag.embed.encoders.lora import Lora, import_peft
 from abag.embed.encoders.registry import identify
@@ -113,9 +113,9 @@ def _refuse_what_nothing_has(config: AdaptConfig, identities: dict[str, Identity
 
 
 def _plan(config: AdaptConfig) -> DevicePlan:
-    plan = choose(config.device, config.precision)
+    plan = plan_device(config.device, config.precision)
     # fp16 gradients would need loss scaling: where there is no bf16, fp32 it is
-    return choose(config.device, "fp32") if plan.precision == "fp16" else plan
+    return plan_device(config.device, "fp32") if plan.precision == "fp16" else plan
 
 
 def _to_stderr(text: str) -> None:

@@ -23,11 +23,11 @@ import torch
 import transformers
 from bench_encoders import config_of, draw_chains, synchronize
 
-from abag.core.device import choose
+from abag.core.device import plan_device
 from abag.embed.encoders.lora import Lora, LoraEncoder
-from abag.embed.encoders.registry import flop, identify
-from abag.embed.packing.batches import pack
-from abag.embed.packing.pooling import pool
+from abag.embed.encoders.registry import count_flops, identify
+from abag.embed.packing.batches import pack_spans
+from abag.embed.packing.pooling import pool_tokens
 from abag.embed.weights.random_weights import save_random_checkpoint
 
 CARDS = {"T4 16": 14.5, "24": 22, "40": 38, "80": 78}  # GiB that are left for us
@@ -39,7 +39,9 @@ def make_batches(identity, size, steps, rng):
     chains = draw_chains(layout.kind, size * steps, rng)
     chains.sort(key=lambda c: sum(map(len, c)))
     return [
-        pack([(k, p) for k, c in enumerate(chains[i * size :][:size]) for p in layout.pieces(c)])
+        pack_spans(
+            [(k, p) for k, c in enumerate(chains[i * size :][:size]) for p in layout.spans(c)]
+        )
         for i in rng.permutation(steps)
     ]
 
@@ -49,7 +51,7 @@ def step(encoder, optimiser, batch, device):
     mean_T1 = torch.from_numpy(np.ascontiguousarray(batch.weights[:, :1])).to(device)
     bounds = torch.from_numpy(batch.bounds.astype(np.int64)).to(device)
     optimiser.zero_grad(set_to_none=True)
-    pool(encoder(batch), mean_T1, bounds).square().mean().backward()
+    pool_tokens(encoder(batch), mean_T1, bounds).square().mean().backward()
     torch.nn.utils.clip_grad_norm_(list(encoder.factors().values()), 1.0)
     optimiser.step()
 
@@ -95,7 +97,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     steps = args.steps or (20 if args.gpu else 2)
     sizes = [int(n) for n in (args.batches or ("8,16,32,64" if args.gpu else "4")).split(",")]
-    plan, rng = choose(), np.random.default_rng(0)
+    plan, rng = plan_device(), np.random.default_rng(0)
     device = torch.cuda.get_device_name() if plan.device.type == "cuda" else platform.machine()
     lines = [
         f"# LoRA training on {device}, {date.today()}",
@@ -119,7 +121,9 @@ def main(argv=None):
             trainable = 0
             for size in sizes:
                 batches = make_batches(identity, size, steps, rng)
-                work = np.mean([flop(identity.checkpoint, np.diff(b.offsets)) for b in batches])
+                work = np.mean(
+                    [count_flops(identity.checkpoint, np.diff(b.offsets)) for b in batches]
+                )
                 for saving in (False, True):
                     found, trainable = measure(identity, plan, batches, saving=saving)
                     cells = [name, str(size), "yes" if saving else "no"]

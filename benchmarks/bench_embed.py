@@ -22,9 +22,9 @@ import pandas as pd
 import torch
 from bench_encoders import config_of, draw_chains, synchronize
 
-from abag.core.device import choose, default_budget
+from abag.core.device import default_batch_tokens, plan_device
 from abag.embed.encoders.registry import identify, load_encoder
-from abag.embed.packing.batches import fill, longest_first
+from abag.embed.packing.batches import fill_batches, longest_first
 from abag.embed.pipeline import task as task_module
 from abag.embed.pipeline.run import embed_table
 from abag.embed.weights.random_weights import save_random_checkpoint
@@ -33,9 +33,9 @@ from abag.embed.weights.random_weights import save_random_checkpoint
 def alone(identity, chains, plan, encoder):
     """Seconds of the encoder over all batches, made beforehand."""
     layout = identity.layout
-    order = longest_first([max(layout.piece_lengths(c)) for c in chains])
-    pieces = [(k, p) for k, i in enumerate(order) for p in layout.pieces(chains[i])]
-    batches = list(fill(pieces, default_budget(plan)))
+    order = longest_first([max(layout.span_lengths(c)) for c in chains])
+    spans = [(k, p) for k, i in enumerate(order) for p in layout.spans(chains[i])]
+    batches = list(fill_batches(spans, default_batch_tokens(plan)))
     encoder(batches[0])
     encoder(batches[-1])
     synchronize(plan.device)
@@ -66,7 +66,7 @@ def main(argv=None):
             "antigen": [antigens[i % len(antigens)][0] for i in range(rows)],
         }
     )
-    plan = choose()
+    plan = plan_device()
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from abag.core.device import DevicePlan, choose
-from abag.embed.encoders.registry import flop, identify, load_encoder
-from abag.embed.packing.batches import fill
-from abag.embed.packing.pooling import pool
+from abag.core.device import DevicePlan, plan_device
+from abag.embed.encoders.registry import count_flops, identify, load_encoder
+from abag.embed.packing.batches import fill_batches
+from abag.embed.packing.pooling import pool_tokens
 from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
@@ -84,15 +84,15 @@ class Bench:
         chains = draw_chains(self.kind, count, np.random.default_rng(0))
         layout = self.identity.layout
         self.chains = sorted(chains, key=lambda c: -sum(map(len, c)))
-        self.pieces = [(i, p) for i, c in enumerate(self.chains) for p in layout.pieces(c)]
+        self.spans = [(i, p) for i, c in enumerate(self.chains) for p in layout.spans(c)]
         self.rows = []
         self.name = name
 
-    def flop(self, lengths):
-        return flop(self.identity.checkpoint, lengths)
+    def count_flops(self, lengths):
+        return count_flops(self.identity.checkpoint, lengths)
 
     def batches(self, budget, count=None):
-        return list(fill(self.pieces[:count], budget))
+        return list(fill_batches(self.spans[:count], budget))
 
     def time(self, label, run, batches, repeat=1):
         """Run over all batches after a warm-up; add a line to the table."""
@@ -156,7 +156,7 @@ class Bench:
         return run
 
     def ours(self, precision="bf16", attention="auto"):
-        plan = choose(str(self.device), precision)
+        plan = plan_device(str(self.device), precision)
         return load_encoder(self.identity, plan, attention=attention)
 
     def products(self):
@@ -187,7 +187,7 @@ def pooled_means(run, batches, device):
     with torch.inference_mode():
         return torch.cat(
             [
-                pool(
+                pool_tokens(
                     run(b),
                     torch.from_numpy(b.weights).to(device),
                     torch.from_numpy(b.bounds).long().to(device),
@@ -216,7 +216,7 @@ def agreement(bench, count, long_lengths):
         mutated.append((c[0][:at] + other + c[0][at + 1 :], *c[1:]))
 
     def one_by_one(chains):
-        return [b for c in chains for b in fill([(0, p) for p in layout.pieces(c)], 10**6)]
+        return [b for c in chains for b in fill_batches([(0, p) for p in layout.spans(c)], 10**6)]
 
     torch.backends.cuda.matmul.allow_tf32 = False
     model = bench.reference_model(torch.float32)
@@ -229,8 +229,8 @@ def agreement(bench, count, long_lengths):
         bench.padded(bench.reference_model(torch.bfloat16)), one_by_one(chains), device
     )
     encoder = bench.ours()
-    pieces = [(i, p) for i, c in enumerate(chains) for p in layout.pieces(c)]
-    packed = pooled_means(encoder, list(fill(pieces, 16384)), device)
+    spans = [(i, p) for i, c in enumerate(chains) for p in layout.spans(c)]
+    packed = pooled_means(encoder, list(fill_batches(spans, 16384)), device)
     # a long chain cut over two batches is pooled in two parts: take it whole instead
     whole = pooled_means(encoder, one_by_one(chains), device)
     packed = packed if len(packed) == len(whole) else whole
@@ -276,7 +276,7 @@ def bench_one(name, folder, config, args, device, peak):
     count = 24 if args.tiny else 2048
     bench = Bench(name, folder, config, device, peak, count)
     full = bench.batches(2048 if args.tiny else 16384)
-    singles = [b for p in bench.pieces[:: max(1, count // 48)] for b in fill([p], 10**6)]
+    singles = [b for p in bench.spans[:: max(1, count // 48)] for b in fill_batches([p], 10**6)]
     notes = []
     start = time.perf_counter()
     encoder = bench.ours()

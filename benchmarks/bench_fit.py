@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from abag.core.device import pick_device
+from abag.core.device import resolve_device
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.splits import random_split
 from abag.head.fit import torch_switches
@@ -281,7 +281,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
-    device, size = pick_device(given.device), TINY if given.tiny else REAL
+    device, size = resolve_device(given.device), TINY if given.tiny else REAL
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     inputs = make_pairs(size)
     rows = [notebooks_way(inputs, size, device)]

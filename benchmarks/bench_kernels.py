@@ -18,8 +18,8 @@ import triton
 from abag.embed.kernels import attention as attention_module
 from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention
-from abag.embed.packing.batches import pack
-from abag.embed.packing.tokens import TokenRun
+from abag.embed.packing.batches import pack_spans
+from abag.embed.packing.tokens import TokenSpan
 
 
 def milliseconds(run) -> float:
@@ -42,8 +42,8 @@ def lengths_of(kind: str, tokens: int) -> list[int]:
 
 def bench_attention(kind, heads, width, tokens, biased):
     lengths = lengths_of(kind, tokens)
-    pieces = [TokenRun(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
-    batch = pack(list(enumerate(pieces)))
+    spans = [TokenSpan(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
+    batch = pack_spans(list(enumerate(spans)))
     device = torch.device("cuda")
     qkv = torch.randn(sum(lengths), 3 * heads * width, device=device, dtype=torch.bfloat16)
     bias = torch.randn(heads, 257, device=device, dtype=torch.bfloat16) if biased else None
@@ -52,10 +52,10 @@ def bench_attention(kind, heads, width, tokens, biased):
     if biased:
         qkv[:, : heads * width] *= width**-0.5
     sdpa = Attention("sdpa", heads, scale, bias)
-    expected = sdpa(qkv.float(), sdpa.packing(batch, device)) if not biased else None
+    expected = sdpa(qkv.float(), sdpa.geometry(batch, device)) if not biased else None
     if biased:
         plain = Attention("sdpa", heads, scale, bias.float())
-        expected = plain(qkv.float(), plain.packing(batch, device))
+        expected = plain(qkv.float(), plain.geometry(batch, device))
     results = []
     key = "biased" if biased else "plain"
     for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
@@ -64,20 +64,20 @@ def bench_attention(kind, heads, width, tokens, biased):
         attention_module._TILES[key] = (m, n, warps, stages)
         try:
             attention = Attention("triton", heads, scale, bias)
-            packing = attention.packing(batch, device)
-            out = attention(qkv, packing)
+            geometry = attention.geometry(batch, device)
+            out = attention(qkv, geometry)
             error = float((out.float() - expected).norm() / expected.norm())
-            ms = milliseconds(lambda: attention(qkv, packing))
+            ms = milliseconds(lambda: attention(qkv, geometry))
         except Exception as error:  # noqa: BLE001 - a tile too large for the chip
             print(kind, (m, n, warps, stages), type(error).__name__, flush=True)
             continue
         results.append((ms, (m, n, warps, stages), error))
     if not biased:
         attention = Attention("varlen", heads, scale)
-        packing = attention.packing(batch, device)
-        out = attention(qkv, packing)
+        geometry = attention.geometry(batch, device)
+        out = attention(qkv, geometry)
         error = float((out.float() - expected).norm() / expected.norm())
-        results.append((milliseconds(lambda: attention(qkv, packing)), "torch varlen", error))
+        results.append((milliseconds(lambda: attention(qkv, geometry)), "torch varlen", error))
     for ms, name, error in sorted(results, key=lambda r: r[0])[:8]:
         print(
             f"attention {kind} {tokens} {name}: {ms:.3f} ms {flop / ms / 1e9:.0f} TFLOP/s, error {error:.1e}"

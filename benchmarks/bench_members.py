@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from bench_fit import make_pairs, make_task, synchronize
 
-from abag.core.device import pick_device
+from abag.core.device import resolve_device
 from abag.head.fit import torch_switches
 from abag.head.model.config import FitConfig
 from abag.head.search.search import Problem, draw, inner_folds, score_batch
@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     given = parser.parse_args()
-    device, size = pick_device(given.device), TINY if given.tiny else REAL
+    device, size = resolve_device(given.device), TINY if given.tiny else REAL
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     inputs = make_pairs(size)
     flags = " --tiny" * given.tiny

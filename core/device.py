@@ -41,7 +41,7 @@ class DevicePlan:
         return _DTYPES[self.precision]
 
 
-def choose(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
+def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
     """Decide device and precision.
 
     bf16 needs compute capability 8.0. `torch.cuda.is_bf16_supported` is not asked: it answers
@@ -52,7 +52,7 @@ def choose(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
     DeviceUnavailable
         For a device that is not there or a precision it cannot compute in.
     """
-    chosen = pick_device(device)
+    chosen = resolve_device(device)
     if chosen.type == "cpu":
         if precision == "fp16":
             msg = "--precision fp16 on a CPU: not supported; give fp32 (or bf16)"
@@ -73,7 +73,7 @@ def choose(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
     return DevicePlan(chosen, precision, f"{name}, as asked")
 
 
-def pick_device(name: str = "auto") -> torch.device:
+def resolve_device(name: str = "auto") -> torch.device:
     """Choose a device by name: ``auto`` is the first GPU, or the CPU where there is none.
 
     Raises
@@ -98,12 +98,12 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
-def current(device: torch.device) -> AbstractContextManager[Any]:
+def current_device(device: torch.device) -> AbstractContextManager[Any]:
     """Make a GPU torch's current one: Triton launches and events go there, whatever tensors say."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def default_budget(plan: DevicePlan) -> int:
+def default_batch_tokens(plan: DevicePlan) -> int:
     """Tokens a batch, from the device's free memory before the encoder is loaded.
 
     IgT5 takes 2.4 GiB of weights and about 65 KiB of activations a token; larger batches than
@@ -116,7 +116,7 @@ def default_budget(plan: DevicePlan) -> int:
     return next(t for gib, t in ((24, 65536), (12, 32768), (0, 8192)) if free >= gib * 2**30)
 
 
-def send(x: NDArray[Any], device: torch.device) -> torch.Tensor:
+def to_device(x: NDArray[Any], device: torch.device) -> torch.Tensor:
     """Start copying an array to the device, without waiting for it.
 
     From pinned memory: a copy from ordinary memory would first wait for the device to be idle.
@@ -125,13 +125,13 @@ def send(x: NDArray[Any], device: torch.device) -> torch.Tensor:
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
-def matmul_peak(plan: DevicePlan) -> float:
+def measure_matmul_flops(plan: DevicePlan) -> float:
     """Measure what this device's matrix units reach: FLOP/s of a large product in `precision`."""
     n = 4096
     x = torch.randn(n, n, device=plan.device, dtype=plan.dtype)
     begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    with current(plan.device):
+    with current_device(plan.device):
         for _ in range(3):
             x @ x
         begin.record()

@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 
 from abag import cache_dir
-from abag.core.device import pick_device
+from abag.core.device import resolve_device
 from abag.core.files import is_partial, replacing, write_json
 from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.embed.store.store import open_store
@@ -91,7 +91,7 @@ def fit(
         In one line, before anything is written if an input is at fault.
     """
     config, run, say = make_config(options), Path(run), say or _to_stderr
-    device = pick_device(config.device)
+    device = resolve_device(config.device)
     _refuse_graph_on_cpu(device, config)
     pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
     report_counts(pairs, say)

@@ -21,7 +21,7 @@ from abag.adapt.pairs import NothingToAdaptOn, deal, epoch_steps, steps_an_epoch
 from abag.adapt.train import adapt_encoders
 from abag.adapt.training import AdapterTraining
 from abag.cli import main
-from abag.core.device import choose
+from abag.core.device import plan_device
 from abag.embed.encoders.lora import Lora, LoraUnavailable
 from abag.embed.encoders.registry import identify
 from abag.embed.pipeline.same_encoders import OtherEncoder
@@ -80,7 +80,7 @@ def test_one_side_alone_is_adapted_beside_vectors_without_weights(given_split, t
 
 def test_before_training_adapted_sides_give_the_fast_encoders_vectors(given_split):
     _, pairs, split = given_split
-    config, plan = AdaptConfig(split_from=str(split), **TINY), choose("cpu")
+    config, plan = AdaptConfig(split_from=str(split), **TINY), plan_device("cpu")
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     model = Adaptation(identities, pairs, np.arange(len(pairs)), plan, config).eval()
     for kind, unique in (("antibody", pairs.table.antibodies), ("antigen", pairs.table.antigens)):
@@ -98,7 +98,9 @@ def test_accumulated_batches_take_the_step_of_one_large_batch(given_split, tmp_p
     parts, after = deal(pairs, config), []
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     for batches in ([parts.adapter[:12]], [parts.adapter[:5], parts.adapter[5:12]]):
-        training = AdapterTraining(tmp_path, pairs, parts, identities, choose("cpu"), config, print)
+        training = AdapterTraining(
+            tmp_path, pairs, parts, identities, plan_device("cpu"), config, print
+        )
         training._step(batches)
         after.append([p.detach().clone() for p in training.learning.values()])
     for one, two in zip(*after, strict=True):
@@ -111,7 +113,7 @@ def test_a_bound_pulls_on_one_side_only(given_split, tmp_path):
     config = AdaptConfig(split_from=str(split), **TINY)
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     training = AdapterTraining(
-        tmp_path, pairs, deal(pairs, config), identities, choose("cpu"), config, print
+        tmp_path, pairs, deal(pairs, config), identities, plan_device("cpu"), config, print
     )
     training.model.eval()
     rows = training.parts.adapter

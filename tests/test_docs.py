@@ -210,7 +210,7 @@ SAYS_ITSELF = set(
     """.split()
 )
 """Classes of refusal whose line leaves nothing to explain."""
-PIECED = {"DamagedShard", "MixedPrecision", "OldArtefact"}
+PIECED = {"DamagedShard", "MixedPrecision", "LegacyFile"}
 """Classes whose words come from elsewhere than where they are raised; they are on the page."""
 
 

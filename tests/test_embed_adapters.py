@@ -8,12 +8,12 @@ import torch
 
 import abag
 from abag.cli import main
-from abag.core.device import choose
+from abag.core.device import plan_device
 from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder
 from abag.embed.encoders.reference import load_module, run_padded
 from abag.embed.encoders.registry import identify, load_encoder
-from abag.embed.packing.batches import pack
-from abag.embed.packing.pooling import pool
+from abag.embed.packing.batches import pack_spans
+from abag.embed.packing.pooling import pool_tokens
 from abag.embed.pipeline.run import embed_table
 from abag.embed.store.adapter_copy import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged
 from abag.embed.store.maintenance import merge
@@ -23,14 +23,14 @@ from abag.embed.weights.adapters import (
     PEFT_PREFIX,
     AdapterMismatch,
     AdapterNotFound,
-    side_digest,
-    side_files,
+    adapter_digest,
+    adapter_files,
 )
 from abag.embed.weights.checkpoints import weights_digest
 from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 from abag.head.data.demo import demo_table
 
-CPU = choose("cpu")
+CPU = plan_device("cpu")
 RNG = np.random.default_rng(3)
 CHAINS = {"antibody": ("EVQLVESGGGLVQ", "DIQMTQSP"), "antigen": ("MKTAYIAKQRQISFVK", "GSHMA")}
 
@@ -51,7 +51,7 @@ def save_adapter(folder, name, kind, seed=0, **lora):
     side = {
         "encoder": name,
         "weights": base,
-        "digest": side_digest(base, side_files(folder, kind)),
+        "digest": adapter_digest(base, adapter_files(folder, kind)),
     }
     record = {**FORMAT, "name": folder.name, "sides": {kind: side}}
     (folder / "adapter.json").write_text(json.dumps(record))
@@ -59,12 +59,12 @@ def save_adapter(folder, name, kind, seed=0, **lora):
 
 
 def mean(identity, encoder):
-    pieces = identity.layout.pieces(CHAINS[identity.layout.kind])
-    batch = pack([(0, piece) for piece in pieces])
+    spans = identity.layout.spans(CHAINS[identity.layout.kind])
+    batch = pack_spans([(0, span) for span in spans])
     with torch.no_grad():
         hidden_TD = encoder(batch)
     bounds = torch.from_numpy(batch.bounds).long()
-    return pool(hidden_TD, torch.from_numpy(batch.weights), bounds)[0, 0].numpy()
+    return pool_tokens(hidden_TD, torch.from_numpy(batch.weights), bounds)[0, 0].numpy()
 
 
 def off(ours, theirs):
@@ -104,7 +104,7 @@ def test_pefts_own_loader_reads_the_folder_and_agrees(tmp_path):
     bare = {name.removeprefix(PEFT_PREFIX): tensor for name, tensor in tensors.items()}
     assert len(bare) == 4  # A and B of query and value, one layer
     assert not set_peft_model_state_dict(model.eval(), bare).unexpected_keys
-    batch = pack([(0, piece) for piece in identity.layout.pieces(CHAINS["antigen"])])
+    batch = pack_spans([(0, span) for span in identity.layout.spans(CHAINS["antigen"])])
     with torch.no_grad():
         out, inside_NL = run_padded(model, batch, 1, CPU.device)
         assert torch.equal(out.last_hidden_state[inside_NL], encoder(batch))
@@ -114,7 +114,7 @@ def test_pefts_own_loader_reads_the_folder_and_agrees(tmp_path):
 def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(name):
     kind = "antibody" if "igt5" in name else "antigen"
     identity = identify(name, kind)
-    batch = pack([(0, piece) for piece in identity.layout.pieces(CHAINS[kind])])
+    batch = pack_spans([(0, span) for span in identity.layout.spans(CHAINS[kind])])
     gradients, kept = [], []
 
     def count(tensor):

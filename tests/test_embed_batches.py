@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.packing.batches import BatchTooLarge, fill, longest_first
-from abag.embed.packing.tokens import TokenRun
+from abag.embed.packing.batches import BatchTooLarge, fill_batches, longest_first
+from abag.embed.packing.tokens import TokenSpan
 
 sequences = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=30)
 
@@ -16,23 +16,23 @@ def _pieces(lengths):
     for sequence, own in enumerate(lengths):
         for length in own:
             ids = np.array([next(token) for _ in range(length)], dtype=np.int32)
-            yield sequence, TokenRun(ids, np.ones((length, 2), dtype=np.float32))
+            yield sequence, TokenSpan(ids, np.ones((length, 2), dtype=np.float32))
 
 
 @given(lengths=sequences, budget=st.integers(40, 200))
 def test_batches_partition_the_tokens_in_order_and_none_is_empty_or_over_budget(lengths, budget):
-    batches = list(fill(_pieces(lengths), budget))
+    batches = list(fill_batches(_pieces(lengths), budget))
     tokens = np.concatenate([b.ids for b in batches])
     assert tokens.tolist() == list(range(sum(map(sum, lengths))))
     assert all(0 < len(b.ids) <= budget for b in batches)
-    split = [len(piece) for b in batches for piece in np.split(b.ids, b.offsets[1:-1])]
+    split = [len(span) for b in batches for span in np.split(b.ids, b.offsets[1:-1])]
     assert split == [length for own in lengths for length in own]
 
 
 @given(lengths=sequences, budget=st.integers(40, 200))
 def test_every_token_belongs_to_its_sequence_and_only_a_cut_sequence_continues(lengths, budget):
     owner = [s for s, own in enumerate(lengths) for _ in range(sum(own))]
-    batches = list(fill(_pieces(lengths), budget))
+    batches = list(fill_batches(_pieces(lengths), budget))
     seen = np.concatenate([np.repeat(b.sequences, np.diff(b.bounds)) for b in batches])
     assert seen.tolist() == owner
     for batch, following in pairwise(batches):
@@ -42,7 +42,7 @@ def test_every_token_belongs_to_its_sequence_and_only_a_cut_sequence_continues(l
 
 def test_a_piece_over_the_budget_is_refused_with_both_numbers():
     with pytest.raises(BatchTooLarge, match="41 tokens does not fit into a batch of 40"):
-        list(fill(_pieces([[41]]), 40))
+        list(fill_batches(_pieces([[41]]), 40))
 
 
 @given(st.lists(st.integers(1, 9), min_size=1))

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from abag.core.device import DevicePlan, DeviceUnavailable, choose, default_budget
+from abag.core.device import DevicePlan, DeviceUnavailable, default_batch_tokens, plan_device
 from abag.embed.encoders.registry import identify, load_encoder
 from abag.embed.kernels.attention import AttentionUnavailable, choose_attention
-from abag.embed.packing.batches import pack
+from abag.embed.packing.batches import pack_spans
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_capability_decides_precision_and_attention(
     gpu, name, capability, precision, biased, plain
 ):
     gpu(name, capability)
-    plan = choose()
+    plan = plan_device()
     assert plan.precision == precision
     assert name in plan.why
     assert choose_attention(plan, biased=True) == biased
@@ -47,16 +47,16 @@ def test_capability_decides_precision_and_attention(
 def test_a_t4_refuses_bf16_and_fast_attention_before_any_weights(gpu):
     gpu("Tesla T4", (7, 5))
     with pytest.raises(DeviceUnavailable, match=r"bf16 on Tesla T4: compute capability 7.5.*fp16"):
-        choose("cuda", "bf16")
+        plan_device("cuda", "bf16")
     with pytest.raises(AttentionUnavailable, match=r"triton: needs compute capability 8.0"):
-        choose_attention(choose(), biased=True, asked="triton")
+        choose_attention(plan_device(), biased=True, asked="triton")
 
 
 def test_a_cpu_computes_in_fp32_with_sdpa():
-    plan = choose("cpu")
+    plan = plan_device("cpu")
     assert (plan.precision, choose_attention(plan, biased=True)) == ("fp32", "sdpa")
     with pytest.raises(DeviceUnavailable, match="fp16 on a CPU"):
-        choose("cpu", "fp16")
+        plan_device("cpu", "fp16")
     with pytest.raises(AttentionUnavailable, match="varlen: needs a CUDA device; usable here"):
         choose_attention(plan, biased=False, asked="varlen")
 
@@ -64,21 +64,21 @@ def test_a_cpu_computes_in_fp32_with_sdpa():
 def test_flash_attention_never_takes_a_biased_encoder_nor_fp32(gpu):
     gpu("H100", (9, 0))
     with pytest.raises(AttentionUnavailable, match="takes no relative bias"):
-        choose_attention(choose(), biased=True, asked="varlen")
-    assert choose_attention(choose(precision="fp32"), biased=True) == "sdpa"
+        choose_attention(plan_device(), biased=True, asked="varlen")
+    assert choose_attention(plan_device(precision="fp32"), biased=True) == "sdpa"
 
 
 @pytest.mark.parametrize("name", ["cuda:7", "tpu", "mps"])
 def test_a_device_that_is_not_there_is_refused(name):
     with pytest.raises(DeviceUnavailable, match=name):
-        choose(name)
+        plan_device(name)
 
 
 def test_the_batch_grows_with_free_memory(gpu):
     budgets = []
     for free_gib in (8, 15, 80):
         gpu("some GPU", (8, 0), free_gib)
-        budgets.append(default_budget(choose()))
+        budgets.append(default_batch_tokens(plan_device()))
     assert budgets == sorted(set(budgets))
 
 
@@ -86,9 +86,9 @@ def test_the_batch_grows_with_free_memory(gpu):
 @pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
 def test_half_precision_stays_near_fp32(name, precision):
     identity = identify(name, "antigen")
-    batch = pack([(0, p) for p in identity.layout.pieces(("ACDEFGHIKLMNPQRSTVWY" * 6,))])
+    batch = pack_spans([(0, p) for p in identity.layout.spans(("ACDEFGHIKLMNPQRSTVWY" * 6,))])
     half = load_encoder(identity, DevicePlan(torch.device("cpu"), precision, "as on a GPU"))(batch)
-    full = load_encoder(identity, choose("cpu"))(batch)
+    full = load_encoder(identity, plan_device("cpu"))(batch)
     assert float((half.float() - full).norm() / full.norm()) < 2e-2
 
 
@@ -102,8 +102,8 @@ def test_t5_in_fp16_survives_a_residual_stream_beyond_65504(tmp_path):
     weights["encoder.block.0.layer.1.DenseReluDense.wo.weight"] *= 1e6
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     identity = identify(str(folder), "antibody")
-    batch = pack([(0, p) for p in identity.layout.pieces(("EVQLVESGGG", "DIQMTQSP"))])
+    batch = pack_spans([(0, p) for p in identity.layout.spans(("EVQLVESGGG", "DIQMTQSP"))])
     half = load_encoder(identity, DevicePlan(torch.device("cpu"), "fp16", ""))(batch)
-    full = load_encoder(identity, choose("cpu"))(batch)
+    full = load_encoder(identity, plan_device("cpu"))(batch)
     assert half.isfinite().all()
     assert float((half.float() - full).norm() / full.norm()) < 2e-2

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 from abag.cli import main
-from abag.core.device import DevicePlan, choose
+from abag.core.device import DevicePlan, plan_device
 from abag.core.files import Files
 from abag.embed.doctor import doctor, parity
 from abag.embed.doctor.disk_checks import check_store, check_temporary_folder
@@ -30,7 +30,7 @@ from abag.embed.store.store import StoreUnreachable, open_store
 from abag.embed.weights.checkpoints import find_checkpoint
 
 TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2", "--device", "cpu"]
-CPU = choose("cpu")
+CPU = plan_device("cpu")
 CUDA = DevicePlan(torch.device("cuda"), "bf16", "a GPU")
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 
@@ -225,7 +225,7 @@ def t4(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Tesla T4")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (14 << 30, 15 << 30))
-    return choose()
+    return plan_device()
 
 
 def test_a_t4_computes_in_fp16_with_sdpa_and_is_told_why(t4):
@@ -294,19 +294,19 @@ def test_the_packed_path_agrees_with_the_reference_in_every_precision(kind, name
     assert measured.alone <= measured.reference < measured.mutation / 3
 
 
-def leaking(self, q, k, v, packing):
+def leaking(self, q, k, v, geometry):
     """Attention that forgets where sequences end."""
     q, k, v = (x.transpose(0, 1) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, scale=self._scale).transpose(0, 1)
 
 
-def shifted(self, q, k, v, packing):
+def shifted(self, q, k, v, geometry):
     """Attention whose keys are those of the residue before."""
-    return TRUE_SDPA(self, q, k.roll(1, 0), v, packing)
+    return TRUE_SDPA(self, q, k.roll(1, 0), v, geometry)
 
 
-def overflowing(self, q, k, v, packing):
-    return TRUE_SDPA(self, q, k, v, packing) * float("nan")
+def overflowing(self, q, k, v, geometry):
+    return TRUE_SDPA(self, q, k, v, geometry) * float("nan")
 
 
 TRUE_SDPA = Attention._sdpa

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer, EsmModel, T5EncoderModel
 
-from abag.core.device import choose
+from abag.core.device import plan_device
 from abag.embed.encoders.registry import identify, load_encoder
-from abag.embed.packing.batches import pack
-from abag.embed.packing.pooling import pool
+from abag.embed.packing.batches import pack_spans
+from abag.embed.packing.pooling import pool_tokens
 from abag.embed.weights.checkpoints import (
     BadCheckpoint,
     EncoderNotFound,
@@ -22,7 +22,7 @@ from abag.embed.weights.checkpoints import (
 )
 from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
-CPU = choose("cpu")
+CPU = plan_device("cpu")
 RNG = np.random.default_rng(7)
 
 
@@ -33,8 +33,8 @@ def residues(length):
 def vectors(identity, chains, encoder=None):
     """Our vectors of one sequence: {pooling: (D,)}."""
     encoder = encoder or load_encoder(identity, CPU)
-    batch = pack([(0, piece) for piece in identity.layout.pieces(chains)])
-    out_PD = pool(
+    batch = pack_spans([(0, span) for span in identity.layout.spans(chains)])
+    out_PD = pool_tokens(
         encoder(batch), torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
     )[0]
     return dict(zip(identity.layout.poolings, out_PD.numpy(), strict=True))
@@ -133,9 +133,9 @@ def test_a_vector_does_not_depend_on_its_neighbours_in_the_batch(name):
     encoder = load_encoder(identity, CPU)
     chains = [(residues(n),) for n in (40, 1, 1, 1022, 40, 700)]
     alone = [vectors(identity, c, encoder)["mean"] for c in chains]
-    pieces = [(i, piece) for i, c in enumerate(chains) for piece in identity.layout.pieces(c)]
-    batch = pack(pieces)
-    together = pool(
+    spans = [(i, span) for i, c in enumerate(chains) for span in identity.layout.spans(c)]
+    batch = pack_spans(spans)
+    together = pool_tokens(
         encoder(batch), torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
     )[:, 0]
     for ours, expected in zip(together.numpy(), alone, strict=True):
@@ -206,9 +206,9 @@ def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(name):
     def check(lengths, seed):
         rng = np.random.default_rng(seed)
         chains = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWYX"), n)) for n in lengths]
-        pieces = [(i, p) for i, c in enumerate(chains) for p in identity.layout.pieces((c,))]
-        ours = packed(pack(pieces))
-        theirs = torch.cat([reference(pack([piece])) for piece in pieces])
+        spans = [(i, p) for i, c in enumerate(chains) for p in identity.layout.spans((c,))]
+        ours = packed(pack_spans(spans))
+        theirs = torch.cat([reference(pack_spans([span])) for span in spans])
         assert_close(ours.numpy(), theirs.numpy())
 
     check()

@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pandas as pd
 import pytest
 
-from abag.core.device import choose
+from abag.core.device import plan_device
 from abag.embed.encoders.faesm import FaesmUnavailable, import_faesm
 from abag.embed.encoders.registry import WrongBackend, identify, load_encoder
 from abag.embed.pipeline.run import embed_table
@@ -70,7 +70,7 @@ def test_what_faesm_prints_while_imported_does_not_reach_stdout(faesm_package, c
 @pytest.mark.parametrize("name", ["tiny-igt5", "composition"])
 def test_faesm_is_refused_for_an_encoder_that_is_no_esm2(name):
     with pytest.raises(WrongBackend, match=f"faesm with encoder {name}: .* FAESM runs ESM-2 only"):
-        load_encoder(identify(name, "antigen"), choose("cpu"), backend="faesm")
+        load_encoder(identify(name, "antigen"), plan_device("cpu"), backend="faesm")
 
 
 def test_an_unknown_backend_is_refused_and_the_known_ones_named(tmp_path):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from abag.core.device import choose
+from abag.core.device import plan_device
 from abag.embed.encoders.registry import identify, load_encoder
-from abag.embed.packing.batches import pack
+from abag.embed.packing.batches import pack_spans
 from abag.embed.pipeline.stream import encode_stream
 from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
@@ -21,7 +21,7 @@ def random_batch(layout, rng):
     lengths = rng.integers(1, 600, rng.integers(1, 20))
     letters = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
     chains = ["".join(rng.choice(letters, n)) for n in lengths]
-    return pack([(i, p) for i, c in enumerate(chains) for p in layout.pieces((c,))])
+    return pack_spans([(i, p) for i, c in enumerate(chains) for p in layout.spans((c,))])
 
 
 @pytest.mark.parametrize("family", ["t5", "esm"])
@@ -29,7 +29,7 @@ def test_no_kernel_is_compiled_again_over_1000_random_batches(family, tmp_path):
     from abag.embed.kernels import triton_kernels as kernels
 
     identity = identify(str(save_random_checkpoint(tmp_path / family, WIDE[family], 1)), "antigen")
-    encoder = load_encoder(identity, choose("cuda"))
+    encoder = load_encoder(identity, plan_device("cuda"))
     rng = np.random.default_rng(0)
     for _ in range(5):
         encoder(random_batch(identity.layout, rng))
@@ -52,10 +52,10 @@ def test_every_attention_that_runs_here_agrees_with_fp32(family, attention, tmp_
         return  # takes no bias: refused, tested without a GPU
     identity = identify(str(save_random_checkpoint(tmp_path / family, WIDE[family], 1)), "antigen")
     batch = random_batch(identity.layout, np.random.default_rng(1))
-    exact = load_encoder(identity, choose("cpu"))(batch)
-    ours = load_encoder(identity, choose("cuda"), attention=attention)(batch).float().cpu()
+    exact = load_encoder(identity, plan_device("cpu"))(batch)
+    ours = load_encoder(identity, plan_device("cuda"), attention=attention)(batch).float().cpu()
     assert float((ours - exact).norm() / exact.norm()) < 2e-2
-    wide = load_encoder(identity, choose("cuda", "fp32"))(batch).cpu()
+    wide = load_encoder(identity, plan_device("cuda", "fp32"))(batch).cpu()
     torch.testing.assert_close(wide, exact, rtol=1e-4, atol=1e-4)
 
 
@@ -71,7 +71,7 @@ def test_the_second_gpu_gives_the_vectors_of_the_first(family, tmp_path):
                 load_encoder(identity, plan), identity.layout, chains, plan, 1000, torch.float32
             )
         ]
-        for plan in (choose("cuda:0"), choose("cuda:1"))
+        for plan in (plan_device("cuda:0"), plan_device("cuda:1"))
     )
     assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 
@@ -89,4 +89,4 @@ def test_heads_as_wide_as_the_real_ones_agree_with_the_reference(kind, name, tmp
     from abag.embed.doctor import parity
 
     checkpoint = parity.reduced_checkpoint(name, tmp_path / "reduced")
-    assert parity.measure(checkpoint, kind, choose("cuda")).holds
+    assert parity.measure(checkpoint, kind, plan_device("cuda")).holds

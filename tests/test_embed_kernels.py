@@ -7,8 +7,8 @@ import torch
 from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention, dense_bias, query_tiles
 from abag.embed.kernels.ops import FusedOps, PlainOps
-from abag.embed.packing.batches import pack
-from abag.embed.packing.tokens import TokenRun
+from abag.embed.packing.batches import pack_spans
+from abag.embed.packing.tokens import TokenSpan
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NEAR = 1e-5 if HERE.type == "cpu" else 2e-3  # a GPU multiplies fp32 in TF32
@@ -16,8 +16,8 @@ FUSED, PLAIN = FusedOps(), PlainOps()
 
 
 def batch_of(lengths):
-    pieces = [TokenRun(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
-    return pack(list(enumerate(pieces)))
+    spans = [TokenSpan(np.zeros(n, np.int32), np.zeros((n, 1), np.float32)) for n in lengths]
+    return pack_spans(list(enumerate(spans)))
 
 
 def draw(*shape, seed=0):
@@ -36,8 +36,8 @@ def test_packed_attention_equals_one_sequence_at_a_time(lengths, biased):
     qkv = draw(sum(lengths), 3 * heads * width)
     fast = Attention("triton", heads, 0.5, bias)
     plain = Attention("sdpa", heads, 0.5, bias)
-    ours = fast(qkv, fast.packing(batch_of(lengths), HERE))
-    theirs = plain(qkv, plain.packing(batch_of(lengths), HERE))
+    ours = fast(qkv, fast.geometry(batch_of(lengths), HERE))
+    theirs = plain(qkv, plain.geometry(batch_of(lengths), HERE))
     assert far(ours, theirs) < NEAR
 
 
@@ -46,8 +46,8 @@ def test_attention_one_position_off_is_far_outside_the_tolerance():
     bias = draw(2, 257, seed=1)
     attention = Attention("triton", 2, 1.0, bias)
     off = Attention("triton", 2, 1.0, bias.roll(1, dims=1))
-    packing = attention.packing(batch_of([70]), HERE)
-    assert far(off(qkv, packing), attention(qkv, packing)) > 1e-2
+    geometry = attention.geometry(batch_of([70]), HERE)
+    assert far(off(qkv, geometry), attention(qkv, geometry)) > 1e-2
 
 
 @pytest.mark.parametrize("blocks", [(64, 64), (128, 64), (64, 128), (128, 128), (32, 16)])

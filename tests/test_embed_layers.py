@@ -6,10 +6,10 @@ import torch
 from transformers import AutoTokenizer, EsmModel, T5EncoderModel
 
 import abag
-from abag.core.device import choose
+from abag.core.device import plan_device
 from abag.embed.encoders.registry import WrongBackend, identify, load_encoder
-from abag.embed.packing.batches import pack
-from abag.embed.packing.pooling import Taps
+from abag.embed.packing.batches import pack_spans
+from abag.embed.packing.pooling import LayerPooling
 from abag.embed.pipeline.run import embed_table
 from abag.embed.pipeline.task import AbsentLayer, PoolingsMismatch
 from abag.embed.store.encoder_folder import UnknownPooling
@@ -18,7 +18,7 @@ from abag.embed.store.store import StoreMismatch
 from abag.embed.weights.checkpoints import find_checkpoint
 from abag.head.data.demo import demo_table
 
-CPU = choose("cpu")
+CPU = plan_device("cpu")
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
 
 
@@ -46,11 +46,11 @@ def test_a_layers_pooling_equals_transformers_hidden_states(name, backend, layer
     kind, chains = ("antibody", (chain, "")) if "igt5" in name else ("antigen", (chain,))
     identity = identify(name, kind)
     encoder = load_encoder(identity, CPU, backend=backend)
-    batch = pack([(0, piece) for piece in identity.layout.pieces(chains)])
+    batch = pack_spans([(0, span) for span in identity.layout.spans(chains)])
     weights_TP = torch.from_numpy(batch.weights)
-    taps = Taps([layer], weights_TP, torch.from_numpy(batch.bounds).long())
-    encoder(batch, taps)
-    ours, theirs = taps.pooled[layer][0, 0].numpy(), mean_of_layer(name, chain, layer)
+    layer_pooling = LayerPooling([layer], weights_TP, torch.from_numpy(batch.bounds).long())
+    encoder(batch, layer_pooling)
+    ours, theirs = layer_pooling.pooled[layer][0, 0].numpy(), mean_of_layer(name, chain, layer)
     assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs)
     other = mean_of_layer(name, chain, 3 - layer)
     assert np.linalg.norm(ours - other) > 0.1 * np.linalg.norm(other)

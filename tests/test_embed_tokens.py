@@ -23,16 +23,16 @@ chain = st.text(RESIDUES, min_size=1, max_size=60)
 @given(heavy=chain, light=chain)
 def test_paired_igt5_tokens_equal_the_spaced_input_of_its_tokenizer(heavy, light):
     tokenizer = _tokenizer(find_checkpoint("tiny-igt5"))
-    piece = Layout("antibody", T5).pieces((heavy, light))[0]
+    span = Layout("antibody", T5).spans((heavy, light))[0]
     expected = tokenizer(f"{' '.join(heavy)} </s> {' '.join(light)}")["input_ids"]
-    assert piece.ids.tolist() == expected
-    assert len(piece.ids) == len(heavy) + len(light) + 2
+    assert span.ids.tolist() == expected
+    assert len(span.ids) == len(heavy) + len(light) + 2
 
 
 @given(sequence=chain)
 def test_a_lone_heavy_or_light_chain_is_its_residues_and_one_end_token(sequence):
     layout = Layout("antibody", T5)
-    heavy, light = layout.pieces((sequence, ""))[0], layout.pieces(("", sequence))[0]
+    heavy, light = layout.spans((sequence, ""))[0], layout.spans(("", sequence))[0]
     assert heavy.ids.tolist() == light.ids.tolist()
     assert len(heavy.ids) == len(sequence) + 1
     assert heavy.weights[:, 1].sum() == pytest.approx(1)
@@ -43,8 +43,8 @@ def test_a_lone_heavy_or_light_chain_is_its_residues_and_one_end_token(sequence)
 @given(sequence=chain)
 def test_esm_tokens_equal_those_of_its_tokenizer(sequence):
     tokenizer = _tokenizer(find_checkpoint("tiny-esm2"))
-    piece = Layout("antigen", ESM).pieces((sequence,))[0]
-    assert piece.ids.tolist() == tokenizer(" ".join(sequence))["input_ids"]
+    span = Layout("antigen", ESM).spans((sequence,))[0]
+    assert span.ids.tolist() == tokenizer(" ".join(sequence))["input_ids"]
 
 
 @pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2", "antiberty"])
@@ -58,7 +58,7 @@ def test_a_tokenizer_that_differs_is_refused_at_the_first_differing_position():
     layout = Layout("antigen", ESM)
 
     def shifted(chains):
-        ids = layout.pieces(chains)[0].ids.tolist()
+        ids = layout.spans(chains)[0].ids.tolist()
         ids[3] += 1
         return ids
 
@@ -83,29 +83,29 @@ def test_weights_average_every_residue_equally_and_special_tokens_never(alphabet
     layout = Layout(kind, alphabet)
     rng = np.random.default_rng(0)
     chains = tuple("".join(rng.choice(list(RESIDUES[:20]), n)) for n in lengths)
-    pieces = layout.pieces(chains)
-    assert [len(p.ids) for p in pieces] == layout.piece_lengths(chains)
-    total = np.sum([p.weights.sum(0) for p in pieces], axis=0)
+    spans = layout.spans(chains)
+    assert [len(p.ids) for p in spans] == layout.span_lengths(chains)
+    total = np.sum([p.weights.sum(0) for p in spans], axis=0)
     expected = [1.0 if name != "light_mean" or lengths[1] else 0.0 for name in layout.poolings]
     np.testing.assert_allclose(total, expected, atol=1e-5)
     specials = {alphabet.start, alphabet.end, alphabet.between} - {None}
-    for piece in pieces:
-        special = np.isin(piece.ids, list(specials))
-        assert not piece.weights[special, 0].any()
+    for span in spans:
+        special = np.isin(span.ids, list(specials))
+        assert not span.weights[special, 0].any()
         if layout.limit is not None and kind == "antigen":
-            assert len(piece.ids) <= layout.limit + alphabet.specials
+            assert len(span.ids) <= layout.limit + alphabet.specials
 
 
 def test_windows_of_a_2500_residue_chain_start_every_511_residues_and_reach_the_end():
     layout = Layout("antigen", ESM)
-    assert layout.piece_lengths(("A" * 2500,)) == [1024, 1024, 1024, 2500 - 3 * 511 + 2]
+    assert layout.span_lengths(("A" * 2500,)) == [1024, 1024, 1024, 2500 - 3 * 511 + 2]
 
 
 def test_long_chains_are_cut_or_refused_only_when_asked():
     chains = ("A" * 1500,)
-    assert Layout("antigen", ESM, "truncate").piece_lengths(chains) == [1024]
-    assert Layout("antigen", ESM, "truncate").pieces(chains)[0].weights[1:-1, 0].sum() == (
+    assert Layout("antigen", ESM, "truncate").span_lengths(chains) == [1024]
+    assert Layout("antigen", ESM, "truncate").spans(chains)[0].weights[1:-1, 0].sum() == (
         pytest.approx(1, rel=1e-5)
     )
     with pytest.raises(SequenceTooLong, match="1500 residues"):
-        Layout("antigen", ESM, "error").pieces(chains)
+        Layout("antigen", ESM, "error").spans(chains)

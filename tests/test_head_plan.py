@@ -41,9 +41,9 @@ def test_tokens_windows_and_bytes_are_those_counted_by_hand():
 def test_tokens_and_windows_are_those_that_encoding_will_make(name, alphabet, length):
     frame = table(antigen_length=length)
     found = plan(frame, antigen_encoder=name)["antigens"]
-    pieces = Layout("antigen", alphabet).piece_lengths((frame["antigen"][0],))
-    assert found["tokens"] == sum(pieces)
-    assert found["windows"] == (len(pieces) if len(pieces) > 1 else 0)
+    spans = Layout("antigen", alphabet).span_lengths((frame["antigen"][0],))
+    assert found["tokens"] == sum(spans)
+    assert found["windows"] == (len(spans) if len(spans) > 1 else 0)
 
 
 def test_a_longer_table_takes_longer_and_a_faster_gpu_less():

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from abag import AbagError
-from abag.core.device import DevicePlan, choose, default_budget
+from abag.core.device import DevicePlan, default_batch_tokens, plan_device
 from abag.embed.doctor.disk_checks import (
     LEAST_FREE_BYTES,
     Check,
@@ -27,7 +27,7 @@ from abag.embed.doctor.disk_checks import (
     size_text,
 )
 from abag.embed.doctor.versions import cuda_of_torch, installed, versions
-from abag.embed.kernels.attention import available, choose_attention
+from abag.embed.kernels.attention import choose_attention, kernel_problems
 from abag.embed.sequences.chains import Kind
 from abag.embed.weights.checkpoints import (
     HUB_NAMES,
@@ -69,7 +69,7 @@ def examine(
     for kind, name in encoders:
         yield check_weights(kind, name, found[kind])
     try:
-        plan = choose(device)
+        plan = plan_device(device)
     except AbagError as error:
         yield Check("device", "FAIL", str(error))
         return
@@ -234,7 +234,7 @@ def check_device(plan: DevicePlan, *, asked: str) -> Check:
     free, total = torch.cuda.mem_get_info(plan.device)
     count = torch.cuda.device_count()
     text = f"{plan.why}; {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
-    text += f"; batches of {default_budget(plan):,} tokens"
+    text += f"; batches of {default_batch_tokens(plan):,} tokens"
     text += f"; {plan.device} of {count} GPUs" if count > 1 else ""
     values = {"device": str(plan.device), "free_bytes": free, "memory_bytes": total}
     return Check("device", "ok", text, values)
@@ -265,7 +265,7 @@ def check_attention(
         return Check(title, "ok", f"{own[family]} ({name})", {"attention": None})
     biased = family == "t5"
     kernel = choose_attention(plan, biased=biased)
-    others = {n: why for n, why in available(plan, biased=biased).items() if n != kernel}
+    others = {n: why for n, why in kernel_problems(plan, biased=biased).items() if n != kernel}
     usable = ", ".join(n for n, why in others.items() if not why)
     text = f"{kernel}, the fastest that runs here" + (f"; also {usable}" if usable else "")
     text += "".join(f"; {n}: {why}" for n, why in others.items() if why)

@@ -126,7 +126,7 @@ def _vectors(
     encoder: Encoder, identity: Identity, plan: DevicePlan, probes: Sequence[Chains]
 ) -> NDArray[np.float32]:
     """Encode all probes in one batch, as `abag embed` would: shape (S, P, D)."""
-    budget = sum(sum(identity.layout.piece_lengths(probe)) for probe in probes)
+    budget = sum(sum(identity.layout.span_lengths(probe)) for probe in probes)
     batches = encode_stream(encoder, identity.layout, probes, plan, budget, torch.float32)
     return np.concatenate([batch.stored_SPD for batch in batches]).astype(np.float32)
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from abag.embed.packing.batches import PackedBatch
 
 if TYPE_CHECKING:
-    from abag.embed.packing.pooling import Taps
+    from abag.embed.packing.pooling import LayerPooling
 
 LETTERS = 21  # 20 residues and X
 HASHED = 234  # buckets of 3-mers; 21 + 1 + 234 = 256 columns
@@ -29,7 +29,9 @@ class Composition:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
+    def __call__(
+        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
+    ) -> torch.Tensor:
         """Encode a batch: see `Encoder`. Returns float32, shape (T, 256)."""
         ids_T = torch.from_numpy(batch.ids).to(self._device, torch.int64)
         offsets = torch.from_numpy(batch.offsets).to(self._device, torch.int64)

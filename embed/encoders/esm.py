@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from abag.core.device import send
+from abag.core.device import to_device
 from abag.embed.kernels.attention import Attention, choose_attention
-from abag.embed.kernels.ops import FusedOps, Ops, PlainOps
+from abag.embed.kernels.ops import EncoderOps, FusedOps, PlainOps
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import Taps
+    from abag.embed.packing.pooling import LayerPooling
 
 # ESM-2 was trained with 15 % of tokens chosen and 80 % of those masked; with nothing masked,
 # its embeddings are scaled as if that share had been
@@ -63,7 +63,7 @@ class PackedEsm:
         self._heads = int(config["num_attention_heads"])
         head_width = self.width // self._heads
         name = choose_attention(plan, biased=False, asked=attention)
-        self._ops: Ops = PlainOps() if name == "sdpa" else FusedOps()
+        self._ops: EncoderOps = PlainOps() if name == "sdpa" else FusedOps()
         with EncoderWeights(checkpoint, plan) as take:
             take.ignore("lm_head.", "esm.contact_head.", "esm.pooler.")
             take.ignore("esm.embeddings.position_embeddings.", "esm.embeddings.position_ids")
@@ -113,25 +113,29 @@ class PackedEsm:
         )
 
     @torch.inference_mode()
-    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
+    def __call__(
+        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
+    ) -> torch.Tensor:
         """Encode a batch: see `Encoder`."""
         ops, eps = self._ops, self._eps
-        packing = self._attention.packing(batch, self._device)
-        ids_T = send(batch.ids, self._device)
+        geometry = self._attention.geometry(batch, self._device)
+        ids_T = to_device(batch.ids, self._device)
         x_TD = self._embed_VD[ids_T]
         for i, layer in enumerate(self._layers):
-            if taps is not None and i in taps:
-                taps.take(i, x_TD + layer.shift1_D)
+            if layer_pooling is not None and i in layer_pooling:
+                layer_pooling.add(i, x_TD + layer.shift1_D)
             y_TD = ops.layer_norm(x_TD, layer.shift1_D, layer.norm1_D, layer.norm1_bias_D, eps)
             qkv = y_TD @ layer.qkv_3DD.T
-            ops.rotary_(qkv, layer.qk_bias_2D, packing.positions, self._cos, self._sin, self._heads)
-            x_TD.addmm_(self._attention(qkv, packing), layer.out_DD.T)
+            ops.rotary_(
+                qkv, layer.qk_bias_2D, geometry.positions, self._cos, self._sin, self._heads
+            )
+            x_TD.addmm_(self._attention(qkv, geometry), layer.out_DD.T)
             y_TD = ops.layer_norm(x_TD, layer.shift2_D, layer.norm2_D, layer.norm2_bias_D, eps)
             hidden_TF = ops.linear_gelu(y_TD, layer.up_FD, layer.up_bias_F)
             x_TD.addmm_(hidden_TF, layer.down_DF.T)
         last_TD = ops.layer_norm(x_TD, self._shift_D, *self._final, eps)
-        if taps is not None:
-            taps.take(len(self._layers), last_TD)
+        if layer_pooling is not None:
+            layer_pooling.add(len(self._layers), last_TD)
         return last_TD
 
 

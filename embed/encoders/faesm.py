@@ -21,7 +21,7 @@ from abag.embed.weights.tensors import EncoderWeights
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import Taps
+    from abag.embed.packing.pooling import LayerPooling
     from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 
@@ -68,7 +68,9 @@ class FaesmEncoder:
         _load(self._model, checkpoint, plan)
 
     @torch.inference_mode()
-    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
+    def __call__(
+        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
+    ) -> torch.Tensor:
         """Encode a batch: see `Encoder`."""
         lengths_N = torch.from_numpy(batch.offsets).diff()
         inside_NL = torch.arange(batch.max_length)[None, :] < lengths_N[:, None]

@@ -25,7 +25,7 @@ from abag.embed.encoders.reference import (
     quiet_transformers,
     run_padded,
 )
-from abag.embed.encoders.registry import depth
+from abag.embed.encoders.registry import layer_count
 from abag.embed.weights.adapters import PEFT_PREFIX
 from abag.embed.weights.checkpoints import EncoderCheckpoint, Family
 
@@ -72,7 +72,7 @@ class Lora:
         BadLora
             Where nothing is left, or the encoder has no weights to adapt.
         """
-        family, last = checkpoint.family, depth(checkpoint)
+        family, last = checkpoint.family, layer_count(checkpoint)
         if family == "composition":
             msg = (
                 f"encoder {checkpoint.name}: has no weights to adapt. Leave its side out: --sides."

@@ -19,7 +19,7 @@ from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.packing.pooling import Taps
+    from abag.embed.packing.pooling import LayerPooling
 
 
 PAD = {"t5": 0, "esm": 1, "bert": 0}
@@ -39,14 +39,20 @@ class ReferenceEncoder:
         self._device = plan.device
 
     @torch.inference_mode()
-    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
+    def __call__(
+        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
+    ) -> torch.Tensor:
         """Encode a batch: see `Encoder`."""
         out, inside_NL = run_padded(
-            self._model, batch, self._pad, self._device, output_hidden_states=taps is not None
+            self._model,
+            batch,
+            self._pad,
+            self._device,
+            output_hidden_states=layer_pooling is not None,
         )
-        if taps is not None:
+        if layer_pooling is not None:
             for layer, hidden_NLD in enumerate(out.hidden_states):
-                taps.take(layer, hidden_NLD[inside_NL])
+                layer_pooling.add(layer, hidden_NLD[inside_NL])
         hidden_TD: torch.Tensor = out.last_hidden_state[inside_NL]
         return hidden_TD
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import Taps
+    from abag.embed.packing.pooling import LayerPooling
 
 POOLING_VERSION = 1  # changes when the pooled sums change meaning
 ALPHABETS = {"t5": T5, "esm": ESM, "bert": BERT, "composition": COMPOSITION}
@@ -35,13 +35,13 @@ class WrongBackend(AbagError):
     """A backend that cannot run the encoder it was asked to run."""
 
 
-def flop(checkpoint: EncoderCheckpoint, lengths: Sequence[int] | NDArray[np.int32]) -> float:
-    """Count the floating-point operations of encoding pieces: products and attention.
+def count_flops(checkpoint: EncoderCheckpoint, lengths: Sequence[int] | NDArray[np.int32]) -> float:
+    """Count the floating-point operations of encoding spans: products and attention.
 
     Parameters
     ----------
     lengths : sequence of int
-        Tokens in each piece.
+        Tokens in each span.
     """
     config = checkpoint.config
     if checkpoint.family == "composition":
@@ -57,7 +57,7 @@ def flop(checkpoint: EncoderCheckpoint, lengths: Sequence[int] | NDArray[np.int3
     return float(2 * weights * tokens_N.sum() + 4 * layers * inner * np.square(tokens_N).sum())
 
 
-def depth(checkpoint: EncoderCheckpoint) -> int:
+def layer_count(checkpoint: EncoderCheckpoint) -> int:
     """Count an encoder's layers; 0 where it has none."""
     names = ("num_layers", "num_hidden_layers")
     return next((int(checkpoint.config[n]) for n in names if n in checkpoint.config), 0)
@@ -68,13 +68,15 @@ class Encoder(Protocol):
 
     width: int
 
-    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
+    def __call__(
+        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
+    ) -> torch.Tensor:
         """Encode a batch.
 
         Parameters
         ----------
         batch : PackedBatch
-        taps : Taps, optional
+        layer_pooling : LayerPooling, optional
             Is handed the token vectors of the layers that it wants.
 
         Returns
@@ -180,13 +182,13 @@ def check_backend(identity: Identity, backend: Backend, *, layers: bool = False)
     import_faesm()
 
 
-def backend_that_runs(identity: Identity, backend: Backend) -> str:
+def effective_backend(identity: Identity, backend: Backend) -> str:
     """Name what will really run: some families have one way only."""
     only = {"bert": "reference", "composition": "composition"}
     return only.get(identity.checkpoint.family, backend)
 
 
-def refuse_unloadable(identity: Identity) -> None:
+def check_loadable(identity: Identity) -> None:
     """Refuse a checkpoint that our packed encoders cannot load, without reading its weights.
 
     On torch's device without memory a tensor is a name and a shape: that takes no time, where

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from abag.core.device import send
+from abag.core.device import to_device
 from abag.embed.kernels.attention import Attention, choose_attention
-from abag.embed.kernels.ops import FusedOps, Ops, PlainOps
+from abag.embed.kernels.ops import EncoderOps, FusedOps, PlainOps
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import Taps
+    from abag.embed.packing.pooling import LayerPooling
 
 REACH = 128  # distances beyond it share T5's last bucket
 
@@ -48,7 +48,7 @@ class PackedT5:
         self._eps = float(config["layer_norm_epsilon"])
         heads, inner = int(config["num_heads"]), int(config["num_heads"]) * int(config["d_kv"])
         name = choose_attention(plan, biased=True, asked=attention)
-        self._ops: Ops = FusedOps() if name == "triton" else PlainOps()
+        self._ops: EncoderOps = FusedOps() if name == "triton" else PlainOps()
         # fp16: the residual stream of T5 passes 65,504, so it and what adds to it stay in fp32
         self._stream = torch.float32 if plan.dtype is torch.float16 else plan.dtype
         with EncoderWeights(checkpoint, plan) as take:
@@ -79,23 +79,25 @@ class PackedT5:
         )
 
     @torch.inference_mode()
-    def __call__(self, batch: PackedBatch, taps: Taps | None = None) -> torch.Tensor:
+    def __call__(
+        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
+    ) -> torch.Tensor:
         """Encode a batch: see `Encoder`."""
-        packing = self._attention.packing(batch, self._device)
-        ids_T = send(batch.ids, self._device)
+        geometry = self._attention.geometry(batch, self._device)
+        ids_T = to_device(batch.ids, self._device)
         x_TD = self._embed_VD[ids_T]
         delta_TD = torch.zeros_like(x_TD)
         for i, layer in enumerate(self._layers):
-            if taps is not None and i in taps:
-                taps.take(i, x_TD + delta_TD)
+            if layer_pooling is not None and i in layer_pooling:
+                layer_pooling.add(i, x_TD + delta_TD)
             y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm1_D, self._eps)
-            delta_TD = self._attention(y_TD @ layer.qkv_3ID.T, packing) @ layer.out_DI.T
+            delta_TD = self._attention(y_TD @ layer.qkv_3ID.T, geometry) @ layer.out_DI.T
             y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm2_D, self._eps)
             hidden_TF = self._ops.linear_relu(y_TD, layer.up_FD)
             delta_TD = hidden_TF.to(self._stream) @ layer.down_DF.T
         last_TD = self._ops.add_rms_norm_(x_TD, delta_TD, self._final_D, self._eps)
-        if taps is not None:
-            taps.take(len(self._layers), last_TD)
+        if layer_pooling is not None:
+            layer_pooling.add(len(self._layers), last_TD)
         return last_TD
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from abag import AbagError
-from abag.core.device import send
+from abag.core.device import to_device
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class AttentionUnavailable(AbagError):
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class BatchGeometry:
     """Where the sequences of a packed batch lie, on the device.
 
     Attributes
@@ -100,20 +100,20 @@ class Attention:
 
             self._tiled_bias = tile_bias(bias_HR, *self._tile[:2])
 
-    def packing(self, batch: PackedBatch, device: torch.device) -> Packing:
+    def geometry(self, batch: PackedBatch, device: torch.device) -> BatchGeometry:
         """Send a batch's geometry to the device, without waiting."""
         lengths = np.diff(batch.offsets)
         positions = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], lengths)
         first, start, stop = query_tiles(batch.offsets, self._tile[0])
 
-        return Packing(
-            send(batch.offsets, device),
-            send(positions.astype(np.int32), device),
-            (send(first, device), send(start, device), send(stop, device)),
+        return BatchGeometry(
+            to_device(batch.offsets, device),
+            to_device(positions.astype(np.int32), device),
+            (to_device(first, device), to_device(start, device), to_device(stop, device)),
             lengths,
         )
 
-    def __call__(self, qkv: torch.Tensor, packing: Packing) -> torch.Tensor:
+    def __call__(self, qkv: torch.Tensor, geometry: BatchGeometry) -> torch.Tensor:
         """Attend.
 
         Parameters
@@ -129,29 +129,29 @@ class Attention:
 
             m, n, warps, stages = self._tile
             return kernels.attention(
-                qkv, packing.tiles, self._heads, self._scale, self._tiled_bias,
+                qkv, geometry.tiles, self._heads, self._scale, self._tiled_bias,
                 block_m=m, block_n=n, warps=warps, stages=stages,
             )  # fmt: skip
         q, k, v = qkv.view(len(qkv), 3, self._heads, -1).unbind(1)
         if self.name == "sdpa":
-            out = self._sdpa(q, k, v, packing)
+            out = self._sdpa(q, k, v, geometry)
         elif self.name == "varlen":
-            out = _varlen(q, k, v, packing, self._scale)
+            out = _varlen(q, k, v, geometry, self._scale)
         else:
-            out = _flash_attn(q, k, v, packing, self._scale)
+            out = _flash_attn(q, k, v, geometry, self._scale)
         return out.flatten(1)
 
     def _sdpa(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packing: Packing
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, geometry: BatchGeometry
     ) -> torch.Tensor:
         """One sequence at a time through torch; the plain twin of every other kernel."""
         bias = None
         if self._bias_HR is not None:
-            scaled = dense_bias(self._bias_HR, packing.max_length) * self._scale
+            scaled = dense_bias(self._bias_HR, geometry.max_length) * self._scale
             bias = scaled.to(q.dtype)
         out = torch.empty_like(v)
         start = 0
-        for length in packing.lengths.tolist():
+        for length in geometry.lengths.tolist():
             own = slice(start, start + length)
             out[own] = F.scaled_dot_product_attention(
                 q[own].transpose(0, 1),
@@ -173,31 +173,31 @@ def dense_bias(bias_HR: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def _varlen(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packing: Packing, scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, geometry: BatchGeometry, scale: float
 ) -> torch.Tensor:
     """FlashAttention-2 as built into torch; its scale is always 1/sqrt(D)."""
     from torch.nn.attention.varlen import varlen_attn
 
     assert abs(scale - q.shape[-1] ** -0.5) < 1e-9
-    n = packing.max_length
-    out = varlen_attn(q, k, v, packing.offsets, packing.offsets, n, n)
+    n = geometry.max_length
+    out = varlen_attn(q, k, v, geometry.offsets, geometry.offsets, n, n)
     assert isinstance(out, torch.Tensor)
     return out
 
 
 def _flash_attn(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packing: Packing, scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, geometry: BatchGeometry, scale: float
 ) -> torch.Tensor:
     from flash_attn import flash_attn_varlen_func
 
-    n = packing.max_length
+    n = geometry.max_length
     out: torch.Tensor = flash_attn_varlen_func(
-        q, k, v, packing.offsets, packing.offsets, n, n, softmax_scale=scale
+        q, k, v, geometry.offsets, geometry.offsets, n, n, softmax_scale=scale
     )
     return out
 
 
-def available(plan: DevicePlan, *, biased: bool) -> dict[AttentionName, str]:
+def kernel_problems(plan: DevicePlan, *, biased: bool) -> dict[AttentionName, str]:
     """Say which kernels can run, and why not the others.
 
     Returns
@@ -231,7 +231,7 @@ def choose_attention(plan: DevicePlan, *, biased: bool, asked: str = "auto") -> 
     AttentionUnavailable
         When the kernel asked for cannot run here; the text says why.
     """
-    options = available(plan, biased=biased)
+    options = kernel_problems(plan, biased=biased)
     if asked == "auto":
         return next(name for name, problem in options.items() if not problem)
     for name, problem in options.items():

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 Tensor = torch.Tensor
 
 
-class Ops(Protocol):
+class EncoderOps(Protocol):
     """What an encoder needs beside matrix products and attention."""
 
     def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
@@ -45,7 +45,7 @@ class PlainOps:
     """Torch only: any device, any precision."""
 
     def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-        """See `Ops`."""
+        """See `EncoderOps`."""
         x = x_TD.add_(delta_TD).float()
         scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
         return (x * scale * weight_D.float()).to(weight_D.dtype)
@@ -53,22 +53,22 @@ class PlainOps:
     def layer_norm(
         self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
     ) -> Tensor:
-        """See `Ops`."""
+        """See `EncoderOps`."""
         normal = F.layer_norm(x_TD.float() + shift_D, weight_D.shape, weight_D, bias_D, eps)
         return normal.to(x_TD.dtype)
 
     def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
-        """See `Ops`."""
+        """See `EncoderOps`."""
         return F.linear(x_TD, weight_FD).relu_()
 
     def linear_gelu(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
-        """See `Ops`."""
+        """See `EncoderOps`."""
         return F.gelu(F.linear(x_TD, weight_FD, bias_F))
 
     def rotary_(
         self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
     ) -> Tensor:
-        """See `Ops`."""
+        """See `EncoderOps`."""
         half = cos.shape[1]
         pair = qkv[:, : len(bias)].view(len(qkv), 2 * heads, 2, half)
         low, high = (pair.float() + bias.view(2 * heads, 2, half)).unbind(2)
@@ -81,7 +81,7 @@ class FusedOps:
     """Triton and cuBLAS epilogues: CUDA, compute capability 8.0 and newer, bf16 or fp16."""
 
     def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-        """See `Ops`."""
+        """See `EncoderOps`."""
         from abag.embed.kernels import triton_kernels as kernels
 
         return kernels.add_rms_norm_(x_TD, delta_TD, weight_D, eps)
@@ -89,18 +89,18 @@ class FusedOps:
     def layer_norm(
         self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
     ) -> Tensor:
-        """See `Ops`."""
+        """See `EncoderOps`."""
         from abag.embed.kernels import triton_kernels as kernels
 
         return kernels.layer_norm(x_TD, shift_D, weight_D, bias_D, eps)
 
     def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
-        """See `Ops`; relu is applied as the product leaves the matrix unit."""
+        """See `EncoderOps`; relu is applied as the product leaves the matrix unit."""
         zero_F = weight_FD.new_zeros(len(weight_FD))
         return torch._addmm_activation(zero_F, x_TD, weight_FD.T)
 
     def linear_gelu(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
-        """See `Ops`.
+        """See `EncoderOps`.
 
         cuBLAS's own GELU epilogue is the tanh form, 1 % off, and even its bias epilogue costs a
         fifth of the product's time on an H200: the bias is added by the GELU kernel.
@@ -112,7 +112,7 @@ class FusedOps:
     def rotary_(
         self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
     ) -> Tensor:
-        """See `Ops`."""
+        """See `EncoderOps`."""
         from abag.embed.kernels import triton_kernels as kernels
 
         return kernels.rotary_(qkv, bias, positions_T, cos, sin, heads)

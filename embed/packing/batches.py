@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.packing.tokens import TokenRun
+from abag.embed.packing.tokens import TokenSpan
 
 
 class BatchTooLarge(AbagError):
-    """A single piece exceeds the token budget."""
+    """A single span exceeds the token budget."""
 
 
 def longest_first(lengths: Sequence[int]) -> NDArray[np.int64]:
@@ -29,7 +29,7 @@ class PackedBatch:
     ----------
     ids : ndarray, shape=(T,), dtype=int32
     offsets : ndarray, shape=(N + 1,), dtype=int32
-        Piece ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
+        TokenSpan ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
     weights : ndarray, shape=(T, P), dtype=float32
         Pooling weights of each token.
     sequences : ndarray, shape=(S,), dtype=int64
@@ -37,7 +37,7 @@ class PackedBatch:
     bounds : ndarray, shape=(S + 1,), dtype=int32
         Sequence ``sequences[s]`` owns tokens ``bounds[s]:bounds[s + 1]``.
     continues : bool
-        Whether the last sequence has further pieces in the next batch.
+        Whether the last sequence has further spans in the next batch.
     """
 
     ids: NDArray[np.int32]
@@ -49,16 +49,16 @@ class PackedBatch:
 
     @property
     def max_length(self) -> int:
-        """Tokens of the longest piece."""
+        """Tokens of the longest span."""
         return int(np.diff(self.offsets).max())
 
 
-def fill(pieces: Iterable[tuple[int, TokenRun]], budget: int) -> Iterator[PackedBatch]:
-    """Fill batches with consecutive pieces until the next one would exceed the budget.
+def fill_batches(spans: Iterable[tuple[int, TokenSpan]], budget: int) -> Iterator[PackedBatch]:
+    """Fill batches with consecutive spans until the next one would exceed the budget.
 
     Parameters
     ----------
-    pieces : iterable of (sequence, Piece)
+    spans : iterable of (sequence, TokenSpan)
         Pieces of one sequence are neighbours.
     budget : int
         Most tokens in a batch.
@@ -66,12 +66,12 @@ def fill(pieces: Iterable[tuple[int, TokenRun]], budget: int) -> Iterator[Packed
     Raises
     ------
     BatchTooLarge
-        When one piece alone exceeds the budget.
+        When one span alone exceeds the budget.
     """
-    held: list[tuple[int, TokenRun]] = []
+    held: list[tuple[int, TokenSpan]] = []
     tokens = 0
-    for sequence, piece in pieces:
-        length = len(piece.ids)
+    for sequence, span in spans:
+        length = len(span.ids)
         if length > budget:
             msg = (
                 f"a sequence of {length} tokens does not fit into a batch of {budget}; "
@@ -79,24 +79,24 @@ def fill(pieces: Iterable[tuple[int, TokenRun]], budget: int) -> Iterator[Packed
             )
             raise BatchTooLarge(msg)
         if tokens + length > budget:
-            yield pack(held, continues=held[-1][0] == sequence)
+            yield pack_spans(held, continues=held[-1][0] == sequence)
             held, tokens = [], 0
-        held.append((sequence, piece))
+        held.append((sequence, span))
         tokens += length
     if held:
-        yield pack(held)
+        yield pack_spans(held)
 
 
-def pack(pieces: Sequence[tuple[int, TokenRun]], *, continues: bool = False) -> PackedBatch:
-    """Lay pieces, each with the sequence it belongs to, end to end."""
-    offsets = np.zeros(len(pieces) + 1, dtype=np.int32)
-    np.cumsum([len(piece.ids) for _, piece in pieces], out=offsets[1:])
-    owner = np.array([sequence for sequence, _ in pieces], dtype=np.int64)
+def pack_spans(spans: Sequence[tuple[int, TokenSpan]], *, continues: bool = False) -> PackedBatch:
+    """Lay spans, each with the sequence it belongs to, end to end."""
+    offsets = np.zeros(len(spans) + 1, dtype=np.int32)
+    np.cumsum([len(span.ids) for _, span in spans], out=offsets[1:])
+    owner = np.array([sequence for sequence, _ in spans], dtype=np.int64)
     first = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
     return PackedBatch(
-        ids=np.concatenate([piece.ids for _, piece in pieces]),
+        ids=np.concatenate([span.ids for _, span in spans]),
         offsets=offsets,
-        weights=np.concatenate([piece.weights for _, piece in pieces]),
+        weights=np.concatenate([span.weights for _, span in spans]),
         sequences=owner[first],
         bounds=np.r_[offsets[first], offsets[-1]].astype(np.int32),
         continues=continues,

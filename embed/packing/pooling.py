@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 
 
-def pool(hidden_TD: torch.Tensor, weights_TP: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
+def pool_tokens(
+    hidden_TD: torch.Tensor, weights_TP: torch.Tensor, bounds: torch.Tensor
+) -> torch.Tensor:
     """Sum each sequence's token vectors under each pooling's weights.
 
     Parameters
@@ -33,7 +35,7 @@ def pool(hidden_TD: torch.Tensor, weights_TP: torch.Tensor, bounds: torch.Tensor
     )
 
 
-class Taps:
+class LayerPooling:
     """Pools what an encoder's layers give, as the encoder passes them.
 
     A layer is numbered as in transformers' ``hidden_states``: 1 is what the first layer adds to
@@ -55,7 +57,7 @@ class Taps:
         """Say whether a layer's vectors are wanted: computing them costs a pass over memory."""
         return layer in self._wanted
 
-    def take(self, layer: int, hidden_TD: torch.Tensor) -> None:
+    def add(self, layer: int, hidden_TD: torch.Tensor) -> None:
         """Pool a layer's token vectors, if they are wanted."""
         if layer in self._wanted:
-            self.pooled[layer] = pool(hidden_TD, self._weights_TP, self._bounds)
+            self.pooled[layer] = pool_tokens(hidden_TD, self._weights_TP, self._bounds)

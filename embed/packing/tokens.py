@@ -1,8 +1,8 @@
 """Chains to token ids, and which tokens each pooling averages.
 
-An encoder reads *pieces*: runs of tokens that attend to one another and to nothing else. A
-paired antibody is one piece for IgT5 and two for an encoder that takes one chain; a long antigen
-chain is several windows. Every pooling here is a weighted sum over tokens, so a piece carries
+An encoder reads *spans*: runs of tokens that attend to one another and to nothing else. A
+paired antibody is one span for IgT5 and two for an encoder that takes one chain; a long antigen
+chain is several windows. Every pooling here is a weighted sum over tokens, so a span carries
 one weight a token and pooling, and nothing downstream needs to know what a window is.
 """
 
@@ -33,7 +33,7 @@ class SequenceTooLong(AbagError):
 
 
 @dataclass(frozen=True, slots=True)
-class Alphabet:
+class Vocabulary:
     """Token ids of one encoder family.
 
     Attributes
@@ -43,7 +43,7 @@ class Alphabet:
     start, end : int or None
         Tokens before and after every chain, None where the family has none.
     between : int or None
-        Token between heavy and light; None where a piece holds one chain only.
+        Token between heavy and light; None where a span holds one chain only.
     pad : int
         Token that fills a padded batch.
     max_residues : int or None
@@ -77,15 +77,15 @@ def _lookup(letters: str, first: int, otherwise: int = -1) -> NDArray[np.int32]:
     return table
 
 
-T5 = Alphabet(_lookup("ALGVSREDTIPKFQNYMHWCX", 3), None, 1, 1, 0, None, False)
-ESM = Alphabet(_lookup("LAGVSERTIDPKQNFYMHWCX", 4), 0, 2, None, 1, 1022, True)
+T5 = Vocabulary(_lookup("ALGVSREDTIPKFQNYMHWCX", 3), None, 1, 1, 0, None, False)
+ESM = Vocabulary(_lookup("LAGVSERTIDPKQNFYMHWCX", 4), 0, 2, None, 1, 1022, True)
 # AntiBERTy's vocabulary has no X: its tokenizer answers [UNK], id 1.
-BERT = Alphabet(_lookup("ACDEFGHIKLMNPQRSTVWY", 5, otherwise=1), 2, 3, None, 0, 510, False)
-COMPOSITION = Alphabet(_lookup("ACDEFGHIKLMNPQRSTVWYX", 0), None, None, None, 0, None, False)
+BERT = Vocabulary(_lookup("ACDEFGHIKLMNPQRSTVWY", 5, otherwise=1), 2, 3, None, 0, 510, False)
+COMPOSITION = Vocabulary(_lookup("ACDEFGHIKLMNPQRSTVWYX", 0), None, None, None, 0, None, False)
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRun:
+class TokenSpan:
     """One run of tokens.
 
     Attributes
@@ -101,30 +101,30 @@ class TokenRun:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How sequences of one kind become pieces of one alphabet.
+    """How sequences of one kind become spans of one alphabet.
 
     Attributes
     ----------
     kind : {"antibody", "antigen"}
-    alphabet : Alphabet
+    alphabet : Vocabulary
     long : {"window", "truncate", "error"}
         What happens to a chain of more than `limit` residues.
     """
 
     kind: Kind
-    alphabet: Alphabet
+    alphabet: Vocabulary
     long: LongPolicy = "window"
 
     @property
     def poolings(self) -> tuple[str, ...]:
-        """Names of the poolings, in the order of `TokenRun.weights`."""
+        """Names of the poolings, in the order of `TokenSpan.weights`."""
         cls = ("cls",) if self.alphabet.has_cls else ()
         chains = ("heavy_mean", "light_mean") if self.kind == "antibody" else ()
         return ("mean", *cls, *chains)
 
     @property
     def limit(self) -> int | None:
-        """Most residues of a chain in one piece; None for any number.
+        """Most residues of a chain in one span; None for any number.
 
         Antigens are windowed for every language model, also for those whose positions have
         no end: attention over a 5,000-residue chain was never trained. Antibody chains are
@@ -140,8 +140,8 @@ class Layout:
         """Whether the long-sequence policy touches this sequence."""
         return self.limit is not None and max(map(len, chains)) > self.limit
 
-    def piece_lengths(self, chains: Chains) -> list[int]:
-        """Tokens in each piece, as `pieces` would make them."""
+    def span_lengths(self, chains: Chains) -> list[int]:
+        """Tokens in each span, as `spans` would make them."""
         alphabet = self.alphabet
         if alphabet.between is not None and self.kind == "antibody":
             present = sum(map(bool, chains))
@@ -153,7 +153,7 @@ class Layout:
             for start, stop in self._windows(len(chain))
         ]
 
-    def pieces(self, chains: Chains) -> list[TokenRun]:
+    def spans(self, chains: Chains) -> list[TokenSpan]:
         """Token ids and pooling weights of one sequence.
 
         Windows that overlap share a residue's weight equally, so that averaging residue
@@ -164,7 +164,7 @@ class Layout:
         present = [(i, chain) for i, chain in enumerate(chains) if chain]
         kept = sum(self._kept(len(chain)) for _, chain in present)
         return [
-            piece for i, chain in present for piece in self._windowed(i, chain, kept, len(present))
+            span for i, chain in present for span in self._windowed(i, chain, kept, len(present))
         ]
 
     def _kept(self, residues: int) -> int:
@@ -187,50 +187,50 @@ class Layout:
         last = -(-(residues - size) // stride)  # ceiling: the first start that reaches the end
         return [(k * stride, min(k * stride + size, residues)) for k in range(last + 1)]
 
-    def _windowed(self, chain_index: int, chain: str, kept: int, chains: int) -> list[TokenRun]:
+    def _windowed(self, chain_index: int, chain: str, kept: int, chains: int) -> list[TokenSpan]:
         windows = self._windows(len(chain))
         cover = np.zeros(len(chain), dtype=np.float32)
         for start, stop in windows:
             cover[start:stop] += 1
         share = 1 / np.maximum(cover, 1)
         ids = self.alphabet.encode(chain)
-        pieces = []
+        spans = []
         for start, stop in windows:
-            piece = self._framed(ids[start:stop])
+            span = self._framed(ids[start:stop])
             at = slice(self.alphabet.start is not None, None)
-            inner = piece.weights[at][: stop - start]
+            inner = span.weights[at][: stop - start]
             inner[:, 0] = share[start:stop] / kept
             if self.kind == "antibody":
                 inner[:, self.poolings.index(("heavy_mean", "light_mean")[chain_index])] = share[
                     start:stop
                 ] / self._kept(len(chain))
             if self.alphabet.has_cls:
-                piece.weights[0, 1] = 1 / (chains * len(windows))
-            pieces.append(piece)
-        return pieces
+                span.weights[0, 1] = 1 / (chains * len(windows))
+            spans.append(span)
+        return spans
 
-    def _framed(self, ids: NDArray[np.int32]) -> TokenRun:
+    def _framed(self, ids: NDArray[np.int32]) -> TokenSpan:
         """Put the family's special tokens around residue ids; all weights zero."""
         start = [] if self.alphabet.start is None else [self.alphabet.start]
         end = [] if self.alphabet.end is None else [self.alphabet.end]
         framed = np.concatenate([start, ids, end]).astype(np.int32)
-        return TokenRun(framed, np.zeros((len(framed), len(self.poolings)), dtype=np.float32))
+        return TokenSpan(framed, np.zeros((len(framed), len(self.poolings)), dtype=np.float32))
 
-    def _joined(self, chains: Chains) -> TokenRun:
-        """Heavy, separator, light as one piece: the paired input of IgT5."""
+    def _joined(self, chains: Chains) -> TokenSpan:
+        """Heavy, separator, light as one span: the paired input of IgT5."""
         heavy, light = chains
         gap = [self.alphabet.between] if heavy and light else []
         ids = np.concatenate([self.alphabet.encode(heavy), gap, self.alphabet.encode(light)])
-        piece = self._framed(ids.astype(np.int32))
+        span = self._framed(ids.astype(np.int32))
         first_light = len(heavy) + len(gap)
         for name, start, stop in (
             ("heavy_mean", 0, len(heavy)),
             ("light_mean", first_light, first_light + len(light)),
         ):
-            piece.weights[start:stop, 0] = 1 / (len(heavy) + len(light))
+            span.weights[start:stop, 0] = 1 / (len(heavy) + len(light))
             if stop > start:
-                piece.weights[start:stop, self.poolings.index(name)] = 1 / (stop - start)
-        return piece
+                span.weights[start:stop, self.poolings.index(name)] = 1 / (stop - start)
+        return span
 
 
 def check_against_tokenizer(
@@ -241,7 +241,7 @@ def check_against_tokenizer(
     Parameters
     ----------
     tokenize : callable
-        Chains of one piece to the tokenizer's ids, special tokens included.
+        Chains of one span to the tokenizer's ids, special tokens included.
 
     Raises
     ------
@@ -253,7 +253,7 @@ def check_against_tokenizer(
         probes.append(("EVQLXW", "DIQMTX"))
     for probe in probes:
         chains: Chains = probe if layout.kind == "antibody" else (probe[0],)
-        ours = layout.pieces(chains)[0].ids.tolist()
+        ours = layout.spans(chains)[0].ids.tolist()
         theirs = list(tokenize(chains))
         if ours != theirs:
             at = next(

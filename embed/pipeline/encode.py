@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.device import default_budget, matmul_peak
+from abag.core.device import default_batch_tokens, measure_matmul_flops
 from abag.core.messages import bar, note
-from abag.embed.encoders.registry import Encoder, backend_that_runs, flop
+from abag.embed.encoders.registry import Encoder, count_flops, effective_backend
 from abag.embed.packing.batches import longest_first
 from abag.embed.pipeline.stream import Encoded, encode_stream
 from abag.embed.pipeline.task import EncodeTask
@@ -48,7 +48,7 @@ class EncodeProgress:
         self._flop = 0.0
         self._checkpoint = task.identity.checkpoint
         on_gpu = shown and task.plan.device.type == "cuda"
-        self._peak = matmul_peak(task.plan) if on_gpu else None
+        self._peak = measure_matmul_flops(task.plan) if on_gpu else None
         self._start_s = time.perf_counter()
         title = f"{task.kind} · {self._checkpoint.name}"
         hidden = {} if shown else {"disable": True}
@@ -65,7 +65,7 @@ class EncodeProgress:
         self.sequences += len(vectors.positions)
         self.tokens += int(vectors.lengths.sum())
         self.residues += residues
-        self._flop += flop(self._checkpoint, vectors.lengths)
+        self._flop += count_flops(self._checkpoint, vectors.lengths)
         self.seconds = time.perf_counter() - self._start_s
         peak = f", {self._flop / self.seconds / self._peak:.0%} of peak" if self._peak else ""
         rate = f"{self.tokens / self.seconds:,.0f} tokens/s{peak}"
@@ -96,9 +96,9 @@ def encode_parts(
     attrs = {
         "precision": task.plan.precision,
         "device": str(task.plan.device),
-        "backend": backend_that_runs(task.identity, task.options.backend(task.kind)),
+        "backend": effective_backend(task.identity, task.options.backend(task.kind)),
     }
-    budget = task.options.batch_tokens or default_budget(task.plan)
+    budget = task.options.batch_tokens or default_batch_tokens(task.plan)
     with task.folder.writer(attrs=attrs, commit_seconds=task.options.commit_seconds) as writer:
         for part in parts:
             budget = _encode_part(task, encoder, part, budget, writer, progress)
@@ -114,7 +114,7 @@ def _encode_part(
 ) -> int:
     """Encode one part; return the token budget that turned out to fit the device."""
     layout, dtype = task.identity.layout, _DTYPES[task.options.store_dtype]
-    lengths = [max(layout.piece_lengths(chains)) for chains in part.chains]
+    lengths = [max(layout.span_lengths(chains)) for chains in part.chains]
     longest = max(lengths, default=0)
     if task.options.batch_tokens is None:
         budget = max(budget, longest)

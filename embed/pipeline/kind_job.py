@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.device import DevicePlan
 from abag.core.messages import say
-from abag.embed.encoders.registry import Identity, check_backend, refuse_unloadable
+from abag.embed.encoders.registry import Identity, check_backend, check_loadable
 from abag.embed.kernels.attention import choose_attention
 from abag.embed.packing.batches import BatchTooLarge
 from abag.embed.packing.tokens import SequenceTooLong
@@ -95,7 +95,7 @@ class KindJob:
         longest = max(max(map(len, chains)) for chains in part.chains)
         self._longest_chain = max(self._longest_chain, longest)
         if self.options.batch_tokens is not None:
-            longest = max(max(layout.piece_lengths(chains)) for chains in part.chains)
+            longest = max(max(layout.span_lengths(chains)) for chains in part.chains)
             self._longest_run = max(self._longest_run, longest)
 
     @property
@@ -160,7 +160,7 @@ class KindJob:
     def _tokens(self, sequences: list[tuple[str, ...]]) -> NDArray[np.int64]:
         """Count the tokens of each sequence, shape (N,)."""
         layout = self.identity.layout
-        sums = (sum(layout.piece_lengths(chains)) for chains in sequences)
+        sums = (sum(layout.span_lengths(chains)) for chains in sequences)
         return np.fromiter(sums, np.int64, len(sequences))
 
     def own_parts(self) -> Iterator[SequencePart]:
@@ -188,7 +188,7 @@ class KindJob:
         BadCheckpoint, TokenizerMismatch
         """
         if self.missing and self.options.backend(self.kind) == "packed":
-            refuse_unloadable(self.identity)
+            check_loadable(self.identity)
 
     def begin(self, reading: Reading | None) -> None:
         """Create the folder; with `reading`, record what this run will do for `store info`."""

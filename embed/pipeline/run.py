@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypedDict
 
 import pandas as pd
 
-from abag.core.device import DevicePlan, choose
+from abag.core.device import DevicePlan, plan_device
 from abag.core.messages import bar, reporting, say
 from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
@@ -93,7 +93,7 @@ def _embed(
     ):
         ranks = _count_ranks(options, rank)
         device = rank.device(options.device)
-        plan = choose(device, options.precision)
+        plan = plan_device(device, options.precision)
         reading = _read(table, options, (antibodies, antigens))
         identities = [
             identify_for(name, part.kind, options)

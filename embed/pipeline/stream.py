@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from abag.core.device import DevicePlan, current, send
+from abag.core.device import DevicePlan, current_device, to_device
 from abag.embed.encoders.registry import Encoder
-from abag.embed.packing.batches import PackedBatch, fill
-from abag.embed.packing.pooling import Taps, pool
-from abag.embed.packing.tokens import Layout, TokenRun
+from abag.embed.packing.batches import PackedBatch, fill_batches
+from abag.embed.packing.pooling import LayerPooling, pool_tokens
+from abag.embed.packing.tokens import Layout, TokenSpan
 from abag.embed.sequences.chains import Chains
 
 AHEAD = 4
@@ -44,7 +44,7 @@ class Encoded:
     positions : ndarray, shape=(S,), dtype=int64
         Positions in the input; consecutive over batches.
     lengths : ndarray, shape=(N,), dtype=int32
-        Tokens in each run of the batch.
+        Tokens in each span of the batch.
     stored_SPD : ndarray, shape=(S, P, D)
         S sequences, P poolings, D values; float16 or float32.
     bad : BadVector or None
@@ -90,8 +90,8 @@ def encode_stream(
     """
     carry: torch.Tensor | None = None
     pending: _Pending | None = None
-    for batch in _prefetch(fill(_pieces(layout, chains), budget)):
-        with current(plan.device):  # not around the yield, or it would apply to the caller too
+    for batch in _prefetch(fill_batches(_spans(layout, chains), budget)):
+        with current_device(plan.device):  # not around the yield: the caller keeps its own
             pooled_SPD = _pooled(encoder, batch, plan, carry, layers)
             carry = pooled_SPD[-1].clone() if batch.continues else None
             latest = _Pending(batch, pooled_SPD, dtype)
@@ -102,11 +102,11 @@ def encode_stream(
         yield pending.fetch()
 
 
-def _pieces(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, TokenRun]]:
+def _spans(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, TokenSpan]]:
     """Tokenise lazily, sequence by sequence."""
     for position, sequence in enumerate(chains):
-        for piece in layout.pieces(sequence):
-            yield position, piece
+        for span in layout.spans(sequence):
+            yield position, span
 
 
 @torch.inference_mode()
@@ -118,14 +118,14 @@ def _pooled(
     layers: Sequence[int],
 ) -> torch.Tensor:
     """Pool a batch, shape (S, P, D); `carry` is the sum so far of its first sequence, (P, D)."""
-    weights_TP = send(batch.weights, plan.device)
-    bounds = send(batch.bounds.astype(np.int64), plan.device)
+    weights_TP = to_device(batch.weights, plan.device)
+    bounds = to_device(batch.bounds.astype(np.int64), plan.device)
     if layers:
-        taps = Taps(layers, weights_TP, bounds)
-        last_SPD = pool(encoder(batch, taps), weights_TP, bounds)
-        pooled_SPD = torch.cat([last_SPD, *(taps.pooled[n] for n in layers)], dim=1)
+        layer_pooling = LayerPooling(layers, weights_TP, bounds)
+        last_SPD = pool_tokens(encoder(batch, layer_pooling), weights_TP, bounds)
+        pooled_SPD = torch.cat([last_SPD, *(layer_pooling.pooled[n] for n in layers)], dim=1)
     else:
-        pooled_SPD = pool(encoder(batch), weights_TP, bounds)
+        pooled_SPD = pool_tokens(encoder(batch), weights_TP, bounds)
     if carry is not None:
         pooled_SPD[0] += carry
     return pooled_SPD

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from abag import AbagError
-from abag.core.device import DevicePlan, choose
-from abag.embed.encoders.registry import Encoder, Identity, depth, identify, load_encoder
+from abag.core.device import DevicePlan, plan_device
+from abag.embed.encoders.registry import Encoder, Identity, identify, layer_count, load_encoder
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.sequences.chains import Kind
 from abag.embed.store.store import EncoderFolder, Store
-from abag.embed.weights.adapters import keep_adapter
+from abag.embed.weights.adapters import copy_adapter
 
 MAX_LAYERS = 14
 """With four poolings each they fill the 64 datasets of a shard."""
@@ -92,8 +92,8 @@ def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
 def plan_for(identity: Identity, device: str, options: EmbedOptions) -> DevicePlan:
     """Choose device and precision; an encoder without weights always runs on the CPU."""
     if identity.checkpoint.folder is None:
-        return choose("cpu", "fp32")
-    return choose(device, options.precision)
+        return plan_device("cpu", "fp32")
+    return plan_device(device, options.precision)
 
 
 def find_folder(store: Store, identity: Identity, options: EmbedOptions) -> EncoderFolder:
@@ -116,7 +116,7 @@ def create_folder(store: Store, identity: Identity, options: EmbedOptions) -> En
         As for `find_folder`.
     """
     folder = store.create_folder(identity.layout.kind, _folder_info(store, identity, options))
-    keep_adapter(identity.checkpoint, folder)
+    copy_adapter(identity.checkpoint, folder)
     return folder
 
 
@@ -127,7 +127,7 @@ def _folder_info(store: Store, identity: Identity, options: EmbedOptions) -> dic
 
 def _layers(store: Store, identity: Identity, options: EmbedOptions) -> tuple[int, ...]:
     """Return the layers that the folder was begun with, or else those asked for."""
-    last = depth(identity.checkpoint)
+    last = layer_count(identity.checkpoint)
     asked = tuple(n for n in sorted(set(options.layers or ())) if n <= last)
     for folder in store.folders(identity.layout.kind):
         if folder.fingerprint != identity.fingerprint:
@@ -153,7 +153,7 @@ def check_layers(identities: Sequence[Identity], layers: tuple[int, ...] | None)
     AbsentLayer
     """
     layers = layers or ()
-    depths = {i.checkpoint.name: depth(i.checkpoint) for i in identities}
+    depths = {i.checkpoint.name: layer_count(i.checkpoint) for i in identities}
     bad = [n for n in layers if not 1 <= n <= max(depths.values())]
     if bad or len(layers) > MAX_LAYERS:
         have = " and ".join(f"{name} has {n}" for name, n in depths.items())

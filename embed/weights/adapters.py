@@ -70,8 +70,8 @@ def with_adapter(checkpoint: EncoderCheckpoint, folder: Path, kind: Kind) -> Enc
             f"Give --{kind}-encoder {side['encoder']}, or an adapter of {checkpoint.name}."
         )
         raise AdapterMismatch(msg)
-    files = side_files(folder, kind)
-    if side_digest(weights, files) != side["digest"]:
+    files = adapter_files(folder, kind)
+    if adapter_digest(weights, files) != side["digest"]:
         msg = (
             f"{folder}: its files are not those that {ADAPTER_FILE} was written for (digest "
             "differs). Copy the whole folder again."
@@ -88,7 +88,7 @@ def with_adapter(checkpoint: EncoderCheckpoint, folder: Path, kind: Kind) -> Enc
     return replace(checkpoint, name=f"{checkpoint.name}-{adapter.name}", adapter=adapter)
 
 
-def side_files(folder: Path, kind: Kind) -> dict[str, bytes]:
+def adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
     """Read what an adapter consists of for one kind, by the path inside its folder."""
     names = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
     try:
@@ -98,7 +98,7 @@ def side_files(folder: Path, kind: Kind) -> dict[str, bytes]:
         raise AdapterDamaged(msg) from error
 
 
-def side_digest(weights: str, files: Mapping[str, bytes]) -> str:
+def adapter_digest(weights: str, files: Mapping[str, bytes]) -> str:
     """Hash what an adapter is: the base's weights, its own, and the pairs it learned from."""
     running = hashlib.blake2b(weights.encode(), digest_size=16)
     for name, content in sorted(files.items()):
@@ -106,12 +106,12 @@ def side_digest(weights: str, files: Mapping[str, bytes]) -> str:
     return running.hexdigest()
 
 
-def keep_adapter(checkpoint: EncoderCheckpoint, folder: EncoderFolder) -> None:
+def copy_adapter(checkpoint: EncoderCheckpoint, folder: EncoderFolder) -> None:
     """Copy an encoder's adapter, if it has one, beside the vectors that it will make."""
     if checkpoint.adapter is None:
         return
     source = checkpoint.adapter.folder
-    files = side_files(source, folder.kind)
+    files = adapter_files(source, folder.kind)
     files[ADAPTER_FILE] = (source / ADAPTER_FILE).read_bytes()  # the last: it says all is there
     write_extras(folder.path, {f"{ADAPTER_FOLDER}/{name}": data for name, data in files.items()})
 

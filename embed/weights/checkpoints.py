@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from abag import AbagError, cache_dir
 from abag.core.files import write_bytes
-from abag.embed.weights.legacy_files import refuse_old_artefact
+from abag.embed.weights.legacy_files import refuse_legacy_file
 
 if TYPE_CHECKING:
     from abag.embed.weights.low_rank import Adapter
@@ -110,7 +110,7 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
         return _antiberty()
     if name.startswith("tiny-") and name in ALIASES:
         return _open(_tiny_folder(name), name, name)
-    refuse_old_artefact(Path(name))
+    refuse_legacy_file(Path(name))
     if Path(name).is_dir():
         return _open(Path(name), _slug(Path(name).resolve().name), name)
     hub_name = HUB_NAMES.get(name, name)

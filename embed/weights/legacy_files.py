@@ -27,16 +27,16 @@ _PICKLED = (
 )
 
 
-class OldArtefact(AbagError):
+class LegacyFile(AbagError):
     """A file that only the old notebooks could read."""
 
 
-def refuse_old_artefact(path: Path) -> None:
+def refuse_legacy_file(path: Path) -> None:
     """Refuse a checkpoint, array file or pickle where a table, store or run is expected.
 
     Raises
     ------
-    OldArtefact
+    LegacyFile
         Saying what the file is and how to go on.
     """
     try:
@@ -45,7 +45,7 @@ def refuse_old_artefact(path: Path) -> None:
         return
     if what is not None:
         msg = f"{path}: {what}"
-        raise OldArtefact(msg)
+        raise LegacyFile(msg)
 
 
 def _what_it_is(path: Path) -> str | None:

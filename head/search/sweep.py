@@ -25,7 +25,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from abag import AbagError, cache_dir
-from abag.core.device import pick_device
+from abag.core.device import resolve_device
 from abag.core.files import is_partial, write_json
 from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.embed.store.store import open_store
@@ -268,7 +268,7 @@ def _pose(
         vectors=vectors,
         poolings={"antibody": antibody.folder.poolings, "antigen": antigen.folder.poolings},
         config=config,
-        device=pick_device(config.device),
+        device=resolve_device(config.device),
         say=lambda _text: None,
     )
     say(

@@ -9,16 +9,16 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from abag.core.device import choose
+from abag.core.device import plan_device
 from abag.embed.encoders.registry import identify, load_encoder
-from abag.embed.packing.batches import pack
+from abag.embed.packing.batches import pack_spans
 from abag.embed.store.store import open_store
 from abag.embed.weights.checkpoints import BadCheckpoint, find_checkpoint
 from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
 pytestmark = pytest.mark.faesm
 
-CPU = choose("cpu")
+CPU = plan_device("cpu")
 LENGTHS = (300, 1, 1022, 41, 1)
 
 
@@ -29,7 +29,7 @@ def chains(lengths):
 
 def batch_of(sequences):
     layout = identify("tiny-esm2", "antigen").layout
-    return pack([(i, piece) for i, s in enumerate(sequences) for piece in layout.pieces((s,))])
+    return pack_spans([(i, span) for i, s in enumerate(sequences) for span in layout.spans((s,))])
 
 
 def encode(batch, name="tiny-esm2", backend="faesm", plan=CPU):
@@ -76,7 +76,7 @@ def test_dropout_is_off(tmp_path):
 
 def test_bf16_keeps_rotary_angles_exact_at_far_positions():
     batch = batch_of(chains((1022,)))
-    exact, bf16 = encode(batch), choose("cpu", "bf16")
+    exact, bf16 = encode(batch), plan_device("cpu", "bf16")
     faesm, packed = (
         distance(encode(batch, backend=b, plan=bf16), exact) for b in ("faesm", "packed")
     )

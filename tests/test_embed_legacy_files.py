@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from abag.cli import main
-from abag.embed.weights.legacy_files import OldArtefact, refuse_old_artefact
+from abag.embed.weights.legacy_files import LegacyFile, refuse_legacy_file
 
 
 class Bomb:
@@ -53,8 +53,8 @@ WORDS = {
 def test_an_old_artefact_is_known_by_its_first_bytes_whatever_its_name(tmp_path, kind):
     path = tmp_path / "pairs.csv"
     write(path, kind)
-    with pytest.raises(OldArtefact, match=WORDS[kind]) as caught:
-        refuse_old_artefact(path)
+    with pytest.raises(LegacyFile, match=WORDS[kind]) as caught:
+        refuse_legacy_file(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
 
@@ -66,8 +66,8 @@ def test_an_archive_cut_short_is_known_by_its_name(tmp_path, name, words):
     path = tmp_path / name
     write(path, "npz" if "npz" in name else "torch")
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(OldArtefact, match=words):
-        refuse_old_artefact(path)
+    with pytest.raises(LegacyFile, match=words):
+        refuse_legacy_file(path)
 
 
 def test_tables_folders_other_archives_and_nothing_at_all_pass(tmp_path):
@@ -77,7 +77,7 @@ def test_tables_folders_other_archives_and_nothing_at_all_pass(tmp_path):
     with zipfile.ZipFile(tmp_path / "sheet.xlsx", "w") as archive:
         archive.writestr("xl/workbook.xml", "<workbook/>")
     for path in [*tmp_path.iterdir(), tmp_path, tmp_path / "nowhere"]:
-        refuse_old_artefact(path)
+        refuse_legacy_file(path)
 
 
 def arguments(old, other):
