@@ -29,7 +29,6 @@ from abag.embed.store import maintenance as upkeep
 from abag.embed.store import shard as shards
 from abag.embed.store import shard_writer as hdf5
 from abag.embed.store import status, writer
-from abag.embed.store.encoder_folder import KeyIndex
 from abag.embed.store.store import (
     AmbiguousEncoder,
     Files,
@@ -158,18 +157,6 @@ def test_a_key_stored_twice_is_read_from_the_first_file_name(folder):
     add(folder, keys, vectors_of(5, seed=2))
     first = shards.read_contents(shard_of(folder)).blocks[0].load("mean")
     assert np.array_equal(afresh(folder).read(keys), first.astype(np.float32))
-
-
-def test_the_index_tells_keys_apart_that_share_their_first_eight_bytes():
-    keys = keys_of(300)
-    keys[:, :8] = 7
-    index = KeyIndex([keys[:100], keys[50:200]])
-    block, row = index.find(keys)
-    assert (block[:100] == 0).all()
-    assert (block[100:200] == 1).all()
-    assert (block[200:] == -1).all()
-    assert row[150] == 100
-    assert KeyIndex([]).find(keys)[0].tolist() == 300 * [-1]
 
 
 def test_shards_that_others_add_are_seen_at_the_next_call(filled):

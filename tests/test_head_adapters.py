@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 
 import abag
+from abag.core.keys import hex_keys
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.adapter_copy import write_extras
 from abag.embed.store.maintenance import pack
 from abag.embed.store.store import open_store
 from abag.head.data.adapter_leaks import AdapterLeak, NoHeadRows
 from abag.head.data.labels import label_pairs
-from abag.head.data.splits import SplitOptions, hex_keys, make_splits, split_frame
+from abag.head.data.splits import SplitOptions, make_splits, split_frame
 
 RNG = np.random.default_rng(5)
 QUIET = {"report": False, "epochs": 1, "say": lambda _text: None, "device": "cpu"}

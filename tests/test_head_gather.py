@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from abag.embed.sequences.pairs import UniqueSequences
 from abag.head.prediction import inputs as gather
 from abag.head.prediction import predict as predict_module
-from abag.head.prediction.inputs import Gathered, distinct
+from abag.head.prediction.inputs import Gathered
 from abag.head.prediction.predict import _blocks
 from abag.head.prediction.rows import read_rows
 
@@ -44,15 +44,6 @@ def test_packed_parquet_is_read_as_unpacked(tmp_path):
     packed.write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
     one, other = (pd.concat(read_rows(path, rows=1)) for path in (tmp_path / "a.parquet", packed))
     pd.testing.assert_frame_equal(one, other)
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 2**32))
-def test_distinct_keys_are_those_of_numpy(picked, seed):
-    rng = np.random.default_rng(seed)
-    keys = rng.integers(0, 2, (4, 16)).astype(np.uint8)[picked]
-    found, index = distinct(keys)
-    assert sorted(found.tolist()) == np.unique(keys, axis=0).tolist()
-    assert found[index].tolist() == keys.tolist()
 
 
 def part_of(keys, of_row):

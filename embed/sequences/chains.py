@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.keys import KEY_BYTES
 from abag.embed.sequences.domains import UnsureDomains, split_domains
 
 Kind = Literal["antibody", "antigen"]
 Chains = tuple[str, ...]
 """Normalized: (heavy, light) of an antibody, the sorted chains of an antigen."""
 
-KEY_BYTES = 16
 RESIDUES = "ACDEFGHIKLMNPQRSTVWYX"
 REPLACED = "UZOB"
 """Read as X: both tokenizers know X, and neither model learned much about these."""

@@ -17,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.chains import KEY_BYTES, Chains, Kind
+from abag.core.keys import KEY_BYTES, sort_keys
+from abag.embed.sequences.chains import Chains, Kind
 from abag.embed.sequences.pairs import Distinct
 
 HELD_BYTES = 64 << 20  # in memory before a run is written
@@ -179,11 +180,9 @@ def _keys(table: pa.Table) -> NDArray[np.uint8]:
 
 
 def _sorted_distinct(table: pa.Table) -> pa.Table:
-    """Sort by key and keep the first of equal ones."""
-    words = np.ascontiguousarray(_keys(table)).view(">u8").astype(np.uint64)
-    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the first row stays first
-    same = (words[order[1:]] == words[order[:-1]]).all(axis=1)
-    return table.take(order[np.r_[True, ~same][: len(order)]]).combine_chunks()
+    """Sort by key and keep the first row of each."""
+    order, repeated = sort_keys(_keys(table))
+    return table.take(order[~repeated]).combine_chunks()
 
 
 def _bounds(table: pa.Table) -> list[int]:

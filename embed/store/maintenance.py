@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.files import Files, read_chunks
+from abag.core.keys import KEY_BYTES, sort_keys
 from abag.embed.store.adapter_copy import write_extras
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.shard import (
@@ -260,12 +261,8 @@ def _sorted_places(
         [np.empty((0, 2), np.int64)]
         + [np.stack([np.full(len(k), b), np.arange(len(k))], axis=1) for b, k in enumerate(keys)]
     )
-    words = np.concatenate([np.empty((0, 16), np.uint8), *keys]).view(">u8").astype(np.uint64)
-    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the first block stays first
-    words = words[order]
-    repeats = np.zeros(len(words), bool)
-    repeats[1:] = (words[1:] == words[:-1]).all(axis=1)
-    return places[order], repeats
+    order, repeated = sort_keys(np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *keys]))
+    return places[order], repeated
 
 
 def first_places(keys: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from abag import AbagError
+from abag.core.keys import hex_keys
 from abag.head.data.splits import (
     PART_NAMES,
     TEST,
@@ -24,7 +25,6 @@ from abag.head.data.splits import (
     VALIDATION,
     Split,
     group_pairs,
-    hex_keys,
 )
 
 if TYPE_CHECKING:

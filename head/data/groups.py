@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.files import replacing
+from abag.core.keys import sort_keys
 from abag.head.clustering.linkage import (
     antibody_clusters,
     antigen_clusters,
@@ -124,7 +125,7 @@ class PairGroups:
             self.tools[side] = name
         table = self.pairs.table
         keys = (table.antibodies if side == "antibody" else table.antigens).keys
-        order = np.lexsort(keys.T[::-1])
+        order, _ = sort_keys(keys)
         path = self._cache_path(f"{METHOD} {name} {identity:g}", keys[order])
         found = _load(path, len(keys))
         if found is None:

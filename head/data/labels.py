@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from abag import AbagError
+from abag.core.keys import sort_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -312,7 +313,7 @@ def _ordered_by_key(table: PairTable) -> PairTable:
 
 
 def _sorted(unique: UniqueSequences) -> UniqueSequences:
-    order = np.argsort(np.ascontiguousarray(unique.keys).view("V16").ravel(), kind="stable")
+    order, _ = sort_keys(unique.keys)
     ranks = np.empty_like(order)
     ranks[order] = np.arange(len(order))
     return replace(

@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.keys import hex_keys
 from abag.head.data.groups import PairGroups, Tool
 
 if TYPE_CHECKING:
@@ -513,12 +514,6 @@ def _read_frame(path: Path) -> pd.DataFrame:
         msg = f"{path}: puts one pair into two parts of one fold; expected one. Mend the file."
         raise BadSplit(msg)
     return frame
-
-
-def hex_keys(keys: NDArray[np.uint8]) -> list[str]:
-    """Spell keys, shape (P, 16), as they stand in ``splits.parquet``."""
-    text = keys.tobytes().hex()
-    return [text[i : i + 32] for i in range(0, len(text), 32)]
 
 
 def _checked(split: Split) -> Split:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from abag import AbagError
+from abag.core.keys import distinct_keys
 from abag.embed.sequences.chains import EmptySequence, UnknownResidue
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.pairs import TableOptions, notes_on, read_pairs
@@ -92,7 +93,7 @@ class Gathered:
     def _merge(self) -> None:
         """Keep each key once: every part may hold all of them."""
         keys, self._keys = np.concatenate(self._keys), []
-        keys, index = distinct(keys)
+        keys, index = distinct_keys(keys)
         of_row, self._of_row = np.concatenate(self._of_row), []
         self._keys, self._of_row = [keys], [index[of_row]]
         self.unique = self._held = len(keys)
@@ -108,20 +109,6 @@ class Gathered:
         return {
             "unique": self.unique, "reused": self.unique - new, "encoded": new, "far": far,
         }  # fmt: skip
-
-
-def distinct(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """As ``numpy.unique`` of rows with its inverse, in another order, and much faster."""
-    words = np.ascontiguousarray(keys).view(np.uint64).T
-    order = np.lexsort(words)
-    first = np.zeros(len(keys), np.bool_)
-    first[:1] = True
-    for word in words:  # one at a time: they take as much memory as the keys
-        in_order = word[order]
-        first[1:] |= in_order[1:] != in_order[:-1]
-    index = np.empty(len(keys), np.int32)
-    index[order] = np.cumsum(first, dtype=np.int32) - 1
-    return keys[order[first]], index
 
 
 @dataclass(slots=True)

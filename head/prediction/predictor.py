@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 
 from abag import AbagError
+from abag.core.keys import distinct_keys
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.chains import keys_array
@@ -246,13 +247,13 @@ class Predictor:
     ) -> pd.DataFrame:
         """Score pairs given by key, each array of shape (P, 16); see `predict`."""
         (bodies, antibody), (targets, antigen) = (
-            np.unique(keys, axis=0, return_inverse=True) for keys in (antibody_keys, antigen_keys)
+            distinct_keys(keys) for keys in (antibody_keys, antigen_keys)
         )
         antibody_ND, antigen_ME = (
             self.read(store, "antibody", bodies),
             self.read(store, "antigen", targets),
         )
-        return self.predict_vectors(antibody_ND, antigen_ME, antibody.ravel(), antigen.ravel())
+        return self.predict_vectors(antibody_ND, antigen_ME, antibody, antigen)
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read the vectors of distinct sequences, (N, 16) keys, from the run's encoder; (N, D).

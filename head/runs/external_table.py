@@ -12,9 +12,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.chains import KEY_BYTES, Kind
+from abag.core.keys import hex_keys, keys_from_hex
+from abag.embed.sequences.chains import Kind
 from abag.embed.store.store import open_store
-from abag.head.data.splits import TEST, TRAIN, Split, hex_keys
+from abag.head.data.splits import TEST, TRAIN, Split
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.comparison import compare, verdict
@@ -141,8 +142,7 @@ def _vectors(
 ) -> NDArray[np.float32]:
     """Read the vector of each distinct key, in order of appearance, where there is one."""
     side: VectorSpec = getattr(predictor, kind)
-    text = "".join(keys.drop_duplicates())
-    wanted = np.frombuffer(bytes.fromhex(text), np.uint8).reshape(-1, KEY_BYTES)
+    wanted = keys_from_hex(keys.drop_duplicates().tolist())
     folders = [store.folder(kind, side.fingerprint) for store in sources]
     x_ND = np.empty((len(wanted), side.width), np.float32)
     first = ~folders[0].missing(wanted)

@@ -1,0 +1,47 @@
+"""Keys are found, sorted and spelled by their bytes."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abag.core.keys import KeyIndex, distinct_keys, hex_keys, keys_from_hex, sort_keys
+
+
+def random_keys(n, seed=0, values=256):
+    return np.random.default_rng(seed).integers(0, values, (n, 16)).astype(np.uint8)
+
+
+def test_the_index_distinguishes_keys_that_share_their_first_eight_bytes():
+    keys = random_keys(300)
+    keys[:, :8] = 7
+    index = KeyIndex([keys[:100], keys[50:200]])
+    block, row = index.find(keys)
+    assert (block[:100] == 0).all()
+    assert (block[100:200] == 1).all()
+    assert (block[200:] == -1).all()
+    assert row[150] == 100
+    assert KeyIndex([]).find(keys)[0].tolist() == 300 * [-1]
+
+
+@given(st.lists(st.integers(0, 3), max_size=30), st.integers(0, 2**32))
+def test_distinct_keys_agree_with_numpy(picked, seed):
+    keys = random_keys(4, seed, values=2)[picked]
+    found, inverse = distinct_keys(keys)
+    assert found.tolist() == np.unique(keys, axis=0).tolist()
+    assert found[inverse].tolist() == keys.tolist()
+
+
+@given(st.lists(st.integers(0, 3), max_size=30), st.integers(0, 2**32))
+def test_equal_keys_keep_their_order_when_sorted(picked, seed):
+    keys = random_keys(4, seed, values=2)[picked]
+    order, repeated = sort_keys(keys)
+    assert order.tolist() == sorted(range(len(keys)), key=lambda i: keys[i].tobytes())
+    rows = [keys[i].tobytes() for i in order]
+    assert repeated.tolist() == [i > 0 and rows[i] == rows[i - 1] for i in range(len(rows))]
+
+
+def test_spelled_keys_are_read_back():
+    keys = random_keys(5)
+    assert hex_keys(keys) == [key.tobytes().hex() for key in keys]
+    assert np.array_equal(keys_from_hex(hex_keys(keys)), keys)
+    assert keys_from_hex([]).shape == (0, 16)
