@@ -1,4 +1,4 @@
-"""Bring pages from outside docs/ into the site, so that links work there as they do in the tree."""
+"""mkdocs hooks: add the pages outside docs/ to the site and adjust their links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 RESULTS = "benchmarks/results"
 PACKAGE = TemporaryDirectory(prefix="abag-docs-")
-"""Holds this checkout as `abag`: an editable install hides the source that the reference reads."""
+"""Contains a link `abag` to this checkout, whose source the Python reference reads."""
 LOG = logging.getLogger("mkdocs.hooks.abag")
 _EXAMPLE = re.compile(r"<p>Example:\n(.*?)</p>", re.DOTALL)
 _SKIP = re.compile(r'^(```\w+) data-skip="[^"]*"$', re.MULTILINE)
@@ -28,7 +28,7 @@ _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 
 
 def places() -> dict[str, str]:
-    """Map paths in the repository to their paths in the site, for all that lies outside docs/."""
+    """Map the repository paths of pages outside docs/ to their paths in the site."""
     results = [p for p in (ROOT / RESULTS).iterdir() if p.suffix in (".md", ".png")]
     notebooks = (ROOT / "notebooks").glob("*.ipynb")
     return {
@@ -41,13 +41,13 @@ def places() -> dict[str, str]:
 
 
 def on_startup(command: str, dirty: bool) -> None:
-    """Put the checkout before everything else that is called abag."""
+    """Make the checkout importable as abag, before any installed version."""
     (Path(PACKAGE.name) / "abag").symlink_to(ROOT)
     sys.path.insert(0, PACKAGE.name)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside, and one that lists the measurements."""
+    """Add the pages outside docs/ and a list of the measurements."""
     for path, uri in places().items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
     files.append(File.generated(config, "measurements/index.md", content=_measurements()))
@@ -55,9 +55,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links that leave docs/ to where the site keeps what they name.
+    """Adjust links that leave docs/, and remove `data-skip` attributes from code fences.
 
-    What a fence tells the tests is taken out: Markdown would not see the fence for it.
+    With the attribute, Markdown would not recognize the fence.
     """
     listing = "measurements/index.md"
     to_site = {**places(), RESULTS: listing, f"{RESULTS}/index.md": listing}
@@ -69,14 +69,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = posixpath.normpath(posixpath.join(here, link[0]))
         place = to_site.get(target.rstrip("/"), target.removeprefix("docs/"))
         if files.get_file_from_path(place) is None:
-            LOG.warning("%s: links to %s, which is not in the site", uri, target)
+            LOG.warning("%s: link to %s, which is not in the site", uri, target)
         return posixpath.relpath(place, posixpath.dirname(uri))
 
     return _LINK.sub(moved, _SKIP.sub(r"\1", markdown))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Show the examples of the command line's help as the code that they are."""
+    """Format the examples in the help texts of the commands as code."""
     if page.file.src_uri != "reference/cli.md":
         return html
     return _EXAMPLE.sub(lambda m: f"<p>Example:</p><pre><code>{_dedented(m[1])}</code></pre>", html)
@@ -87,8 +87,8 @@ def _dedented(text: str) -> str:
 
 
 def _measurements() -> str:
-    """List every report by its title, under the file's name."""
-    lines = ["# Measurements", "", "Each with its command, hardware, versions and date.", ""]
+    """Return a page that links to every report by its title."""
+    lines = ["# Measurements", "", "Reports with command, hardware, versions and date.", ""]
     for path, uri in places().items():
         if path.startswith(RESULTS) and uri.endswith(".md"):
             title = (ROOT / path).read_text(encoding="utf-8").splitlines()[0].lstrip("# ")

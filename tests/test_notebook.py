@@ -107,7 +107,7 @@ def settings(monkeypatch, folder, address=None):
 def test_an_address_left_as_it_was_is_one_clear_line_unless_a_checkout_is_at_hand(
     tmp_path, monkeypatch
 ):
-    with pytest.raises(Exception, match="into the first line of this cell") as stopped:
+    with pytest.raises(Exception, match="in the first line of this cell") as stopped:
         settings(monkeypatch, tmp_path)
     (line,) = stopped.value._render_traceback_()  # what IPython shows in place of a traceback
     assert line == f"Stopped: {stopped.value}"
