@@ -511,9 +511,6 @@ def _trial_table(summary: dict[str, Any]) -> str:
     return "\n".join(lines + ([f"importance: {mattered}"] if mattered else []))
 
 
-_SHOWN = ("spearman_within_antigen", "spearman", "pearson", "rmse", "mae", "r2")
-
-
 def _score_table(summary: dict[str, Any]) -> str:
     """Lay the head's and the others' test metrics out side by side; a further table below."""
     rows = {"head": summary["metrics"]["test"]}
@@ -533,11 +530,14 @@ def _score_table(summary: dict[str, Any]) -> str:
 
 
 def _score_lines(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    widths = [max(12, len(metric) + 2) for metric in _SHOWN]
-    heads = "".join(f"{m:>{width}}" for m, width in zip(_SHOWN, widths, strict=True))
+    from abag.head.evaluation.metrics import table_metrics
+
+    shown = table_metrics()
+    widths = [max(12, len(metric) + 2) for metric in shown]
+    heads = "".join(f"{m:>{width}}" for m, width in zip(shown, widths, strict=True))
     lines = [f"{title + ': ' + str(rows['head']['n']):24}" + heads]
     for name, scores in rows.items():
-        cells = [scores.get(metric) for metric in _SHOWN]
+        cells = [scores.get(metric) for metric in shown]
         lines.append(
             f"{name:24.24}"
             + "".join(

@@ -29,7 +29,7 @@ from abag.head.data.adapter_leaks import apply_adapter_policy
 from abag.head.data.labels import LabelledPairs, LabelOptions, label_pairs, report_counts
 from abag.head.data.splits import TRAIN, Split, describe_splits, make_splits, split_frame
 from abag.head.data.vectors import StoredVectors, read_vectors
-from abag.head.evaluation.baselines import baselines
+from abag.head.evaluation.baselines import predict_baselines
 from abag.head.model.config import BadOption, FitConfig, RunMismatch, check_same, flag
 from abag.head.prediction.bundle import save_predictor
 from abag.head.runs.report import RunResults
@@ -135,7 +135,9 @@ def fit(
         splits=splits,
         predicted=[one.predicted for one in trained],
         sigma=[width.of(one.predicted_MP) for width, one in zip(sigmas, trained, strict=True)],
-        baselines=[baselines(pairs, split, antibody.x_ND, antigen.x_ND) for split in splits],
+        baselines=[
+            predict_baselines(pairs, split, antibody.x_ND, antigen.x_ND) for split in splits
+        ],
         log=join_logs([_log(run, splits, i) for i in range(len(splits))], run / "metrics.jsonl"),
         antibody_ND=antibody.x_ND,
         antigen_ND=antigen.x_ND,

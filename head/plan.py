@@ -23,8 +23,8 @@ from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import PairTable, TableOptions, read_pairs
 from abag.embed.sequences.tables import MissingColumn
 from abag.embed.store.store import open_store
-from abag.head.data.labels import BadLabel, LabelledPairs, LabelOptions, label_pairs
-from abag.head.evaluation.comparison import FLOOR_SHARE, explained
+from abag.head.data.labels import FLOOR_SHARE, BadLabel, LabelledPairs, LabelOptions, label_pairs
+from abag.head.evaluation.comparison import explained
 from abag.head.model.config import FitConfig
 
 Ints: TypeAlias = NDArray[np.int64]

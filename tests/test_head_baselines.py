@@ -14,7 +14,13 @@ from abag.head.data.splits import TEST, TRAIN, SplitOptions, make_splits, random
 from abag.head.evaluation import baselines as baselines_module
 from abag.head.evaluation import comparison
 from abag.head.evaluation import ridge as module
-from abag.head.evaluation.baselines import NothingToLearn, baselines, group_mean, standardised
+from abag.head.evaluation.baselines import (
+    BASELINES,
+    NothingToLearn,
+    group_mean,
+    predict_baselines,
+    standardised,
+)
 from abag.head.evaluation.comparison import compare, explained, strongest, verdict, warnings
 from abag.head.evaluation.metrics import score
 from abag.head.evaluation.ridge import FeatureBlock, ridge, ridges
@@ -38,7 +44,7 @@ def plain_ridge(x_PD, y, penalty):
 
 
 def planted(seed=0, antibodies=60, antigens=12, rows=300, antigen_effect=1.0, noise=0.2):
-    """A table, and vectors from which its labels follow linearly but for the noise."""
+    """Return pairs, and vectors of which the labels are a linear function plus noise."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         {
@@ -81,7 +87,7 @@ def test_ridge_equals_the_normal_equations_on_one_row_a_pair(width, monkeypatch)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_ridges_on_some_of_the_blocks_equal_ridges_of_their_own(monkeypatch):
+def test_ridges_on_subsets_of_the_blocks_equal_separate_ridges(monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 7)
     rng = np.random.default_rng(0)
     blocks = [
@@ -96,43 +102,53 @@ def test_ridges_on_some_of_the_blocks_equal_ridges_of_their_own(monkeypatch):
         np.testing.assert_allclose(one, alone, atol=1e-9)
 
 
-def test_ridge_recovers_a_planted_rule_and_turns_to_the_mean_on_noise():
+def test_ridge_recovers_a_planted_rule_and_predicts_the_mean_on_noise():
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
     rows = split.rows(TEST)
-    good = baselines(pairs, split, antibody_ND, antigen_ND)["ridge"]
+    good = predict_baselines(pairs, split, antibody_ND, antigen_ND)["ridge"]
     assert score(pairs.pkd[rows], good[rows], pairs.antigen[rows])["rmse"] < 0.3
     shuffled = replace(pairs, pkd=np.random.default_rng(1).permutation(pairs.pkd))
-    blind = baselines(shuffled, split, antibody_ND, antigen_ND)
+    blind = predict_baselines(shuffled, split, antibody_ND, antigen_ND)
     assert blind["ridge"].std() < 0.3 * pairs.pkd.std()
 
 
-def test_no_baseline_looks_at_a_label_outside_training_or_at_a_censored_one():
+def test_baselines_use_only_exact_training_labels():
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
     censored = np.where(np.arange(len(pairs)) % 5 == 0, -1, 0).astype(np.int8)
     hidden = (split.part != TRAIN) | (censored != 0)
-    first = baselines(replace(pairs, censored=censored), split, antibody_ND, antigen_ND)
+    first = predict_baselines(replace(pairs, censored=censored), split, antibody_ND, antigen_ND)
     other = replace(pairs, censored=censored, pkd=np.where(hidden, 99.0, pairs.pkd))
-    second = baselines(other, split, antibody_ND, antigen_ND)
+    second = predict_baselines(other, split, antibody_ND, antigen_ND)
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
 
 
+def test_a_registered_baseline_is_predicted(monkeypatch):
+    pairs, antibody_ND, antigen_ND = planted()
+    split = random_split(pairs.antibody, pairs.antigen, 0)
+    monkeypatch.setitem(BASELINES, "constant", lambda inputs: np.full(len(inputs.pairs), 7.0))
+    monkeypatch.setitem(BASELINES, "not_applicable", lambda _inputs: None)
+    found = predict_baselines(pairs, split, antibody_ND, antigen_ND)
+    assert (found["constant"] == 7).all()
+    assert "not_applicable" not in found
+
+
 def test_the_antigen_mean_is_undefined_where_every_antigen_is_new():
     pairs, antibody_ND, antigen_ND = planted()
     cold = make_splits(pairs, SplitOptions(split="antigen"))[0]
-    found = baselines(pairs, cold, antibody_ND, antigen_ND)["antigen_mean"]
+    found = predict_baselines(pairs, cold, antibody_ND, antigen_ND)["antigen_mean"]
     assert np.isnan(found[cold.rows(TEST)]).all()
     warm = random_split(pairs.antibody, pairs.antigen, 0)
-    found = baselines(pairs, warm, antibody_ND, antigen_ND)["antigen_mean"]
+    found = predict_baselines(pairs, warm, antibody_ND, antigen_ND)["antigen_mean"]
     row = warm.rows(TEST)[0]
-    mates = (warm.part == TRAIN) & (pairs.antigen == pairs.antigen[row])
-    assert found[row] == pytest.approx(pairs.pkd[mates].mean())
+    same_antigen = (warm.part == TRAIN) & (pairs.antigen == pairs.antigen[row])
+    assert found[row] == pytest.approx(pairs.pkd[same_antigen].mean())
 
 
-def test_a_single_new_antigen_among_known_ones_gets_the_training_mean():
+def test_a_new_antigen_among_known_ones_gets_the_training_mean():
     split = random_split(np.arange(10), np.zeros(10, np.int64), 0)
     group = np.zeros(10, np.int64)
     group[split.rows(TRAIN)[0]] = 1
@@ -144,23 +160,25 @@ def test_a_single_new_antigen_among_known_ones_gets_the_training_mean():
     assert found[group == 1] == pytest.approx(pkd[moved.rows(TRAIN)].mean())
 
 
-def test_constant_inputs_and_a_single_antigen_divide_by_nothing():
+def test_constant_inputs_and_a_single_antigen_give_finite_predictions():
     pairs, antibody_ND, _ = planted(antigens=1, antigen_effect=0)
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    found = baselines(pairs, split, antibody_ND, np.ones((1, 4), np.float32))
+    found = predict_baselines(pairs, split, antibody_ND, np.ones((1, 4), np.float32))
     rows = split.rows(TEST)
     assert all(np.isfinite(p[rows]).all() for p in found.values())
     assert found["antigen_ridge"] == pytest.approx(found["train_mean"])
-    constant = baselines(pairs, split, np.ones_like(antibody_ND), np.ones((1, 4), np.float32))
+    constant = predict_baselines(
+        pairs, split, np.ones_like(antibody_ND), np.ones((1, 4), np.float32)
+    )
     assert constant["ridge"] == pytest.approx(constant["train_mean"])
 
 
-def test_an_assay_mean_is_there_when_the_table_names_assays():
+def test_the_assay_mean_applies_to_tables_with_an_assay_column():
     pairs, antibody_ND, antigen_ND = planted()
     frame = pairs.table.frame.assign(assay=lambda f: np.where(f["pkd"] > 8, "spr", "elisa"))
     named = label_pairs(read_pairs(frame), LabelOptions())
     split = random_split(named.antibody, named.antigen, 0)
-    found = baselines(named, split, antibody_ND, antigen_ND)["assay_mean"]
+    found = predict_baselines(named, split, antibody_ND, antigen_ND)["assay_mean"]
     assert len(np.unique(found.round(6))) == 2
     assert any("assay alone explains" in line for line in warnings(named, make_splits(named)))
 
@@ -178,7 +196,7 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     pairs = label_pairs(read_pairs(frame), LabelOptions())
     split = random_split(pairs.antibody, pairs.antigen, 0)
     vectors = rng.normal(size=(len(pairs.table.antibodies.chains), 3)), np.zeros((1, 2))
-    found = baselines(pairs, split, *vectors)
+    found = predict_baselines(pairs, split, *vectors)
     rows = np.flatnonzero(
         [
             split.part[i] == TEST and len(h) == 60
@@ -189,20 +207,20 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     assert counted["spearman"] > 0.95
     hot = score(pairs.pkd[rows], found["one_hot_ridge"][rows], pairs.antigen[rows])
     assert hot["spearman"] > 0.8
-    assert "one_hot_ridge" not in baselines(*unlike_lengths())
+    assert "one_hot_ridge" not in predict_baselines(*antibodies_of_different_lengths())
 
 
-def test_ridges_on_residues_and_neighbours_are_left_out_where_they_would_take_minutes(monkeypatch):
+def test_slow_baselines_are_left_out_of_large_tables(monkeypatch):
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    every = set(baselines(pairs, split, antibody_ND, antigen_ND))
-    monkeypatch.setattr(baselines_module, "MOST_SUMMED", 1)
-    monkeypatch.setattr(baselines_module, "MOST_COMPARED", 1)
-    left = set(baselines(pairs, split, antibody_ND, antigen_ND))
+    every = set(predict_baselines(pairs, split, antibody_ND, antigen_ND))
+    monkeypatch.setattr(baselines_module, "MAX_PRODUCTS", 1)
+    monkeypatch.setattr(baselines_module, "MAX_COMPARISONS", 1)
+    left = set(predict_baselines(pairs, split, antibody_ND, antigen_ND))
     assert every - left == {"one_hot_ridge", "nearest_antibody"}
 
 
-def unlike_lengths():
+def antibodies_of_different_lengths():
     rng = np.random.default_rng(0)
     heavies = ["".join(rng.choice(RESIDUES, 40 + i)) for i in range(40)]
     frame = pd.DataFrame({"heavy": heavies, "antigen": "ACDEFGHIKL", "pkd": rng.normal(8, 1, 40)})
@@ -211,42 +229,46 @@ def unlike_lengths():
     return pairs, split, rng.normal(size=(40, 3)), np.zeros((1, 2))
 
 
-def test_the_nearest_antibody_lends_its_label_for_the_same_antigen():
+def test_nearest_antibody_prefers_labels_with_the_same_antigen():
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    found = baselines(pairs, split, antibody_ND, antigen_ND)["nearest_antibody"]
+    found = predict_baselines(pairs, split, antibody_ND, antigen_ND)["nearest_antibody"]
     train = split.rows(TRAIN)
     z_ND = standardised(antibody_ND, pairs.antibody[train])
     seen = np.unique(pairs.antibody[train])
     for row in split.rows(TEST)[:10]:
         own = pairs.antibody[row]
         nearest = own if own in seen else seen[np.argmin(((z_ND[seen] - z_ND[own]) ** 2).sum(1))]
-        mates = train[pairs.antibody[train] == nearest]
-        same = mates[pairs.antigen[mates] == pairs.antigen[row]]
-        assert found[row] == pytest.approx(pairs.pkd[same if len(same) else mates].mean())
+        same_antibody = train[pairs.antibody[train] == nearest]
+        same = same_antibody[pairs.antigen[same_antibody] == pairs.antigen[row]]
+        assert found[row] == pytest.approx(pairs.pkd[same if len(same) else same_antibody].mean())
 
 
-def test_training_on_censored_labels_alone_is_refused():
+def test_a_training_part_with_only_censored_labels_is_refused():
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    with pytest.raises(NothingToLearn, match="censored labels only"):
-        baselines(
+    with pytest.raises(NothingToLearn, match="labels of the training part are censored"):
+        predict_baselines(
             replace(pairs, censored=np.ones(len(pairs), np.int8)), split, antibody_ND, antigen_ND
         )
 
 
-def test_a_real_gain_is_told_apart_and_equal_models_are_not():
+def test_a_real_gain_has_an_interval_above_zero_and_equal_models_do_not():
     pairs, antibody_ND, antigen_ND = planted()
     splits = make_splits(pairs, SplitOptions(split="antigen", folds=4))
-    found = [baselines(pairs, split, antibody_ND, antigen_ND) for split in splits]
+    found = [predict_baselines(pairs, split, antibody_ND, antigen_ND) for split in splits]
     ours, mean = [f["ridge"] for f in found], [f["train_mean"] for f in found]
     for metric in ("rmse", "spearman_within_antigen", "spearman"):
         against_itself = compare(pairs, splits, ours, ours, metric)
         assert against_itself.difference == against_itself.low == against_itself.high == 0
-        assert "is not told apart from" in verdict("head", "itself", metric, against_itself)
+        assert "is statistically indistinguishable from" in verdict(
+            "head", "itself", metric, against_itself
+        )
     gain = compare(pairs, splits, ours, mean, "rmse")
     assert gain.low <= gain.difference <= gain.high < 0
-    assert verdict("head", "train_mean", "rmse", gain).startswith("The head beats train_mean: +")
+    assert verdict("head", "train_mean", "rmse", gain).startswith(
+        "The head is better than train_mean: +"
+    )
     assert compare(pairs, splits, ours, mean, "spearman") is None
 
 
@@ -255,25 +277,25 @@ def test_shuffled_labels_give_no_skill_within_the_interval():
     for seed in range(3):
         shuffled = replace(pairs, pkd=np.random.default_rng(seed).permutation(pairs.pkd))
         splits = make_splits(shuffled, SplitOptions(split="antigen", folds=4, seed=seed))
-        found = [baselines(shuffled, split, antibody_ND, antigen_ND) for split in splits]
+        found = [predict_baselines(shuffled, split, antibody_ND, antigen_ND) for split in splits]
         gain = compare(
             shuffled, splits, [f["nearest_antibody"] for f in found],
             [f["train_mean"] for f in found], "rmse",
         )  # fmt: skip
-        assert not verdict("head", "train_mean", "rmse", gain).startswith("The head beats")
+        assert not verdict("head", "train_mean", "rmse", gain).startswith("The head is better")
 
 
-def test_one_cluster_gives_a_difference_without_an_interval():
+def test_a_single_cluster_gives_a_difference_without_an_interval():
     pairs, antibody_ND, antigen_ND = planted(antigens=1, antigen_effect=0)
     (split,) = make_splits(pairs, SplitOptions(split="random"))
     one = replace(split, group=np.zeros(len(pairs), np.int64))
-    found = baselines(pairs, split, antibody_ND, antigen_ND)
+    found = predict_baselines(pairs, split, antibody_ND, antigen_ND)
     gain = compare(pairs, [one], [found["ridge"]], [found["train_mean"]], "rmse")
     assert gain.low is None
     assert "too few for an interval" in verdict("head", "train_mean", "rmse", gain)
 
 
-def test_a_label_that_follows_from_the_antigen_alone_is_called_out():
+def test_labels_explained_by_the_antigen_alone_cause_a_warning():
     pairs, *_ = planted(antigen_effect=8.0)
     assert explained(pairs.pkd, pairs.antigen) > 0.9
     assert any("antigen alone explains" in w for w in warnings(pairs, make_splits(pairs)))
@@ -281,13 +303,13 @@ def test_a_label_that_follows_from_the_antigen_alone_is_called_out():
     assert not any("antigen alone explains" in w for w in warnings(plain, make_splits(plain)))
 
 
-def test_a_floor_in_the_labels_is_called_out():
+def test_a_floor_in_the_labels_causes_a_warning():
     pairs, *_ = planted()
     floored = replace(pairs, pkd=np.maximum(pairs.pkd, np.quantile(pairs.pkd, 0.3)))
     assert any("a floor" in line for line in warnings(floored, make_splits(floored)))
 
 
-def test_the_strongest_baseline_is_the_best_by_the_metrics_own_direction():
+def test_the_strongest_baseline_respects_the_direction_of_the_metric():
     scores = {"a": {"rmse": 1.0, "spearman": 0.2}, "b": {"rmse": 2.0, "spearman": None}}
     assert strongest(scores, "rmse") == "a"
     assert strongest(scores, "spearman") == "a"

@@ -232,7 +232,7 @@ def test_better_predictions_beat_the_head_outside_the_interval(case):
     gap = found["predictions"]["head_minus_predictions"]["spearman"]
     assert found["predictions"]["test"]["rmse"] == 0
     assert gap["high"] < 0
-    assert any("loses to" in line for line in found["predictions"]["verdicts"])
+    assert any("is worse than" in line for line in found["predictions"]["verdicts"])
 
 
 def test_folds_are_scored_one_by_one_and_never_pooled(case):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,15 +12,24 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from abag.head.evaluation.metrics import (
+    METRICS,
     MIN_ROWS_PER_ANTIGEN,
+    Metric,
     average_folds,
     average_precision,
     concordance,
+    headline_metrics,
+    is_better,
+    metric_label,
     score,
+    score_one,
+    selectable_metrics,
     spearman,
     spearman_by_group,
+    table_metrics,
     within_antigen,
 )
+from abag.head.model.config import Select
 
 TIED = st.integers(0, 4).map(float)
 
@@ -32,7 +42,7 @@ def columns(*elements, min_size=0, max_size=25):
 
 @settings(deadline=None)
 @given(columns(TIED, TIED, st.integers(0, 3)))
-def test_spearman_of_all_groups_at_once_equals_that_of_one_after_the_other(drawn):
+def test_spearman_by_group_equals_spearman_of_each_group(drawn):
     y, p, group = drawn or (np.zeros(0), np.zeros(0), np.zeros(0, int))
     wanted = []
     for g in np.unique(group):
@@ -42,7 +52,7 @@ def test_spearman_of_all_groups_at_once_equals_that_of_one_after_the_other(drawn
     assert spearman_by_group(y, p, group).tolist() == pytest.approx(wanted, nan_ok=True)
 
 
-def test_a_number_that_is_none_leaves_its_own_correlations_undefined():
+def test_nan_leaves_only_the_correlations_it_belongs_to_undefined():
     y, p = np.arange(12.0), np.arange(12.0)
     p[2] = np.nan
     assert spearman(y, p) is None
@@ -52,7 +62,7 @@ def test_a_number_that_is_none_leaves_its_own_correlations_undefined():
     assert by_group[1] == 1
 
 
-def test_correlations_and_errors_equal_scipys_on_tied_values():
+def test_correlations_and_errors_equal_scipy_on_tied_values():
     rng = np.random.default_rng(0)
     y, p = rng.integers(5, 11, 200).astype(float), rng.integers(5, 11, 200).astype(float)
     found = score(y, p, np.zeros(200, int))
@@ -65,7 +75,7 @@ def test_correlations_and_errors_equal_scipys_on_tied_values():
     assert found["calibration_intercept"] == pytest.approx(line.intercept)
 
 
-def test_recall_precision_and_enrichment_at_9_are_those_counted_by_hand():
+def test_recall_precision_and_enrichment_at_9_equal_a_count_by_hand():
     found = score([9.5, 9.0, 8.0, 7.0, 6.0], [9.2, 8.0, 9.1, 6.0, 5.0], [0] * 5)
     assert found["recall_at_9"] == 1 / 2
     assert found["precision_at_9"] == 1 / 2
@@ -75,7 +85,7 @@ def test_recall_precision_and_enrichment_at_9_are_those_counted_by_hand():
     assert found["r2"] == pytest.approx(1 - 4.3 / 8.2)
 
 
-def test_a_budget_picks_the_best_tenth_and_ties_share_its_last_places():
+def test_a_budget_picks_the_best_tenth_and_ties_share_the_last_places():
     y = np.array([9.5] * 4 + [6.0] * 16)
     p = np.array([8.0, 7.0, 7.0, 1.0] + [7.0] * 2 + [2.0] * 14)
     found = score(y, p, np.zeros(20, int))
@@ -91,7 +101,7 @@ def test_average_precision_does_not_depend_on_the_order_of_tied_rows(data):
     assert average_precision(strong, p) == pytest.approx(reverse)
 
 
-def test_the_headline_is_the_median_over_antigens_with_five_rows():
+def test_spearman_within_antigen_is_the_median_over_antigens_with_five_rows():
     antigen = np.repeat([0, 1, 2, 3], [5, 5, 5, 4])
     y = np.concatenate([np.arange(5.0)] * 3 + [np.arange(4.0)])
     p = y.copy()
@@ -119,7 +129,7 @@ def plain_concordance(y, p, censored):
 
 @settings(deadline=None)
 @given(columns(TIED, TIED, st.sampled_from([-1, 0, 1])))
-def test_concordance_equals_the_count_over_every_decidable_pair(data):
+def test_concordance_equals_a_count_over_all_decidable_pairs(data):
     if data is None:
         return
     y, p, censored = data
@@ -136,7 +146,7 @@ def test_without_censoring_concordance_is_kendalls_tau_rescaled():
     assert found["concordance"] == pytest.approx((stats.kendalltau(y, p).statistic + 1) / 2)
 
 
-def test_censored_rows_count_in_nothing_but_concordance():
+def test_censored_rows_count_only_in_concordance():
     rng = np.random.default_rng(2)
     y, p, antigen = rng.normal(7, 1, 40), rng.normal(7, 1, 40), np.zeros(40, int)
     censored = np.zeros(40, int)
@@ -149,7 +159,7 @@ def test_censored_rows_count_in_nothing_but_concordance():
 @pytest.mark.parametrize(
     ("y", "p"), [([], []), ([7.0], [7.0]), ([7.0] * 6, range(6)), (range(6), [7.0] * 6)]
 )
-def test_what_is_undefined_is_none_and_the_rest_is_json(y, p):
+def test_undefined_metrics_are_none_and_scores_are_valid_json(y, p):
     found = score(list(y), list(p), np.zeros(len(list(y)), int))
     assert found["spearman"] is None
     assert found["pearson"] is None
@@ -157,7 +167,7 @@ def test_what_is_undefined_is_none_and_the_rest_is_json(y, p):
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_one_prediction_that_is_not_finite_leaves_every_metric_undefined():
+def test_one_non_finite_prediction_leaves_every_metric_undefined():
     found = score([6.0, 7.0, 9.5], [6.0, np.nan, 9.5], [0, 0, 0])
     assert found["n"] == 3
     assert found["rmse"] is None
@@ -174,6 +184,45 @@ def test_folds_are_averaged_and_never_pooled():
     assert pooled["spearman"] > 0.5
 
 
-def test_a_fold_without_a_value_is_left_out_of_the_mean_and_counted():
+def test_a_fold_without_a_value_is_left_out_of_the_mean():
     folds = [score([1.0, 2.0], [1.0, 2.0], [0, 0]), score([1.0, 1.0], [1.0, 2.0], [0, 0])]
     assert average_folds(folds)["spearman"] == {"mean": pytest.approx(1), "sd": None, "n": 1}
+
+
+# ---- the registry --------------------------------------------------------------------------------
+
+
+def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):
+    bias = Metric(
+        function=lambda rows: float(np.mean(rows.predicted - rows.pkd)),
+        lower_is_better=True, headline=True, in_tables=True, selectable=True,
+    )  # fmt: skip
+    monkeypatch.setitem(METRICS, "mean_bias", bias)
+    assert score([6.0, 7.0], [7.0, 9.0], [0, 0])["mean_bias"] == 1.5
+    columns = np.array([6.0]), np.array([7.0]), np.zeros(1, np.int64), np.zeros(1, np.int8)
+    assert score_one("mean_bias", *columns) == 1
+    for names in (headline_metrics(), table_metrics(), selectable_metrics()):
+        assert names[-1] == "mean_bias"
+    assert metric_label("mean_bias") == "mean bias"
+    assert is_better("mean_bias", 0.1, 0.2)
+
+
+def test_select_accepts_the_selectable_metrics():
+    assert set(get_args(Select)) == set(selectable_metrics())
+
+
+@settings(deadline=None)
+@given(columns(TIED, TIED, st.integers(0, 3), st.sampled_from([-1, 0, 1]), min_size=1))
+def test_one_metric_alone_equals_its_entry_among_all(drawn):
+    y, p, antigen, censored = drawn
+    whole = score(y, p, antigen, censored)
+    assert list(whole) == ["n", "n_censored", *METRICS]
+    for name in METRICS:
+        assert score_one(name, y, p, antigen, censored) == whole[name]
+
+
+def test_an_undefined_score_is_never_better():
+    assert is_better("rmse", 1.0, None)
+    assert not is_better("rmse", None, None)
+    assert is_better("rmse", 1.0, 2.0)
+    assert is_better("spearman", 0.3, 0.2)

@@ -17,7 +17,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import LabelOptions, label_pairs
 from abag.head.data.splits import SplitOptions, make_splits
 from abag.head.evaluation import comparison
-from abag.head.evaluation.baselines import baselines
+from abag.head.evaluation.baselines import predict_baselines
 from abag.head.runs.report import RunResults, render, write_report
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -44,7 +44,7 @@ def outcome(title="runs/first", antigens=8, **options):
     antibody_ND = rng.normal(size=(len(pairs.table.antibodies.chains), 5)).astype(np.float32)
     antigen_ND = rng.normal(size=(len(pairs.table.antigens.chains), 4)).astype(np.float32)
     splits = make_splits(pairs, SplitOptions(**{"split": "random", **options}))
-    found = [baselines(pairs, split, antibody_ND, antigen_ND) for split in splits]
+    found = [predict_baselines(pairs, split, antibody_ND, antigen_ND) for split in splits]
     log = [{"step": i + 1, "epoch": i + 1, "loss": 1 / (i + 1), "lr": 1e-3} for i in range(10)]
     log[-1]["validation"] = {"spearman": None, "rmse": 1.0}
     return RunResults(

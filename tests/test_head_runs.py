@@ -124,7 +124,7 @@ def test_the_text_shows_runs_differences_and_verdicts(case):
     assert "deep/b" in text
     assert str(case.runs) not in text.split("Difference")[0]
     assert "lr" in text
-    assert "draws" in text
+    assert "95 % interval" in text
 
 
 @pytest.mark.parametrize("what", ["nothing", "empty", "a file"])

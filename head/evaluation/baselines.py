@@ -1,14 +1,16 @@
-"""What a head must beat: predictions in closed form, from the same split and the same rows.
+"""Closed-form baselines, fitted to the same split and rows as the head.
 
-Each baseline learns from the exact rows of the training part and predicts every row. All ridges
-are one method on different inputs, their strength chosen by inner folds that keep the split's
-groups whole.
+Each baseline learns from the exact rows of the training part and predicts all pairs. To add one,
+write its function and register it in `BASELINES`. All ridges choose their strength by inner folds
+that keep the groups of the split together.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,91 +29,198 @@ if TYPE_CHECKING:
 INNER_FOLDS = 5
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 SHARED_LENGTH = 0.5
-"""Positions mean something where at least this share of the pairs has one length."""
+"""Share of the pairs with one common length from which residues are compared by position."""
 NEAREST_ROWS = 1024
-"""Antibodies compared with all of training at a time."""
-MOST_SUMMED = 2 * 10**11
-"""Above this many products of columns a ridge on residues is left out: it would take minutes."""
-MOST_COMPARED = 10**9
-"""Above this many comparisons the nearest antibody is not looked for: it would take minutes."""
+"""Antibodies compared with the whole training set at a time."""
+MAX_PRODUCTS = 2 * 10**11
+"""Products of columns above which the ridge on residues, which would take minutes, is left out."""
+MAX_COMPARISONS = 10**9
+"""Comparisons above which the nearest antibody, which would take minutes, is left out."""
 
 
 class NothingToLearn(AbagError):
     """The training part holds no exact label."""
 
 
-def baselines(
+@dataclass(frozen=True)
+class BaselineInputs:
+    """What baselines learn from and predict, with the parts that several of them share."""
+
+    pairs: LabelledPairs
+    split: Split
+    fit_rows: Ints
+    """Exact pairs of the training part, shape (F,)."""
+    antibody_ND: NDArray[np.floating]
+    """One vector per unique antibody."""
+    antigen_ND: NDArray[np.floating]
+    """One vector per unique antigen."""
+
+    @cached_property
+    def fold(self) -> Ints:
+        """Inner fold of each of the `fit_rows`."""
+        return inner_folds(self.split.group[self.fit_rows])
+
+    @cached_property
+    def antibody(self) -> FeatureBlock:
+        index = self.pairs.antibody
+        return FeatureBlock(standardised(self.antibody_ND, index[self.fit_rows]), index)
+
+    @cached_property
+    def antigen(self) -> FeatureBlock:
+        index = self.pairs.antigen
+        return FeatureBlock(standardised(self.antigen_ND, index[self.fit_rows]), index)
+
+    @cached_property
+    def vector_ridges(self) -> list[Floats]:
+        """Ridges on both vectors, on the antibody's and on the antigen's, which share sums."""
+        blocks, choices = [self.antibody, self.antigen], [(0, 1), (0,), (1,)]
+        return ridges(blocks, self.pairs.pkd, self.fit_rows, self.fold, choices)
+
+    @cached_property
+    def common_length(self) -> NDArray[np.bool_] | None:
+        """Which unique antibodies have the most common chain lengths; None if too few pairs do."""
+        lengths = [tuple(map(len, chains)) for chains in self.pairs.table.antibodies.chains]
+        usual, count = Counter(lengths[i] for i in self.pairs.antibody).most_common(1)[0]
+        if count < SHARED_LENGTH * len(self.pairs.pkd):
+            return None
+        return np.array([length == usual for length in lengths])
+
+    def ridge(self, *blocks: FeatureBlock) -> Floats:
+        """Predict every pair by a ridge on the given features, (P,)."""
+        return ridge(blocks, self.pairs.pkd, self.fit_rows, self.fold)
+
+
+def predict_baselines(
     pairs: LabelledPairs,
     split: Split,
     antibody_ND: NDArray[np.floating],
     antigen_ND: NDArray[np.floating],
 ) -> dict[str, Floats]:
-    """Predict every pair with each baseline.
+    """Fit each baseline to the training part and predict every pair.
 
     Parameters
     ----------
     pairs : LabelledPairs
+        P pairs.
     split : Split
-    antibody_ND : NDArray, shape=(unique antibodies, D)
-    antigen_ND : NDArray, shape=(unique antigens, D)
+    antibody_ND : NDArray, shape=(unique antibodies, D), dtype=floating
+    antigen_ND : NDArray, shape=(unique antigens, E), dtype=floating
 
     Returns
     -------
     dict of NDArray, shape=(P,), dtype=float64
-        Predicted pKd by name of the baseline; NaN over a whole part where it is not defined
-        (the mean of an antigen that training never saw).
+        Predicted pKd by name of the baseline, in the order of `BASELINES`, without those that do
+        not apply to the table. NaN over a whole part where a baseline is undefined (the mean of
+        an antigen that is not in training).
+
+    Raises
+    ------
+    NothingToLearn
+        If all training labels are censored.
     """
     fit_rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
     if not len(fit_rows):
-        msg = f"split {split.name}: training holds censored labels only; expected exact ones too."
+        msg = (
+            f"split {split.name}: all labels of the training part are censored; expected exact "
+            "labels too. Use another split or more data."
+        )
         raise NothingToLearn(msg)
-    antibody = FeatureBlock(standardised(antibody_ND, pairs.antibody[fit_rows]), pairs.antibody)
-    antigen = FeatureBlock(standardised(antigen_ND, pairs.antigen[fit_rows]), pairs.antigen)
-    fold = inner_folds(split.group[fit_rows])
-    of_vectors = {"ridge": (0, 1), "antibody_ridge": (0,), "antigen_ridge": (1,)}
-    ridges_of_vectors = ridges([antibody, antigen], pairs.pkd, fit_rows, fold, of_vectors.values())
-    others = {
-        "composition_ridge": _composition(pairs, fit_rows),
-        **_of_variants(pairs, fit_rows),
-    }
-    return {
-        "train_mean": np.full(len(pairs.pkd), pairs.pkd[fit_rows].mean()),
-        **_group_means(pairs, split, fit_rows),
-        **dict(zip(of_vectors, ridges_of_vectors, strict=True)),
-        **{name: ridge(blocks, pairs.pkd, fit_rows, fold) for name, blocks in others.items()},
-        **_nearest_antibody(pairs, fit_rows, antibody.table_ND),
-    }
+    inputs = BaselineInputs(pairs, split, fit_rows, antibody_ND, antigen_ND)
+    predicted = {name: baseline(inputs) for name, baseline in BASELINES.items()}
+    return {name: pkd for name, pkd in predicted.items() if pkd is not None}
 
 
-def standardised(table_ND: NDArray[np.floating], seen: Ints) -> Matrix:
-    """Standardise a table as the head does: statistics over the unique sequences in ``seen``."""
+def standardised(table_ND: NDArray[np.floating], train: Ints) -> Matrix:
+    """Standardise vectors as the head does.
+
+    Parameters
+    ----------
+    table_ND : NDArray, shape=(N, D), dtype=floating
+        One vector per unique sequence.
+    train : NDArray, dtype=int64
+        Rows of the table that are in training; the statistics are taken over the distinct ones.
+
+    Returns
+    -------
+    NDArray, shape=(N, D), dtype=float32
+    """
     table_ND = np.asarray(table_ND, np.float32)
-    return Standardizer.of(table_ND[np.unique(seen)]).apply(table_ND)
+    return Standardizer.of(table_ND[np.unique(train)]).apply(table_ND)
 
 
 def inner_folds(group: Ints) -> Ints:
-    """Folds for choosing a strength, groups whole; by single rows when there is one group."""
+    """Assign rows to folds for choosing a ridge's strength.
+
+    Parameters
+    ----------
+    group : NDArray, shape=(F,), dtype=int64
+        Rows of one group stay together, unless there is only one group.
+
+    Returns
+    -------
+    NDArray, shape=(F,), dtype=int64
+    """
     groups = len(np.unique(group))
     if groups == 1:
         group, groups = np.arange(len(group)), len(group)
     return grouped_folds(group, min(INNER_FOLDS, groups), seed=0)
 
 
-def _group_means(pairs: LabelledPairs, split: Split, fit_rows: Ints) -> dict[str, Floats]:
-    groups = {"antigen_mean": pairs.antigen}
-    assay = pairs.table.columns.get("assay")
-    if assay is not None:
-        values = pairs.table.frame[assay].iloc[pairs.row].astype(str)
-        groups["assay_mean"] = pd.factorize(values)[0].astype(np.int64)
-    return {n: group_mean(group, pairs.pkd, split, fit_rows) for n, group in groups.items()}
+def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats:
+    """Predict the mean label of the training rows in the same group.
+
+    Parameters
+    ----------
+    group : NDArray, shape=(P,), dtype=int64
+    pkd : NDArray, shape=(P,), dtype=float64
+    split : Split
+    fit_rows : NDArray, shape=(F,), dtype=int64
+        Pairs to learn from.
+
+    Returns
+    -------
+    NDArray, shape=(P,), dtype=float64
+        A group without training rows gets the mean of all training rows. In a part that has only
+        such groups the baseline is undefined, and its rows are NaN.
+    """
+    size = int(group.max(initial=0)) + 1
+    count = np.bincount(group[fit_rows], minlength=size)
+    total = np.bincount(group[fit_rows], pkd[fit_rows], minlength=size)
+    seen = count[group] > 0
+    mean = np.where(seen, total[group] / np.maximum(1, count[group]), pkd[fit_rows].mean())
+    for part in np.unique(split.part):
+        rows = split.part == part
+        if not seen[rows].any():
+            mean[rows] = np.nan
+    return mean
 
 
-def _composition(pairs: LabelledPairs, fit_rows: Ints) -> list[FeatureBlock]:
-    """Share of each residue and length of each chain: what needs no model at all."""
-    blocks = []
-    sides = ((pairs.table.antibodies, pairs.antibody), (pairs.table.antigens, pairs.antigen))
-    for unique, index in sides:
-        # Antibody chains keep their places; an antigen's are counted together.
+def _train_mean(inputs: BaselineInputs) -> Floats:
+    pkd = inputs.pairs.pkd
+    return np.full(len(pkd), pkd[inputs.fit_rows].mean())
+
+
+def _antigen_mean(inputs: BaselineInputs) -> Floats:
+    return group_mean(inputs.pairs.antigen, inputs.pairs.pkd, inputs.split, inputs.fit_rows)
+
+
+def _assay_mean(inputs: BaselineInputs) -> Floats | None:
+    pairs = inputs.pairs
+    column = pairs.table.columns.get("assay")
+    if column is None:
+        return None
+    assay = pd.factorize(pairs.table.frame[column].iloc[pairs.row].astype(str))[0]
+    return group_mean(assay.astype(np.int64), pairs.pkd, inputs.split, inputs.fit_rows)
+
+
+def _composition_ridge(inputs: BaselineInputs) -> Floats:
+    """Ridge on residue frequencies and chain lengths, which need no language model."""
+    pairs, blocks = inputs.pairs, []
+    for unique, index in (
+        (pairs.table.antibodies, pairs.antibody),
+        (pairs.table.antigens, pairs.antigen),
+    ):
+        # Heavy and light are counted separately, the chains of an antigen together.
         places = range(2) if unique.kind == "antibody" else (slice(None),)
         counts = [
             np.array([[text.count(letter) for letter in RESIDUES] for text in texts], np.float32)
@@ -119,39 +228,41 @@ def _composition(pairs: LabelledPairs, fit_rows: Ints) -> list[FeatureBlock]:
             for texts in [["".join(chains[place]) for chains in unique.chains]]
         ]
         lengths = [count.sum(1, keepdims=True) for count in counts]
-        shares = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
-        table = standardised(np.hstack([*shares, *lengths]), index[fit_rows])
+        frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
+        table = standardised(np.hstack([*frequencies, *lengths]), index[inputs.fit_rows])
         blocks.append(FeatureBlock(table, index))
-    return blocks
+    return inputs.ridge(*blocks)
 
 
-def _of_variants(pairs: LabelledPairs, fit_rows: Ints) -> dict[str, list[FeatureBlock]]:
-    """Residues by position, and the number of mutations, where most variants share a length."""
-    chains = pairs.table.antibodies.chains
-    lengths = [tuple(map(len, antibody)) for antibody in chains]
-    usual, count = Counter(lengths[i] for i in pairs.antibody).most_common(1)[0]
-    if count < SHARED_LENGTH * len(pairs.pkd):
-        return {}
-    seen = np.unique(pairs.antibody[fit_rows])
-    one_hot = _one_hot(chains, np.array([length == usual for length in lengths]), seen)
+def _mutation_count(inputs: BaselineInputs) -> Floats | None:
+    """Ridge on the number of mutations, where most antibodies share their lengths."""
+    if inputs.common_length is None:
+        return None
+    chains = inputs.pairs.table.antibodies.chains
     mutations = distance_to_parent(chains, np.zeros(len(chains), np.int64))
-    counted = mutations[:, None].astype(np.float32)
-    found = {"mutation_count": [FeatureBlock(counted, pairs.antibody)]}
-    if len(seen) * one_hot.shape[1] ** 2 <= MOST_SUMMED:
-        found["one_hot_ridge"] = [FeatureBlock(one_hot, pairs.antibody)]
-    return found
+    return inputs.ridge(FeatureBlock(mutations[:, None].astype(np.float32), inputs.pairs.antibody))
 
 
-def _one_hot(chains: Sequence[tuple[str, ...]], usual: NDArray[np.bool_], seen: Ints) -> Matrix:
-    """One column for each residue that varies in training at a position.
+def _one_hot_ridge(inputs: BaselineInputs) -> Floats | None:
+    """Ridge on the residue at each position, where most antibodies share their lengths."""
+    if inputs.common_length is None:
+        return None
+    train = np.unique(inputs.pairs.antibody[inputs.fit_rows])
+    one_hot = _one_hot(inputs.pairs.table.antibodies.chains, inputs.common_length, train)
+    if len(train) * one_hot.shape[1] ** 2 > MAX_PRODUCTS:
+        return None
+    return inputs.ridge(FeatureBlock(one_hot, inputs.pairs.antibody))
 
-    Antibodies of another length share one column of their own: what the residues mean there is
-    not known.
+
+def _one_hot(chains: Sequence[tuple[str, ...]], usual: NDArray[np.bool_], train: Ints) -> Matrix:
+    """Encode each residue of each position that varies in training as one column.
+
+    Antibodies of other lengths share one extra column, because their positions do not correspond.
     """
     rows = np.flatnonzero(usual)
     text = "".join("".join(chains[i]) for i in rows.tolist()).encode()
     residues = np.frombuffer(text, np.uint8).reshape(len(rows), -1)
-    known = residues[np.isin(rows, seen)]
+    known = residues[np.isin(rows, train)]
     column_of, count = np.full((residues.shape[1], 256), -1), 0
     for position in range(residues.shape[1] if len(known) else 0):
         letters = np.unique(known[:, position])
@@ -166,48 +277,44 @@ def _one_hot(chains: Sequence[tuple[str, ...]], usual: NDArray[np.bool_], seen: 
     return table
 
 
-def _nearest_antibody(
-    pairs: LabelledPairs, fit_rows: Ints, antibody_ND: Matrix
-) -> dict[str, Floats]:
-    """Mean label of the training antibody nearest by vector, for the same antigen if it has one."""
-    seen = np.unique(pairs.antibody[fit_rows])
-    if len(antibody_ND) * len(seen) > MOST_COMPARED:
-        return {}
-    nearest = _nearest(antibody_ND, seen)[pairs.antibody]
+def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
+    """Mean label of the nearest training antibody, with the same antigen where it has labels."""
+    pairs, fit_rows, antibody_ND = inputs.pairs, inputs.fit_rows, inputs.antibody.table_ND
+    train = np.unique(pairs.antibody[fit_rows])
+    if len(antibody_ND) * len(train) > MAX_COMPARISONS:
+        return None
+    nearest = _nearest(antibody_ND, train)[pairs.antibody]
     n_antigens = int(pairs.antigen.max()) + 1
     by_antibody = pd.Series(pairs.pkd[fit_rows]).groupby(pairs.antibody[fit_rows]).mean()
     both = pairs.antibody * n_antigens + pairs.antigen
     by_both = pd.Series(pairs.pkd[fit_rows]).groupby(both[fit_rows]).mean()
     same = by_both.reindex(nearest * n_antigens + pairs.antigen).to_numpy()
     other = by_antibody.reindex(nearest).to_numpy()
-    return {"nearest_antibody": np.where(np.isnan(same), other, same)}
+    return np.where(np.isnan(same), other, same)
 
 
-def _nearest(table_ND: Matrix, seen: Ints) -> Ints:
-    """For each row of the table the closest of the rows ``seen``, itself if it is one."""
-    train_ND = table_ND[seen]
+def _nearest(table_ND: Matrix, train: Ints) -> Ints:
+    """Find the nearest training row of each row of the table; a training row is its own."""
+    train_ND = table_ND[train]
     half_N = (train_ND**2).sum(1) / 2
     nearest = np.empty(len(table_ND), np.int64)
     for start in range(0, len(table_ND), NEAREST_ROWS):
         score = table_ND[start : start + NEAREST_ROWS] @ train_ND.T - half_N
-        nearest[start : start + NEAREST_ROWS] = seen[np.argmax(score, axis=1)]
-    nearest[seen] = seen
+        nearest[start : start + NEAREST_ROWS] = train[np.argmax(score, axis=1)]
+    nearest[train] = train
     return nearest
 
 
-def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats:
-    """Mean of the training rows of the same group.
-
-    A group that training never saw gets the training mean, but a part without any seen group is
-    NaN throughout: there the baseline is not defined.
-    """
-    size = int(group.max(initial=0)) + 1
-    count = np.bincount(group[fit_rows], minlength=size)
-    total = np.bincount(group[fit_rows], pkd[fit_rows], minlength=size)
-    seen = count[group] > 0
-    mean = np.where(seen, total[group] / np.maximum(1, count[group]), pkd[fit_rows].mean())
-    for part in np.unique(split.part):
-        rows = split.part == part
-        if not seen[rows].any():
-            mean[rows] = np.nan
-    return mean
+BASELINES: dict[str, Callable[[BaselineInputs], Floats | None]] = {
+    "train_mean": _train_mean,
+    "antigen_mean": _antigen_mean,
+    "assay_mean": _assay_mean,
+    "ridge": lambda inputs: inputs.vector_ridges[0],
+    "antibody_ridge": lambda inputs: inputs.vector_ridges[1],
+    "antigen_ridge": lambda inputs: inputs.vector_ridges[2],
+    "composition_ridge": _composition_ridge,
+    "mutation_count": _mutation_count,
+    "one_hot_ridge": _one_hot_ridge,
+    "nearest_antibody": _nearest_antibody,
+}
+"""Predicted pKd of every pair, (P,), by name; None where a baseline does not apply."""

@@ -1,7 +1,7 @@
-"""Does the head know more than a baseline? An interval, a sentence, and warnings in words.
+"""Compare models on the test part: bootstrap intervals, verdicts and warnings.
 
-Intervals come from a paired bootstrap by cluster: whole groups of the split are drawn anew, the
-same for both sides of a comparison and for every fold, and each fold is scored by itself.
+Intervals come from a paired bootstrap over clusters: whole groups of the split are resampled,
+identically for both models and for all folds, and each fold is scored separately.
 """
 
 from __future__ import annotations
@@ -13,33 +13,29 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.head.data.labels import FLOOR_SHARE
 from abag.head.data.splits import TEST, Split
 from abag.head.evaluation import metrics
+from abag.head.evaluation.metrics import METRICS, ScoredRows, headline_metrics, metric_label
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
-Metric: TypeAlias = Callable[[Floats, Floats, Ints], float | None]
 
 DRAWS = 500
-FEWEST_CLUSTERS = 5
+"""Bootstrap samples per interval."""
+MIN_CLUSTERS = 5
+"""With fewer clusters, resampling them says little about new clusters: no interval."""
 LEVEL = 0.95
-HEADLINES: Mapping[str, Metric] = {
-    "spearman_within_antigen": metrics.median_within_antigen,
-    "spearman": lambda y, p, _: metrics.spearman(y, p),
-    "rmse": lambda y, p, _: metrics.rmse(y, p),
-}
-LOWER_IS_BETTER = frozenset({"rmse", "mae"})
-FLOOR_SHARE = 0.05
-EXPLAINED = 0.5
+EXPLAINED_SHARE = 0.5
 """Share of the variance from which a label is said to follow from the antigen or assay alone."""
-SMALL_PART = 50
+SMALL_TEST_ROWS = 50
 
 
-class Measured(Protocol):
-    """What scoring needs to know of P pairs, each of shape (P,)."""
+class MeasuredPairs(Protocol):
+    """What scoring needs of P pairs, each of shape (P,)."""
 
     @property
     def pkd(self) -> Floats: ...
@@ -51,7 +47,7 @@ class Measured(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A difference of scores, head less baseline, averaged over folds."""
+    """Difference of two models' scores, averaged over folds, with its bootstrap interval."""
 
     difference: float
     low: float | None
@@ -61,45 +57,45 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class _Fold:
-    """What of one fold can be drawn again."""
+    """The part of a fold that is resampled."""
 
-    unit: Ints
-    """What is drawn as a whole: the cluster of each row or of each antigen."""
+    cluster: Ints
+    """Cluster of each row or of each antigen; clusters are resampled as a whole."""
     difference: Callable[[Ints], float | None]
-    """Ours less theirs, given how often each entry of ``unit`` was drawn."""
+    """Difference of the two scores if entry ``i`` of ``cluster`` occurs ``counts[i]`` times."""
 
 
 def compare(
-    pairs: Measured,
+    pairs: MeasuredPairs,
     splits: Sequence[Split],
-    ours: Sequence[Floats],
-    theirs: Sequence[Floats],
+    predicted: Sequence[Floats],
+    reference: Sequence[Floats],
     metric: str,
     seed: int = 0,
 ) -> Interval | None:
-    """Difference of two predictions on the test parts, with its bootstrap interval.
+    """Compute the difference between two models on the test parts, with a bootstrap interval.
 
     Parameters
     ----------
-    pairs : Measured
-        `abag.head.data.labels.LabelledPairs`, or what a run kept of them.
+    pairs : MeasuredPairs
     splits : sequence of Split
-    ours, theirs : sequence of NDArray, shape=(P,)
-        Predicted pKd for each split.
+    predicted, reference : sequence of NDArray, shape=(P,), dtype=float64
+        pKd of every pair as predicted by the two models, for each split.
     metric : str
-        A key of `HEADLINES`.
+        A key of `abag.head.evaluation.metrics.METRICS`.
     seed : int
+        Seed of the bootstrap.
 
     Returns
     -------
     Interval or None
-        None where the metric is undefined for either side. ``low`` and ``high`` are None with
-        fewer than `FEWEST_CLUSTERS`: the draws then say little of other clusters.
+        Score of `predicted` minus score of `reference`; None if the metric is undefined for
+        either. ``low`` and ``high`` are None with fewer than `MIN_CLUSTERS` clusters.
     """
     tests = [np.flatnonzero((s.part == TEST) & (pairs.censored == 0)) for s in splits]
     parts = [
         (pairs.pkd[rows], a[rows], b[rows], pairs.antigen[rows], s.group[rows])
-        for s, rows, a, b in zip(splits, tests, ours, theirs, strict=True)
+        for s, rows, a, b in zip(splits, tests, predicted, reference, strict=True)
     ]
     antigens = np.concatenate([part[3] for part in parts])
     groups = np.concatenate([part[4] for part in parts])
@@ -107,90 +103,110 @@ def compare(
         nested = len(np.unique(np.stack([antigens, groups]), axis=1).T) == len(np.unique(antigens))
         folds = [_fold_of_antigens(*part, nested) for part in parts]
     else:
-        folds = [_fold_of_rows(*part, HEADLINES[metric]) for part in parts]
+        folds = [_fold_of_rows(*part, metric) for part in parts]
     return _bootstrap(folds, seed)
 
 
 def _bootstrap(folds: Sequence[_Fold], seed: int) -> Interval | None:
-    units, dense = np.unique(np.concatenate([fold.unit for fold in folds]), return_inverse=True)
-    index = np.split(dense, np.cumsum([len(fold.unit) for fold in folds])[:-1])
-    difference = _mean_difference(folds, index, np.ones(len(units), np.int64))
+    clusters, dense = np.unique(
+        np.concatenate([fold.cluster for fold in folds]), return_inverse=True
+    )
+    index = np.split(dense, np.cumsum([len(fold.cluster) for fold in folds])[:-1])
+    difference = _mean_difference(folds, index, np.ones(len(clusters), np.int64))
     if difference is None:
         return None
-    if len(units) < FEWEST_CLUSTERS:
-        return Interval(difference, None, None, len(units))
+    if len(clusters) < MIN_CLUSTERS:
+        return Interval(difference, None, None, len(clusters))
     rng = np.random.default_rng(seed)
     draws = [
-        _mean_difference(folds, index, np.bincount(drawn, minlength=len(units)))
-        for drawn in rng.integers(len(units), size=(DRAWS, len(units)))
+        _mean_difference(folds, index, np.bincount(drawn, minlength=len(clusters)))
+        for drawn in rng.integers(len(clusters), size=(DRAWS, len(clusters)))
     ]
     known = [draw for draw in draws if draw is not None]
     if not known:
-        return Interval(difference, None, None, len(units))
+        return Interval(difference, None, None, len(clusters))
     low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(difference, float(low), float(high), len(units))
+    return Interval(difference, float(low), float(high), len(clusters))
 
 
-def _mean_difference(folds: Sequence[_Fold], index: Sequence[Ints], times: Ints) -> float | None:
-    found = (fold.difference(times[i]) for fold, i in zip(folds, index, strict=True))
+def _mean_difference(folds: Sequence[_Fold], index: Sequence[Ints], counts: Ints) -> float | None:
+    found = (fold.difference(counts[i]) for fold, i in zip(folds, index, strict=True))
     values = [value for value in found if value is not None]
     return float(np.mean(values)) if values else None
 
 
 def _fold_of_rows(
-    pkd: Floats, ours: Floats, theirs: Floats, antigen: Ints, group: Ints, score: Metric
+    pkd: Floats, predicted: Floats, reference: Floats, antigen: Ints, group: Ints, metric: str
 ) -> _Fold:
-    def difference(times: Ints) -> float | None:
-        rows = np.repeat(np.arange(len(pkd)), times)
-        a = score(pkd[rows], ours[rows], antigen[rows])
-        b = score(pkd[rows], theirs[rows], antigen[rows])
+    score = METRICS[metric].function
+
+    def difference(counts: Ints) -> float | None:
+        rows = np.repeat(np.arange(len(pkd)), counts)
+        a = score(ScoredRows.of(pkd[rows], predicted[rows], antigen[rows]))
+        b = score(ScoredRows.of(pkd[rows], reference[rows], antigen[rows]))
         return None if a is None or b is None else a - b
 
     return _Fold(group, difference)
 
 
 def _fold_of_antigens(
-    pkd: Floats, ours: Floats, theirs: Floats, antigen: Ints, group: Ints, nested: bool
+    pkd: Floats, predicted: Floats, reference: Floats, antigen: Ints, group: Ints, nested: bool
 ) -> _Fold:
-    """Correlations of single antigens do not change when whole antigens are drawn again."""
+    """Resample whole antigens, each with the correlation within it, which stays the same."""
     _, first = np.unique(antigen, return_index=True)
-    units = (group if nested else antigen)[first]
-    values = np.stack([metrics.spearman_by_group(pkd, p, antigen) for p in (ours, theirs)], axis=1)
+    clusters = (group if nested else antigen)[first]
+    values = np.stack(
+        [metrics.spearman_by_group(pkd, p, antigen) for p in (predicted, reference)], axis=1
+    )
     defined = np.isfinite(values).all(axis=1)
-    units, values = units[defined], values[defined]
+    clusters, values = clusters[defined], values[defined]
 
-    def difference(times: Ints) -> float | None:
-        if not times.sum():
+    def difference(counts: Ints) -> float | None:
+        if not counts.sum():
             return None
-        a, b = np.median(np.repeat(values, times, axis=0), axis=0)
+        a, b = np.median(np.repeat(values, counts, axis=0), axis=0)
         return float(a - b)
 
-    return _Fold(units, difference)
+    return _Fold(clusters, difference)
 
 
-def verdict(name: str, baseline: str, metric: str, interval: Interval | None) -> str:
-    """Say in one sentence whether the head beats a baseline, and by how much."""
-    what = metric.replace("_", " ")
+def verdict(model: str, reference: str, metric: str, interval: Interval | None) -> str:
+    """Describe in one sentence whether a model is better than another one.
+
+    Parameters
+    ----------
+    model, reference : str
+        Names of the two models.
+    metric : str
+        A key of `abag.head.evaluation.metrics.METRICS`.
+    interval : Interval or None
+        What `compare` returned.
+    """
+    label = metric_label(metric)
     if interval is None:
-        return f"The {name} cannot be compared with {baseline} by {what}: it is undefined on test."
-    gain = 0.0 + (-1 if metric in LOWER_IS_BETTER else 1) * interval.difference
-    low, high = interval.low, interval.high
+        return f"The {model} cannot be compared with {reference}: {label} is undefined on test."
+    low, high, lower_is_better = interval.low, interval.high, METRICS[metric].lower_is_better
+    gain = 0.0 + (-1 if lower_is_better else 1) * interval.difference
+    note = f"positive means lower {label}; " if lower_is_better else ""
     if low is None or high is None:
+        few = "1 cluster is" if interval.clusters == 1 else f"{interval.clusters} clusters are"
         return (
-            f"The {name} differs from {baseline} by {gain:+.3f} {what}; "
-            f"{_clusters(interval.clusters)} too few for an interval."
+            f"The {model} differs from {reference}: {gain:+.3f} {label} "
+            f"({note}{few} too few for an interval)."
         )
-    if metric in LOWER_IS_BETTER:
+    if lower_is_better:
         low, high = -high, -low
-    verb = "beats" if low > 0 else "loses to" if high < 0 else "is not told apart from"
-    return (
-        f"The {name} {verb} {baseline}: {gain:+.3f} {what} "
-        f"(95 % of draws {low:+.3f} to {high:+.3f}, {interval.clusters} clusters)."
+    relation = (
+        "better than"
+        if low > 0
+        else "worse than"
+        if high < 0
+        else "statistically indistinguishable from"
     )
-
-
-def _clusters(n: int) -> str:
-    return "1 cluster is" if n == 1 else f"{n} clusters are"
+    return (
+        f"The {model} is {relation} {reference}: {gain:+.3f} {label} "
+        f"({note}95 % interval {low:+.3f} to {high:+.3f} over {interval.clusters} clusters)."
+    )
 
 
 def verdicts(
@@ -199,17 +215,25 @@ def verdicts(
     predicted: Sequence[Floats],
     baselines: Sequence[Mapping[str, Floats]],
 ) -> list[str]:
-    """Say whether the head beats the strongest baseline by rank, and three of them by error.
+    """Compare the head with the strongest baselines, with the ridge and with the training mean.
 
-    Rank is that within antigen where it is defined, else over all rows. By error the head is held
-    against the strongest baseline, the ridge on the same vectors, and knowing nothing.
+    The first comparison is by rank correlation, within antigens where that is defined, with the
+    baseline that is strongest by it. The others are by RMSE: the strongest baseline, the ridge on
+    the same vectors, and the training mean.
 
     Parameters
     ----------
-    predicted : sequence of NDArray, shape=(P,)
-        The head's prediction for each split.
+    pairs : LabelledPairs
+    splits : sequence of Split
+    predicted : sequence of NDArray, shape=(P,), dtype=float64
+        The head's prediction of every pair, for each split.
     baselines : sequence of dict
-        What `abag.head.evaluation.baselines.baselines` gave for each split.
+        What `abag.head.evaluation.baselines.predict_baselines` returned for each split.
+
+    Returns
+    -------
+    list of str
+        One sentence per comparison.
     """
     scores = {
         name: scores_on_test(pairs, splits, [b[name] for b in baselines]) for name in baselines[0]
@@ -224,17 +248,16 @@ def verdicts(
     lines = []
     for metric, baseline in against:
         if baseline is not None:
-            theirs = [b[baseline] for b in baselines]
-            interval = compare(pairs, splits, predicted, theirs, metric)
-            said = f"{baseline} (the strongest)" if baseline == best[metric] else baseline
-            lines.append(verdict("head", said, metric, interval))
+            interval = compare(pairs, splits, predicted, [b[baseline] for b in baselines], metric)
+            note = ", the strongest baseline" if baseline == best[metric] else ""
+            lines.append(verdict("head", baseline + note, metric, interval))
     return lines
 
 
 def scores_on_test(
-    pairs: LabelledPairs, splits: Sequence[Split], predicted: Sequence[Floats]
-) -> dict[str, float | int | None]:
-    """Score predictions on the test part of each split, and average."""
+    pairs: MeasuredPairs, splits: Sequence[Split], predicted: Sequence[Floats]
+) -> metrics.Scores:
+    """Score predictions, (P,) per split, on the test part of each split; average over splits."""
     folds = [
         metrics.score(pairs.pkd[rows], p[rows], pairs.antigen[rows], pairs.censored[rows])
         for split, p in zip(splits, predicted, strict=True)
@@ -243,18 +266,23 @@ def scores_on_test(
     return {name: value["mean"] for name, value in metrics.average_folds(folds).items()}
 
 
-def strongest(scores: Mapping[str, Mapping[str, float | int | None]], metric: str) -> str | None:
-    """Name of the best baseline by a metric, of those for which it is defined."""
+def rank_metric(scores: metrics.Scores) -> str:
+    """Return the most important headline metric that is defined, or else the RMSE."""
+    return next((name for name in headline_metrics() if scores[name] is not None), "rmse")
+
+
+def strongest(scores: Mapping[str, metrics.Scores], metric: str) -> str | None:
+    """Name of the model with the best score, or None if the metric is undefined for all."""
     known = {name: value for name, s in scores.items() if (value := s.get(metric)) is not None}
     if not known:
         return None
-    best = min if metric in LOWER_IS_BETTER else max
-    # a mean that is undefined for new groups is the training mean but for rounding
+    best = min if METRICS[metric].lower_is_better else max
+    # A group mean that is undefined for new groups equals the training mean up to rounding.
     return best(known, key=lambda name: round(known[name], 9))
 
 
 def warnings(pairs: LabelledPairs, splits: Sequence[Split]) -> list[str]:
-    """Say in words what makes the numbers of this table or split less than they seem."""
+    """Describe properties of the labels and of the split that limit what the scores mean."""
     return [*_label_warnings(pairs), *_split_warnings(splits)]
 
 
@@ -263,13 +291,13 @@ def _label_warnings(pairs: LabelledPairs) -> list[str]:
     exact = pairs.censored == 0
     values, counts = np.unique(pairs.pkd[exact], return_counts=True)
     if len(values) == 1:
-        lines.append(f"Every exact label is {values[0]:.3g}: there is nothing to learn.")
+        lines.append(f"All exact labels are {values[0]:.3g}: there is nothing to learn.")
     elif counts.max(initial=0) > FLOOR_SHARE * exact.sum():
         at, share = values[counts.argmax()], counts.max() / exact.sum()
-        side = "floor" if at == values[0] else "ceiling" if at == values[-1] else "single value"
+        kind = "floor" if at == values[0] else "ceiling" if at == values[-1] else "repeated value"
         lines.append(
-            f"{share:.0%} of the labels are {at:.4g}, a {side}: telling it from the rest passes "
-            "for skill. See --floor censor|drop."
+            f"{share:.0%} of the labels equal {at:.4g}, a {kind}: separating these rows from the "
+            "others inflates the scores. See --floor censor|drop."
         )
     groups = {"antigen": pairs.antigen}
     assay = pairs.table.columns.get("assay")
@@ -279,21 +307,32 @@ def _label_warnings(pairs: LabelledPairs) -> list[str]:
         )[1]
     for name, group in groups.items():
         share = explained(pairs.pkd[exact], group[exact])
-        if share is not None and share >= EXPLAINED:
+        if share is not None and share >= EXPLAINED_SHARE:
             lines.append(
-                f"The {name} alone explains {share:.0%} of the labels' variance: read the metrics "
-                "within antigen, and hold antigens out."
+                f"The {name} alone explains {share:.0%} of the labels' variance: use the metrics "
+                "within antigen, and a split that holds out antigens."
             )
     if pairs.noise is not None:
         lines.append(
-            f"Replicates differ with a standard deviation of {pairs.noise:.2f} pKd: no RMSE below "
-            "that is to be believed."
+            f"Replicates have a standard deviation of {pairs.noise:.2f} pKd: an RMSE below that is "
+            "not meaningful."
         )
     return lines
 
 
 def explained(pkd: Floats, group: Ints) -> float | None:
-    """Share of the variance between groups, adjusted for their number; None if undefined."""
+    """Share of the labels' variance between groups, adjusted for their number.
+
+    Parameters
+    ----------
+    pkd : NDArray, shape=(N,), dtype=float64
+    group : NDArray, shape=(N,), dtype=int64
+
+    Returns
+    -------
+    float or None
+        None if undefined: fewer than two groups, no repeated group, or constant labels.
+    """
     _, dense, sizes = np.unique(group, return_inverse=True, return_counts=True)
     free = len(pkd) - len(sizes)
     if free < 1 or len(sizes) < 2 or np.ptp(pkd) == 0:
@@ -306,17 +345,18 @@ def explained(pkd: Floats, group: Ints) -> float | None:
 def _split_warnings(splits: Sequence[Split]) -> list[str]:
     description = splits[0].description
     lines = list(description.get("adapters", ()))
-    leaks = description.get("leaks", {}).get("pair", {})
-    worst = {at: sum(s.description["leaks"]["pair"][at] for s in splits) for at in leaks}
+    levels = description.get("leaks", {}).get("pair", {})
+    leaks = {at: sum(s.description["leaks"]["pair"][at] for s in splits) for at in levels}
     tests = sum(len(s.rows(TEST)) for s in splits)
-    near = worst.get("near", 0)
-    if worst.get("exact"):
-        lines.append(f"{worst['exact']} of {tests} test rows are in training too: a leak.")
-    if near:
+    if leaks.get("exact"):
+        lines.append(f"{leaks['exact']} of {tests} test rows are also in training: a leak.")
+    if leaks.get("near"):
         lines.append(
-            f"{near} of {tests} test rows have a near mate in training on both sides: their scores "
-            "say little about new antibodies or antigens."
+            f"{leaks['near']} of {tests} test rows have a near-duplicate in training (both "
+            "antibody and antigen): their scores say little about new antibodies or antigens."
         )
-    if min(len(s.rows(TEST)) for s in splits) < SMALL_PART:
-        lines.append(f"A test part has fewer than {SMALL_PART} rows: its metrics are mostly noise.")
+    if min(len(s.rows(TEST)) for s in splits) < SMALL_TEST_ROWS:
+        lines.append(
+            f"A test part has fewer than {SMALL_TEST_ROWS} rows: its metrics are mostly noise."
+        )
     return lines

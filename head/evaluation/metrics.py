@@ -1,31 +1,150 @@
-"""Predictions and measurements -> numbers one can believe.
+"""Metrics of predictions against measurements, in one registry.
 
-Everything is numpy and scipy. A metric that is not defined on the rows given is ``None``, never
-0 and never NaN. Predictions of different folds are never pooled: score each fold, then average
-(`average_folds`); even predicting each fold's training mean correlates when folds are pooled.
+A metric that is undefined for the given rows is ``None``, never 0 or NaN. Predictions of different
+folds are never pooled, because even the training mean of each fold would then correlate with the
+labels: score each fold and average the scores (`average_folds`).
 
-A censored row knows only a side of its label: -1 when its pKd lies below, +1 when above. It counts
-in `concordance`, in the pairs whose order is certain, and nowhere else.
+To add a metric, write its function and register it in `METRICS`. Scores, comparisons, tables and
+the choices of ``--select`` all derive from the registry.
+
+A censored row has a bound instead of a label: -1 if its pKd lies below the bound, +1 if above. It
+counts only in `concordance`, in the pairs of rows with a known order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
-Scores: TypeAlias = dict[str, float | int | None]
+Number: TypeAlias = float | int | None
+Scores: TypeAlias = dict[str, Number]
 
 STRONG_PKD = 9.0
-"""From this pKd on (Kd of 1 nM) an antibody counts as a strong binder."""
+"""Lowest pKd of a strong binder (Kd of 1 nM)."""
 MIN_ROWS_PER_ANTIGEN = 5
-"""Antigens with fewer exact rows have no correlation worth a place in the median."""
+"""Antigens with fewer exact rows are left out of the correlation within antigens."""
 BUDGET_SHARE = 0.1
-"""Share of the rows that one can afford to pick for the next experiment."""
+"""Share of the rows that can be picked for the next experiment."""
+
+
+class FoldAverage(TypedDict):
+    """A metric over folds; see `average_folds`."""
+
+    mean: float | None
+    sd: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Labels and predictions of the rows to score; `of` makes one from plain columns."""
+
+    pkd: Floats
+    """Labels of the E exact rows, shape (E,)."""
+    predicted: Floats
+    """Predicted pKd of the exact rows, shape (E,)."""
+    antigen: Ints
+    """Antigen of each exact row, shape (E,)."""
+    with_censored: tuple[Floats, Floats, NDArray[np.int8]]
+    """Label or bound, prediction and censoring of all N rows, each of shape (N,)."""
+
+    @classmethod
+    def of(
+        cls,
+        pkd: ArrayLike,
+        predicted: ArrayLike,
+        antigen: ArrayLike,
+        censored: ArrayLike | None = None,
+    ) -> ScoredRows:
+        """Convert columns as `score` takes them; drop all rows if a prediction is not finite."""
+        y, p = np.asarray(pkd, np.float64), np.asarray(predicted, np.float64)
+        kept = slice(None) if np.isfinite(p).all() else slice(0)
+        y, p, antigens = y[kept], p[kept], np.asarray(antigen, np.int64)[kept]
+        if censored is None:
+            return cls(y, p, antigens, (y, p, np.zeros(len(y), np.int8)))
+        sides = np.asarray(censored, np.int8)[kept]
+        exact = sides == 0
+        return cls(y[exact], p[exact], antigens[exact], (y, p, sides))
+
+    @cached_property
+    def within_antigen(self) -> Scores:
+        return within_antigen(self.pkd, self.predicted, self.antigen)
+
+    @cached_property
+    def strong_binders(self) -> Scores:
+        return _strong_binders(self.pkd >= STRONG_PKD, self.predicted)
+
+    @cached_property
+    def concordance(self) -> Scores:
+        return concordance(*self.with_censored)
+
+    @cached_property
+    def calibration(self) -> Scores:
+        return calibration(self.pkd, self.predicted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A metric and the places it appears in."""
+
+    function: Callable[[ScoredRows], Number]
+    label: str = ""
+    """Name in sentences; empty: the name with spaces."""
+    lower_is_better: bool = False
+    headline: bool = False
+    """Compared between models with a bootstrap interval."""
+    in_tables: bool = False
+    """Shown in tables of scores."""
+    in_report: bool = False
+    """Shown in the report's table, even if not in other tables."""
+    selectable: bool = False
+    """Can be given to ``--select``."""
+
+    @property
+    def perfect(self) -> float:
+        """Score of perfect predictions."""
+        return 0.0 if self.lower_is_better else 1.0
+
+
+def _jointly(group: str, name: str) -> Callable[[ScoredRows], Number]:
+    """Take one of the scores that `ScoredRows` computes together, once per set of rows."""
+    scores_of: Callable[[ScoredRows], Scores] = attrgetter(group)
+    return lambda rows: scores_of(rows)[name]
+
+
+def headline_metrics() -> list[str]:
+    """Names of the metrics that are compared with an interval, most important first."""
+    return [name for name, metric in METRICS.items() if metric.headline]
+
+
+def table_metrics(*, report: bool = False) -> list[str]:
+    """Names of the metrics in tables of scores, or in the report's table."""
+    return [n for n, metric in METRICS.items() if metric.in_tables or (report and metric.in_report)]
+
+
+def selectable_metrics() -> list[str]:
+    """Names that ``--select`` accepts."""
+    return [name for name, metric in METRICS.items() if metric.selectable]
+
+
+def metric_label(name: str) -> str:
+    """Name of a metric for use in sentences and table headings."""
+    return METRICS[name].label or name.replace("_", " ")
+
+
+def is_better(name: str, value: float | None, best: float | None) -> bool:
+    """Compare two scores of the metric `name`; a defined score is better than an undefined one."""
+    if value is None or best is None:
+        return value is not None
+    return value < best if METRICS[name].lower_is_better else value > best
 
 
 def score(
@@ -34,90 +153,53 @@ def score(
     antigen: ArrayLike,
     censored: ArrayLike | None = None,
 ) -> Scores:
-    """Score one set of predictions; for folds, once a fold.
+    """Compute all metrics for one set of predictions, for example one fold.
 
     Parameters
     ----------
     pkd : array_like, shape=(N,), dtype=float
-        Measured pKd; for a censored row the bound.
+        Measured pKd, or the bound of a censored row.
     predicted : array_like, shape=(N,), dtype=float
-        Predicted pKd. One value that is not finite leaves every metric undefined, so that
-        nothing is gained by leaving out the hard rows.
+        Predicted pKd. If any value is not finite, every metric is undefined, so that leaving out
+        difficult rows cannot improve a score.
     antigen : array_like, shape=(N,), dtype=int
-        Which antigen each row belongs to.
+        Number of each row's antigen.
     censored : array_like, shape=(N,), dtype=int, optional
-        -1: the pKd is below ``pkd``, +1: above, 0: exact. All exact when absent.
+        -1: the pKd is below ``pkd``; +1: above; 0: exact. By default all rows are exact.
 
     Returns
     -------
     dict
-        ``n`` rows, of which ``n_censored``; ``spearman_within_antigen`` (the median over the
-        ``antigens_scored``, with its ``_q25`` and ``_q75``) and ``spearman``, ``pearson``,
-        ``rmse``, ``mae``, ``r2``; ``recall``, ``precision``, ``average_precision`` and
-        ``enrichment`` ``_at_9`` by threshold, ``recall_at_9_budget``, ``precision_at_9_budget``
-        and ``enrichment_at_9_budget`` when the best-predicted tenth is picked; ``concordance``
-        over ``decidable_pairs``; ``calibration_slope`` and ``calibration_intercept`` of
-        measured on predicted.
+        ``n`` rows, of which ``n_censored`` are censored, and the value of each entry of `METRICS`.
     """
-    y, p = np.asarray(pkd, np.float64), np.asarray(predicted, np.float64)
-    sides = np.zeros(len(y), np.int8) if censored is None else np.asarray(censored, np.int8)
-    exact = sides == 0
-    if not np.isfinite(p).all():
-        y, p, exact, sides = y[:0], p[:0], exact[:0], sides[:0]
-        antigens = np.zeros(0, np.int64)
-    else:
-        antigens = np.asarray(antigen, np.int64)[exact]
-    y_exact, p_exact = y[exact], p[exact]
+    rows = ScoredRows.of(pkd, predicted, antigen, censored)
     return {
         "n": len(np.asarray(pkd)),
         "n_censored": 0 if censored is None else int(np.count_nonzero(np.asarray(censored))),
-        **within_antigen(y_exact, p_exact, antigens),
-        "spearman": spearman(y_exact, p_exact),
-        "pearson": pearson(y_exact, p_exact),
-        "rmse": rmse(y_exact, p_exact),
-        "mae": _finite(np.abs(y_exact - p_exact).mean()) if len(y_exact) else None,
-        "r2": r2(y_exact, p_exact),
-        **_strong_binders(y_exact >= STRONG_PKD, p_exact),
-        **concordance(y, p, sides),
-        **calibration(y_exact, p_exact),
+        **{name: metric.function(rows) for name, metric in METRICS.items()},
     }
 
 
-def one(
+def score_one(
     name: str, pkd: Floats, predicted: Floats, antigen: Ints, censored: NDArray[np.int8]
-) -> float | None:
-    """Compute one of the metrics that ``--select`` can name, as `score` does, without the rest.
-
-    Parameters
-    ----------
-    name : str
-    pkd, predicted, antigen, censored : NDArray, shape=(N,)
-        As in `score`.
-    """
-    exact = censored == 0 if np.isfinite(predicted).all() else np.zeros(len(pkd), bool)
-    y, p = pkd[exact], predicted[exact]
-    if name == "spearman_within_antigen":
-        return median_within_antigen(y, p, antigen[exact])
-    if name == "mae":
-        return _finite(np.abs(y - p).mean()) if len(y) else None
-    if name in ("spearman", "pearson", "rmse"):
-        return {"spearman": spearman, "pearson": pearson, "rmse": rmse}[name](y, p)
-    return _strong_binders(y >= STRONG_PKD, p)[name]
+) -> Number:
+    """Compute only the metric `name`; the other arguments are as in `score`."""
+    return METRICS[name].function(ScoredRows.of(pkd, predicted, antigen, censored))
 
 
 def spearman(pkd: Floats, predicted: Floats) -> float | None:
-    """Rank correlation, ties sharing their mean rank; None for a constant side."""
+    """Rank correlation with mean ranks for ties; None if labels or predictions are constant."""
     return pearson(_ranks(pkd), _ranks(predicted))
 
 
 def _ranks(values: NDArray[np.generic]) -> Floats:
-    """As ``scipy.stats.rankdata``, in half the time at the size of a validation; NaN has none."""
+    """Rank like ``scipy.stats.rankdata`` in half the time; the rank of NaN is NaN."""
     _, run, size = np.unique(values, return_inverse=True, return_counts=True)
     return np.where(np.isnan(values), np.nan, (np.cumsum(size) - (size - 1) / 2)[run])
 
 
 def pearson(pkd: Floats, predicted: Floats) -> float | None:
-    """Linear correlation; None below two rows or for a constant side."""
+    """Linear correlation; None below two rows or if labels or predictions are constant."""
     if len(pkd) < 2 or np.ptp(pkd) == 0 or np.ptp(predicted) == 0:
         return None
     y, p = pkd - pkd.mean(), predicted - predicted.mean()
@@ -129,15 +211,24 @@ def rmse(pkd: Floats, predicted: Floats) -> float | None:
     return _finite(np.sqrt(np.mean((pkd - predicted) ** 2))) if len(pkd) else None
 
 
+def mae(pkd: Floats, predicted: Floats) -> float | None:
+    """Mean absolute error in pKd units; None without rows."""
+    return _finite(np.abs(pkd - predicted).mean()) if len(pkd) else None
+
+
 def r2(pkd: Floats, predicted: Floats) -> float | None:
-    """Share of the variance explained, against these rows' own mean; None for constant labels."""
+    """Explained share of the variance around the mean of these rows; None for constant labels."""
     if len(pkd) < 2 or np.ptp(pkd) == 0:
         return None
     return _finite(1 - np.sum((pkd - predicted) ** 2) / np.sum((pkd - pkd.mean()) ** 2))
 
 
 def within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> Scores:
-    """Spearman of each antigen with enough rows: median and quartiles over antigens."""
+    """Median and quartiles over antigens of the Spearman correlation within each antigen.
+
+    Antigens with fewer than `MIN_ROWS_PER_ANTIGEN` rows are left out. The arguments are as in
+    `spearman_by_group`.
+    """
     values = spearman_by_group(pkd, predicted, antigen)
     values = values[np.isfinite(values)]
     q25, median, q75 = np.percentile(values, [25, 50, 75]) if len(values) else (np.nan,) * 3
@@ -150,12 +241,18 @@ def within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> Scores:
 
 
 def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
-    """`spearman` of each group, in ascending order of the groups, all at once.
+    """Compute `spearman` within each group, vectorised over groups.
+
+    Parameters
+    ----------
+    pkd, predicted : NDArray, shape=(N,), dtype=float64
+    group : NDArray, shape=(N,), dtype=int64
 
     Returns
     -------
-    NDArray, dtype=float64
-        NaN below `MIN_ROWS_PER_ANTIGEN` rows and for a constant side.
+    NDArray, shape=(groups,), dtype=float64
+        In ascending order of the group numbers. NaN below `MIN_ROWS_PER_ANTIGEN` rows and where
+        labels or predictions are constant.
     """
     _, dense, size = np.unique(group, return_inverse=True, return_counts=True)
 
@@ -173,31 +270,36 @@ def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
 
 
 def _ranks_by_group(values: Floats, group: Ints) -> Floats:
-    """Rank each value within its group from 1 on, ties sharing their mean rank."""
+    """Rank each value within its group, starting at 1, with mean ranks for ties."""
     _, place = np.unique(values, return_inverse=True)
     size = np.bincount(group)
     ranks = _ranks(group * len(values) + place) - (np.cumsum(size) - size)[group]
     return np.where(np.isnan(values), np.nan, ranks)
 
 
-def median_within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> float | None:
-    """`within_antigen` without its spread: the headline as one number."""
-    return within_antigen(pkd, predicted, antigen)["spearman_within_antigen"]
-
-
 def concordance(pkd: Floats, predicted: Floats, censored: NDArray[np.int8]) -> Scores:
-    """Share of the pairs of certain order that are predicted in that order, ties counting half.
+    """Share of the pairs of rows with a known order that are predicted in that order.
 
-    The order of two exact rows is certain when their labels differ, that of a censored row and
-    another when the bound excludes the other's values.
+    Predicted ties count half. The order of two exact rows is known if their labels differ. The
+    order of a censored row and another row is known if the bound excludes the other's values.
+
+    Parameters
+    ----------
+    pkd, predicted : NDArray, shape=(N,), dtype=float64
+    censored : NDArray, shape=(N,), dtype=int8
+
+    Returns
+    -------
+    dict
+        ``concordance`` (None without such pairs) and the number of ``decidable_pairs``.
     """
     _, rank = np.unique(pkd, return_inverse=True)
-    # i is certainly below j when upper[i] < lower[j]: a bound sits just beside its label.
+    # Row i is below row j if upper[i] < lower[j]; a bound lies just beside its label.
     upper = np.where(censored > 0, np.iinfo(np.int64).max, 3 * rank + np.where(censored < 0, 0, 1))
     lower = np.where(censored < 0, np.iinfo(np.int64).min, 3 * rank + np.where(censored > 0, 2, 1))
     keys = np.concatenate([lower, upper])
     is_upper = np.repeat([False, True], len(pkd))
-    # Lower ends first where both are equal: "certainly below" is strict.
+    # Where both are equal, lower ends come first: "below" is strict.
     order = np.lexsort((is_upper, keys))
     below = is_upper[order]
     seen = np.cumsum(below)
@@ -212,19 +314,19 @@ def concordance(pkd: Floats, predicted: Floats, censored: NDArray[np.int8]) -> S
 
 
 def _earlier_and_smaller(inserted: NDArray[np.bool_], value: Ints) -> int:
-    """Count pairs (inserted row, query) where the inserted comes earlier and is smaller.
+    """Count pairs of an inserted row and a later query with a larger value.
 
-    A merge sort unrolled over its levels, so that a million rows take seconds and no loop.
+    A merge sort unrolled over its levels: vectorised, so that a million rows take seconds.
     """
     count, width = 0, 1
     by_value = np.argsort(value, kind="stable")
     while width < len(value):
-        # the smallest type that holds the pairs of blocks: numpy sorts 16 bits and fewer by radix
+        # The smallest integer type, because numpy sorts 16 bits and fewer by radix.
         pair = (by_value // (2 * width)).astype(np.min_scalar_type(len(value) // (2 * width)))
         order = by_value[np.argsort(pair, kind="stable")]
         left = order // width % 2 == 0
         earlier = np.concatenate([[0], np.cumsum(inserted[order] & left)])
-        # Earlier pairs of blocks are whole: subtract what they had put in.
+        # Subtract the rows that were inserted by earlier pairs of blocks.
         before = earlier[order // (2 * width) * (2 * width)]
         count += int((earlier[1:] - before)[~inserted[order] & ~left].sum())
         width *= 2
@@ -232,7 +334,7 @@ def _earlier_and_smaller(inserted: NDArray[np.bool_], value: Ints) -> int:
 
 
 def calibration(pkd: Floats, predicted: Floats) -> Scores:
-    """Least-squares line of measured on predicted: slope below 1 means overconfident spread."""
+    """Fit measured on predicted pKd by least squares; a slope below 1 means overconfidence."""
     if len(pkd) < 2 or np.ptp(predicted) == 0:
         return {"calibration_slope": None, "calibration_intercept": None}
     p = predicted - predicted.mean()
@@ -260,7 +362,18 @@ def _strong_binders(strong: NDArray[np.bool_], predicted: Floats) -> Scores:
 
 
 def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | None:
-    """Mean of the precision at each strong binder, equal predictions being picked together."""
+    """Mean precision over strong binders in order of prediction; ties are picked together.
+
+    Parameters
+    ----------
+    strong : NDArray, shape=(N,), dtype=bool
+    predicted : NDArray, shape=(N,), dtype=float64
+
+    Returns
+    -------
+    float or None
+        None without strong binders.
+    """
     if not strong.any():
         return None
     order = np.argsort(-predicted, kind="stable")
@@ -271,7 +384,7 @@ def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | N
 
 
 def _expected_hits(strong: NDArray[np.bool_], predicted: Floats, budget: int) -> float:
-    """Strong binders among the ``budget`` best; equal predictions at the cut share its places."""
+    """Count strong binders among the ``budget`` best predictions; ties at the cut share places."""
     if not len(strong):
         return 0.0
     cut = np.sort(predicted)[-budget]
@@ -280,15 +393,16 @@ def _expected_hits(strong: NDArray[np.bool_], predicted: Floats, budget: int) ->
     return float(strong[above].sum() + share * strong[tied].sum())
 
 
-def average_folds(folds: Sequence[Scores]) -> dict[str, dict[str, float | int | None]]:
-    """Mean and spread of each metric over the folds in which it is defined.
+def average_folds(folds: Sequence[Scores]) -> dict[str, FoldAverage]:
+    """Average each metric over the folds in which it is defined.
 
     Returns
     -------
     dict
-        Metric to ``mean``, ``sd`` (None for one fold) and ``n`` folds.
+        By metric: the ``mean`` (None if undefined in all folds), the standard deviation ``sd``
+        (None with fewer than two folds) and the number ``n`` of folds.
     """
-    result: dict[str, dict[str, float | int | None]] = {}
+    result: dict[str, FoldAverage] = {}
     for name in folds[0] if folds else ():
         values = [value for fold in folds if (value := fold[name]) is not None]
         result[name] = {
@@ -301,3 +415,57 @@ def average_folds(folds: Sequence[Scores]) -> dict[str, dict[str, float | int | 
 
 def _finite(value: float | np.floating) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+METRICS: dict[str, Metric] = {
+    "spearman_within_antigen": Metric(
+        function=_jointly("within_antigen", "spearman_within_antigen"),
+        label="Spearman within antigen",
+        headline=True, in_tables=True, selectable=True,
+    ),
+    **{
+        name: Metric(function=_jointly("within_antigen", name))
+        for name in (
+            "spearman_within_antigen_q25",
+            "spearman_within_antigen_q75",
+            "antigens_scored",
+        )
+    },
+    "spearman": Metric(
+        function=lambda rows: spearman(rows.pkd, rows.predicted),
+        label="Spearman", headline=True, in_tables=True, selectable=True,
+    ),
+    "pearson": Metric(
+        function=lambda rows: pearson(rows.pkd, rows.predicted),
+        label="Pearson", in_tables=True, selectable=True,
+    ),
+    "rmse": Metric(
+        function=lambda rows: rmse(rows.pkd, rows.predicted),
+        label="RMSE", lower_is_better=True, headline=True, in_tables=True, selectable=True,
+    ),
+    "mae": Metric(
+        function=lambda rows: mae(rows.pkd, rows.predicted),
+        label="MAE", lower_is_better=True, in_tables=True, selectable=True,
+    ),
+    "r2": Metric(function=lambda rows: r2(rows.pkd, rows.predicted), label="R2", in_tables=True),
+    **{
+        name: Metric(function=_jointly("strong_binders", name), selectable=True)
+        for name in ("recall_at_9", "precision_at_9", "average_precision_at_9")
+    },
+    **{
+        name: Metric(function=_jointly("strong_binders", name))
+        for name in (
+            "enrichment_at_9",
+            "recall_at_9_budget",
+            "precision_at_9_budget",
+            "enrichment_at_9_budget",
+        )
+    },
+    "concordance": Metric(function=_jointly("concordance", "concordance"), in_report=True),
+    "decidable_pairs": Metric(function=_jointly("concordance", "decidable_pairs")),
+    **{
+        name: Metric(function=_jointly("calibration", name))
+        for name in ("calibration_slope", "calibration_intercept")
+    },
+}  # fmt: skip
+"""All metrics by name, in the order of the keys of `score`."""

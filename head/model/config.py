@@ -42,7 +42,6 @@ NOTEBOOK_BATCH = 48
 """Pairs an optimiser step of the old notebooks, whose rate the linear rule starts from."""
 EPOCH_STEPS = 16
 SMALLEST_BATCH = 32
-LOWER_IS_BETTER = frozenset({"rmse", "mae"})
 
 
 class VectorsOf(TypedDict):

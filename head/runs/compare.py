@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.head.data.splits import TEST, Split
-from abag.head.evaluation.comparison import HEADLINES, LOWER_IS_BETTER, Interval, compare, verdict
+from abag.head.evaluation.comparison import Interval, compare, verdict
+from abag.head.evaluation.metrics import METRICS, headline_metrics
 from abag.head.runs.external_table import KEYS
 from abag.head.runs.live_progress import read_progress
 from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_run
@@ -145,7 +146,7 @@ def _tell(run: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], _Tested
         "steps": saved.summary["steps"],
         "folds": len(saved.splits),
         "test": saved.summary["metrics"]["test"],
-        "intervals": {m: _scored(tested, m) for m in HEADLINES},
+        "intervals": {m: _scored(tested, m) for m in headline_metrics()},
     }, tested
 
 
@@ -171,7 +172,7 @@ def _scored(tested: _Tested, metric: str) -> dict[str, Any] | None:
     short = compare(tested.pairs, tested.splits, tested.predicted, perfect, metric)
     if short is None:
         return None
-    best = 0.0 if metric in LOWER_IS_BETTER else 1.0
+    best = METRICS[metric].perfect
     return {
         "value": best + short.difference,
         "low": None if short.low is None else best + short.low,
@@ -200,10 +201,10 @@ def _comparisons(
 
 def _best(group: Sequence[str], scores: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     """Name the first headline metric that all have, and the run that is best by it."""
-    by = next((m for m in HEADLINES if all(scores[run][m] for run in group)), None)
+    by = next((m for m in headline_metrics() if all(scores[run][m] for run in group)), None)
     if by is None:
         return "rmse", group[0]
-    sign = -1 if by in LOWER_IS_BETTER else 1
+    sign = -1 if METRICS[by].lower_is_better else 1
     return by, max(group, key=lambda run: sign * scores[run][by]["value"])
 
 
@@ -211,7 +212,7 @@ def _compared(run: str, best: str, by: str, tested: Mapping[str, _Tested]) -> di
     one, other = tested[run], tested[best]
     found: dict[str, Interval | None] = {
         metric: compare(one.pairs, other.splits, one.predicted, other.predicted, metric)
-        for metric in HEADLINES
+        for metric in headline_metrics()
     }
     return {
         "run": run,
@@ -232,7 +233,7 @@ def describe_runs(found: Mapping[str, Any]) -> list[str]:
     """Lay out what `runs` found, as lines of a terminal."""
     names = _short([one["run"] for one in found["runs"]])
     lines = _table(
-        ["run", "state", *(m.replace("_", " ") for m in HEADLINES)],
+        ["run", "state", *(m.replace("_", " ") for m in headline_metrics())],
         [[names[one["run"]], *_cells(one)] for one in found["runs"]],
     )
     for one in found["runs"]:
@@ -265,8 +266,8 @@ def _short(paths: Sequence[str]) -> dict[str, str]:
 
 def _cells(one: Mapping[str, Any]) -> list[str]:
     if one["state"] != "finished":
-        return [one["state"], *["-"] * len(HEADLINES)]
-    return ["finished", *(_interval(one["intervals"][metric]) for metric in HEADLINES)]
+        return [one["state"], *["-"] * len(headline_metrics())]
+    return ["finished", *(_interval(one["intervals"][metric]) for metric in headline_metrics())]
 
 
 def _interval(scored: Mapping[str, Any] | None) -> str:

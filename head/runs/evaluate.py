@@ -20,7 +20,8 @@ from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.head.data.labels import LabelOptions, label_pairs, report_counts
 from abag.head.data.splits import TEST
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import HEADLINES, compare, verdict
+from abag.head.evaluation.comparison import compare, verdict
+from abag.head.evaluation.metrics import headline_metrics
 from abag.head.runs.external_table import KEYS, count_known, keyed, score_table
 from abag.head.runs.saved_run import SavedRun, read_run
 from abag.head.runs.summary import average_parts, score_parts
@@ -161,7 +162,7 @@ def _beside(saved: SavedRun, table: PairTable, say: Callable[[str], None]) -> di
     scores, cv = _scored(saved, theirs)
     found = {
         metric: compare(saved.pairs, saved.splits, saved.predicted, theirs, metric)
-        for metric in HEADLINES
+        for metric in headline_metrics()
     }
     lines = [verdict("head", table.source, metric, one) for metric, one in found.items()]
     for line in lines:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from abag.head.training.loop import is_better
+from abag.head.evaluation.metrics import is_better
 
 ALIVE_SECONDS = 120
 """A run that wrote nothing for so long is taken for stopped: it saves every 30 s."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SHOWN = ("spearman_within_antigen", "spearman", "pearson", "rmse", "mae", "r2")
+from abag.head.evaluation.metrics import metric_label, table_metrics
+
 LICENCES = {
     "igt5": "MIT (Exscientia/IgT5; Kenlay et al. 2024)",
     "igt5-unpaired": "MIT (Exscientia/IgT5_unpaired; Kenlay et al. 2024)",
@@ -102,9 +103,10 @@ def _mate(how: str) -> str:
 def _scores(summary: Mapping[str, Any]) -> list[str]:
     rows = {"**this predictor**": summary["metrics"]["test"]}
     rows |= {name: scores["test"] for name, scores in summary["baselines"].items()}
-    head = ["", *(name.replace("_", " ") for name in SHOWN)]
+    shown = table_metrics()
+    head = ["", *(metric_label(name) for name in shown)]
     table = [head, ["---"] * len(head)]
-    table += [[name, *(_number(scores.get(c)) for c in SHOWN)] for name, scores in rows.items()]
+    table += [[name, *(_number(scores.get(c)) for c in shown)] for name, scores in rows.items()]
     return [
         f"{summary['metrics']['test']['n']:,} test rows.",
         "",

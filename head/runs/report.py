@@ -20,7 +20,8 @@ from abag.head.clustering.linkage import rows_by_group
 from abag.head.data.scaling import Standardizer
 from abag.head.data.splits import PART_NAMES, TEST, TRAIN, VALIDATION, Split
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import HEADLINES, compare, scores_on_test, verdicts, warnings
+from abag.head.evaluation.comparison import compare, rank_metric, scores_on_test, verdicts, warnings
+from abag.head.evaluation.metrics import table_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +35,6 @@ SHOWN_ROWS = 3000
 """Points in a figure; more are a blot, and megabytes."""
 SHOWN_ANTIGENS = 20
 COLOURS = {"head": "#0b6e99", "baseline": "#c0c7cd", "test": "#d1495b", "validation": "#edae49"}
-COLUMNS = ("spearman_within_antigen", "spearman", "pearson", "rmse", "mae", "r2", "concordance")
 STYLE = """
 :root { color: #1c2733; font: 15px/1.5 system-ui, sans-serif; }
 body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
@@ -150,14 +150,15 @@ def _cell(value: object) -> str:
 def _score_table(o: RunResults) -> str:
     """Metrics of the head and each baseline, and the head's gain with its interval."""
     own = scores_on_test(o.pairs, o.splits, o.predicted)
-    by_rank = next((m for m in HEADLINES if own[m] is not None), "rmse")
-    rows: list[list[object]] = [["head", *(own[c] for c in COLUMNS), "", ""]]
+    by_rank = rank_metric(own)
+    columns = table_metrics(report=True)
+    rows: list[list[object]] = [["head", *(own[c] for c in columns), "", ""]]
     for name in o.baselines[0]:
         theirs = [b[name] for b in o.baselines]
         scores = scores_on_test(o.pairs, o.splits, theirs)
         gains = [_gain(o, theirs, metric) for metric in (by_rank, "rmse")]
-        rows.append([name, *(scores[c] for c in COLUMNS), *gains])
-    head = ["", *(c.replace("_", " ") for c in COLUMNS)]
+        rows.append([name, *(scores[c] for c in columns), *gains])
+    head = ["", *(c.replace("_", " ") for c in columns)]
     head += [f"head - baseline, {m.replace('_', ' ')}" for m in (by_rank, "rmse")]
     tests = sum(len(s.rows(TEST)) for s in o.splits)
     note = (

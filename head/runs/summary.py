@@ -11,7 +11,7 @@ import pandas as pd
 from abag.core.files import replacing, write_json, write_text
 from abag.head.data.splits import TEST, VALIDATION, Split, split_assignments
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import Measured, verdicts, warnings
+from abag.head.evaluation.comparison import MeasuredPairs, verdicts, warnings
 from abag.head.runs.model_card import model_card
 from abag.head.runs.report import RunResults, write_report
 from abag.head.training import uncertainty as sigma
@@ -104,7 +104,7 @@ def summarise(
 
 
 def score_parts(
-    pairs: Measured, split: Split, predicted: NDArray[np.float64]
+    pairs: MeasuredPairs, split: Split, predicted: NDArray[np.float64]
 ) -> dict[str, metrics.Scores]:
     """Score predictions of every pair, shape (P,), on the validation and the test part."""
     return {

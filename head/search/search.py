@@ -18,7 +18,7 @@ from abag import AbagError
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.splits import TRAIN, VALIDATION, Split, grouped_folds
 from abag.head.evaluation import metrics
-from abag.head.model.config import LOWER_IS_BETTER, FitConfig
+from abag.head.model.config import FitConfig
 from abag.head.training.stack import Member, Scaling, Stack
 from abag.head.training.step import step_seed
 
@@ -225,7 +225,7 @@ def _score(problem: Problem, stack: Stack) -> list[float | None]:
     found = []
     for predicted_FR in predicted_FTR.swapaxes(0, 1):
         values = [
-            metrics.one(
+            metrics.score_one(
                 select, pairs.pkd[rows], one[: len(rows)], pairs.antigen[rows], pairs.censored[rows]
             )
             for rows, one in zip(held, predicted_FR, strict=True)
@@ -256,4 +256,4 @@ def best_value(select: str, values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    return min(known) if select in LOWER_IS_BETTER else max(known)
+    return min(known) if metrics.METRICS[select].lower_is_better else max(known)

@@ -32,6 +32,7 @@ from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelOptions, label_pairs, report_counts
 from abag.head.data.splits import BadSplit, make_splits
 from abag.head.data.vectors import read_vectors
+from abag.head.evaluation.metrics import METRICS
 from abag.head.fit import (
     describe_inputs,
     fit,
@@ -39,7 +40,6 @@ from abag.head.fit import (
     torch_switches,
 )
 from abag.head.model.config import (
-    LOWER_IS_BETTER,
     MAY_CHANGE,
     BadOption,
     FitConfig,
@@ -322,7 +322,7 @@ def _open_study(folder: Path, select: str) -> Study:
         storage=storage,
         study_name=STUDY,
         load_if_exists=True,  # another process may be the first
-        direction="minimize" if select in LOWER_IS_BETTER else "maximize",
+        direction="minimize" if METRICS[select].lower_is_better else "maximize",
         pruner=pruner,
     )
 

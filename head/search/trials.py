@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from abag.core.files import replacing
-from abag.head.model.config import LOWER_IS_BETTER
+from abag.head.evaluation.metrics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ def summarise_trials(folder: Path, study: Study, select: str) -> dict[str, Any]:
     """Write the table of trials and the figure; return the sweep's result."""
     trials = study.get_trials(deepcopy=False)
     states = [t.state.name for t in trials]
-    sign = 1 if select in LOWER_IS_BETTER else -1
+    sign = 1 if METRICS[select].lower_is_better else -1
     complete = [t for t in trials if t.state.name == "COMPLETE"]
     ranked = sorted(complete, key=lambda t: (sign * (t.value or 0.0), t.number))
     summary: dict[str, Any] = {

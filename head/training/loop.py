@@ -26,7 +26,6 @@ from tqdm import tqdm
 from abag import AbagError
 from abag.head.data.splits import TRAIN, VALIDATION
 from abag.head.evaluation import metrics
-from abag.head.model.config import LOWER_IS_BETTER
 from abag.head.training import checkpoint
 from abag.head.training.stack import Scaling, Stack, make_feeds, make_members
 from abag.head.training.step import load_tensors, step_seed
@@ -119,8 +118,8 @@ class TrainingTask:
 
 def _said(scores: metrics.Scores) -> str:
     """Lay a validation's scores out in a line."""
-    shown = ("spearman_within_antigen", "spearman", "rmse")
-    return ", ".join(f"{name} {scores[name]:.3f}" for name in shown if scores[name] is not None)
+    known = [name for name in metrics.headline_metrics() if scores[name] is not None]
+    return ", ".join(f"{name} {scores[name]:.3f}" for name in known)
 
 
 def train(task: TrainingTask) -> Trained:
@@ -284,7 +283,7 @@ class HeadTraining:
         predicted_MR = self.stack.predict(rows)
         scores = metrics.score(pkd, predicted_MR.mean(axis=0), antigen, censored)
         values = [
-            metrics.one(self.config.select, pkd, predicted_R, antigen, censored)
+            metrics.score_one(self.config.select, pkd, predicted_R, antigen, censored)
             for predicted_R in predicted_MR
         ]
         improved = [k for k in self._heads() if self._improves(k, values[k])]
@@ -302,7 +301,7 @@ class HeadTraining:
             return False
         best = progress.best_score[head]
         # While the metric is undefined the newest weights stand in for the best.
-        if is_better(self.config.select, value, best) or (value is None and best is None):
+        if metrics.is_better(self.config.select, value, best) or (value is None and best is None):
             progress.best_score[head], progress.best_step[head] = value, progress.step
             progress.stale[head] = 0
             return True
@@ -455,13 +454,6 @@ def _cut_log(log: Path, size: int) -> None:
         msg = f"{log}: lines are missing that were written before the checkpoint; expected {size} bytes. Restore the file, or start another --run."  # noqa: E501
         raise LogDamaged(msg)
     os.truncate(log, size)
-
-
-def is_better(select: str, value: float | None, best: float | None) -> bool:
-    """Compare two values of the selecting metric; an undefined one is never better."""
-    if value is None or best is None:
-        return value is not None
-    return value < best if select in LOWER_IS_BETTER else value > best
 
 
 def _clones(tensors: dict[str, Tensor], device: str | None = None) -> dict[str, Tensor]:

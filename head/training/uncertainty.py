@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.head.data.splits import Split
-    from abag.head.evaluation.comparison import Measured
+    from abag.head.evaluation.comparison import MeasuredPairs
     from abag.head.training.loop import Trained
 
 LEAST_GROUPS = 5
@@ -56,12 +56,12 @@ class Sigma:
         return np.asarray(np.sqrt(self.spread**2 * predicted_MP.var(axis=0) + self.noise**2))
 
 
-def calibrate(pairs: Measured, split: Split, trained: Trained) -> Sigma:
+def calibrate(pairs: MeasuredPairs, split: Split, trained: Trained) -> Sigma:
     """Fit sigma to one split's heads.
 
     Parameters
     ----------
-    pairs : Measured
+    pairs : MeasuredPairs
         Censored pairs have no error and are left out.
     split : Split
     trained : Trained
@@ -156,7 +156,7 @@ def combine(sigmas: Sequence[Sigma]) -> Sigma:
 
 
 def summarise(
-    pairs: Measured,
+    pairs: MeasuredPairs,
     splits: Sequence[Split],
     trained: Sequence[Trained],
     sigmas: Sequence[Sigma],
