@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from abag.core.files import is_partial, replacing, write_bytes, write_json
-from abag.embed.store.adapter_copy import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
+from abag.embed.store.adapter_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
 from abag.embed.weights.adapters import FORMAT, adapter_digest, adapter_files
 from abag.head.model.config import RunMismatch, check_same
 from abag.head.training import checkpoint

@@ -15,7 +15,7 @@ from abag.embed.encoders.registry import identify, load_encoder
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import pool_tokens
 from abag.embed.pipeline.run import embed_table
-from abag.embed.store.adapter_copy import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged
+from abag.embed.store.adapter_files import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged
 from abag.embed.store.maintenance import merge
 from abag.embed.store.maintenance import pack as pack_store
 from abag.embed.weights.adapters import (
@@ -190,7 +190,7 @@ def test_the_adapter_goes_with_its_vectors_into_packed_and_merged_stores(tmp_pat
     pack_store(abag.open_store(store), tmp_path / "packed.h5")
     merge([tmp_path / "packed.h5"], tmp_path / "merged")
     stores = [abag.open_store(p) for p in (store, tmp_path / "packed.h5", tmp_path / "merged")]
-    extras = [s.folder("antibody").extras() for s in stores]
+    extras = [s.folder("antibody").adapter_files() for s in stores]
     assert extras[0] == extras[1] == extras[2]
     assert set(extras[0]) == {
         "adapter/adapter.json", "adapter/splits.parquet",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from abag.embed.store import filesystem as mounts
-from abag.embed.store.filesystem import Mount, StoreUnreachable, is_local, mount_of, patiently
+from abag.embed.store.filesystem import Mount, StoreUnreachable, is_local, mount_of, retry_if_remote
 from abag.embed.store.store import open_store
 
 TABLE = r"""22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
@@ -91,7 +91,7 @@ def hasty(monkeypatch):
 
 def test_a_remote_file_system_is_waited_for_and_the_wait_is_said_once(table, hasty, caplog):
     where = Path("/content/drive/MyDrive/store")
-    assert patiently(Away(3, errno.ENOTCONN), where) == "here"
+    assert retry_if_remote(Away(3, errno.ENOTCONN), where) == "here"
     assert caplog.text.count("trying again") == 1
 
 
@@ -106,11 +106,11 @@ def test_a_remote_file_system_is_waited_for_and_the_wait_is_said_once(table, has
 def test_what_will_not_pass_is_raised_at_once(table, hasty, where, code):
     act = Away(1, code)
     with pytest.raises(OSError, match=os.strerror(code)):
-        patiently(act, Path(where))
+        retry_if_remote(act, Path(where))
     assert act.left == 0
 
 
 def test_waiting_for_a_remote_file_system_ends(table, hasty, monkeypatch):
     monkeypatch.setattr(mounts, "RETRY_SECONDS", 0.05)
     with pytest.raises(OSError, match="not connected"):
-        patiently(Away(10**9, errno.ENOTCONN), Path("/content/drive/store"))
+        retry_if_remote(Away(10**9, errno.ENOTCONN), Path("/content/drive/store"))

@@ -172,7 +172,7 @@ def test_another_process_reads_how_a_run_is_doing_and_writes_nothing(folder):
 def test_damage_and_what_waits_are_on_the_screen(folder, monkeypatch):
     add(folder, 10)
     next(folder.path.glob("*.h5")).write_bytes(b"")
-    monkeypatch.setattr("abag.embed.store.status.waiting_rows", lambda _: 7)
+    monkeypatch.setattr("abag.embed.store.status.spooled_rows", lambda _: 7)
     text = "\n".join(describe(info(open_store(folder.path.parent))))
     assert "7 sequences wait on this machine" in text
     assert "damaged: " in text

@@ -25,9 +25,9 @@ from abag import AbagError
 from abag.core.files import STALE_SECONDS, partial_path
 from abag.embed.sequences.chains import keys_array
 from abag.embed.store import filesystem as mounts
+from abag.embed.store import hdf5_layout as hdf5
 from abag.embed.store import maintenance as upkeep
 from abag.embed.store import shard as shards
-from abag.embed.store import shard_writer as hdf5
 from abag.embed.store import status, writer
 from abag.embed.store.store import (
     AmbiguousEncoder,
@@ -155,7 +155,7 @@ def test_a_key_stored_twice_is_read_from_the_first_file_name(folder):
     keys = keys_of(5)
     add(folder, keys, vectors_of(5, seed=1))
     add(folder, keys, vectors_of(5, seed=2))
-    first = shards.read_contents(shard_of(folder)).blocks[0].load("mean")
+    first = shards.read_table_of_contents(shard_of(folder)).blocks[0].load("mean")
     assert np.array_equal(afresh(folder).read(keys), first.astype(np.float32))
 
 
@@ -584,7 +584,7 @@ def test_a_vector_damaged_on_the_disk_is_missing_to_a_run_that_verifies(filled):
 
 def flip_vector(path):
     data = bytearray(path.read_bytes())
-    data[shards.read_contents(path).blocks[0].arrays["mean"].offset + 3] ^= 1
+    data[shards.read_table_of_contents(path).blocks[0].arrays["mean"].offset + 3] ^= 1
     path.write_bytes(data)
 
 
@@ -628,7 +628,7 @@ def test_a_shard_of_another_width_is_skipped(filled):
 def forged(path, change, n=4):
     """Write a shard whose table of contents is signed, yet says what `change` makes of it."""
     arrays = {"key": keys_of(n), "length": np.ones(n, "<i4"), "mean": vectors_of(n)}
-    parts = list(hdf5.pieces([hdf5.NewBlock.of({"kind": "antibody", **INFO}, arrays)]))
+    parts = list(hdf5.shard_chunks([hdf5.BlockSource.of({"kind": "antibody", **INFO}, arrays)]))
     toc = json.loads(bytes(parts.pop()[1]).split(b"\n", 1)[1])
     change(toc, toc["blocks"][0]["arrays"])
     front = hdf5._front(json.dumps(toc, separators=(",", ":")).encode())
@@ -664,7 +664,7 @@ LIES = {
 def test_a_lying_table_of_contents_is_refused_before_anything_is_read(tmp_path, lie):
     forged(tmp_path / "x.h5", LIES[lie])
     with pytest.raises(shards.DamagedShard):
-        shards.read_contents(tmp_path / "x.h5")
+        shards.read_table_of_contents(tmp_path / "x.h5")
 
 
 def test_a_sparse_file_cannot_make_a_reader_take_a_terabyte(tmp_path):
@@ -677,7 +677,7 @@ def test_a_sparse_file_cannot_make_a_reader_take_a_terabyte(tmp_path):
     forged(tmp_path / "x.h5", change)
     os.truncate(tmp_path / "x.h5", 1 << 40)
     with pytest.raises(shards.DamagedShard):
-        shards.read_contents(tmp_path / "x.h5")
+        shards.read_table_of_contents(tmp_path / "x.h5")
 
 
 def test_links_pipes_and_folders_are_not_read_as_shards(filled, tmp_path):

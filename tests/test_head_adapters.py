@@ -9,7 +9,7 @@ import pytest
 import abag
 from abag.core.keys import hex_keys
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.adapter_copy import write_extras
+from abag.embed.store.adapter_files import write_adapter_files
 from abag.embed.store.maintenance import pack
 from abag.embed.store.store import open_store
 from abag.head.data.adapter_leaks import AdapterLeak, NoHeadRows
@@ -49,7 +49,9 @@ def make_store(path, table, taught, stopped=None):
         rows = pd.concat([keys_of(t).assign(adapter=use) for t, use in uses])
         content = io.BytesIO()
         rows.to_parquet(content, index=False)
-        write_extras(store.folder("antibody").path, {"adapter/splits.parquet": content.getvalue()})
+        write_adapter_files(
+            store.folder("antibody").path, {"adapter/splits.parquet": content.getvalue()}
+        )
     return path
 
 
@@ -146,7 +148,7 @@ def test_adapted_vectors_without_their_pairs_are_refused(table, tmp_path):
     with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet is missing"):
         abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
     folder = open_store(store).folder("antibody")
-    write_extras(folder.path, {"adapter/splits.parquet": b"half a file"})
+    write_adapter_files(folder.path, {"adapter/splits.parquet": b"half a file"})
     with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet cannot be read"):
         abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from abag import AbagError
 from abag.core.files import Files, partial_path, remove_quietly
 from abag.embed.store.filesystem import is_local, is_unmounted_drive, mount_of
-from abag.embed.store.spool import waiting_rows
+from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import open_store
 
 State = Literal["ok", "note", "FAIL"]
@@ -141,7 +141,7 @@ def _check_space(folder: Path) -> Check:
 
 
 def _check_locality(store: Path) -> Check:
-    mount, waiting = mount_of(store), waiting_rows(store)
+    mount, waiting = mount_of(store), spooled_rows(store)
     values = {"mount": mount.point, "kind": mount.kind, "waiting": waiting}
     local = is_local(store)
     text = f"{mount.kind} at {mount.point}, "

@@ -25,7 +25,7 @@ from abag.embed.pipeline.task import check_layers, identify_for, plan_for
 from abag.embed.sequences.pairs import Reading, TableOptions, counts_of, notes_on, read_sequences
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.store.filesystem import is_local, mount_of
-from abag.embed.store.spool import publish_waiting
+from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import open_store
 
 TableLike: TypeAlias = Path | str | pd.DataFrame
@@ -108,7 +108,7 @@ def _embed(
         check_layers(identities, options.layers)
         opened = open_store(store, create=True)
         if first:
-            publish_waiting(opened.path)
+            publish_spools(opened.path)
         for job in jobs:
             job.look_up(opened, rank)
         if first:

@@ -25,10 +25,10 @@ from abag import AbagError
 from abag.core.files import Files, host_name, is_partial, write_json
 from abag.core.keys import KeyIndex
 from abag.embed.sequences.chains import Kind
-from abag.embed.store.adapter_copy import ADAPTER_FOLDER
-from abag.embed.store.filesystem import StoreUnreachable, patiently
-from abag.embed.store.layout import RUN_FILE, SPEED_FILE
-from abag.embed.store.shard import Block, DamagedShard, read_contents
+from abag.embed.store.adapter_files import ADAPTER_FOLDER
+from abag.embed.store.filesystem import StoreUnreachable, retry_if_remote
+from abag.embed.store.shard import DamagedShard, VectorBlock, read_table_of_contents
+from abag.embed.store.store_files import RUN_FILE, SPEED_FILE
 from abag.embed.store.writer import ShardWriter
 
 READERS = min(8, os.cpu_count() or 1)
@@ -71,7 +71,7 @@ class MissingVectors(AbagError):
 class _Held(NamedTuple):
     """A block that is in use, its keys, and the file's state when it was opened."""
 
-    block: Block
+    block: VectorBlock
     keys: NDArray[np.uint8]
     stamp: Stamp
 
@@ -102,7 +102,7 @@ class EncoderFolder:
         path: Path,
         info: Mapping[str, Any],
         *,
-        packed: Iterable[Block] | None = None,
+        packed: Iterable[VectorBlock] | None = None,
         files: Files | None = None,
     ) -> None:
         self.path = path
@@ -128,7 +128,7 @@ class EncoderFolder:
             f"--{self.kind}-adapter {self.path / ADAPTER_FOLDER}"
         )
 
-    def extras(self) -> dict[str, bytes]:
+    def adapter_files(self) -> dict[str, bytes]:
         """Read what lies beside the vectors: an adapter's files, by their path in the folder.
 
         Raises
@@ -166,7 +166,7 @@ class EncoderFolder:
         """Names of the stored poolings; empty while nothing is stored."""
         return next((tuple(block.widths) for block in self.blocks()), ())
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[VectorBlock]:
         """Return what is stored and sound so far, in the order in which a key is looked for."""
         self._refresh()
         return [self._held[name].block for name in self._order]
@@ -336,14 +336,14 @@ class EncoderFolder:
     def _refresh(self) -> None:
         """Take note of shards that appeared, changed or went since the last look."""
         try:
-            stamps = patiently(self._stamps, self.path)
+            stamps = retry_if_remote(self._stamps, self.path)
             gone = [name for name, held in self._held.items() if stamps.get(name) != held.stamp]
             self._held = {name: self._held[name] for name in self._held.keys() - gone}
             self._checked.difference_update(gone)
             self._bad = {n: bad for n, bad in self._bad.items() if stamps.get(n) == bad[0]}
             new = sorted(stamps.keys() - self._held.keys() - self._bad.keys())
             for name in new:
-                patiently(partial(self._take_in, name, stamps[name]), self.path)
+                retry_if_remote(partial(self._take_in, name, stamps[name]), self.path)
         except OSError as error:
             raise self._unreadable(error) from error
         if gone or new:
@@ -371,15 +371,15 @@ class EncoderFolder:
         except FileNotFoundError:  # gone since the folder was listed
             return
 
-    def _open(self, path: Path) -> Block:
-        contents = read_contents(path)
+    def _open(self, path: Path) -> VectorBlock:
+        contents = read_table_of_contents(path)
         groups = [block.group for block in contents.blocks]
         if groups != ["/"]:
             msg = f"{path}: a packed store or the like, not a shard. Merge it instead."
             raise DamagedShard(msg)
         return contents.blocks[0]
 
-    def _refuse_foreign(self, block: Block) -> None:
+    def _refuse_foreign(self, block: VectorBlock) -> None:
         """Raise if a sound shard belongs elsewhere."""
         claimed = block.attrs.get("kind"), block.attrs.get("fingerprint")
         if claimed != (self.kind, self.fingerprint):
@@ -447,7 +447,7 @@ class EncoderFolder:
         def attempt(task: _Task) -> DamagedShard | None:
             held = self._held[task.name]
             try:
-                patiently(lambda: work(held, task), self.path)
+                retry_if_remote(lambda: work(held, task), self.path)
             except DamagedShard as error:
                 return error
             except FileNotFoundError:
@@ -479,7 +479,7 @@ class EncoderFolder:
         ]
 
 
-def _fill(out: NDArray[Any], block: Block, name: str, task: _Task) -> None:
+def _fill(out: NDArray[Any], block: VectorBlock, name: str, task: _Task) -> None:
     """Bring one block's rows to their places; a whole block in order is read straight there."""
     start = int(task.at[0])
     in_order = np.array_equal(task.rows, np.arange(block.rows))

@@ -22,7 +22,7 @@ _LOCAL = frozenset(
     "apfs bcachefs btrfs exfat ext2 ext3 ext4 f2fs hfs jfs overlay ramfs reiserfs tmpfs unknown "
     "vfat xfs zfs".split()
 )
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN)
 )
 _OCTAL = re.compile(rb"\\([0-7]{3})")  # how the mount table writes a space
@@ -71,7 +71,7 @@ def is_unmounted_drive(path: Path) -> bool:
     return meant and not Path(mount_of(path).point).is_relative_to(COLAB_DRIVE)
 
 
-def patiently(act: Callable[[], T], where: Path) -> T:
+def retry_if_remote(act: Callable[[], T], where: Path) -> T:
     """Do something on a remote file system, again while it fails in a way that passes.
 
     A mounted Drive is away for seconds at a time ("Transport endpoint is not connected"). A disk
@@ -87,7 +87,7 @@ def patiently(act: Callable[[], T], where: Path) -> T:
         try:
             return act()
         except OSError as error:
-            if error.errno not in _PASSING or is_local(where):
+            if error.errno not in _TRANSIENT or is_local(where):
                 raise
             if begun is None:
                 begun = time.monotonic()
@@ -95,9 +95,9 @@ def patiently(act: Callable[[], T], where: Path) -> T:
             elapsed = time.monotonic() - begun
             if elapsed >= RETRY_SECONDS:
                 raise
-            time.sleep(pause_after(elapsed))
+            time.sleep(retry_delay(elapsed))
 
 
-def pause_after(elapsed: float) -> float:
+def retry_delay(elapsed: float) -> float:
     """Seconds until the next try, after failing for that long."""
     return min(max(FIRST_PAUSE_SECONDS, elapsed / 2), LONGEST_PAUSE_SECONDS)

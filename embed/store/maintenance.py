@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.files import Files, read_chunks
 from abag.core.keys import KEY_BYTES, sort_keys
-from abag.embed.store.adapter_copy import write_extras
+from abag.embed.store.adapter_files import write_adapter_files
 from abag.embed.store.encoder_folder import EncoderFolder
+from abag.embed.store.hdf5_layout import BlockSource, shard_chunks
 from abag.embed.store.shard import (
     MAX_PACKED_CONTENTS_BYTES,
-    Block,
     DamagedShard,
+    VectorBlock,
     commit_shard,
-    read_contents,
+    read_table_of_contents,
 )
-from abag.embed.store.shard_writer import NewBlock, pieces
 from abag.embed.store.store import Store, StoreMismatch, open_store
 
 PACKED_ROWS = 4096
@@ -54,7 +54,7 @@ def verify(store: Store) -> list[Finding]:
     findings += [Finding(path, what) for path, what in store.damaged]
     if store.path.is_file():
         try:
-            read_contents(store.path, most_bytes=MAX_PACKED_CONTENTS_BYTES).check_rest()
+            read_table_of_contents(store.path, most_bytes=MAX_PACKED_CONTENTS_BYTES).check_rest()
         except DamagedShard as error:
             findings.append(Finding(store.path, str(error)))
     return findings
@@ -90,7 +90,7 @@ def merge(
             into = target.create_folder(folder.kind, _plain(folder.info))
             _refuse_other_poolings(folder, into)
             path = into.path
-            write_extras(path, folder.extras(), files)
+            write_adapter_files(path, folder.adapter_files(), files)
             folder.check()
             for block in folder.blocks():
                 counts[_bring(block, path, files)] += 1
@@ -118,7 +118,7 @@ def _refuse_other_poolings(folder: EncoderFolder, into: EncoderFolder) -> None:
         raise StoreMismatch(msg)
 
 
-def _bring(block: Block, folder: Path, files: Files) -> str:
+def _bring(block: VectorBlock, folder: Path, files: Files) -> str:
     """Copy a block into a folder as a shard; say whether that was needed."""
     if block.group == "/":
         path = folder / block.path.name
@@ -130,11 +130,11 @@ def _bring(block: Block, folder: Path, files: Files) -> str:
         commit_shard(path, read_chunks(block.path), files)
     else:
         shapes = {name: (array.dtype, array.shape) for name, array in block.arrays.items()}
-        commit_shard(path, pieces([NewBlock("/", block.attrs, shapes, block.load)]), files)
+        commit_shard(path, shard_chunks([BlockSource("/", block.attrs, shapes, block.load)]), files)
     return "copied"
 
 
-def _is_same(path: Path, block: Block) -> bool:
+def _is_same(path: Path, block: VectorBlock) -> bool:
     """Say whether a shard holds the block's bytes; a damaged one is to be replaced.
 
     Raises
@@ -143,7 +143,7 @@ def _is_same(path: Path, block: Block) -> bool:
         When it is sound and holds something else.
     """
     try:
-        (there,) = read_contents(path).blocks
+        (there,) = read_table_of_contents(path).blocks
         there.check()
     except (DamagedShard, ValueError):
         return False
@@ -153,7 +153,7 @@ def _is_same(path: Path, block: Block) -> bool:
     return True
 
 
-def _digests(block: Block) -> Mapping[str, str]:
+def _digests(block: VectorBlock) -> Mapping[str, str]:
     return {name: array.digest for name, array in block.arrays.items()}
 
 
@@ -197,7 +197,7 @@ def pack(store: Store, out: Path | str, *, files: Files | None = None) -> dict[s
     blocks = [block for folder in folders for block in _sorted_blocks(folder)]
     encoders = {folder.path.name: _packed_info(folder) for folder in folders}
     try:
-        commit_shard(out, pieces(blocks, {"encoders": encoders}), files or Files())
+        commit_shard(out, shard_chunks(blocks, {"encoders": encoders}), files or Files())
     except OSError as error:
         msg = f"{out}: cannot be written ({error}); a writable path was expected. Give another."
         raise AbagError(msg) from error
@@ -211,7 +211,7 @@ def pack(store: Store, out: Path | str, *, files: Files | None = None) -> dict[s
 
 def _packed_info(folder: EncoderFolder) -> dict[str, Any]:
     """Give encoder.json the files that lie beside it: a packed store is one file."""
-    extras = {n: base64.b64encode(data).decode() for n, data in folder.extras().items()}
+    extras = {n: base64.b64encode(data).decode() for n, data in folder.adapter_files().items()}
     return {**_plain(folder.info), **({"extras": extras} if extras else {})}
 
 
@@ -220,7 +220,7 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in info.items() if name != "extras"}
 
 
-def _sorted_blocks(folder: EncoderFolder) -> Iterator[NewBlock]:
+def _sorted_blocks(folder: EncoderFolder) -> Iterator[BlockSource]:
     """Yield the folder's rows in the order of their keys, as blocks that load when written."""
     folder.check()
     blocks = folder.blocks()
@@ -237,10 +237,10 @@ def _sorted_blocks(folder: EncoderFolder) -> Iterator[NewBlock]:
 
         shapes = {n: (dtypes[n], (len(part), *row)) for n, row in blocks[0].layout.items()}
         group = f"/{folder.path.name}/{number:06d}"
-        yield NewBlock(group, {**attrs, "rows": len(part)}, shapes, load)
+        yield BlockSource(group, {**attrs, "rows": len(part)}, shapes, load)
 
 
-def _common_attrs(blocks: Sequence[Block]) -> dict[str, str | int | float]:
+def _common_attrs(blocks: Sequence[VectorBlock]) -> dict[str, str | int | float]:
     """Return attributes that are true of all blocks together: what differs is joined by +."""
     names = dict.fromkeys(name for block in blocks for name in block.attrs)
     joined: dict[str, str | int | float] = {}
@@ -278,7 +278,7 @@ def _duplicates(keys: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.int64], N
     return places[first[repeats]], places[repeats]
 
 
-def _fetch(blocks: Sequence[Block], places: NDArray[np.int64], name: str) -> NDArray[Any]:
+def _fetch(blocks: Sequence[VectorBlock], places: NDArray[np.int64], name: str) -> NDArray[Any]:
     """Read rows from wherever they lie."""
     dtype = max(block.arrays[name].dtype for block in blocks)
     out: NDArray[Any] = np.empty((len(places), *blocks[0].layout[name]), dtype)

@@ -49,7 +49,7 @@ class DamagedShard(AbagError):
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class ArrayEntry:
     """Where one array lies in the file, and what its bytes must hash to."""
 
     dtype: str
@@ -70,13 +70,13 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class VectorBlock:
     """N sequences: their keys, lengths, vectors and flags. A shard is one block, a pack many."""
 
     path: Path
     group: str
     attrs: Attrs
-    arrays: Mapping[str, Array]
+    arrays: Mapping[str, ArrayEntry]
 
     @property
     def rows(self) -> int:
@@ -136,7 +136,7 @@ class Block:
         """
         self.check_arrays()
         if self.group == "/":
-            read_contents(self.path).check_rest()
+            read_table_of_contents(self.path).check_rest()
 
     def check_arrays(self) -> None:
         """Check every byte of the arrays against its digest."""
@@ -161,7 +161,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class TableOfContents:
     """A file's table of contents, checked against its digest, the file's size and the format."""
 
     path: Path
@@ -169,7 +169,7 @@ class Contents:
     file_bytes: int
     rest_digest: str
     about: Mapping[str, Any]
-    blocks: tuple[Block, ...]
+    blocks: tuple[VectorBlock, ...]
 
     def check_rest(self) -> None:
         """Check the bytes that belong to no array: HDF5's names, types and attributes.
@@ -186,7 +186,7 @@ class Contents:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def read_contents(path: Path, *, most_bytes: int = MAX_CONTENTS_BYTES) -> Contents:
+def read_table_of_contents(path: Path, *, most_bytes: int = MAX_CONTENTS_BYTES) -> TableOfContents:
     """Read and check a file's table of contents; no array is read.
 
     Parameters
@@ -228,7 +228,7 @@ def check_file(path: Path) -> None:
     ------
     DamagedShard
     """
-    contents = read_contents(path, most_bytes=MAX_PACKED_CONTENTS_BYTES)
+    contents = read_table_of_contents(path, most_bytes=MAX_PACKED_CONTENTS_BYTES)
     for block in contents.blocks:
         block.check_arrays()
     contents.check_rest()
@@ -246,16 +246,16 @@ def commit_shard(path: Path, chunks: Iterable[Chunk], files: Files) -> None:
     write_chunks(path, chunks, check=check_file, files=files)
 
 
-def _parse(path: Path, start: int, text: bytes) -> Contents:
+def _parse(path: Path, start: int, text: bytes) -> TableOfContents:
     """Turn a table of contents into typed values that stay inside the file."""
     try:
         toc = json.loads(text)
         blocks = tuple(
-            Block(path, block["group"], dict(block["attrs"]), _arrays(block["arrays"]))
+            VectorBlock(path, block["group"], dict(block["attrs"]), _arrays(block["arrays"]))
             for block in toc["blocks"]
         )
         size, rest, about = index(toc["file_bytes"]), toc["rest_digest"], dict(toc["about"])
-        contents = Contents(path, start, size, rest, about, blocks)
+        contents = TableOfContents(path, start, size, rest, about, blocks)
         for block in blocks:
             check_block(block, start, contents.file_bytes)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -263,16 +263,16 @@ def _parse(path: Path, start: int, text: bytes) -> Contents:
     return contents
 
 
-def _arrays(table: Mapping[str, Mapping[str, Any]]) -> dict[str, Array]:
+def _arrays(table: Mapping[str, Mapping[str, Any]]) -> dict[str, ArrayEntry]:
     return {
-        name: Array(
+        name: ArrayEntry(
             a["dtype"], tuple(map(index, a["shape"])), index(a["offset"]), a["crc32"], a["digest"]
         )
         for name, a in table.items()
     }
 
 
-def check_block(block: Block, start: int, file_bytes: int) -> None:
+def check_block(block: VectorBlock, start: int, file_bytes: int) -> None:
     """Raise ValueError unless the arrays are of the format's shapes, between start and end."""
     rows = block.arrays["key"].shape[0]
     if not all(isinstance(value, str | int | float) for value in block.attrs.values()):
@@ -291,7 +291,7 @@ def check_block(block: Block, start: int, file_bytes: int) -> None:
             raise ValueError(msg)
 
 
-def _is_known(name: str, array: Array) -> bool:
+def _is_known(name: str, array: ArrayEntry) -> bool:
     """Say whether type and shape are among those that the format allows."""
     row = array.shape[1:]
     if name == "key":
@@ -357,7 +357,7 @@ def _file_digest(path: Path, spans: Iterable[tuple[int, int]]) -> str:
     return hasher.hexdigest()
 
 
-def gaps_between(start: int, end: int, blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
+def gaps_between(start: int, end: int, blocks: Sequence[VectorBlock]) -> Iterator[tuple[int, int]]:
     """Yield the stretches from `start` to `end` that belong to no array."""
     spans = sorted((a.offset, a.end) for block in blocks for a in block.arrays.values())
     for left, right in [*spans, (end, end)]:

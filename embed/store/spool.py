@@ -18,20 +18,20 @@ from functools import partial
 from pathlib import Path
 
 from abag.core.files import Files, read_chunks
-from abag.embed.store.filesystem import StoreUnreachable, patiently
-from abag.embed.store.layout import (
+from abag.embed.store.filesystem import StoreUnreachable, retry_if_remote
+from abag.embed.store.shard import DamagedShard, check_file, commit_shard, read_table_of_contents
+from abag.embed.store.store_files import (
     ENCODER_FILE,
     STORE_FILE,
     create_encoder_folder,
     create_store,
 )
-from abag.embed.store.shard import DamagedShard, check_file, commit_shard, read_contents
 
 _LOCK = ".lock"
 _log = logging.getLogger("abag")
 
 
-class Room:
+class Spool:
     """One writer's waiting room, made on first use."""
 
     def __init__(self, folder: Path, info: Mapping[str, object]) -> None:
@@ -59,27 +59,27 @@ class Room:
             os.close(self._lock)
 
 
-def waiting_rooms(store: Path) -> list[Path]:
+def list_spools(store: Path) -> list[Path]:
     """List the rooms of this user that wait for a store, whether their writers live or not."""
     rooms = Path(tempfile.gettempdir()).glob(_prefix(store) + "*")
     # a room of somebody else, or a link, is no room: its vectors are anybody's
     return sorted(room for room in rooms if _is_own_folder(room) and (room / STORE_FILE).exists())
 
 
-def waiting_rows(store: Path) -> int:
+def spooled_rows(store: Path) -> int:
     """Count the sequences that wait for a store on this machine."""
-    paths = (path for room in waiting_rooms(store) for path in room.glob("*/*.h5"))
+    paths = (path for room in list_spools(store) for path in room.glob("*/*.h5"))
     return sum(map(_rows, paths))
 
 
 def _rows(path: Path) -> int:
     try:
-        return read_contents(path).blocks[0].rows
+        return read_table_of_contents(path).blocks[0].rows
     except (OSError, DamagedShard):  # taken in since it was listed, or not to be taken in at all
         return 0
 
 
-def publish_waiting(store: Path, files: Files | None = None) -> int:
+def publish_spools(store: Path, files: Files | None = None) -> int:
     """Bring into a store what earlier writers could not, and remove their rooms.
 
     Returns
@@ -93,7 +93,7 @@ def publish_waiting(store: Path, files: Files | None = None) -> int:
         When the store does not take them either; they stay where they are.
     """
     brought = 0
-    for room in waiting_rooms(store):
+    for room in list_spools(store):
         try:
             lock = _locked(room)
         except OSError:  # its writer lives, or another process was quicker
@@ -116,7 +116,7 @@ def _bring_in(room: Path, store: Path, files: Files) -> int:
     for folder in sorted(path.parent for path in room.glob(f"*/{ENCODER_FILE}")):
         target = store / folder.name
         info = json.loads((folder / ENCODER_FILE).read_text(encoding="utf-8"))
-        patiently(partial(_create_if_new, target, info, files), store)
+        retry_if_remote(partial(_create_if_new, target, info, files), store)
         for shard in sorted(folder.glob("*.h5")):
             rows += _bring_shard(shard, target / shard.name, files)
     shutil.rmtree(room, ignore_errors=True)
@@ -138,8 +138,8 @@ def _bring_shard(shard: Path, target: Path, files: Files) -> int:
     except DamagedShard as error:
         _log.warning("%s It is left out.", error)
         return 0
-    patiently(lambda: commit_shard(target, read_chunks(shard), files), target)
-    return read_contents(shard).blocks[0].rows
+    retry_if_remote(lambda: commit_shard(target, read_chunks(shard), files), target)
+    return read_table_of_contents(shard).blocks[0].rows
 
 
 def _prefix(store: Path) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 from abag.core.files import host_name, is_process_alive, partial_owner
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.maintenance import first_places
-from abag.embed.store.shard import Block
-from abag.embed.store.spool import waiting_rows
+from abag.embed.store.shard import VectorBlock
+from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import Store
 
 RECENT_SECONDS = 600.0
@@ -61,7 +61,7 @@ def info(store: Store) -> dict[str, Any]:
         "rows": sum(e["rows"] for e in encoders),
         "bytes": sum(e["bytes"] for e in encoders),
         "encoders": encoders,
-        "waiting": waiting_rows(store.path),
+        "waiting": spooled_rows(store.path),
         "damaged": [f"{what}" for _, what in store.damaged],
     }
 
@@ -96,7 +96,9 @@ def _describe(folder: EncoderFolder) -> dict[str, Any]:
     }
 
 
-def _rows_by(blocks: Sequence[Block], value: Callable[[Block], object]) -> dict[str, int]:
+def _rows_by(
+    blocks: Sequence[VectorBlock], value: Callable[[VectorBlock], object]
+) -> dict[str, int]:
     """Count rows by what `value` says of their block."""
     rows: Counter[str] = Counter()
     for block in blocks:
@@ -104,7 +106,7 @@ def _rows_by(blocks: Sequence[Block], value: Callable[[Block], object]) -> dict[
     return dict(rows)
 
 
-def _values(block: Block) -> str:
+def _values(block: VectorBlock) -> str:
     return np.dtype(block.arrays[next(iter(block.widths))].dtype).name
 
 
@@ -117,7 +119,7 @@ def _writers(folder: Path) -> list[str]:
 
 
 def _progress(
-    folder: EncoderFolder, blocks: Sequence[Block], written: Mapping[Path, float], now: float
+    folder: EncoderFolder, blocks: Sequence[VectorBlock], written: Mapping[Path, float], now: float
 ) -> StoreProgress | None:
     """Compare what the latest run set out to do with what was committed since."""
     begun = folder.noted_run()
@@ -152,8 +154,8 @@ def _progress(
 
 
 def _recent(
-    since: Sequence[Block], written: Mapping[Path, float], started: float
-) -> tuple[list[Block], float]:
+    since: Sequence[VectorBlock], written: Mapping[Path, float], started: float
+) -> tuple[list[VectorBlock], float]:
     """Return what was committed lately, and in how many seconds.
 
     The time goes from one commit to the last where there are two, else from when encoding began.
@@ -166,7 +168,7 @@ def _recent(
     return recent, newest - window
 
 
-def _residues(blocks: Iterable[Block]) -> int:
+def _residues(blocks: Iterable[VectorBlock]) -> int:
     return sum(int(block.load("length").sum(dtype=np.int64)) for block in blocks)
 
 

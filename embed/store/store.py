@@ -26,19 +26,24 @@ from abag.embed.store.encoder_folder import (
     ReadOnlyStore,
     UnknownPooling,
 )
-from abag.embed.store.filesystem import COLAB_DRIVE, StoreUnreachable, is_unmounted_drive, patiently
-from abag.embed.store.layout import (
+from abag.embed.store.filesystem import (
+    COLAB_DRIVE,
+    StoreUnreachable,
+    is_unmounted_drive,
+    retry_if_remote,
+)
+from abag.embed.store.shard import (
+    MAX_PACKED_CONTENTS_BYTES,
+    DamagedShard,
+    read_plain,
+    read_table_of_contents,
+)
+from abag.embed.store.store_files import (
     ENCODER_FILE,
     STORE_FILE,
     STORE_MARK,
     create_encoder_folder,
     create_store,
-)
-from abag.embed.store.shard import (
-    MAX_PACKED_CONTENTS_BYTES,
-    DamagedShard,
-    read_contents,
-    read_plain,
 )
 from abag.embed.store.writer import NotFinite, ShardWriter
 
@@ -278,7 +283,7 @@ def _refuse_unmounted_drive(path: Path) -> None:
 def _reach(path: Path, act: Callable[[], T]) -> T:
     """Do something on the store's file system; what it says is for a person to mend."""
     try:
-        return patiently(act, path)
+        return retry_if_remote(act, path)
     except OSError as error:
         msg = f"{path}: out of reach ({error}); a readable store was expected. Try again."
         raise StoreUnreachable(msg) from error
@@ -324,7 +329,7 @@ def _listed(path: Path) -> list[Path]:
 
 def _open_packed(path: Path) -> Store:
     try:
-        contents = read_contents(path, most_bytes=MAX_PACKED_CONTENTS_BYTES)
+        contents = read_table_of_contents(path, most_bytes=MAX_PACKED_CONTENTS_BYTES)
         infos = contents.about["encoders"]
         folders = [
             EncoderFolder(

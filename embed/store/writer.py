@@ -29,11 +29,11 @@ from abag.embed.store.filesystem import (
     RETRY_SECONDS,
     StoreUnreachable,
     is_local,
-    pause_after,
+    retry_delay,
 )
+from abag.embed.store.hdf5_layout import BlockSource, shard_chunks
 from abag.embed.store.shard import Attrs, DamagedShard, commit_shard
-from abag.embed.store.shard_writer import NewBlock, pieces
-from abag.embed.store.spool import Room
+from abag.embed.store.spool import Spool
 
 COMMIT_ROWS = 4096
 QUEUED_COMMITS = 4  # added but not yet taken by the thread, before add() waits
@@ -62,7 +62,7 @@ class _Finished:
         """Yield its bytes, from wherever it is."""
         if self.path is not None:
             return read_chunks(self.path)
-        return pieces([NewBlock.of({**attrs, "rows": self.rows}, self._arrays)])
+        return shard_chunks([BlockSource.of({**attrs, "rows": self.rows}, self._arrays)])
 
     def move_to(self, path: Path) -> None:
         """Forget the arrays: the file at `path` holds them."""
@@ -125,7 +125,7 @@ class ShardWriter:
         self._added: deque[tuple[float, Arrays]] = deque()
         self._added_rows = 0
         self._finished: deque[_Finished] = deque()
-        self._room = Room(folder, info)  # where finished shards wait
+        self._room = Spool(folder, info)  # where finished shards wait
         self._failing_since: float | None = None
         self._retry_at = 0.0
         self._closing = False
@@ -320,7 +320,7 @@ class ShardWriter:
         elapsed = now - self._failing_since
         if elapsed >= self._retry_seconds:
             raise self._gave_up(error) from error
-        self._retry_at = now + min(pause_after(elapsed), self._retry_seconds - elapsed)
+        self._retry_at = now + min(retry_delay(elapsed), self._retry_seconds - elapsed)
 
     def _gave_up(self, error: OSError | DamagedShard) -> StoreUnreachable:
         """Bring everything to the local disk and return the error that says where it is."""

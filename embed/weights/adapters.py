@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.store.adapter_copy import (
+from abag.embed.store.adapter_files import (
     ADAPTER_FILE,
     ADAPTER_FOLDER,
     CONFIG_FILE,
     ROWS_FILE,
     WEIGHTS_FILE,
     AdapterDamaged,
-    write_extras,
+    write_adapter_files,
 )
 from abag.embed.weights.checkpoints import EncoderCheckpoint, weights_digest
 from abag.embed.weights.low_rank import Adapter, AdapterMismatch
@@ -113,7 +113,9 @@ def copy_adapter(checkpoint: EncoderCheckpoint, folder: EncoderFolder) -> None:
     source = checkpoint.adapter.folder
     files = adapter_files(source, folder.kind)
     files[ADAPTER_FILE] = (source / ADAPTER_FILE).read_bytes()  # the last: it says all is there
-    write_extras(folder.path, {f"{ADAPTER_FOLDER}/{name}": data for name, data in files.items()})
+    write_adapter_files(
+        folder.path, {f"{ADAPTER_FOLDER}/{name}": data for name, data in files.items()}
+    )
 
 
 def _read_record(folder: Path) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def _rows(folder: EncoderFolder) -> pd.DataFrame:
     """Read what taught an adapter (``train``) and what told it to stop (``validation``)."""
     columns = ["antibody_key", "antigen_key", "adapter"]
     try:
-        return pd.read_parquet(io.BytesIO(folder.extras()[_ROWS]), columns=columns)
+        return pd.read_parquet(io.BytesIO(folder.adapter_files()[_ROWS]), columns=columns)
     except (KeyError, ValueError, OSError) as error:
         state = "is missing" if isinstance(error, KeyError) else f"cannot be read ({error})"
         msg = (

@@ -96,7 +96,7 @@ def save_predictor(
         applicability = measure_applicability(vectors.x_ND[seen])
         tensors[f"{kind}.representatives"] = torch.from_numpy(applicability.vectors_RD)
         sides[kind] = _side(vectors, len(seen), applicability)
-        _keep_adapter(folder / f"{kind}-adapter", vectors.folder.extras())
+        _keep_adapter(folder / f"{kind}-adapter", vectors.folder.adapter_files())
     record = PredictorRecord(
         head=str(config.filled().head),
         widths=config.filled().widths,

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from abag.core.files import Files
-from abag.embed.store.spool import publish_waiting
+from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import open_store
 
 SEQUENCES = 400
@@ -74,7 +74,7 @@ def child(root: Path, seed: int, report: int, files: Files, stage: bool) -> None
     rng = random.Random(seed)
     tempfile.tempdir = str(root.parent)  # what killed children leave there goes with the store
     open_store(root, create=True, files=files)
-    publish_waiting(root, files)
+    publish_spools(root, files)
     folder = open_store(root, create=True, files=files).create_folder("antibody", INFO)
     rows = np.flatnonzero(folder.missing(KEYS, verify=True))
     rows = rows[np.random.default_rng(seed).permutation(len(rows))]

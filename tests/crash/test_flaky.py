@@ -20,7 +20,7 @@ from abag.embed.pipeline.run import embed_table
 from abag.embed.store import filesystem as mounts
 from abag.embed.store import maintenance as upkeep
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.spool import waiting_rooms, waiting_rows
+from abag.embed.store.spool import list_spools, spooled_rows
 from abag.embed.store.store import StoreUnreachable, open_store
 from abag.head.data.demo import demo_table
 
@@ -121,7 +121,7 @@ def test_what_a_drive_that_goes_away_did_not_take_is_brought_in_by_the_next_run(
         with pytest.raises(StoreUnreachable) as caught:
             embed(store, table)
     safe, waiting = map(int, SAID.search(str(caught.value)).groups())
-    assert waiting == waiting_rows(store) > 0
+    assert waiting == spooled_rows(store) > 0
     resumed = embed(store, table)
     reused = resumed["antibodies"]["reused"] + resumed["antigens"]["reused"]
     assert reused == sum(folder.rows for folder in open_store(whole).folders()) - sum(
@@ -129,7 +129,7 @@ def test_what_a_drive_that_goes_away_did_not_take_is_brought_in_by_the_next_run(
     )
     assert reused >= safe + waiting
     assert_equal_stores(store, whole)
-    assert waiting_rooms(store) == []
+    assert list_spools(store) == []
 
 
 SAID = re.compile(r"Of this run (\d+) sequences are safe in it, (\d+) wait in \S+; .*same command")

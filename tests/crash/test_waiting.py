@@ -16,7 +16,7 @@ import pytest
 from abag.core.files import Files
 from abag.embed.store import filesystem as mounts
 from abag.embed.store import maintenance as upkeep
-from abag.embed.store.spool import publish_waiting, waiting_rooms, waiting_rows
+from abag.embed.store.spool import list_spools, publish_spools, spooled_rows
 from abag.embed.store.store import StoreUnreachable, open_store
 
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
@@ -49,7 +49,7 @@ def begun(store, **options):
     folder = open_store(store, create=True).create_folder("antibody", INFO)
     out = folder.writer(attrs={}, commit_rows=10, stage=True, **options)
     out.add(KEYS, np.ones(40), {"mean": VECTORS})
-    while waiting_rows(store) < 40:
+    while spooled_rows(store) < 40:
         time.sleep(0.005)
     return out
 
@@ -70,22 +70,22 @@ def test_what_waits_when_its_writer_is_killed_is_brought_in_by_the_next_run(mach
     command = [sys.executable, "-c", CHILD, str(store), str(machine / "local"), here]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "staged\n"
-        assert publish_waiting(store) == 0  # its writer lives
+        assert publish_spools(store) == 0  # its writer lives
         child.send_signal(signal.SIGKILL)
-    assert publish_waiting(store) == 40
+    assert publish_spools(store) == 40
     assert np.array_equal(open_store(store).folder("antibody").read(KEYS), VECTORS)
-    assert publish_waiting(store) == 0
-    assert waiting_rooms(store) == []
+    assert publish_spools(store) == 0
+    assert list_spools(store) == []
 
 
 def test_the_room_of_a_living_writer_is_left_to_it(machine):
     files = Down()
     out = begun(machine / "store", files=files)
-    assert publish_waiting(machine / "store") == 0
+    assert publish_spools(machine / "store") == 0
     files.up = True
     out.close()
     assert out.committed == 40
-    assert waiting_rooms(machine / "store") == []
+    assert list_spools(machine / "store") == []
 
 
 def left_over(store):
@@ -93,7 +93,7 @@ def left_over(store):
     out = begun(store, files=Down(), retry_seconds=0.0)
     with pytest.raises(StoreUnreachable):
         out.close()
-    (room,) = waiting_rooms(store)
+    (room,) = list_spools(store)
     return room
 
 
@@ -101,16 +101,16 @@ def test_a_store_that_still_takes_nothing_leaves_the_room_as_it_was(machine):
     room = left_over(machine / "store")
     before = {p: p.read_bytes() for p in room.rglob("*.h5")}
     with pytest.raises(StoreUnreachable, match=f"waits in {room} stays there"):
-        publish_waiting(machine / "store", Down())
+        publish_spools(machine / "store", Down())
     assert {p: p.read_bytes() for p in room.rglob("*.h5")} == before
-    assert publish_waiting(machine / "store") == 40
+    assert publish_spools(machine / "store") == 40
 
 
 @pytest.mark.parametrize("lost", ["store/antibody-igt5-3f2c9b1e", "store"])
 def test_a_room_brings_in_its_encoder_where_the_store_lost_it(machine, lost):
     left_over(machine / "store")
     (machine / lost).rename(machine / "gone")
-    assert publish_waiting(machine / "store") == 40
+    assert publish_spools(machine / "store") == 40
     assert open_store(machine / "store").folder("antibody").rows == 40
 
 
@@ -118,18 +118,18 @@ def test_a_damaged_shard_that_waited_is_left_out_and_said(machine, caplog):
     room = left_over(machine / "store")
     shard = next(room.rglob("*.h5"))
     shard.write_bytes(shard.read_bytes()[:-1])
-    assert publish_waiting(machine / "store") == 30
+    assert publish_spools(machine / "store") == 30
     assert f"{shard.name}: " in caplog.text
     assert upkeep.verify(open_store(machine / "store")) == []
 
 
 def test_rooms_of_other_stores_other_people_and_links_are_left_alone(machine, monkeypatch):
     room = left_over(machine / "store")
-    assert publish_waiting(machine / "other") == 0
+    assert publish_spools(machine / "other") == 0
     me = os.getuid()
     monkeypatch.setattr("os.getuid", lambda: me + 1)
-    assert waiting_rooms(machine / "store") == []
+    assert list_spools(machine / "store") == []
     monkeypatch.setattr("os.getuid", lambda: me)
     room.rename(machine / "elsewhere")
     room.symlink_to(machine / "elsewhere")
-    assert waiting_rooms(machine / "store") == []
+    assert list_spools(machine / "store") == []

@@ -25,9 +25,9 @@ from abag.embed.store.shard import (
     FORMAT,
     HEADER_BYTES,
     VERSION,
-    Array,
+    ArrayEntry,
     Attrs,
-    Block,
+    VectorBlock,
     as_bytes,
     check_block,
     digest_of,
@@ -38,7 +38,7 @@ _BLANK = ("0" * 8, "0" * 2 * DIGEST_BYTES)  # a CRC-32 and a digest that are not
 
 
 @dataclass(frozen=True, slots=True)
-class NewBlock:
+class BlockSource:
     """A block to be written; `load` gives one array at a time, so that a pack needs no memory."""
 
     group: str
@@ -47,13 +47,15 @@ class NewBlock:
     load: Callable[[str], NDArray[Any]]
 
     @classmethod
-    def of(cls, attrs: Attrs, arrays: Mapping[str, NDArray[Any]]) -> NewBlock:
+    def of(cls, attrs: Attrs, arrays: Mapping[str, NDArray[Any]]) -> BlockSource:
         """Make the one block of a shard from arrays in memory."""
         shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
         return cls("/", attrs, shapes, arrays.__getitem__)
 
 
-def pieces(blocks: Sequence[NewBlock], about: Mapping[str, Any] | None = None) -> Iterator[Chunk]:
+def shard_chunks(
+    blocks: Sequence[BlockSource], about: Mapping[str, Any] | None = None
+) -> Iterator[Chunk]:
     """Yield the bytes of a new file, each with its offset, the table of contents last.
 
     Parameters
@@ -90,21 +92,23 @@ def pieces(blocks: Sequence[NewBlock], about: Mapping[str, Any] | None = None) -
             view = as_bytes(np.ascontiguousarray(new.load(name), dtype=array.dtype))
             yield array.offset, view
             crc = f"{zlib.crc32(view):08x}"
-            arrays[name] = Array(array.dtype, array.shape, array.offset, crc, digest_of(view))
-        hashed.append(Block(place.path, place.group, place.attrs, arrays))
+            arrays[name] = ArrayEntry(array.dtype, array.shape, array.offset, crc, digest_of(view))
+        hashed.append(VectorBlock(place.path, place.group, place.attrs, arrays))
     rest = digest_of(b"".join(data for _, data in gaps))
     yield 0, _front(_toc(hashed, size, rest, about))
 
 
-def _placed(blocks: Sequence[NewBlock], offsets: Sequence[Mapping[str, int]] | None) -> list[Block]:
+def _placed(
+    blocks: Sequence[BlockSource], offsets: Sequence[Mapping[str, int]] | None
+) -> list[VectorBlock]:
     """Return the blocks as they will lie in the file, their digests still unknown."""
     return [
-        Block(
+        VectorBlock(
             Path(),
             block.group,
             block.attrs,
             {
-                name: Array(dtype, shape, offsets[i][name] if offsets else 1 << 50, *_BLANK)
+                name: ArrayEntry(dtype, shape, offsets[i][name] if offsets else 1 << 50, *_BLANK)
                 for name, (dtype, shape) in block.shapes.items()
             },
         )
@@ -112,7 +116,7 @@ def _placed(blocks: Sequence[NewBlock], offsets: Sequence[Mapping[str, int]] | N
     ]
 
 
-def _toc(blocks: Sequence[Block], size: int, rest: str, about: Mapping[str, Any]) -> bytes:
+def _toc(blocks: Sequence[VectorBlock], size: int, rest: str, about: Mapping[str, Any]) -> bytes:
     """Serialise; its length does not depend on what the digests are."""
     toc = {
         "file_bytes": size,
@@ -135,7 +139,7 @@ def _front(toc: bytes) -> bytes:
 
 
 def _write_skeleton(
-    path: Path, blocks: Sequence[NewBlock], *, user_block: int
+    path: Path, blocks: Sequence[BlockSource], *, user_block: int
 ) -> list[dict[str, int]]:
     """Let HDF5 write names, types and attributes and reserve the arrays; return their offsets.
 
@@ -146,7 +150,7 @@ def _write_skeleton(
         return [_reserve(file.require_group(block.group), block) for block in blocks]
 
 
-def _reserve(group: Any, block: NewBlock) -> dict[str, int]:  # noqa: ANN401
+def _reserve(group: Any, block: BlockSource) -> dict[str, int]:  # noqa: ANN401
     for name, value in block.attrs.items():
         group.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)

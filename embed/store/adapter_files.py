@@ -19,7 +19,9 @@ class AdapterDamaged(AbagError):
     """An adapter's files are not those that were written."""
 
 
-def write_extras(folder: Path, extras: Mapping[str, bytes], files: Files | None = None) -> None:
+def write_adapter_files(
+    folder: Path, extras: Mapping[str, bytes], files: Files | None = None
+) -> None:
     """Write files into an encoder's folder, each whole or not at all; what is there stays."""
     known = {
         f"{ADAPTER_FOLDER}/{name}"
