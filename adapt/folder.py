@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from abag.adapt.config import AdaptConfig
-    from abag.adapt.pairs import Parts
+    from abag.adapt.pairs import AdapterSplit
     from abag.adapt.training import AdapterTraining
     from abag.embed.encoders.registry import Identity
     from abag.embed.sequences.chains import Kind
@@ -26,7 +26,7 @@ _MAY_CHANGE = frozenset({"device", "save_every", "split_from"})
 
 
 def describe(
-    config: AdaptConfig, pairs: LabelledPairs, parts: Parts, identities: dict[str, Identity]
+    config: AdaptConfig, pairs: LabelledPairs, parts: AdapterSplit, identities: dict[str, Identity]
 ) -> dict[str, Any]:
     """Return what config.json holds: the options and what they were applied to."""
     labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}

@@ -36,7 +36,7 @@ HEAD_WIDTH, HEAD_DROPOUT = 128, 0.1
 """Of the regression head, which is thrown away afterwards."""
 
 
-class AdapterSide(Protocol):
+class SequenceVectors(Protocol):
     """One kind of sequence, as standardised vectors."""
 
     width: int
@@ -46,7 +46,7 @@ class AdapterSide(Protocol):
         ...
 
 
-class FrozenSide(nn.Module):
+class FrozenVectors(nn.Module):
     """Vectors that stay as they are: encoded once."""
 
     def __init__(
@@ -63,11 +63,11 @@ class FrozenSide(nn.Module):
         self.width = x_ND.shape[1]
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
-        """See `AdapterSide`."""
+        """See `SequenceVectors`."""
         return self._z_ND[to_device(index_U, self._z_ND.device)]
 
 
-class AdaptedSide(nn.Module):
+class AdaptedEncoder(nn.Module):
     """Vectors that change: encoded whenever they are asked for.
 
     Standardised by what the encoder gave before: the vectors of protein language models are one
@@ -98,7 +98,7 @@ class AdaptedSide(nn.Module):
         )
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
-        """See `AdapterSide`."""
+        """See `SequenceVectors`."""
         spans = [(k, p) for k, i in enumerate(index_U) for p in self._layout.spans(self._chains[i])]
         batch = pack_spans(spans)
         device = self._plan.device
@@ -114,7 +114,7 @@ class AdaptedSide(nn.Module):
         return np.array([sum(self._layout.span_lengths(c)) for c in self._chains], dtype=np.int64)
 
 
-class Adaptation(nn.Module):
+class AdaptationModel(nn.Module):
     """Both sides and the head."""
 
     def __init__(
@@ -127,16 +127,16 @@ class Adaptation(nn.Module):
     ) -> None:
         super().__init__()
         self._pairs = pairs
-        self.sides: dict[str, FrozenSide | AdaptedSide] = {}
+        self.sides: dict[str, FrozenVectors | AdaptedEncoder] = {}
         for kind, unique, index in (
             ("antibody", pairs.table.antibodies, pairs.antibody),
             ("antigen", pairs.table.antigens, pairs.antigen),
         ):
             seen = np.unique(index[training])
             side = (
-                AdaptedSide(identities[kind], unique.chains, seen, plan, config)
+                AdaptedEncoder(identities[kind], unique.chains, seen, plan, config)
                 if kind in config.kinds()
-                else FrozenSide(identities[kind], unique.chains, seen, plan)
+                else FrozenVectors(identities[kind], unique.chains, seen, plan)
             )
             self.sides[kind] = side
             self.add_module(kind, side)
@@ -161,7 +161,7 @@ class Adaptation(nn.Module):
 
     def adapted(self) -> dict[str, LoraEncoder]:
         """Return the encoders that learn, by kind."""
-        return {k: s.encoder for k, s in self.sides.items() if isinstance(s, AdaptedSide)}
+        return {k: s.encoder for k, s in self.sides.items() if isinstance(s, AdaptedEncoder)}
 
     def learning(self) -> dict[str, nn.Parameter]:
         """Return what learns, by name."""
@@ -172,7 +172,7 @@ class Adaptation(nn.Module):
         total = np.zeros(len(self._pairs), dtype=np.int64)
         for kind, index in (("antibody", self._pairs.antibody), ("antigen", self._pairs.antigen)):
             side = self.sides[kind]
-            if isinstance(side, AdaptedSide):
+            if isinstance(side, AdaptedEncoder):
                 total += side.lengths()[index]
         return total
 

@@ -38,7 +38,7 @@ class NothingToAdaptOn(AbagError):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class AdapterSplit:
     """One split, its training pairs dealt to the adapter and to the head."""
 
     split: Split
@@ -64,7 +64,7 @@ class Parts:
         return frame.assign(adapter=use[np.sort(both)])
 
 
-def deal(pairs: LabelledPairs, config: AdaptConfig) -> Parts:
+def split_for_adapter(pairs: LabelledPairs, config: AdaptConfig) -> AdapterSplit:
     """Read the split and deal its training groups, whole, to the adapter and to the head.
 
     A head that trained on vectors whose labels shaped them would trust them more than the
@@ -90,7 +90,7 @@ def deal(pairs: LabelledPairs, config: AdaptConfig) -> Parts:
             raise NothingToAdaptOn(msg)
         fold = grouped_folds(groups, folds, [config.seed, DEAL])
         head = fold < min(max(round(share * folds), 1), folds - 1)
-    return Parts(split, training[~head], training[head], split.rows(VALIDATION))
+    return AdapterSplit(split, training[~head], training[head], split.rows(VALIDATION))
 
 
 def _chosen(pairs: LabelledPairs, config: AdaptConfig) -> Split:
@@ -114,13 +114,15 @@ def _chosen(pairs: LabelledPairs, config: AdaptConfig) -> Split:
     return splits[config.fold]
 
 
-def steps_an_epoch(n: int, config: AdaptConfig) -> int:
+def steps_per_epoch(n: int, config: AdaptConfig) -> int:
     """Count optimiser steps."""
     batches = -(-n // config.batch_size)
     return -(-batches // config.accumulate)
 
 
-def epoch_steps(rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int) -> Iterator[list[Ints]]:
+def make_epoch_batches(
+    rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int
+) -> Iterator[list[Ints]]:
     """Yield each step's batches of pairs: all pairs once, like lengths together.
 
     Parameters

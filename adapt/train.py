@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from abag.adapt.config import AdaptConfig, BadOption
 from abag.adapt.folder import describe, finished_summary, publish
-from abag.adapt.pairs import deal
+from abag.adapt.pairs import split_for_adapter
 from abag.adapt.training import AdapterTraining
 from abag.core.device import DevicePlan, plan_device
 from abag.core.files import write_json
@@ -74,7 +74,7 @@ def adapt_encoders(
     import_peft()
     plan = _plan(config)
     pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
-    parts = deal(pairs, config)
+    parts = split_for_adapter(pairs, config)
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     _refuse_what_nothing_has(config, identities)
     record = describe(config, pairs, parts, identities)

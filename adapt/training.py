@@ -13,11 +13,11 @@ import torch
 from tqdm import tqdm
 
 from abag.adapt.config import AdaptConfig
-from abag.adapt.model import Adaptation
-from abag.adapt.pairs import NothingToAdaptOn, Parts, epoch_steps, steps_an_epoch
+from abag.adapt.model import AdaptationModel
+from abag.adapt.pairs import AdapterSplit, make_epoch_batches, steps_per_epoch
 from abag.core.device import DevicePlan
 from abag.core.files import write_text
-from abag.head.data.labels import LabelledPairs
+from abag.head.data.labels import LabelledPairs, training_labels
 from abag.head.evaluation import metrics
 from abag.head.model.heads import pair_losses
 from abag.head.training import checkpoint
@@ -39,7 +39,7 @@ _INITIAL, _STEP = 2, 3  # streams of the seed, beside those of pairs.py
 
 
 @dataclass(slots=True)
-class AdapterState:
+class AdapterProgress:
     """Where training stands: the part of a checkpoint that is not tensors."""
 
     step: int = 0
@@ -62,7 +62,7 @@ class AdapterTraining:
         self,
         out: Path,
         pairs: LabelledPairs,
-        parts: Parts,
+        parts: AdapterSplit,
         identities: dict[str, Identity],
         plan: DevicePlan,
         config: AdaptConfig,
@@ -70,23 +70,16 @@ class AdapterTraining:
     ) -> None:
         self.out, self.pairs, self.parts, self.config = out, pairs, parts, config
         self.identities, self.plan, self.say = identities, plan, say
-        exact = parts.adapter[pairs.censored[parts.adapter] == 0]
-        labels = pairs.pkd[exact if len(exact) else parts.adapter]
-        if np.ptp(labels) == 0:
-            msg = (
-                f"{pairs.table.source}: all {len(labels)} labels for the adapter are {labels[0]:g}"
-                "; expected them to vary. Check --label, --head-share and the split."
-            )
-            raise NothingToAdaptOn(msg)
+        labels = training_labels(pairs, parts.adapter)
         self.mean, self.scale = float(labels.mean()), float(labels.std())
         target = torch.from_numpy(((pairs.pkd - self.mean) / self.scale).astype(np.float32))
         self.target_P = target.to(plan.device)
         self.censored_P = torch.from_numpy(pairs.censored).to(plan.device)
         self._seed(_INITIAL, 0)
-        self.model = Adaptation(identities, pairs, parts.adapter, plan, config)
+        self.model = AdaptationModel(identities, pairs, parts.adapter, plan, config)
         self.learning = self.model.learning()
         self.lengths = self.model.lengths()
-        self.steps = steps_an_epoch(len(parts.adapter), config)
+        self.steps = steps_per_epoch(len(parts.adapter), config)
         heads = {f"head.{name}" for name, _ in self.model.head.named_parameters()}
         self.optimiser = torch.optim.AdamW(
             [
@@ -95,7 +88,7 @@ class AdapterTraining:
             ],
             weight_decay=WEIGHT_DECAY,
         )
-        self.progress = AdapterState()
+        self.progress = AdapterProgress()
         self.best = {n: p.detach().clone() for n, p in self.learning.items()}
         self.resumed_from_step = self._restore()
         self.started = time.monotonic() - self.progress.seconds
@@ -151,7 +144,7 @@ class AdapterTraining:
     def _run_epoch(self, bar: tqdm[Any], held: list[int]) -> None:
         """Take the rest of the current epoch's steps, or stop between two when signalled."""
         epoch, first = divmod(self.progress.step, self.steps)
-        plan = epoch_steps(self.parts.adapter, self.lengths, self.config, epoch)
+        plan = make_epoch_batches(self.parts.adapter, self.lengths, self.config, epoch)
         for at, batches in enumerate(plan):
             if at < first:
                 continue
@@ -277,7 +270,7 @@ class AdapterTraining:
         found = checkpoint.load_newest(self.out / "checkpoints", self.say)
         if found is None:
             return None
-        self.progress = AdapterState(**found.state)
+        self.progress = AdapterProgress(**found.state)
         moments = self.optimiser.state_dict()
         with torch.no_grad():
             for name, parameter in self.learning.items():

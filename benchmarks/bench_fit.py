@@ -30,7 +30,7 @@ from abag.head.data.labels import LabelledPairs
 from abag.head.data.splits import random_split
 from abag.head.fit import torch_switches
 from abag.head.model.config import PRESETS, FitConfig
-from abag.head.training.loop import HeadTraining, TrainingTask, train
+from abag.head.training.loop import HeadTraining, TrainingInputs, train
 from abag.head.training.step import step_seed
 
 
@@ -83,10 +83,10 @@ def make_pairs(size: Size, seed: int = 0) -> tuple[LabelledPairs, np.ndarray, np
     return pairs, antibody_ND, antigen_ME
 
 
-def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> TrainingTask:
+def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> TrainingInputs:
     """Set up a training outside of any run folder."""
     pairs, antibody_ND, antigen_ME = inputs
-    return TrainingTask(
+    return TrainingInputs(
         pairs=pairs,
         antibody_ND=antibody_ND,
         antigen_ME=antigen_ME,
@@ -153,7 +153,7 @@ class Runner:
             epoch, at = divmod(self.done, one.steps)
             if at == 0:
                 one.stack.begin_epoch(epoch)
-            one.stepper.step(at, step_seed(0, self.done))
+            one.training_step.run(at, step_seed(0, self.done))
             self.done += 1
 
 

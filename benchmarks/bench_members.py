@@ -27,7 +27,7 @@ from abag.core.device import resolve_device
 from abag.head.fit import torch_switches
 from abag.head.model.config import FitConfig
 from abag.head.search.search import Problem, draw, inner_folds, score_batch
-from abag.head.training.loop import HeadTraining, TrainingTask, train
+from abag.head.training.loop import HeadTraining, TrainingInputs, train
 from abag.head.training.step import step_seed
 
 
@@ -60,7 +60,7 @@ KINDS = [
 ]
 
 
-def quiet_task(*inputs) -> TrainingTask:
+def quiet_task(*inputs) -> TrainingInputs:
     """Set up a training that says nothing."""
     return replace(make_task(*inputs), say=lambda _text: None)
 
@@ -74,7 +74,7 @@ def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str,
         begun = time.perf_counter()
         stack = HeadTraining(task).stack
         stack.begin_epoch(0)
-        stack.stepper.step(0, step_seed(0, 0))
+        stack.training_step.run(0, step_seed(0, 0))
         synchronize(device)
         first_s = time.perf_counter() - begun
         if device.type == "cuda":
@@ -85,7 +85,7 @@ def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str,
             synchronize(device)
             begun = time.perf_counter()
             for at in range(stack.steps):
-                stack.stepper.step(at, step_seed(0, steps + at))
+                stack.training_step.run(at, step_seed(0, steps + at))
             synchronize(device)
             seconds += time.perf_counter() - begun
             steps += stack.steps

@@ -26,7 +26,13 @@ from abag.core.files import is_partial, replacing, write_json
 from abag.embed.sequences.pairs import TableOptions, read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.adapter_leaks import apply_adapter_policy
-from abag.head.data.labels import LabelledPairs, LabelOptions, label_pairs, report_counts
+from abag.head.data.labels import (
+    LabelledPairs,
+    LabelOptions,
+    label_pairs,
+    report_counts,
+    training_labels,
+)
 from abag.head.data.splits import TRAIN, Split, describe_splits, make_splits, split_frame
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.baselines import predict_baselines
@@ -34,8 +40,7 @@ from abag.head.model.config import BadOption, FitConfig, RunMismatch, check_same
 from abag.head.prediction.bundle import save_predictor
 from abag.head.runs.report import RunResults
 from abag.head.runs.summary import join_logs, write_results
-from abag.head.training.loop import TrainingTask, train
-from abag.head.training.stack import labels_to_learn
+from abag.head.training.loop import TrainingInputs, train
 from abag.head.training.uncertainty import calibrate, combine, describe_sigma
 
 if TYPE_CHECKING:
@@ -110,7 +115,7 @@ def fit(
     with torch_switches(device, config):
         trained = [
             train(
-                TrainingTask(
+                TrainingInputs(
                     pairs=pairs,
                     antibody_ND=antibody.x_ND,
                     antigen_ME=antigen.x_ND,
@@ -291,7 +296,7 @@ def _open_run(
         allow_leak=config.allow_adapter_leak,
     )
     for split in splits:
-        labels_to_learn(pairs, split.rows(TRAIN))  # refuses for itself, before anything is written
+        training_labels(pairs, split.rows(TRAIN))  # refuses for itself, before anything is written
     frame = split_frame(pairs, splits)
     _refuse_other_split(run / "splits.parquet", frame)
     run.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,13 @@ from hypothesis import strategies as st
 import abag
 from abag.adapt import model as model_module
 from abag.adapt.config import AdaptConfig, BadOption
-from abag.adapt.model import Adaptation, base_vectors
-from abag.adapt.pairs import NothingToAdaptOn, deal, epoch_steps, steps_an_epoch
+from abag.adapt.model import AdaptationModel, base_vectors
+from abag.adapt.pairs import (
+    NothingToAdaptOn,
+    make_epoch_batches,
+    split_for_adapter,
+    steps_per_epoch,
+)
 from abag.adapt.train import adapt_encoders
 from abag.adapt.training import AdapterTraining
 from abag.cli import main
@@ -82,7 +87,7 @@ def test_before_training_adapted_sides_give_the_fast_encoders_vectors(given_spli
     _, pairs, split = given_split
     config, plan = AdaptConfig(split_from=str(split), **TINY), plan_device("cpu")
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
-    model = Adaptation(identities, pairs, np.arange(len(pairs)), plan, config).eval()
+    model = AdaptationModel(identities, pairs, np.arange(len(pairs)), plan, config).eval()
     for kind, unique in (("antibody", pairs.table.antibodies), ("antigen", pairs.table.antigens)):
         side = model.sides[kind]
         with torch.no_grad():
@@ -95,7 +100,7 @@ def test_accumulated_batches_take_the_step_of_one_large_batch(given_split, tmp_p
     _, pairs, split = given_split
     monkeypatch.setattr(model_module, "HEAD_DROPOUT", 0.0)
     config = AdaptConfig(split_from=str(split), lora=Lora(dropout=0.0), **TINY)
-    parts, after = deal(pairs, config), []
+    parts, after = split_for_adapter(pairs, config), []
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     for batches in ([parts.adapter[:12]], [parts.adapter[:5], parts.adapter[5:12]]):
         training = AdapterTraining(
@@ -113,7 +118,13 @@ def test_a_bound_pulls_on_one_side_only(given_split, tmp_path):
     config = AdaptConfig(split_from=str(split), **TINY)
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     training = AdapterTraining(
-        tmp_path, pairs, deal(pairs, config), identities, plan_device("cpu"), config, print
+        tmp_path,
+        pairs,
+        split_for_adapter(pairs, config),
+        identities,
+        plan_device("cpu"),
+        config,
+        print,
     )
     training.model.eval()
     rows = training.parts.adapter
@@ -133,13 +144,13 @@ def test_an_epochs_batches_hold_each_pair_once_and_like_lengths_together(n, size
     rng = np.random.default_rng(n)
     rows, lengths = rng.permutation(2 * n)[:n], rng.integers(1, 999, 2 * n)
     config = AdaptConfig(split_from="x", batch_size=size, accumulate=many)
-    steps = list(epoch_steps(rows, lengths, config, epoch))
+    steps = list(make_epoch_batches(rows, lengths, config, epoch))
     batches = [batch for step in steps for batch in step]
     assert sorted(np.concatenate(batches)) == sorted(rows)
     assert all(1 <= len(batch) <= size for batch in batches)
     assert all(1 <= len(step) <= many for step in steps)
-    assert len(steps) == steps_an_epoch(n, config)
-    again = list(epoch_steps(rows, lengths, config, epoch))
+    assert len(steps) == steps_per_epoch(n, config)
+    again = list(make_epoch_batches(rows, lengths, config, epoch))
     assert all(np.array_equal(a, b) for x, y in zip(steps, again, strict=True)
                for a, b in zip(x, y, strict=True))  # fmt: skip
     if n <= 16 * size:  # one bucket: no batch reaches into another's lengths
@@ -152,7 +163,7 @@ def test_training_groups_are_dealt_whole_and_held_out_pairs_are_nobodys(given_sp
     (split,) = make_splits(pairs, SplitOptions(split="column=antigen"))
     frame = split_frame(pairs, [split])
     frame.to_parquet(tmp_path / "groups.parquet")
-    parts = deal(pairs, AdaptConfig(split_from=str(tmp_path / "groups.parquet")))
+    parts = split_for_adapter(pairs, AdaptConfig(split_from=str(tmp_path / "groups.parquet")))
     groups = parts.split.group
     assert not set(groups[parts.adapter]) & set(groups[parts.head])
     assert sorted([*parts.adapter, *parts.head]) == parts.split.rows(TRAIN).tolist()
@@ -171,7 +182,7 @@ def test_one_fold_of_several_must_be_named(given_split, tmp_path):
     for fold in (None, 3):
         with pytest.raises(BadOption, match="holds folds 0 to 2; expected one"):
             adapt_encoders(table, tmp_path / "a", split_from=tmp_path / "folds.csv", fold=fold)
-    parts = deal(pairs, AdaptConfig(split_from=str(tmp_path / "folds.csv"), fold=1))
+    parts = split_for_adapter(pairs, AdaptConfig(split_from=str(tmp_path / "folds.csv"), fold=1))
     assert np.array_equal(parts.split.part, splits[1].part)
     assert set(parts.frame(pairs)["fold"]) == {0}
 
@@ -180,7 +191,7 @@ def test_a_single_training_group_cannot_be_shared_with_the_head(given_split, tmp
     _, pairs, split = given_split
     pd.read_parquet(split).assign(group=0).to_parquet(tmp_path / "one.parquet")
     with pytest.raises(NothingToAdaptOn, match=r"1 group.*--head-share 0"):
-        deal(pairs, AdaptConfig(split_from=str(tmp_path / "one.parquet")))
+        split_for_adapter(pairs, AdaptConfig(split_from=str(tmp_path / "one.parquet")))
 
 
 # ---- going on and refusing -----------------------------------------------------------------

@@ -9,14 +9,13 @@ import pandas as pd
 import pytest
 
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.labels import LabelOptions, label_pairs
+from abag.head.data.labels import LabelOptions, NothingToLearn, label_pairs
 from abag.head.data.splits import TEST, TRAIN, SplitOptions, make_splits, random_split
 from abag.head.evaluation import baselines as baselines_module
 from abag.head.evaluation import comparison
 from abag.head.evaluation import ridge as module
 from abag.head.evaluation.baselines import (
     BASELINES,
-    NothingToLearn,
     group_mean,
     predict_baselines,
     standardised,

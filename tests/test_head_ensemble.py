@@ -14,11 +14,17 @@ from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.model.config import FitConfig
-from abag.head.model.layers import StackedLayers
+from abag.head.model.layers import StackedLayerFactory
 from abag.head.model.optimizer import AdamW, stacked_update
 from abag.head.training.checkpoint import load
-from abag.head.training.stack import Member, Scaling, Stack, draw_bag, make_feeds
-from abag.head.training.step import Stepper, halves_products, step_seed
+from abag.head.training.stack import (
+    Member,
+    Scaling,
+    StackedHeads,
+    draw_bootstrap_sample,
+    make_training_sets,
+)
+from abag.head.training.step import TrainingStep, step_seed, uses_bf16
 
 QUICK = {"report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16, "device": "cpu"}
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -44,7 +50,7 @@ def make_stack(members, feeds=(EVERY,), **options):
     pairs, rng = drawn_pairs(), np.random.default_rng(1)
     antibody_ND = rng.standard_normal((30, 6), dtype=np.float32)
     antigen_ME = rng.standard_normal((5, 4), dtype=np.float32)
-    return Stack(
+    return StackedHeads(
         pairs,
         antibody_ND,
         antigen_ME,
@@ -65,8 +71,8 @@ def take_steps(stack, steps):
         epoch, at = divmod(step, stack.steps)
         if at == 0:
             stack.begin_epoch(epoch)
-        stack.stepper.step(at, step_seed(0, step))
-        losses.append(stack.stepper.loss_S[at].reshape(-1).tolist())
+        stack.training_step.run(at, step_seed(0, step))
+        losses.append(stack.training_step.loss_S[at].reshape(-1).tolist())
     return np.array(losses)
 
 
@@ -132,7 +138,7 @@ def test_one_member_that_runs_wild_does_not_touch_the_others():
 
 def test_each_member_drops_its_own_share():
     torch.manual_seed(0)
-    dropout = StackedLayers([0.0, 0.25, 0.75]).dropout().train()
+    dropout = StackedLayerFactory([0.0, 0.25, 0.75]).dropout().train()
     out = dropout(torch.ones(3, 100, 100))
     assert (out == 0).float().mean((1, 2)).tolist() == pytest.approx([0, 0.25, 0.75], abs=0.02)
     assert out.mean((1, 2)).tolist() == pytest.approx([1, 1, 1], abs=0.05)
@@ -228,7 +234,7 @@ def test_working_copies_are_the_rounded_weights_whatever_happened(accumulate):
 
     stepper = (stack := make_stack(
         [drawn_member(k) for k in range(2)], precision="bf16", accumulate=accumulate
-    )).stepper  # fmt: skip
+    )).training_step  # fmt: skip
     assert_rounded(stepper)
     before = {name: t.clone() for name, t in stepper.tensors().items()}
     take_steps(stack, 5)
@@ -253,7 +259,7 @@ def test_half_precision_is_the_default_of_several_heads_on_a_gpu_that_has_it(mon
     def halves(device, members, precision="auto", major=9):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (major, 0))
         config = FitConfig(precision=precision)
-        return halves_products(config, torch.device(device), stacked=members > 1)
+        return uses_bf16(config, torch.device(device), stacked=members > 1)
 
     assert halves("cuda", 16)
     assert not halves("cuda", 1)
@@ -284,7 +290,7 @@ def test_a_compiled_stack_agrees_with_an_eager_one(tables, precision, accumulate
 def test_a_bag_holds_whole_groups_and_as_many_as_there_are(sizes, seed):
     group = np.repeat(np.arange(len(sizes)) * 3, sizes)
     rows = np.arange(100, 100 + len(group))
-    bag = draw_bag(rows, group, seed)
+    bag = draw_bootstrap_sample(rows, group, seed)
     times = np.bincount(bag - 100, minlength=len(group))
     of_group = [np.unique(times[group == g]) for g in np.unique(group)]
     assert all(len(one) == 1 for one in of_group)
@@ -294,12 +300,12 @@ def test_a_bag_holds_whole_groups_and_as_many_as_there_are(sizes, seed):
 def test_members_draw_different_bags_of_training_pairs_and_a_single_head_none():
     part = np.repeat(np.array([TRAIN, VALIDATION, TEST], np.int8), 60)
     split = Split(name="x", part=part, group=np.repeat(np.arange(60), 3))
-    bags = make_feeds(FitConfig(members=3, seed=5), split)
+    bags = make_training_sets(FitConfig(members=3, seed=5), split)
     assert len({tuple(bag) for bag in bags}) == 3
     assert max(map(max, bags)) < 60
-    assert bags[1].tolist() == draw_bag(np.arange(60), split.group[:60], 6).tolist()
+    assert bags[1].tolist() == draw_bootstrap_sample(np.arange(60), split.group[:60], 6).tolist()
     for config in (FitConfig(), FitConfig(members=3, bootstrap=False)):
-        assert [feed.tolist() for feed in make_feeds(config, split)] == [list(range(60))]
+        assert [feed.tolist() for feed in make_training_sets(config, split)] == [list(range(60))]
 
 
 # --- fit ----------------------------------------------------------------------------------------
@@ -362,7 +368,7 @@ def test_member_k_follows_the_single_run_of_its_seed_to_its_own_best_checkpoint(
 
 def stop_after(monkeypatch, steps):
     """Make training die after some steps, as a kill would: nothing is saved on the way out."""
-    real, taken = Stepper.step, []
+    real, taken = TrainingStep.run, []
 
     def step(self, at, seed):
         if len(taken) == steps:
@@ -370,7 +376,7 @@ def stop_after(monkeypatch, steps):
         taken.append(at)
         real(self, at, seed)
 
-    monkeypatch.setattr(Stepper, "step", step)
+    monkeypatch.setattr(TrainingStep, "run", step)
 
 
 @pytest.mark.parametrize("steps", [1, 11, 20])
@@ -433,10 +439,10 @@ def test_an_ensemble_of_any_head_beats_its_typical_member(case, tmp_path, head):
 
 def test_loading_and_saving_a_stack_keeps_its_tensors_where_they_are():
     stack = make_stack([drawn_member(1), drawn_member(2)])
-    live = stack.stepper.tensors()
+    live = stack.training_step.tensors()
     at = {name: t.data_ptr() for name, t in live.items()}
     saved = {name: torch.rand_like(t) for name, t in live.items()}
-    stack.stepper.load(saved)
-    after = stack.stepper.tensors()
+    stack.training_step.load(saved)
+    after = stack.training_step.tensors()
     assert all(torch.equal(t, saved[n]) for n, t in after.items())
     assert {name: t.data_ptr() for name, t in after.items()} == at

@@ -3,7 +3,7 @@ import torch
 
 from abag.head.model.config import PRESETS, BadOption, FitConfig
 from abag.head.model.heads import LowRank, build_head, pair_losses
-from abag.head.model.layers import PlainLayers
+from abag.head.model.layers import PlainLayerFactory
 
 IGT5, ESM = 1024, 1280
 
@@ -58,7 +58,7 @@ def test_a_head_gives_one_number_a_pair_whatever_else_is_in_the_batch(head):
 
 def test_the_low_rank_head_is_an_interaction_and_not_a_sum_of_two_sides():
     torch.manual_seed(0)
-    model = LowRank(6, 5, 4, PlainLayers(0.0))
+    model = LowRank(6, 5, 4, PlainLayerFactory(0.0))
     (a, b), (g, h) = torch.randn(2, 1, 6), torch.randn(2, 1, 5)
     crossed = model(a, g) + model(b, h) - model(a, h) - model(b, g)
     assert crossed.abs() > 1e-4

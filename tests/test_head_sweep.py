@@ -19,7 +19,7 @@ from abag.head.runs import summary as outcome
 from abag.head.search import search
 from abag.head.search.search import RANGES, RUNGS, SHAPES, SHARED, TooFewGroups, score_batch
 from abag.head.search.sweep import NoTrials, OptunaMissing, SweepClosed
-from abag.head.training.step import Stepper
+from abag.head.training.step import TrainingStep
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
@@ -176,7 +176,7 @@ def test_the_final_is_an_ordinary_run_of_the_winner_scored_once(case, tmp_path):
 def test_a_sweep_that_was_interrupted_goes_on_and_forgets_the_batch_in_work(
     case, tmp_path, monkeypatch
 ):
-    real, taken = Stepper.step, []
+    real, taken = TrainingStep.run, []
 
     def step(self, at, seed):
         taken.append(at)
@@ -184,10 +184,10 @@ def test_a_sweep_that_was_interrupted_goes_on_and_forgets_the_batch_in_work(
             raise KeyboardInterrupt
         real(self, at, seed)
 
-    monkeypatch.setattr(Stepper, "step", step)
+    monkeypatch.setattr(TrainingStep, "run", step)
     with pytest.raises(KeyboardInterrupt):
         quick_sweep(case, tmp_path / "s", trials=12)
-    monkeypatch.setattr(Stepper, "step", real)
+    monkeypatch.setattr(TrainingStep, "run", real)
     summary, _ = quick_sweep(case, tmp_path / "s", trials=12)
     states = summary["trials"]
     assert states.pop("fail") == 4

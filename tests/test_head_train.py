@@ -18,14 +18,18 @@ import abag
 from abag.core.device import DeviceUnavailable
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.labels import BadLabel
+from abag.head.data.labels import BadLabel, NothingToLearn
 from abag.head.data.vectors import VectorsMissing
 from abag.head.model.config import BadOption, FitConfig, RunMismatch
 from abag.head.training import loop
 from abag.head.training.checkpoint import load
-from abag.head.training.loop import LEAST_KEPT, LossNotFinite, kept_share
-from abag.head.training.stack import NothingToLearn
-from abag.head.training.step import Stepper, cosine_rates, order_places, plan_epoch
+from abag.head.training.loop import MIN_SHRINKAGE, LossNotFinite, fit_shrinkage
+from abag.head.training.step import (
+    TrainingStep,
+    cosine_rates,
+    epoch_permutation,
+    make_epoch_batches,
+)
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -113,14 +117,14 @@ def test_a_fit_learns_a_planted_rule_and_beats_the_training_mean(case):
 def test_predictions_are_pulled_to_the_mean_as_far_as_validation_asks():
     rng = np.random.default_rng(0)
     away = rng.normal(size=400)
-    share = kept_share(away, 0.4 * away + 0.1 * rng.normal(size=400))
+    share = fit_shrinkage(away, 0.4 * away + 0.1 * rng.normal(size=400))
     assert share == pytest.approx(0.4, abs=0.02)
-    kept = np.linspace(LEAST_KEPT, 1, 200)
+    kept = np.linspace(MIN_SHRINKAGE, 1, 200)
     error = ((kept[:, None] * away - 0.4 * away) ** 2).mean(axis=1)
     assert kept[error.argmin()] == pytest.approx(0.4, abs=0.01)  # the search that it stands for
-    assert kept_share(away, -away) == LEAST_KEPT  # an order stays, whatever validation says
-    assert kept_share(away, 3 * away) == 1.0
-    assert kept_share(np.zeros(3), np.ones(3)) == 1.0
+    assert fit_shrinkage(away, -away) == MIN_SHRINKAGE  # an order stays, whatever validation says
+    assert fit_shrinkage(away, 3 * away) == 1.0
+    assert fit_shrinkage(np.zeros(3), np.ones(3)) == 1.0
 
 
 def test_a_head_without_skill_on_validation_ends_near_the_training_mean(case):
@@ -220,7 +224,7 @@ def test_the_order_of_rows_in_the_table_changes_nothing(case):
 
 def stop_after(monkeypatch, steps, error=KeyboardInterrupt):
     """Make training die after some steps, as a kill would: nothing is saved on the way out."""
-    real, taken = Stepper.step, []
+    real, taken = TrainingStep.run, []
 
     def step(self, at, seed):
         if len(taken) == steps:
@@ -228,7 +232,7 @@ def stop_after(monkeypatch, steps, error=KeyboardInterrupt):
         taken.append(at)
         real(self, at, seed)
 
-    monkeypatch.setattr(Stepper, "step", step)
+    monkeypatch.setattr(TrainingStep, "run", step)
 
 
 @pytest.mark.parametrize("steps", [1, 5, 6, 7, 13])
@@ -250,14 +254,14 @@ def test_a_run_that_died_and_was_rerun_equals_an_unbroken_one(case, monkeypatch,
 
 
 def test_a_signal_waits_for_the_step_and_saves_before_it_acts(case, monkeypatch):
-    real = Stepper.step
+    real = TrainingStep.run
 
     def step(self, at, seed):
         real(self, at, seed)
         if at == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Stepper, "step", step)
+    monkeypatch.setattr(TrainingStep, "run", step)
     with pytest.raises(KeyboardInterrupt):
         quick_fit(case)
     monkeypatch.undo()
@@ -394,7 +398,7 @@ def test_an_epoch_takes_every_pair_once_with_equal_weight_within_its_step(
     n, batch_size, accumulate
 ):
     training = np.arange(100, 100 + n)
-    plan = plan_epoch([training], 3, batch_size, accumulate, n)
+    plan = make_epoch_batches([training], 3, batch_size, accumulate, n)
     taken = plan.rows_SAGB[:, :, 0][plan.weight_SAB > 0]
     assert sorted(taken) == training.tolist()
     assert plan.weight_SAB.sum((1, 2)) == pytest.approx(1)
@@ -402,14 +406,14 @@ def test_an_epoch_takes_every_pair_once_with_equal_weight_within_its_step(
 
 
 def test_the_order_of_an_epoch_depends_on_the_epoch_alone():
-    one, again, later = (order_places(e, 50).tolist() for e in (2, 2, 3))
+    one, again, later = (epoch_permutation(e, 50).tolist() for e in (2, 2, 3))
     assert sorted(one) == list(range(50))
     assert one == again
     assert one != later
 
 
 def test_every_place_of_an_order_is_as_likely_as_any_other():
-    orders = np.array([order_places(epoch, 20) for epoch in range(2000)])
+    orders = np.array([epoch_permutation(epoch, 20) for epoch in range(2000)])
     counts = np.array([np.bincount(column, minlength=20) for column in orders.T])
     assert chisquare(counts.ravel()).pvalue > 1e-3  # seeds are fixed: this cannot come and go
 
@@ -417,9 +421,9 @@ def test_every_place_of_an_order_is_as_likely_as_any_other():
 @given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=4), take=st.integers(1, 60))
 def test_a_feed_is_ordered_beside_others_as_it_is_alone(lengths, take):
     feeds = [np.arange(n) + 100 * k for k, n in enumerate(lengths)]
-    together = plan_epoch(feeds, 5, 8, 2, take).rows_SAGB
+    together = make_epoch_batches(feeds, 5, 8, 2, take).rows_SAGB
     for k, feed in enumerate(feeds):
-        alone = plan_epoch([feed], 5, 8, 2, take).rows_SAGB[:, :, 0]
+        alone = make_epoch_batches([feed], 5, 8, 2, take).rows_SAGB[:, :, 0]
         assert np.array_equal(together[:, :, k], alone)
 
 
@@ -503,13 +507,13 @@ def test_a_loss_that_is_no_number_stops_names_step_and_rows_and_keeps_the_checkp
         loss = self._real(*batch)
         return loss * (float("nan") if int(self.cursor) == 4 else 1.0)
 
-    real = Stepper.__init__
+    real = TrainingStep.__init__
 
     def broken(self, *args, **kwargs):
         real(self, *args, **kwargs)
         self._real, self._loss = self._loss, lambda *batch: failing(self, *batch)
 
-    monkeypatch.setattr(Stepper, "__init__", broken)
+    monkeypatch.setattr(TrainingStep, "__init__", broken)
     with pytest.raises(LossNotFinite, match=r"nan at step 5 \(table rows .* step 4 is kept"):
         quick_fit(case, save_every=2)
     assert load(case.at / "run/checkpoints/latest").state["step"] == 4

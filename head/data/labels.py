@@ -331,3 +331,37 @@ def report_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
     counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in pairs.counts.items() if n)
     noise = "" if pairs.noise is None else f"; replicates differ by sd {pairs.noise:.2f} pKd"
     say(f"{pairs.table.source}: {len(pairs)} pairs ({counts}){noise}")
+
+
+class NothingToLearn(AbagError):
+    """The training pairs have no exact label, or all labels are the same."""
+
+
+def training_labels(pairs: LabelledPairs, training: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the exact labels of the training pairs, or their bounds if none is exact.
+
+    Parameters
+    ----------
+    pairs : LabelledPairs
+    training : NDArray, shape=(R,), dtype=int64
+        Indices of the training pairs.
+
+    Returns
+    -------
+    NDArray, shape=(at most R,), dtype=float64
+        pKd.
+
+    Raises
+    ------
+    NothingToLearn
+        If all labels have the same value.
+    """
+    exact = training[pairs.censored[training] == 0]
+    labels = pairs.pkd[exact if len(exact) else training]
+    if np.ptp(labels) == 0:
+        msg = (
+            f"{pairs.table.source}: all {len(labels)} training labels are {labels[0]:g}; "
+            "expected different values. Check --label, --column pkd=NAME and the split."
+        )
+        raise NothingToLearn(msg)
+    return labels

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.head.clustering.linkage import distance_to_parent
+from abag.head.data.labels import NothingToLearn
 from abag.head.data.scaling import Standardizer
 from abag.head.data.splits import TRAIN, Split, grouped_folds
 from abag.head.evaluation.ridge import FeatureBlock, Floats, Ints, Matrix, ridge, ridges
@@ -36,10 +36,6 @@ MAX_PRODUCTS = 2 * 10**11
 """Products of columns above which the ridge on residues, which would take minutes, is left out."""
 MAX_COMPARISONS = 10**9
 """Comparisons above which the nearest antibody, which would take minutes, is left out."""
-
-
-class NothingToLearn(AbagError):
-    """The training part holds no exact label."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 B pairs of a batch, D width of an antibody vector, E of an antigen vector, I of both, R rank, M
 members. Vectors arrive standardised; what comes out is pKd in training standard deviations.
 
-A head is written once. Built of plain layers it is one head; built of stacked ones (`build_stack`)
+A head is written once. Built of plain layers it is one head; built of stacked ones
 it is M heads of one shape, and every tensor inside or out has a member axis in front. What comes
 in has an axis of G feeds, each read by M / G members in turn.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss, softplus
 
-from abag.head.model.layers import Layers, PlainLayers, StackedLayers
+from abag.head.model.layers import LayerFactory, PlainLayerFactory, StackedLayerFactory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Mlp(nn.Module):
     """Both vectors joined, then blocks of linear, LayerNorm, GELU and dropout."""
 
     def __init__(
-        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], layers: Layers
+        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], layers: LayerFactory
     ) -> None:
         super().__init__()
         joined = antibody_width + antigen_width
@@ -61,7 +61,7 @@ class Notebook(nn.Module):
     """
 
     def __init__(
-        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], layers: Layers
+        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], layers: LayerFactory
     ) -> None:
         super().__init__()
         blocks: list[nn.Module] = []
@@ -80,7 +80,9 @@ class Notebook(nn.Module):
 class LowRank(nn.Module):
     """A linear term a side plus an antibody x antigen interaction of low rank."""
 
-    def __init__(self, antibody_width: int, antigen_width: int, rank: int, layers: Layers) -> None:
+    def __init__(
+        self, antibody_width: int, antigen_width: int, rank: int, layers: LayerFactory
+    ) -> None:
         super().__init__()
         self.antibody = nn.Sequential(layers.linear(antibody_width, rank), layers.norm(rank))
         self.antigen = nn.Sequential(layers.linear(antigen_width, rank), layers.norm(rank))
@@ -105,10 +107,12 @@ def build_head(config: FitConfig, antibody_width: int, antigen_width: int) -> nn
     antibody_width, antigen_width : int
         D and E.
     """
-    return _assemble(config, antibody_width, antigen_width, PlainLayers(config.filled().dropout))
+    return _assemble(
+        config, antibody_width, antigen_width, PlainLayerFactory(config.filled().dropout)
+    )
 
 
-def build_stack(
+def build_stacked_heads(
     config: FitConfig,
     antibody_width: int,
     antigen_width: int,
@@ -136,17 +140,17 @@ def build_stack(
     heads = []
     for seed, rate in zip(seeds, dropout_M, strict=True):
         torch.manual_seed(seed)
-        heads.append(_assemble(config, antibody_width, antigen_width, PlainLayers(rate)))
+        heads.append(_assemble(config, antibody_width, antigen_width, PlainLayerFactory(rate)))
     if len(heads) == 1:
         return heads[0]
-    stack = _assemble(config, antibody_width, antigen_width, StackedLayers(dropout_M))
+    stack = _assemble(config, antibody_width, antigen_width, StackedLayerFactory(dropout_M))
     states = [head.state_dict() for head in heads]
     stack.load_state_dict({name: torch.stack([s[name] for s in states]) for name in states[0]})
     return stack
 
 
 def _assemble(
-    config: FitConfig, antibody_width: int, antigen_width: int, layers: Layers
+    config: FitConfig, antibody_width: int, antigen_width: int, layers: LayerFactory
 ) -> nn.Module:
     filled = config.filled()
     if filled.head == "lowrank":

@@ -22,7 +22,7 @@ WIDEST = 8192
 """Outputs of a layer that a fused block holds in registers."""
 
 
-class Layers(Protocol):
+class LayerFactory(Protocol):
     """Makes the layers of a head."""
 
     def linear(self, inner: int, outer: int, *, bias: bool = True) -> nn.Module:
@@ -42,7 +42,7 @@ class Layers(Protocol):
         ...
 
 
-class PlainLayers:
+class PlainLayerFactory:
     """torch's own layers: inputs (B, I), or any shape that ends in I."""
 
     def __init__(self, dropout: float) -> None:
@@ -65,7 +65,7 @@ class PlainLayers:
         return nn.Sequential(*modules)
 
 
-class StackedLayers:
+class StackedLayerFactory:
     """Layers of M heads: inputs (M, B, I); of the first layers (G, B, I), each for M / G heads."""
 
     def __init__(self, dropout_M: Sequence[float]) -> None:
@@ -173,7 +173,7 @@ class _Blocks(nn.Sequential):
     """Blocks of linear, LayerNorm, GELU and dropout, and a last linear layer."""
 
     fused = False
-    """Whether everything in a block except its product is one kernel: see `lowered`."""
+    """Whether everything in a block except its product is one kernel: see `bf16_copy`."""
 
     def forward(self, x_GBI: Tensor) -> Tensor:
         if not self.fused:
@@ -198,7 +198,7 @@ def _fused_block(linear: _Linear, norm: _LayerNorm, dropout: _Dropout, x_GBI: Te
     return out_MBO
 
 
-def lowered(stack: nn.Module) -> nn.Module:
+def bf16_copy(stack: nn.Module) -> nn.Module:
     """Copy a stack to train with, its products in bf16; all parameters but weights are shared.
 
     On a GPU with bf16 units its blocks are fused.

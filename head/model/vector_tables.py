@@ -55,7 +55,7 @@ def pick(table: Tensor, index: Tensor) -> Tensor:
     return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
 
 
-class Tables(Protocol):
+class VectorTables(Protocol):
     """Where the vectors lie."""
 
     def begin(self, rows_SAB: NDArray[np.int64]) -> None:
@@ -73,7 +73,7 @@ class Tables(Protocol):
         ...
 
 
-class DeviceTables:
+class DeviceVectorTables:
     """Both tables on the device; a batch is two gathers.
 
     Training reads them in the precision of its products: half of it is half the bytes to gather.
@@ -107,7 +107,7 @@ class DeviceTables:
         return self.source.read(self.pairs, rows)
 
 
-class HostTables:
+class HostVectorTables:
     """Both tables in host memory; a thread gathers the next step while this one computes."""
 
     def __init__(
@@ -175,7 +175,11 @@ class HostTables:
 
 @torch.no_grad()
 def predict_rows(
-    model: nn.Module, tables: Tables, rows: NDArray[np.int64], device: torch.device, members: int
+    model: nn.Module,
+    tables: VectorTables,
+    rows: NDArray[np.int64],
+    device: torch.device,
+    members: int,
 ) -> NDArray[np.float32]:
     """Score pairs in batched passes, without dropout.
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.splits import Split
     from abag.head.data.vectors import StoredVectors
-    from abag.head.training.loop import Trained
+    from abag.head.training.loop import TrainedHeads
     from abag.head.training.uncertainty import Sigma
 
 SCHEMA = 2
@@ -73,7 +73,7 @@ def save_predictor(
     folder: Path,
     pairs: LabelledPairs,
     splits: Sequence[Split],
-    trained: Sequence[Trained],
+    trained: Sequence[TrainedHeads],
     config: FitConfig,
     antibody: StoredVectors,
     antigen: StoredVectors,

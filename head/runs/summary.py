@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.head.training.loop import Trained
+    from abag.head.training.loop import TrainedHeads
     from abag.head.training.uncertainty import Sigma
 
 SCORED = {"validation": VALIDATION, "test": TEST}
@@ -31,7 +31,7 @@ SCORED = {"validation": VALIDATION, "test": TEST}
 def write_results(
     run: Path,
     outcome: RunResults,
-    trained: Sequence[Trained],
+    trained: Sequence[TrainedHeads],
     sigmas: Sequence[Sigma],
     *,
     report: bool,
@@ -64,7 +64,7 @@ def write_results(
 
 
 def summarise(
-    run: Path, outcome: RunResults, trained: Sequence[Trained], sigmas: Sequence[Sigma]
+    run: Path, outcome: RunResults, trained: Sequence[TrainedHeads], sigmas: Sequence[Sigma]
 ) -> dict[str, Any]:
     """Score the head and the baselines on the full validation and test parts."""
     pairs, splits = outcome.pairs, outcome.splits
@@ -84,7 +84,7 @@ def summarise(
         "seconds": sum(t.progress.seconds for t in trained),
         "resumed_from_step": max(resumed, default=None),
         "best_step": trained[0].progress.best_step[0],
-        "kept": float(np.mean([t.kept for t in trained])),
+        "kept": float(np.mean([t.shrinkage for t in trained])),
         "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
         "noise": pairs.noise,
         "counts": pairs.counts,

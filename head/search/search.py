@@ -19,7 +19,7 @@ from abag.head.data.labels import LabelledPairs
 from abag.head.data.splits import TRAIN, VALIDATION, Split, grouped_folds
 from abag.head.evaluation import metrics
 from abag.head.model.config import FitConfig
-from abag.head.training.stack import Member, Scaling, Stack
+from abag.head.training.stack import Member, Scaling, StackedHeads
 from abag.head.training.step import step_seed
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def score_batch(
     for epoch in range(stack.epochs):
         stack.begin_epoch(epoch)
         for at in range(stack.steps):
-            stack.stepper.step(at, step_seed(problem.config.seed, epoch * stack.steps + at))
+            stack.training_step.run(at, step_seed(problem.config.seed, epoch * stack.steps + at))
         if epoch + 1 not in rungs:
             continue
         for trial, value in zip(stacked, _score(problem, stack), strict=True):
@@ -182,7 +182,7 @@ def score_batch(
     return values
 
 
-def _make_stack(problem: Problem, batch: Sequence[Params]) -> Stack:
+def _make_stack(problem: Problem, batch: Sequence[Params]) -> StackedHeads:
     """Stack the heads of a batch, fold by fold: those of a fold read the same pairs."""
     configs = [replace(problem.config, **fit_options(params)) for params in batch]
     training = [np.flatnonzero(problem.fold != fold) for fold in range(problem.folds)]
@@ -201,7 +201,7 @@ def _make_stack(problem: Problem, batch: Sequence[Params]) -> Stack:
         for config in configs
     ]
     everything = np.arange(len(problem.pairs))
-    return Stack(
+    return StackedHeads(
         problem.pairs,
         antibody_ND,
         antigen_ME,
@@ -215,7 +215,7 @@ def _make_stack(problem: Problem, batch: Sequence[Params]) -> Stack:
     )
 
 
-def _score(problem: Problem, stack: Stack) -> list[float | None]:
+def _score(problem: Problem, stack: StackedHeads) -> list[float | None]:
     """Score each trial of a stack: its mean over the inner folds, each by its own head."""
     pairs, select = problem.pairs, problem.config.select
     held = [_scored_rows(problem, fold) for fold in range(problem.folds)]
@@ -244,10 +244,10 @@ def _scored_rows(problem: Problem, fold: int) -> NDArray[np.int64]:
     return np.sort(rng.permutation(rows)[:size])
 
 
-def _cut(stack: Stack, smaller: Stack, heads: NDArray[np.int64]) -> Stack:
+def _cut(stack: StackedHeads, smaller: StackedHeads, heads: NDArray[np.int64]) -> StackedHeads:
     """Bring some heads of a stack, where training stands, into a smaller one."""
-    saved = {name: tensor[heads] for name, tensor in stack.stepper.tensors().items()}
-    smaller.stepper.load(saved)
+    saved = {name: tensor[heads] for name, tensor in stack.training_step.tensors().items()}
+    smaller.training_step.load(saved)
     return smaller
 
 

@@ -27,7 +27,7 @@ from abag import AbagError
 from abag.head.data.splits import TRAIN, VALIDATION
 from abag.head.evaluation import metrics
 from abag.head.training import checkpoint
-from abag.head.training.stack import Scaling, Stack, make_feeds, make_members
+from abag.head.training.stack import Scaling, StackedHeads, make_members, make_training_sets
 from abag.head.training.step import load_tensors, step_seed
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ SUBSET = 4  # stream of the seed, beside those of step.py and ensemble.py
 SAVING_SHARE = 0.01
 SAVE_SECONDS = 30.0
 REDRAW_SECONDS = 0.5
-LEAST_KEPT = 0.1
+MIN_SHRINKAGE = 0.1
 """Share of their distance from the training mean that predictions keep at least: an order stays."""
 
 
@@ -58,7 +58,7 @@ class LogDamaged(AbagError):
 
 
 @dataclass(slots=True)
-class HeadState:
+class HeadProgress:
     """Where training stands: the part of a checkpoint that is not tensors."""
 
     best_score: list[float | None]
@@ -74,7 +74,7 @@ class HeadState:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedHeads:
     """The outcome of one split."""
 
     weights: tuple[dict[str, Tensor], ...]
@@ -82,11 +82,11 @@ class Trained:
     scaling: Scaling
     predicted_MP: NDArray[np.float64]
     """pKd of every pair by each head's best weights."""
-    bagged_MP: NDArray[np.bool_]
+    in_bag_MP: NDArray[np.bool_]
     """Which pairs each head was trained on."""
-    kept: float
-    """What `kept_share` left of the predictions' distance from the training mean."""
-    progress: HeadState
+    shrinkage: float
+    """What `fit_shrinkage` left of the predictions' distance from the training mean."""
+    progress: HeadProgress
     epochs: int
     resumed_from_step: int | None
 
@@ -97,7 +97,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingTask:
+class TrainingInputs:
     """Everything that one training needs."""
 
     pairs: LabelledPairs
@@ -122,7 +122,7 @@ def _said(scores: metrics.Scores) -> str:
     return ", ".join(f"{name} {scores[name]:.3f}" for name in known)
 
 
-def train(task: TrainingTask) -> Trained:
+def train(task: TrainingInputs) -> TrainedHeads:
     """Train to the end, from the newest whole checkpoint if there is one."""
     task.checkpoints.mkdir(parents=True, exist_ok=True)
     # Seeds are set for every step: the caller's random state is put back afterwards.
@@ -133,26 +133,26 @@ def train(task: TrainingTask) -> Trained:
 class HeadTraining:
     """The heads of one split in the making."""
 
-    def __init__(self, task: TrainingTask) -> None:
+    def __init__(self, task: TrainingInputs) -> None:
         config = task.config
         self.task, self.config = task, config
         training = task.split.rows(TRAIN)
-        self.stack = Stack(
+        self.stack = StackedHeads(
             task.pairs,
             task.antibody_ND,
             task.antigen_ME,
             Scaling.of(task.pairs, training, task.antibody_ND, task.antigen_ME),
-            make_feeds(config, task.split),
+            make_training_sets(config, task.split),
             make_members(config, len(training)),
             config=config,
             n_training=len(training),
             device=task.device,
             say=task.say,
         )
-        self.stepper, self.model = self.stack.stepper, self.stack.model
+        self.training_step, self.model = self.stack.training_step, self.stack.model
         self.steps, self.epochs = self.stack.steps, self.stack.epochs
         heads = config.members
-        self.progress = HeadState([None] * heads, [0] * heads, [0] * heads)
+        self.progress = HeadProgress([None] * heads, [0] * heads, [0] * heads)
         self.best = _clones(self.model.state_dict())
         self.resumed_from_step = self._restore()
         self.validation = self._validation_rows()
@@ -161,7 +161,7 @@ class HeadTraining:
         self.saved_at, self.saving_s = time.monotonic(), 0.0
         self.started = time.monotonic() - self.progress.seconds
 
-    def run(self) -> Trained:
+    def run(self) -> TrainedHeads:
         """Train what is left, then score every pair with the best weights."""
         bar = tqdm(
             total=self.epochs * self.steps,
@@ -177,15 +177,15 @@ class HeadTraining:
             if self.progress.step != self.saved_step:
                 self._save()
         self.model.load_state_dict(self.best)
-        kept = self._shrink()
+        shrinkage = self._shrink()
         everything = np.arange(len(self.task.pairs))
         drawn_GP = np.stack([np.isin(everything, feed) for feed in self.stack.feeds])
-        return Trained(
+        return TrainedHeads(
             weights=tuple(self._own(_clones(self.best, "cpu"), k) for k in self._heads()),
             scaling=self.stack.scaling,
             predicted_MP=self.stack.predict(everything),
-            bagged_MP=np.repeat(drawn_GP, len(self._heads()) // len(drawn_GP), axis=0),
-            kept=kept,
+            in_bag_MP=np.repeat(drawn_GP, len(self._heads()) // len(drawn_GP), axis=0),
+            shrinkage=shrinkage,
             progress=self.progress,
             epochs=self.progress.step // self.steps,
             resumed_from_step=self.resumed_from_step,
@@ -197,14 +197,16 @@ class HeadTraining:
         rows = rows[pairs.censored[rows] == 0]
         scaling = self.stack.scaling
         mean = scaling.pkd_mean
-        kept = kept_share(self.stack.predict(rows).mean(axis=0) - mean, pairs.pkd[rows] - mean)
-        self.stack.scaling = replace(scaling, pkd_scale=scaling.pkd_scale * kept)
-        if kept < 1:
+        shrinkage = fit_shrinkage(
+            self.stack.predict(rows).mean(axis=0) - mean, pairs.pkd[rows] - mean
+        )
+        self.stack.scaling = replace(scaling, pkd_scale=scaling.pkd_scale * shrinkage)
+        if shrinkage < 1:
             self.task.say(
-                f"{self.task.label}: predictions keep {kept:.0%} of their distance from the "
+                f"{self.task.label}: predictions keep {shrinkage:.0%} of their distance from the "
                 "training mean, which is what fits the validation pairs"
             )
-        return kept
+        return shrinkage
 
     def _heads(self) -> range:
         return range(self.config.members)
@@ -232,7 +234,7 @@ class HeadTraining:
         if self.config.members == 1:
             return ""
         how = "each on its bag of groups, " if self.config.bootstrap else ""
-        how += "products in bf16, " if self.stepper.half else ""
+        how += "products in bf16, " if self.training_step.half else ""
         return f"{self.config.members} heads in one step, {how}"
 
     def _gave_up(self, head: int) -> bool:
@@ -248,7 +250,7 @@ class HeadTraining:
         epoch, first = divmod(progress.step, self.steps)
         self.stack.begin_epoch(epoch, first)
         for at in range(first, self.steps):
-            self.stepper.step(at, step_seed(config.seed, progress.step))
+            self.training_step.run(at, step_seed(config.seed, progress.step))
             progress.step += 1
             if at == self.steps - 1:
                 self._end_epoch(epoch + 1)
@@ -322,7 +324,7 @@ class HeadTraining:
             return
         epoch, first = divmod(self.logged, self.steps)
         last = first + self.progress.step - self.logged
-        losses_SM = self.stepper.loss_S[first:last].double().cpu().numpy()  # GPU sync
+        losses_SM = self.training_step.loss_S[first:last].double().cpu().numpy()  # GPU sync
         losses_SM = losses_SM.reshape(last - first, -1)
         broken_S = ~np.isfinite(losses_SM).all(axis=1)
         if broken_S.any():
@@ -371,7 +373,7 @@ class HeadTraining:
         state = asdict(self.progress)
         # ``best`` first: whoever finds the last ``latest`` finds the weights that it speaks of.
         checkpoint.save(self.task.checkpoints / "best", self.best, state)
-        checkpoint.save_rotating(self.task.checkpoints, self.stepper.tensors() | best, state)
+        checkpoint.save_rotating(self.task.checkpoints, self.training_step.tensors() | best, state)
         self.saved_step, self.saved_at = self.progress.step, time.monotonic()
         self.saving_s = self.saved_at - begun
 
@@ -388,9 +390,9 @@ class HeadTraining:
         if found is None:
             self.task.log.unlink(missing_ok=True)
             return None
-        self.stepper.load(found.tensors)
+        self.training_step.load(found.tensors)
         load_tensors(self.best, {n: found.tensors[f"best.{n}"] for n in self.best})
-        self.progress = HeadState(**found.state)
+        self.progress = HeadProgress(**found.state)
         _cut_log(self.task.log, self.progress.log_bytes)
         return self.progress.step
 
@@ -399,13 +401,13 @@ class HeadTraining:
         best = self.progress.best_score[0]
         bar.set_postfix(
             epoch=f"{epoch + 1}/{self.epochs}",
-            loss=f"{self.stepper.loss_S[at].mean().item():.3f}",  # GPU sync, at most twice a second
+            loss=f"{self.training_step.loss_S[at].mean().item():.3f}",  # GPU sync
             best="-" if best is None else f"{self.config.select} {best:.3f}",
             refresh=False,
         )
 
 
-def kept_share(away: NDArray[np.float64], measured: NDArray[np.float64]) -> float:
+def fit_shrinkage(away: NDArray[np.float64], measured: NDArray[np.float64]) -> float:
     """Find the share of predicted distances from a mean that fits the measured ones best.
 
     A head that is sure of itself on clusters it never saw has large errors; on a split like that
@@ -419,10 +421,10 @@ def kept_share(away: NDArray[np.float64], measured: NDArray[np.float64]) -> floa
     Returns
     -------
     float
-        The least-squares slope, at least `LEAST_KEPT` and at most 1; 1 if nothing was predicted.
+        The least-squares slope, at least `MIN_SHRINKAGE` and at most 1; 1 if nothing was predicted.
     """
     length = float(away @ away)
-    return float(np.clip(away @ measured / length, LEAST_KEPT, 1.0)) if length else 1.0
+    return float(np.clip(away @ measured / length, MIN_SHRINKAGE, 1.0)) if length else 1.0
 
 
 @contextmanager

@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from abag import AbagError
+from abag.head.data.labels import training_labels
 from abag.head.data.scaling import Standardizer
 from abag.head.data.splits import TRAIN
-from abag.head.model.heads import build_stack
+from abag.head.model.heads import build_stacked_heads
 from abag.head.model.vector_tables import (
-    DeviceTables,
-    HostTables,
-    Tables,
+    DeviceVectorTables,
+    HostVectorTables,
     TrainingPairs,
+    VectorTables,
     predict_rows,
 )
 from abag.head.training.step import (
-    Stepper,
+    TrainingStep,
     cosine_rates,
-    halves_products,
-    plan_epoch,
-    steps_an_epoch,
+    make_epoch_batches,
+    steps_per_epoch,
+    uses_bf16,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.splits import Split
     from abag.head.model.config import FitConfig
-    from abag.head.training.step import EpochPlan
+    from abag.head.training.step import EpochBatches
 
 INITIAL, BAG = 3, 5  # streams of the seed, beside those of step.py and loop.py
 
@@ -58,10 +58,6 @@ class Member:
     """Highest learning rate."""
     weight_decay: float
     dropout: float
-
-
-class NothingToLearn(AbagError):
-    """All training labels are one value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,31 +78,13 @@ class Scaling:
         antigen_ME: NDArray[np.float32],
     ) -> Scaling:
         """Measure the training pairs: each unique sequence counts once, each exact label once."""
-        labels = labels_to_learn(pairs, training)
+        labels = training_labels(pairs, training)
         return cls(
             Standardizer.of(antibody_ND[np.unique(pairs.antibody[training])]),
             Standardizer.of(antigen_ME[np.unique(pairs.antigen[training])]),
             float(labels.mean()),
             float(labels.std()),
         )
-
-
-def labels_to_learn(pairs: LabelledPairs, training: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the exact training labels, or, where there is none, the bounds.
-
-    Raises
-    ------
-    NothingToLearn
-    """
-    exact = training[pairs.censored[training] == 0]
-    labels = pairs.pkd[exact if len(exact) else training]
-    if np.ptp(labels) == 0:
-        msg = (
-            f"{pairs.table.source}: all {len(labels)} training labels are {labels[0]:g}; "
-            "expected them to vary. Check --label, --column pkd=NAME and --split."
-        )
-        raise NothingToLearn(msg)
-    return labels
 
 
 def make_members(config: FitConfig, n_training: int) -> list[Member]:
@@ -124,16 +102,18 @@ def make_members(config: FitConfig, n_training: int) -> list[Member]:
     ]
 
 
-def make_feeds(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
+def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
     """Say what they train on: all training pairs, or each of several heads its bag of groups."""
     training = split.rows(TRAIN)
     if config.members == 1 or not config.bootstrap:
         return [training]
     seeds = range(config.seed, config.seed + config.members)
-    return [draw_bag(training, split.group[training], seed) for seed in seeds]
+    return [draw_bootstrap_sample(training, split.group[training], seed) for seed in seeds]
 
 
-def draw_bag(rows: NDArray[np.int64], group: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+def draw_bootstrap_sample(
+    rows: NDArray[np.int64], group: NDArray[np.int64], seed: int
+) -> NDArray[np.int64]:
     """Draw as many groups as there are, with replacement, and return all their rows.
 
     Parameters
@@ -153,7 +133,7 @@ def draw_bag(rows: NDArray[np.int64], group: NDArray[np.int64], seed: int) -> ND
     return np.repeat(rows, np.bincount(drawn, minlength=n_groups)[dense])
 
 
-class Stack:
+class StackedHeads:
     """M heads, their shared step, and the pairs and vectors that it draws from.
 
     Parameters
@@ -193,7 +173,7 @@ class Stack:
         self.scaling, self.members, self.config, self.device = scaling, members, config, device
         self.feeds, self.n_training = feeds, n_training
         self.batch_size, self.accumulate = config.fitting_batch(n_training)
-        self.steps = steps_an_epoch(n_training, self.batch_size, self.accumulate)
+        self.steps = steps_per_epoch(n_training, self.batch_size, self.accumulate)
         self.epochs = config.filled().epochs
         self.stacked = len(members) > 1
         axis = (len(feeds),) if self.stacked else ()
@@ -201,7 +181,7 @@ class Stack:
         on_device = _training_pairs(pairs, scaling, device)
         vectors = (scaling.antibody.apply(antibody_ND), scaling.antigen.apply(antigen_ME))
         self.tables = _place_tables(vectors, on_device, shape[1:], config, device, say)
-        self.model = build_stack(
+        self.model = build_stacked_heads(
             config,
             antibody_ND.shape[1],
             antigen_ME.shape[1],
@@ -209,14 +189,18 @@ class Stack:
             [member.dropout for member in members],
         ).to(device)
         decay_M = [member.weight_decay for member in members]
-        self.stepper = Stepper(self.model, self.tables, on_device, config, decay_M, shape, device)
+        self.training_step = TrainingStep(
+            self.model, self.tables, on_device, config, decay_M, shape, device
+        )
         self.rates_S = np.zeros(0, np.float32)
         self.thread = ThreadPoolExecutor(1)
-        self.planned: dict[int, Future[EpochPlan]] = {}
+        self.planned: dict[int, Future[EpochBatches]] = {}
 
-    def plan(self, epoch: int) -> EpochPlan:
+    def plan(self, epoch: int) -> EpochBatches:
         """Order every feed's rows for one epoch."""
-        return plan_epoch(self.feeds, epoch, self.batch_size, self.accumulate, self.n_training)
+        return make_epoch_batches(
+            self.feeds, epoch, self.batch_size, self.accumulate, self.n_training
+        )
 
     def begin_epoch(self, epoch: int, at: int = 0) -> None:
         """Make ready to take the steps of an epoch from ``at`` on."""
@@ -226,7 +210,7 @@ class Stack:
         ]
         self.rates_S = np.stack(rates_MS, axis=-1) if self.stacked else rates_MS[0]
         planned = self.planned.pop(epoch, None) or self.thread.submit(self.plan, epoch)
-        self.stepper.begin_epoch(planned.result(), self.rates_S, at)
+        self.training_step.begin_epoch(planned.result(), self.rates_S, at)
         # Orders of many feeds take a good part of an epoch on a GPU: the next ones beside this.
         self.planned = {epoch + 1: self.thread.submit(self.plan, epoch + 1)}
 
@@ -271,10 +255,10 @@ def _place_tables(
     config: FitConfig,
     device: torch.device,
     say: Callable[[str], None],
-) -> Tables:
+) -> VectorTables:
     """Put both tables where they fit, saying where."""
     antibody_ND, antigen_ME = map(torch.from_numpy, standardised)
-    half = halves_products(config, device, stacked=len(shape_AB) > 2)
+    half = uses_bf16(config, device, stacked=len(shape_AB) > 2)
     needed = (antibody_ND.nbytes + antigen_ME.nbytes) * (3 if half else 2) // 2
     place = config.tables
     if place == "auto":
@@ -282,9 +266,9 @@ def _place_tables(
     if device.type != "cpu":
         say(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
     if place == "host":
-        return HostTables(antibody_ND, antigen_ME, pairs, device, shape_AB)
+        return HostVectorTables(antibody_ND, antigen_ME, pairs, device, shape_AB)
     dtype = torch.bfloat16 if half else torch.float32
-    return DeviceTables(antibody_ND, antigen_ME, pairs, device, dtype)
+    return DeviceVectorTables(antibody_ND, antigen_ME, pairs, device, dtype)
 
 
 def _room(device: torch.device) -> float:

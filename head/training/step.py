@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from abag.head.model.heads import pair_losses
-from abag.head.model.layers import has_bf16_units, lowered
+from abag.head.model.layers import bf16_copy, has_bf16_units
 from abag.head.model.optimizer import AdamW, stacked_update
 from abag.head.model.vector_tables import pick
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.head.model.config import FitConfig
-    from abag.head.model.vector_tables import Tables, TrainingPairs, VectorSource
+    from abag.head.model.vector_tables import TrainingPairs, VectorSource, VectorTables
 
 ORDER, DROPOUT = 1, 2  # streams of the seed
 COMBINED: dict[str, Any] = {"combo_kernels": True, "combo_kernel_allow_mixed_sizes": 0}
@@ -42,7 +42,7 @@ COMBINED: dict[str, Any] = {"combo_kernels": True, "combo_kernel_allow_mixed_siz
 
 
 @dataclass(frozen=True, slots=True)
-class EpochPlan:
+class EpochBatches:
     """The steps of an epoch: which pairs, in which order, with which weight."""
 
     rows_SAGB: NDArray[np.int64]
@@ -50,12 +50,12 @@ class EpochPlan:
     """1 / pairs of the step, so that a sum is the step's mean; 0 is padding."""
 
 
-def steps_an_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
+def steps_per_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
     """Count optimiser steps, the last one possibly short."""
     return -(-n_pairs // (batch_size * accumulate))
 
 
-def order_places(epoch: int, count: int) -> NDArray[np.int64]:
+def epoch_permutation(epoch: int, count: int) -> NDArray[np.int64]:
     """Put ``count`` places in the random order of an epoch; of fewer places it is the same order.
 
     Sorted random numbers that hold their places: as fast as a shuffle, and one sort serves feeds of
@@ -67,9 +67,9 @@ def order_places(epoch: int, count: int) -> NDArray[np.int64]:
     return (keyed & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
-def plan_epoch(
+def make_epoch_batches(
     feeds: Sequence[NDArray[np.int64]], epoch: int, batch_size: int, accumulate: int, take: int
-) -> EpochPlan:
+) -> EpochBatches:
     """Order the training pairs of one epoch: a function of the epoch and nothing else.
 
     The same for every seed, so that heads of several seeds can read one feed.
@@ -88,10 +88,10 @@ def plan_epoch(
     -------
     Plan
     """
-    steps = steps_an_epoch(take, batch_size, accumulate)
+    steps = steps_per_epoch(take, batch_size, accumulate)
     shape = (steps, accumulate, batch_size)
     places = np.prod(shape)
-    whole = order_places(epoch, max(map(len, feeds)))
+    whole = epoch_permutation(epoch, max(map(len, feeds)))
     rows_SAGB = np.empty((steps, accumulate, len(feeds), batch_size), np.int64)
     for g, training in enumerate(feeds):
         order = np.resize(whole[whole < len(training)], take)
@@ -100,7 +100,7 @@ def plan_epoch(
         rows_SAGB[:, :, g] = rows.reshape(shape)
     weight = (np.arange(places) < take).astype(np.float32).reshape(steps, -1)
     weight /= weight.sum(axis=1, keepdims=True)
-    return EpochPlan(rows_SAGB, weight.reshape(shape))
+    return EpochBatches(rows_SAGB, weight.reshape(shape))
 
 
 def cosine_rates(
@@ -115,7 +115,7 @@ def cosine_rates(
     ).astype(np.float32)
 
 
-class Stepper:
+class TrainingStep:
     """Model, optimiser and the buffers of one epoch.
 
     Parameters
@@ -136,7 +136,7 @@ class Stepper:
     def __init__(
         self,
         model: nn.Module,
-        tables: Tables,
+        tables: VectorTables,
         pairs: TrainingPairs,
         config: FitConfig,
         decay_M: Sequence[float],
@@ -157,8 +157,8 @@ class Stepper:
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         # A tensor: a Python number would be baked into the graph.
         self.lr = torch.zeros(members, device=device)
-        self.half = halves_products(config, device, stacked=bool(members))
-        self.working = lowered(model) if self.half and members else model
+        self.half = uses_bf16(config, device, stacked=bool(members))
+        self.working = bf16_copy(model) if self.half and members else model
         self.optimizer = AdamW(model, decay_M, self.lr, config.clip, self.working)
         mode = config.compile if config.compile != "auto" else "full" if on_gpu else "off"
         fused = mode == "full"
@@ -170,9 +170,9 @@ class Stepper:
             self._loss = torch.compile(self._loss_of, dynamic=False, options=options)
         if members and (fused or self.half):
             self._update = self._stacked_update(compiled=fused)
-        self._run = self._captured() if on_gpu and mode != "off" else self._step
+        self._execute = self._captured() if on_gpu and mode != "off" else self._step
 
-    def begin_epoch(self, plan: EpochPlan, rates_S: NDArray[np.float32], at: int) -> None:
+    def begin_epoch(self, plan: EpochBatches, rates_S: NDArray[np.float32], at: int) -> None:
         """Fill the buffers and put the cursor on step ``at`` of the epoch."""
         rows_SAB = plan.rows_SAGB.reshape(self.rows_SAB.shape)
         self.rows_SAB.copy_(torch.from_numpy(rows_SAB))
@@ -181,11 +181,11 @@ class Stepper:
         self.cursor.fill_(at)
         self.tables.begin(rows_SAB)
 
-    def step(self, at: int, seed: int) -> None:
+    def run(self, at: int, seed: int) -> None:
         """Take step ``at`` of the epoch; its dropout depends on ``seed`` alone."""
         self._seed(seed)
         self.tables.prepare(at)
-        self._run()
+        self._execute()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all that training changes, by name: the live tensors, not copies."""
@@ -257,7 +257,7 @@ class Stepper:
         return graph.replay
 
 
-def halves_products(config: FitConfig, device: torch.device, *, stacked: bool) -> bool:
+def uses_bf16(config: FitConfig, device: torch.device, *, stacked: bool) -> bool:
     """Tell whether products take bf16: if asked for, and by default for several heads on a GPU.
 
     One head is bound by launches and gains nothing; several are bound by their products and by

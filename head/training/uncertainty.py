@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from abag.head.data.splits import Split
     from abag.head.evaluation.comparison import MeasuredPairs
-    from abag.head.training.loop import Trained
+    from abag.head.training.loop import TrainedHeads
 
 LEAST_GROUPS = 5
 """Fewer groups out of bag are no sample of groups."""
@@ -56,7 +56,7 @@ class Sigma:
         return np.asarray(np.sqrt(self.spread**2 * predicted_MP.var(axis=0) + self.noise**2))
 
 
-def calibrate(pairs: MeasuredPairs, split: Split, trained: Trained) -> Sigma:
+def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigma:
     """Fit sigma to one split's heads.
 
     Parameters
@@ -69,7 +69,7 @@ def calibrate(pairs: MeasuredPairs, split: Split, trained: Trained) -> Sigma:
     """
     predicted_MP = trained.predicted_MP
     heads = len(predicted_MP)
-    unseen_MP = ~trained.bagged_MP & (split.part == TRAIN) & (pairs.censored == 0)
+    unseen_MP = ~trained.in_bag_MP & (split.part == TRAIN) & (pairs.censored == 0)
     rows = np.flatnonzero(unseen_MP.sum(axis=0) >= 2)
     groups = len(np.unique(split.group[rows]))
     if groups >= LEAST_GROUPS:
@@ -158,7 +158,7 @@ def combine(sigmas: Sequence[Sigma]) -> Sigma:
 def summarise(
     pairs: MeasuredPairs,
     splits: Sequence[Split],
-    trained: Sequence[Trained],
+    trained: Sequence[TrainedHeads],
     sigmas: Sequence[Sigma],
 ) -> dict[str, Any]:
     """Say what sigma is and how it did on the test part of each fold.

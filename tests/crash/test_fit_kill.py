@@ -90,12 +90,12 @@ def main(folder, kills, seed, members=1):
     from forks import in_child, kill_anywhere
 
     import abag.head.fit  # noqa: F401
-    from abag.head.training.step import Stepper
+    from abag.head.training.step import TrainingStep
 
     torch.set_num_threads(1)
     assert in_child(lambda: make_inputs(folder)) == 0
     kill_anywhere(
-        folder, kills, seed, lambda run: fit(folder, run), step=(Stepper, "step"),
+        folder, kills, seed, lambda run: fit(folder, run), step=(TrainingStep, "run"),
         snapshot=snapshot, summary=lambda run: json.loads((run / "summary.json").read_text()),
     )  # fmt: skip
 
