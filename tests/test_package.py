@@ -1,8 +1,12 @@
-"""What is installed: names, contents, import cost, and who may import whom."""
+"""The installed package: its files, types, import cost, and the imports between its modules."""
 
 import ast
+import os
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import venv
 import zipfile
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -14,40 +18,127 @@ PACKAGES = ("core", "embed", "head", "adapt")
 
 
 @pytest.fixture(scope="module")
-def archives(tmp_path_factory):
-    """Wheel and source archive, built from a clean copy of the tree."""
-    copy, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
-    tracked = subprocess.run(
+def checkout(tmp_path_factory):
+    """A clean copy of the tree, with a stray module in its root."""
+    copy = tmp_path_factory.mktemp("tree") / "checkout"
+    listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split("\n")  # fmt: skip
-    for name in filter(None, tracked):
+    ).stdout.splitlines()  # fmt: skip
+    for name in listed:
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).write_bytes((ROOT / name).read_bytes())
     (copy / "stray.py").write_text("raise SystemExit\n")
+    return copy
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory, checkout):
+    """Wheel and source archive."""
+    out = tmp_path_factory.mktemp("dist")
     subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "-o", str(out), str(copy)],
+        [sys.executable, "-m", "build", "--no-isolation", "-o", out, checkout],
         capture_output=True, check=True,
     )  # fmt: skip
     return out
 
 
-def test_the_wheel_holds_abag_alone_and_every_module_of_it(archives):
+def package_files(root):
+    """Paths of everything to be installed: all modules and data files of the packages."""
+    files = {"__init__.py", "cli.py", "py.typed"}
+    for package in PACKAGES:
+        found = (path for path in (root / package).rglob("*") if path.is_file())
+        files |= {str(p.relative_to(root)) for p in found if p.parent.name != "__pycache__"}
+    return files
+
+
+def test_the_wheel_contains_every_package_file_and_nothing_else(archives, checkout):
     with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
         names = [n for n in wheel.namelist() if ".dist-info/" not in n]
-    assert {n.split("/")[0] for n in names} == {"abag"}
-    expected = {"abag/__init__.py", "abag/cli.py", "abag/py.typed"}
-    for package in PACKAGES:
-        expected |= {f"abag/{p.relative_to(ROOT)}" for p in (ROOT / package).rglob("*.py")}
-    assert set(names) == expected
+    assert set(names) == {f"abag/{name}" for name in package_files(checkout)}
 
 
-def test_the_source_archive_builds_too(archives):
-    assert list(archives.glob("abag-*.tar.gz"))
+def test_the_source_archive_contains_every_package_file(archives, checkout):
+    with tarfile.open(next(archives.glob("abag-*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    expected = package_files(checkout) | {"pyproject.toml", "README.md", "LICENSE"}
+    assert not expected - names
+    assert "stray.py" not in names
 
 
-def test_importing_abag_loads_no_torch_and_help_and_version_neither():
+# ---- the documented editable install -------------------------------------------------------
+
+STRICT = "--config-settings editable_mode=strict"
+SCRIPT = """
+import abag
+
+summary = abag.fit("pairs.csv", "store", "run", epochs=1)
+vectors = abag.open_store("store").vectors("antigen", ["MKT"], pooling="mean")
+scores = abag.load_predictor("run").predict(heavy=["EVQ"], light=[""], antigen="MKT")
+reveal_type(abag.open_store)
+"""
+MYPY = """
+[mypy]
+strict = true
+follow_imports = skip
+[mypy-abag.*]
+follow_imports = silent
+"""
+"""Only abag's own modules are followed: its dependencies would take minutes."""
+
+
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory, checkout):
+    """Python of an environment with the editable install of the README and all dependencies."""
+    home = tmp_path_factory.mktemp("venv")
+    venv.create(home, with_pip=False, symlinks=True)
+    parents = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    # .pth files of the parent environment, such as that of an editable abag, are not processed
+    own = next(home.glob("lib/python*/site-packages"))
+    (own / "parent.pth").write_text("\n".join(sorted(parents)))
+    python = home / "bin" / "python"
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation",
+         *STRICT.split(), "-e", checkout],
+        capture_output=True, check=True, env=without_pythonpath(),
+    )  # fmt: skip
+    return python
+
+
+def without_pythonpath():
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def test_the_editable_install_contains_every_package_file(editable, checkout, tmp_path):
+    code = "import abag, pathlib; print(pathlib.Path(abag.__file__).parent)"
+    done = subprocess.run(
+        [editable, "-c", code],
+        cwd=tmp_path, capture_output=True, text=True, check=True, env=without_pythonpath(),
+    )  # fmt: skip
+    assert package_files(Path(done.stdout.strip())) == package_files(checkout)
+
+
+def test_mypy_finds_the_types_of_an_editable_install(editable, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "mypy.ini").write_text(MYPY)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--python-executable", editable, "script.py"],
+        cwd=tmp_path, capture_output=True, text=True, env=without_pythonpath(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "-> abag.embed.store.store.Store" in done.stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/tutorial.md"])
+def test_the_documentation_gives_the_editable_install_that_type_checkers_follow(page):
+    assert STRICT in (ROOT / page).read_text()
+
+
+# ---- imports -------------------------------------------------------------------------------
+
+
+def test_import_help_and_version_load_neither_torch_nor_pandas():
     code = (
         "import sys, abag; from click.testing import CliRunner; from abag.cli import main;"
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0;"
@@ -66,18 +157,18 @@ LAYERS = """
     head.fit head.search head.plan
     adapt
 """.split()
-"""Sub-packages and top modules; each may import those before it, never those after it."""
+"""Sub-packages and modules in order; each may import only from earlier ones."""
 
 
 def modules():
-    """Every module of the packages, by its dotted name without ``abag.``."""
+    """Yield the dotted name, without ``abag.``, and the path of every module."""
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
 
 
 def imported(path):
-    """Modules of abag that a file imports, also for its types only, without ``abag.``."""
+    """Yield the modules of abag that a file imports, including type-only imports."""
     known = {name for name, _ in modules()}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("abag."):
@@ -91,7 +182,7 @@ def imported(path):
 
 
 def layer(module):
-    """The place of a module in LAYERS."""
+    """Return the position of a module in LAYERS."""
     fits = [i for i, name in enumerate(LAYERS) if f"{module}.".startswith(f"{name}.")]
     assert fits, f"{module} is in no layer"
     return fits[0]
@@ -105,11 +196,11 @@ def test_no_module_imports_from_a_later_layer():
     assert not upward
 
 
-def test_no_modules_import_each_other_in_a_circle():
-    TopologicalSorter(IMPORTS).prepare()  # raises CycleError, naming the circle
+def test_the_modules_have_no_import_cycle():
+    TopologicalSorter(IMPORTS).prepare()  # raises CycleError, which names the cycle
 
 
-def test_embed_knows_no_head_and_neither_knows_adapt():
+def test_embed_imports_no_head_and_neither_imports_adapt():
     for module, found in IMPORTS.items():
         if module.startswith("embed."):
             assert not [m for m in found if m.startswith(("head.", "adapt."))], module
@@ -125,12 +216,12 @@ def test_head_imports_no_encoder():
             assert not met, (module, met)
 
 
-def test_every_sub_package_says_what_it_is_for():
+def test_every_sub_package_has_a_docstring():
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")):
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
-def test_nothing_unpickles_freely_or_runs_foreign_code():
+def test_nothing_unpickles_or_evaluates_untrusted_input():
     for path in [*ROOT.glob("*.py"), *(path for _, path in modules())]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
