@@ -20,7 +20,8 @@ import numpy as np
 from abag import AbagError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.clustering.linkage import antibody_clusters, antigen_clusters
+from abag.head.clustering.clusters import antibody_clusters, antigen_clusters
+from abag.head.clustering.linkage import cluster
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 from abag.head.data.labels import LabelOptions, label_pairs
 from abag.head.data.splits import TEST, SplitOptions, describe_splits, make_splits
@@ -162,7 +163,7 @@ def main():
     if args.clusters:
         antibodies = made_antibodies(args.clusters)
         begun, cpu = time.perf_counter(), time.process_time()
-        found = antibody_clusters(antibodies, 0.9, mmseqs_cluster if args.mmseqs else None)
+        found = antibody_clusters(antibodies, 0.9, mmseqs_cluster if args.mmseqs else cluster)
         tool = f"MMseqs2 {mmseqs_version()}" if args.mmseqs else "built-in"
         lines.append(
             f"{args.clusters} made antibodies at 90 %, {tool}: {found.max() + 1} clusters in "

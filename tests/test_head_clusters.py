@@ -1,4 +1,4 @@
-"""Clusters against the plain definition of a mate: every pair, aligned one cell at a time."""
+"""Clusters compared with a naive implementation that aligns every pair of strings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abag.head.clustering import linkage as clusters
+from abag.head.clustering import linkage
 from abag.head.clustering.alignment import Residues, edit_distances, hamming
-from abag.head.clustering.linkage import (
+from abag.head.clustering.clusters import (
     antibody_clusters,
     antigen_clusters,
     cdrh3_clusters,
-    cluster,
     consensus,
     distance_to_parent,
 )
+from abag.head.clustering.linkage import cluster
 from abag.head.clustering.mmseqs import MMseqsFailed, mmseqs_cluster, mmseqs_version
 
 HEAVY = (
@@ -32,32 +32,32 @@ LIGHT = (
 )
 
 
-def plain_distance(x, y, inside):
-    """Edits between two strings, by the textbook table."""
-    above = [0 if inside else k for k in range(len(y) + 1)]
+def plain_distance(x, y, contained):
+    """Edits between two strings, by dynamic programming."""
+    above = [0 if contained else k for k in range(len(y) + 1)]
     for i, a in enumerate(x, 1):
         row = [i]
         for j, b in enumerate(y, 1):
             row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (a != b)))
         above = row
-    return min(above) if inside else above[-1]
+    return min(above) if contained else above[-1]
 
 
-def plain_clusters(strings, identity, inside):
-    """Connected components, by comparing every pair."""
+def plain_clusters(strings, identity, contained):
+    """Single-linkage clusters, by comparing every pair."""
     labels = list(range(len(strings)))
     for i, x in enumerate(strings):
         for j, y in enumerate(strings):
             if (len(x), x) > (len(y), y):
                 continue
-            length = len(x) if inside else len(y)
-            if plain_distance(x, y, inside) <= np.floor((1 - identity) * length + 1e-9):
+            length = len(x) if contained else len(y)
+            if plain_distance(x, y, contained) <= np.floor((1 - identity) * length + 1e-9):
                 labels = [labels[i] if label == labels[j] else label for label in labels]
     return labels
 
 
 def partition(labels):
-    """Which entries are together, whatever the labels."""
+    """Sets of entries that share a label."""
     return {tuple(np.flatnonzero(np.asarray(labels) == label)) for label in set(labels)}
 
 
@@ -75,41 +75,41 @@ def mutated(rng, text, edits):
 
 
 def families(rng, n, longest=60):
-    """Strings that are variants of four others: mates, near misses and strangers."""
+    """Variants of four parents: near-duplicates, near misses and unrelated strings."""
     parents = ["".join(rng.choice(list("ACDE"), rng.integers(1, longest))) for _ in range(4)]
     return [mutated(rng, parents[rng.integers(4)], rng.integers(0, 8)) for _ in range(n)]
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.text("ACD", min_size=1, max_size=150), st.text("ACD", max_size=150), st.booleans())
-def test_the_edit_distance_is_that_of_the_textbook_table(x, y, inside):
+def test_the_edit_distance_equals_that_of_dynamic_programming(x, y, contained):
     residues = Residues.of([x, y, "A"])
-    found = edit_distances(residues, np.array([0]), np.array([1]), inside=inside)
-    assert found.tolist() == [plain_distance(x, y, inside)]
+    found = edit_distances(residues, np.array([0]), np.array([1]), contained=contained)
+    assert found.tolist() == [plain_distance(x, y, contained)]
 
 
-def test_pairs_of_all_lengths_are_aligned_together_without_disturbing_each_other():
+def test_pairs_of_different_lengths_can_be_aligned_in_one_batch():
     rng = np.random.default_rng(0)
     strings = ["".join(rng.choice(list("ACD"), n)) for n in (1, 63, 64, 65, 128, 129, 200)]
-    i, j = (side.ravel() for side in np.indices((7, 7)))
-    for inside in (False, True):
-        found = edit_distances(Residues.of(strings), i, j, inside=inside)
+    i, j = (axis.ravel() for axis in np.indices((7, 7)))
+    for contained in (False, True):
+        found = edit_distances(Residues.of(strings), i, j, contained=contained)
         expected = [
-            plain_distance(strings[a], strings[b], inside) for a, b in zip(i, j, strict=True)
+            plain_distance(strings[a], strings[b], contained) for a, b in zip(i, j, strict=True)
         ]
         assert found.tolist() == expected
     assert hamming(Residues.of(["ACA", "AAA"]), np.array([0]), np.array([1])).tolist() == [1]
 
 
 @pytest.mark.parametrize("identity", [0.95, 0.9, 0.8, 0.4])
-@pytest.mark.parametrize("inside", [False, True])
-def test_clusters_are_those_of_comparing_every_pair(identity, inside, monkeypatch):
+@pytest.mark.parametrize("contained", [False, True])
+def test_clusters_equal_those_of_comparing_every_pair(identity, contained, monkeypatch):
     for seed in range(4):
         rng = np.random.default_rng(seed)
-        monkeypatch.setattr(clusters, "BATCH_PAIRS", int(rng.choice([1, 20, 10_000])))
+        monkeypatch.setattr(linkage, "BATCH_PAIRS", int(rng.choice([1, 20, 10_000])))
         strings = families(rng, 20)
-        found = cluster(strings, identity, inside=inside)
-        assert partition(found) == partition(plain_clusters(strings, identity, inside))
+        found = cluster(strings, identity, contained=contained)
+        assert partition(found) == partition(plain_clusters(strings, identity, contained))
 
 
 def test_clusters_do_not_depend_on_the_order_of_the_strings():
@@ -122,14 +122,14 @@ def test_clusters_do_not_depend_on_the_order_of_the_strings():
     assert partition(back) == partition(cluster(strings, 0.8))
 
 
-def test_mates_of_mates_are_in_one_cluster_though_the_ends_are_strangers():
+def test_near_duplicates_of_near_duplicates_share_a_cluster():
     a, b, c = "A" * 20, "A" * 18 + "C" * 2, "A" * 16 + "C" * 4
     assert cluster([a, c], 0.9).tolist() == [0, 1]
     assert cluster([a, b, c], 0.9).tolist() == [0, 0, 0]
 
 
-def test_no_mate_is_lost_at_the_very_edge_of_the_threshold():
-    # Edits spread as evenly as possible destroy the most words.
+def test_pairs_exactly_at_the_identity_threshold_are_clustered():
+    # Evenly spread edits destroy the most words.
     heavy = list(HEAVY)
     for at in range(5, 120, 10):
         heavy[at] = "P" if heavy[at] != "P" else "K"
@@ -139,28 +139,28 @@ def test_no_mate_is_lost_at_the_very_edge_of_the_threshold():
     assert cluster([HEAVY, "".join(heavy)], at_edge + 1e-3).tolist() == [0, 1]
 
 
-def test_a_domain_is_a_mate_of_the_antigen_that_holds_it():
+def test_a_domain_clusters_with_the_antigen_that_contains_it():
     rng = np.random.default_rng(1)
     protein = "".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 400))
     other = "".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 400))
     assert antigen_clusters([(protein,), (protein[100:220],), (other,)], 0.4).tolist() == [0, 0, 1]
 
 
-def test_antigens_that_share_one_chain_are_one_cluster():
+def test_antigens_that_share_a_chain_share_a_cluster():
     rng = np.random.default_rng(2)
     a, b, c = ("".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 150)) for _ in range(3))
     assert antigen_clusters([(a,), (a, b), (b, c), (c,)], 0.4).tolist() == [0, 0, 0, 0]
     assert antigen_clusters([(a,), (b, c)], 0.4).tolist() == [0, 1]
 
 
-def test_a_peptide_stays_apart_from_the_protein_it_was_cut_from_but_joins_peptides():
+def test_peptides_cluster_with_peptides_but_not_with_their_protein():
     rng = np.random.default_rng(3)
     protein = "".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 300))
     antigens = [(protein,), (protein[10:25],), (protein[14:29],)]
     assert antigen_clusters(antigens, 0.4).tolist() == [0, 1, 1]
 
 
-def test_a_heavy_chain_alone_joins_the_pair_that_holds_it_and_nothing_more():
+def test_a_single_heavy_chain_joins_the_paired_antibody_that_contains_it():
     other_light = LIGHT[::-1]
     pair, twin = (HEAVY, LIGHT), (HEAVY, other_light)
     assert antibody_clusters([pair, twin], 0.9).tolist() == [0, 1]
@@ -169,26 +169,26 @@ def test_a_heavy_chain_alone_joins_the_pair_that_holds_it_and_nothing_more():
     assert antibody_clusters([(HEAVY, ""), ("", LIGHT)], 0.9).tolist() == [0, 1]
 
 
-def test_antibodies_cluster_by_cdrh3_when_asked():
+def test_antibodies_can_be_clustered_by_cdrh3():
     loop = HEAVY.replace("SRWGGDGFYAMDY", "ARDLLLPPPSSTFDI")
     other_frame = HEAVY.replace("EVQLVESGGG", "QVQLQQSGAE")
     antibodies = [(HEAVY, LIGHT), (loop, LIGHT), (other_frame, LIGHT), ("", LIGHT)]
     assert cdrh3_clusters(antibodies, 0.8).tolist() == [0, 1, 0, 2]
 
 
-def test_no_strings_form_no_clusters():
+def test_clustering_nothing_gives_no_clusters():
     assert cluster([], 0.9).tolist() == []
     assert antigen_clusters([("ACDEFGHIKL",)], 0.4).tolist() == [0]
 
 
-def test_the_parent_is_the_consensus_and_distance_counts_both_chains():
+def test_distance_to_the_consensus_counts_both_chains():
     family = [("ACDEF", "KL"), ("ACDEF", "KL"), ("ACDEY", "KL"), ("ACDE", "KV"), ("WWWWW", "WW")]
     assert consensus([heavy for heavy, _ in family[:4]]) == "ACDEF"
     assert distance_to_parent(family, np.array([0, 0, 0, 0, 1])).tolist() == [0, 0, 1, 2, 0]
 
 
 @pytest.mark.skipif(mmseqs_version() is None, reason="MMseqs2 is not installed")
-def test_mmseqs2_agrees_with_the_exact_clusters_on_clear_families():
+def test_mmseqs2_finds_the_exact_clusters_of_well_separated_families():
     rng = np.random.default_rng(6)
     letters = list("ACDEFGHIKLMNPQRSTVWY")
     parents = [rng.choice(letters, 200) for _ in range(8)]
@@ -204,7 +204,7 @@ def test_mmseqs2_agrees_with_the_exact_clusters_on_clear_families():
     assert exact.max() == 7
 
 
-def test_without_mmseqs2_asking_for_it_is_one_clear_line(monkeypatch):
+def test_missing_mmseqs2_is_reported_with_the_alternative(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(MMseqsFailed, match="--cluster-tool builtin"):
         mmseqs_cluster(["ACDEFGHIKL"], 0.4)

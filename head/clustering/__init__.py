@@ -1,1 +1,1 @@
-"""Sequence identity and clusters of similar sequences, with MMseqs2 or without it."""
+"""Clusters of similar sequences, by the built-in exact method or by MMseqs2."""

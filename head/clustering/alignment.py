@@ -1,11 +1,12 @@
 """Edit distances of many pairs of sequences at once, exact, in numpy.
 
-Myers' bit-parallel method: one bit a residue of the pattern, one step a residue of the text, and
-every step done for all pairs together.
+Myers' bit-parallel method: one bit per residue of the pattern, one step per residue of the text,
+each step for all pairs at once.
 
 References
 ----------
-Myers, J. ACM 46, 395 (1999); Hyyrö, Nordic J. Computing 10, 29 (2003) for patterns of many words.
+Myers, J. ACM 46, 395 (1999); Hyyrö, Nordic J. Computing 10, 29 (2003) for patterns of
+several words.
 
 Legend: K pairs, W words of 64 residues, L residues.
 """
@@ -23,15 +24,26 @@ Ints: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
 
 LETTERS = 27
-"""A to Z are 0 to 25; 26 is padding and equals nothing."""
+"""Codes 0 to 25 are A to Z; 26 is padding and equals nothing."""
 BITS = 64
 _ONE, _TOP = np.uint64(1), np.uint64(BITS - 1)
 
 
 def ragged_rows(flat: NDArray[Any], starts: Ints, lengths: Ints, fill: int) -> NDArray[Any]:
-    """Pieces of a flat array as rows of one matrix, filled up at the end.
+    """Copy pieces of a flat array into the rows of a matrix.
 
-    ``flat`` must go on for the longest piece beyond every start.
+    Parameters
+    ----------
+    flat : NDArray, shape=(T,)
+        Padded: every start plus the longest length lies inside it.
+    starts, lengths : NDArray, shape=(K,), dtype=int64
+        Piece k is ``flat[starts[k] : starts[k] + lengths[k]]``.
+    fill : int
+        Value after the end of the shorter pieces.
+
+    Returns
+    -------
+    NDArray, shape=(K, longest length)
     """
     width = int(lengths.max(initial=1))
     rows = np.lib.stride_tricks.sliding_window_view(flat, width)[starts]
@@ -42,10 +54,10 @@ def ragged_rows(flat: NDArray[Any], starts: Ints, lengths: Ints, fill: int) -> N
 
 @dataclass(frozen=True, slots=True)
 class Residues:
-    """Strings laid end to end, as numbers."""
+    """Concatenated strings of residues, encoded as numbers."""
 
     codes: NDArray[np.uint8]
-    """Followed by padding, as `ragged_rows` wants it."""
+    """Followed by the padding that `ragged_rows` needs."""
     starts: Ints
     lengths: Ints
 
@@ -58,27 +70,38 @@ class Residues:
         return cls(np.concatenate([codes, padding]), np.cumsum(lengths) - lengths, lengths)
 
     def rows(self, which: Ints) -> NDArray[np.uint8]:
-        """Residues of the strings ``which``, padded: shape (K, L)."""
+        """Codes of K strings, padded to the longest, shape (K, L)."""
         return ragged_rows(self.codes, self.starts[which], self.lengths[which], LETTERS - 1)
 
 
 def hamming(residues: Residues, i: Ints, j: Ints) -> Ints:
-    """Differing positions of each pair of strings of one length, (K,)."""
-    differs: NDArray[np.bool_] = residues.rows(i) != residues.rows(j)
-    return np.asarray(differs.sum(axis=1), np.int64)
-
-
-def edit_distances(residues: Residues, i: Ints, j: Ints, *, inside: bool = False) -> Ints:
-    """Least insertions, deletions and substitutions between strings ``i`` and ``j``.
+    """Differing positions of each pair of strings of equal length.
 
     Parameters
     ----------
     residues : Residues
-        The strings; none of ``i`` is empty.
+    i, j : NDArray, shape=(K,) or (1,), dtype=int64
+        The pairs.
+
+    Returns
+    -------
+    NDArray, shape=(K,), dtype=int64
+    """
+    differs: NDArray[np.bool_] = residues.rows(i) != residues.rows(j)
+    return np.asarray(differs.sum(axis=1), np.int64)
+
+
+def edit_distances(residues: Residues, i: Ints, j: Ints, *, contained: bool = False) -> Ints:
+    """Smallest number of insertions, deletions and substitutions between strings i and j.
+
+    Parameters
+    ----------
+    residues : Residues
+        The strings; none of those in `i` is empty.
     i, j : NDArray, shape=(K,), dtype=int64
         The pairs.
-    inside : bool
-        What string ``j`` has before and after string ``i`` costs nothing.
+    contained : bool
+        Align string i inside string j; the unaligned ends of j cost nothing.
 
     Returns
     -------
@@ -95,7 +118,7 @@ def edit_distances(residues: Residues, i: Ints, j: Ints, *, inside: bool = False
     best = distance.copy()
     for step, letters in enumerate(residues.rows(j).T.copy()):
         at = row_K * LETTERS + letters
-        grows = np.full(len(i), 0 if inside else 1, np.uint64)
+        grows = np.full(len(i), 0 if contained else 1, np.uint64)
         shrinks = np.zeros(len(i), np.uint64)
         active = step < residues.lengths[j]
         for w in range(n_words):
@@ -105,17 +128,16 @@ def edit_distances(residues: Residues, i: Ints, j: Ints, *, inside: bool = False
             distance += np.where(active & (last_word == w), change, 0)
             grows, shrinks = plus >> _TOP, minus >> _TOP
         np.minimum(best, distance, out=best, where=active)
-    return best if inside else distance
+    return best if contained else distance
 
 
 def _advance(
     equal: Words, up: Words, down: Words, grows: Words, shrinks: Words
 ) -> tuple[Words, Words]:
-    """Take one word of every pattern over one residue of its text; ``up``, ``down`` change.
+    """Advance one word of every pattern by one residue of its text; updates `up` and `down`.
 
-    ``up`` and ``down`` hold the steps of +1 and -1 down the column of the distance table,
-    ``grows`` and ``shrinks`` those along the row above the word; returned are the steps along
-    each row of the word.
+    `up` and `down` hold the steps of +1 and -1 down the column of the distance table, `grows` and
+    `shrinks` those along the row above the word. Returns the steps along each row of the word.
     """
     vertical = equal | down
     equal = equal | shrinks
@@ -128,7 +150,7 @@ def _advance(
 
 
 def _letter_masks(residues: Residues, patterns: Ints) -> Words:
-    """Where each pattern has each letter: bits, shape (W, patterns * LETTERS)."""
+    """Positions of each letter in each pattern as bits, shape (W, patterns * LETTERS)."""
     lengths = residues.lengths[patterns]
     n_words = -(-int(lengths.max()) // BITS)
     masks_WP = np.zeros((n_words, len(patterns) * LETTERS), np.uint64)

@@ -1,7 +1,7 @@
 """Clusters by MMseqs2, for more sequences than the exact method can compare.
 
-MMseqs2 looks for mates by seeds and scores, so it can miss some; the leak counts of a split show
-what is left.
+MMseqs2 searches by seeds and scores, so it can miss near-duplicates; the leak counts of a split
+show how many remain.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from abag import AbagError
 
 COVERAGE = 0.8
+"""Smallest share of a sequence that an alignment has to cover."""
 
 
 class MMseqsFailed(AbagError):
-    """MMseqs2 is not installed, or gave up."""
+    """MMseqs2 is not installed, or failed."""
 
 
 def mmseqs_version() -> str | None:
-    """Version of the installed MMseqs2; None without one."""
+    """Return the version of MMseqs2, or None if it is not installed."""
     program = shutil.which("mmseqs")
     if program is None:
         return None
@@ -33,34 +34,39 @@ def mmseqs_version() -> str | None:
 
 
 def mmseqs_cluster(
-    strings: Sequence[str], identity: float, *, inside: bool = False
+    strings: Sequence[str], identity: float, *, contained: bool = False
 ) -> NDArray[np.int64]:
-    """Cluster as `linkage.cluster` does, by the connected components of MMseqs2's hits.
+    """Cluster strings by the connected components of MMseqs2's hits.
 
     Parameters
     ----------
     strings : sequence of str, length N
     identity : float
-        Least identity of an alignment that covers 80 % of both, or ``inside``, of one of them.
-    inside : bool
+        Smallest identity of an alignment that covers 80 % of both sequences.
+    contained : bool
+        The alignment has to cover 80 % of one of them only.
 
     Returns
     -------
     NDArray, shape=(N,), dtype=int64
+        Cluster of each string.
 
     Raises
     ------
     MMseqsFailed
+        If MMseqs2 is not installed or exits with an error.
     """
     unique, index = np.unique(np.asarray(strings, dtype=object), return_inverse=True)
     if mmseqs_version() is None:
-        msg = "--cluster-tool mmseqs: no program mmseqs on the PATH; install MMseqs2 (apt-get "
-        msg += "install mmseqs2) or give --cluster-tool builtin."
+        msg = (
+            "--cluster-tool mmseqs: no program mmseqs on the PATH. Install MMseqs2 (apt-get "
+            "install mmseqs2) or use --cluster-tool builtin."
+        )
         raise MMseqsFailed(msg)
     with tempfile.TemporaryDirectory(prefix="abag-mmseqs-") as folder:
         fasta = Path(folder, "in.fasta")
         fasta.write_text("".join(f">{i}\n{text}\n" for i, text in enumerate(unique)))
-        _run(fasta, identity, coverage_mode="1" if inside else "0")
+        _run(fasta, identity, coverage_mode="1" if contained else "0")
         rows = np.loadtxt(Path(folder, "out_cluster.tsv"), dtype=np.int64, ndmin=2)
     labels = np.empty(len(unique), np.int64)
     labels[rows[:, 1]] = rows[:, 0]
@@ -71,10 +77,13 @@ def _run(fasta: Path, identity: float, coverage_mode: str) -> None:
     folder = fasta.parent
     command = ["mmseqs", "easy-cluster", str(fasta), f"{folder}/out", f"{folder}/tmp"]
     command += ["--min-seq-id", f"{identity:g}", "-c", f"{COVERAGE:g}", "--cov-mode", coverage_mode]
-    # All pairs found are joined (mode 1), not only those with a representative.
+    # Mode 1 joins all pairs found, not only those with a representative.
     command += ["--cluster-mode", "1", "--single-step-clustering", "1", "-s", "7.5", "-v", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
-        msg = f"mmseqs easy-cluster: exit {done.returncode}, {last[0]}. "
-        raise MMseqsFailed(msg + "Give --cluster-tool builtin.")
+        msg = (
+            f"mmseqs easy-cluster: failed with exit status {done.returncode}: {last[0]}. "
+            "Use --cluster-tool builtin."
+        )
+        raise MMseqsFailed(msg)

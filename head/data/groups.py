@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from abag.core.files import replacing
 from abag.core.keys import sort_keys
-from abag.head.clustering.linkage import (
+from abag.head.clustering.clusters import (
     antibody_clusters,
     antigen_clusters,
     cdrh3_clusters,
-    cluster,
     distance_to_parent,
 )
+from abag.head.clustering.linkage import cluster, number_by_appearance
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ class PairGroups:
     def of(self, kind: str) -> Ints:
         """Group of each pair under a split, (P,); ``both`` goes by its antigens."""
         if kind == "random":
-            return _dense(self.pairs.antibody * len(self.chains("antigen")) + self.pairs.antigen)
+            return number_by_appearance(
+                self.pairs.antibody * len(self.chains("antigen")) + self.pairs.antigen
+            )
         side: Side = "antibody" if kind == "antibody" else "antigen"
         return self._at(side, self.identity[side], self.tool)
 
@@ -100,7 +102,7 @@ class PairGroups:
         """Cluster of each pair's antibody or antigen at an identity, (P,)."""
         if (side, identity, tool) not in self._found:
             labels = self._read_or_compute(side, identity, tool)
-            self._found[side, identity, tool] = _dense(labels[self.index(side)])
+            self._found[side, identity, tool] = number_by_appearance(labels[self.index(side)])
         return self._found[side, identity, tool]
 
     def mutations(self) -> Ints:
@@ -175,12 +177,6 @@ def _save(path: Path | None, labels: Ints) -> None:
         np.save(file, labels, allow_pickle=False)
 
 
-def _dense(labels: Ints) -> Ints:
-    """Number labels by their first appearance."""
-    _, first, dense = np.unique(labels, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[dense]
-
-
 def _sizes(labels: Ints) -> dict[str, float]:
-    sizes = np.bincount(_dense(labels))
+    sizes = np.bincount(number_by_appearance(labels))
     return {"clusters": len(sizes), "largest_share": float(sizes.max() / sizes.sum())}

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.head.clustering.linkage import distance_to_parent
+from abag.head.clustering.clusters import distance_to_parent
 from abag.head.data.labels import NothingToLearn
 from abag.head.data.scaling import Standardizer
 from abag.head.data.splits import TRAIN, Split, grouped_folds

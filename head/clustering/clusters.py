@@ -1,0 +1,185 @@
+"""Clusters of antibodies and of antigens: near-duplicates that a split must keep together.
+
+Clusters are single-linkage clusters, see `linkage`.
+
+- Antibodies: identity is one minus the edit distance over the length of the longer, compared over
+  the chains that both have.
+- Antigens: identity is one minus the edits that align the shorter chain inside the longer, over
+  the length of the shorter, so that a domain is a near-duplicate of the protein that contains it.
+  (Of two chains of equal length, the alphabetically first is aligned inside the other.) An
+  antigen joins the clusters of all its chains. Peptides are compared with peptides only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from abag.head.clustering.alignment import Residues, edit_distances
+from abag.head.clustering.linkage import cluster, number_by_appearance, rows_by_group
+
+Ints: TypeAlias = NDArray[np.int64]
+Chains: TypeAlias = tuple[str, ...]
+Method: TypeAlias = Callable[..., Ints]
+"""Clusters strings, called as `linkage.cluster`."""
+
+PEPTIDE = 50
+"""Antigen chains below this length are peptides: they align somewhere in almost any protein."""
+PEPTIDE_IDENTITY = 0.6
+"""Smallest identity of peptides: unrelated short ones reach 0.4, overlapping windows 0.6."""
+
+
+def antibody_clusters(
+    antibodies: Sequence[Chains], identity: float, method: Method = cluster
+) -> Ints:
+    """Cluster antibodies by the identity of their variable domains.
+
+    Parameters
+    ----------
+    antibodies : sequence of (str, str), length N
+        Heavy and light chain; either may be empty.
+    identity : float
+        Smallest identity of near-duplicates, above 0 and up to 1.
+    method : callable, optional
+        Used for antibodies with both chains.
+
+    Returns
+    -------
+    NDArray, shape=(N,), dtype=int64
+        Cluster of each antibody, numbered by first appearance.
+    """
+    paired = np.array([bool(heavy and light) for heavy, light in antibodies], bool)
+    whole = np.flatnonzero(paired)
+    texts = ["".join(antibodies[i]) for i in whole.tolist()]
+    groupings = [(whole, method(texts, identity))]
+    for chain in (0, 1):
+        having = np.array([i for i, chains in enumerate(antibodies) if chains[chain]], np.int64)
+        alone = ~paired[having]
+        if alone.any():
+            found = cluster([antibodies[i][chain] for i in having], identity, queries=alone)
+            # Two paired antibodies are never joined by one chain, even if it is identical.
+            keep = np.isin(found, found[alone])
+            groupings.append((having[keep], found[keep]))
+    return _merged(len(antibodies), groupings)
+
+
+def antigen_clusters(antigens: Sequence[Chains], identity: float, method: Method = cluster) -> Ints:
+    """Cluster antigens by their chains; one shared cluster of chains is enough.
+
+    Parameters
+    ----------
+    antigens : sequence of tuple of str, length N
+    identity : float
+        Smallest identity of near-duplicates, above 0 and up to 1; for peptides at least
+        `PEPTIDE_IDENTITY`.
+    method : callable, optional
+        Used for chains longer than peptides.
+
+    Returns
+    -------
+    NDArray, shape=(N,), dtype=int64
+        Cluster of each antigen, numbered by first appearance.
+    """
+    owner = np.array([i for i, chains in enumerate(antigens) for _ in chains], np.int64)
+    texts = [chain for chains in antigens for chain in chains]
+    is_peptide = np.array([len(text) < PEPTIDE for text in texts], bool)
+    proteins, peptides = np.flatnonzero(~is_peptide), np.flatnonzero(is_peptide)
+    protein_clusters = method([texts[i] for i in proteins], identity, contained=True)
+    peptide_clusters = cluster(
+        [texts[i] for i in peptides], max(identity, PEPTIDE_IDENTITY), contained=True
+    )
+    groupings = [(owner[proteins], protein_clusters), (owner[peptides], peptide_clusters)]
+    return _merged(len(antigens), groupings)
+
+
+def cdrh3_clusters(antibodies: Sequence[Chains], identity: float) -> Ints:
+    """Cluster antibodies by the identity of their CDRH3.
+
+    Antibodies in which no CDRH3 is found, such as a light chain alone, are compared by all their
+    chains, and only with each other.
+
+    Parameters
+    ----------
+    antibodies : sequence of (str, str), length N
+        Heavy and light chain; either may be empty.
+    identity : float
+        Smallest identity of near-duplicates, above 0 and up to 1.
+
+    Returns
+    -------
+    NDArray, shape=(N,), dtype=int64
+        Cluster of each antibody, numbered by first appearance.
+    """
+    from immunum import Annotator
+
+    annotator = Annotator(["IGH"], "imgt")
+    loops = [str(annotator.segment(heavy).cdr3 or "") if heavy else "" for heavy, _ in antibodies]
+    has_loop = np.array([bool(loop) for loop in loops], bool)
+    groupings = []
+    for selected, texts in (
+        (np.flatnonzero(has_loop), loops),
+        (np.flatnonzero(~has_loop), ["".join(chains) for chains in antibodies]),
+    ):
+        groupings.append((selected, cluster([texts[i] for i in selected], identity)))
+    return _merged(len(antibodies), groupings)
+
+
+def distance_to_parent(antibodies: Sequence[Chains], clusters: Ints) -> Ints:
+    """Count the edits between each antibody and the consensus of its cluster, over both chains.
+
+    Parameters
+    ----------
+    antibodies : sequence of (str, str), length N
+        Heavy and light chain; either may be empty.
+    clusters : NDArray, shape=(N,), dtype=int64
+
+    Returns
+    -------
+    NDArray, shape=(N,), dtype=int64
+    """
+    distance = np.zeros(len(antibodies), np.int64)
+    for members in rows_by_group(clusters):
+        if len(members) == 1:
+            continue
+        for chain in (0, 1):
+            texts = [antibodies[i][chain] for i in members]
+            distance[members] += _edits_to(consensus(texts), texts)
+    return distance
+
+
+def consensus(texts: Sequence[str]) -> str:
+    """Return the most common residue at each position of the texts of the most common length.
+
+    Of equally common residues or lengths the first in the alphabet, or the shortest, is taken.
+    """
+    lengths = np.array([len(text) for text in texts])
+    length = int(np.argmax(np.bincount(lengths)))
+    kept = [text.encode() for text in texts if len(text) == length]
+    residues = np.frombuffer(b"".join(kept), np.uint8).reshape(len(kept), length)
+    return "".join(chr(np.argmax(np.bincount(column))) for column in residues.T)
+
+
+def _edits_to(parent: str, texts: Sequence[str]) -> Ints:
+    if not parent:
+        return np.array([len(text) for text in texts], np.int64)
+    unique, index = np.unique(np.asarray(texts, dtype=object), return_inverse=True)
+    residues = Residues.of([parent, *unique])
+    first = np.zeros(len(unique), np.int64)
+    return edit_distances(residues, first, 1 + np.arange(len(unique)))[index]
+
+
+def _merged(n: int, groupings: Sequence[tuple[Ints, Ints]]) -> Ints:
+    """Components of n items that are joined by any of several groupings: (items, group ids)."""
+    items, nodes, used = [], [], n
+    for members, labels in groupings:
+        items.append(members)
+        nodes.append(labels + used)
+        used += int(labels.max(initial=-1)) + 1
+    ends = (np.concatenate(items), np.concatenate(nodes))
+    graph = sparse.coo_array((np.ones(len(ends[0])), ends), (used, used))
+    _, found = sparse.csgraph.connected_components(graph, directed=False)
+    return number_by_appearance(found[:n])
