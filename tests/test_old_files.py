@@ -1,0 +1,89 @@
+"""A store and runs written before the code was split into sub-packages still work.
+
+`tests/fixtures/make_run.py` wrote them with the code of commit b040d05.
+"""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pandas.testing import assert_frame_equal
+
+import abag
+from abag.embed.store.maintenance import verify
+from abag.head.data.demo import demo_table
+
+FIXTURE = Path(__file__).parent / "fixtures" / "run.tar.xz"
+ENCODERS = ("tiny-igt5", "tiny-esm2")
+OPTIONS = {
+    "split": "random", "members": 2, "widths": (6, 4), "batch_size": 16, "epochs": 6,
+    "save_every": 5, "seed": 3, "report": False, "say": lambda _text: None,
+}  # fmt: skip
+"""As in make_run.py."""
+
+
+@pytest.fixture(autouse=True)
+def old(tmp_path, monkeypatch):
+    """Unpack the old files, and work in their folder: a run remembers its table by name."""
+    with tarfile.open(FIXTURE) as tar:
+        tar.extractall(tmp_path, filter="data")
+    monkeypatch.chdir(tmp_path)
+    return Path("run")
+
+
+def shards(store):
+    return {path: path.read_bytes() for path in store.rglob("*.h5")}
+
+
+def test_an_old_store_is_verified_read_and_extended_without_touching_its_shards(old):
+    before = shards(old / "store")
+    assert not verify(abag.open_store(old / "store"))
+    again = abag.embed_table(old / "pairs.csv", old / "store", *ENCODERS)
+    assert again["antibodies"]["encoded"] == again["antigens"]["encoded"] == 0
+    more = abag.embed_table(demo_table(7).head(70), old / "store", *ENCODERS)
+    assert more["antibodies"]["reused"] == again["antibodies"]["unique"]
+    assert 0 < more["antibodies"]["encoded"] < 10
+    after = shards(old / "store")
+    assert {path: after[path] for path in before} == before
+
+
+def test_stored_vectors_equal_those_of_a_store_written_now(old):
+    table = pd.read_csv(old / "pairs.csv").fillna("")
+    abag.embed_table(table, "new-store", *ENCODERS)
+    antibodies = list(zip(table["heavy"], table["light"], strict=True))
+    for kind, sequences in (("antibody", antibodies), ("antigen", list(table["antigen"]))):
+        stores = (abag.open_store(old / "store"), abag.open_store("new-store"))
+        before, now = (store.vectors(kind, sequences, pooling="mean") for store in stores)
+        assert abs(before - now).max() <= 1e-3 * abs(before).max()
+
+
+def test_a_finished_old_run_has_nothing_left_to_do(old):
+    before = {p: p.read_bytes() for p in (old / "finished").rglob("*") if p.is_file()}
+    summary = abag.fit(old / "pairs.csv", old / "store", old / "finished", **OPTIONS)
+    assert summary == json.loads((old / "finished" / "summary.json").read_text())
+    assert {p: p.read_bytes() for p in (old / "finished").rglob("*") if p.is_file()} == before
+
+
+def test_a_stopped_old_run_resumes_to_the_result_of_the_unbroken_one(old):
+    stopped = old / "stopped"
+    assert not (stopped / "summary.json").exists()
+    summary = abag.fit(old / "pairs.csv", old / "store", stopped, **OPTIONS)
+    assert summary["resumed_from_step"] == 10
+    unbroken, resumed = (
+        pd.read_parquet(run / "predictions.parquet") for run in (old / "finished", stopped)
+    )
+    # another processor may round differently; on one machine the two are equal bit for bit
+    assert_frame_equal(resumed, unbroken, rtol=1e-4)
+
+
+def test_an_old_run_is_evaluated_and_predicts_as_it_did(old):
+    evaluated = abag.evaluate(old / "finished", say=lambda _text: None)
+    fitted = json.loads((old / "finished" / "summary.json").read_text())
+    assert evaluated["metrics"] == fitted["metrics"]
+    abag.predict(old / "pairs.csv", old / "finished", "scored.csv", store=old / "store")
+    numbers = ["pkd_predicted", "sigma"]
+    scored, expected = pd.read_csv("scored.csv"), pd.read_csv(old / "predicted.csv")
+    assert_frame_equal(scored[numbers], expected[numbers], rtol=1e-4)
+    assert_frame_equal(scored.drop(columns=numbers), expected.drop(columns=numbers))
