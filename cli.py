@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from abag import AbagError
+from abag.core.command_line import OptionsCommand, click_options
 
 if TYPE_CHECKING:
     from abag.embed.pipeline.kind_job import KindSummary
@@ -115,157 +117,29 @@ def main() -> None:
     """
 
 
-def _roles(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Turn repeated ROLE=NAME into a mapping."""
-    for text in given:
-        if "=" not in text:
-            msg = f"{text!r} is not ROLE=NAME, such as heavy=VH"
-            raise click.BadParameter(msg)
-    return dict(text.split("=", 1) for text in given)
-
-
-def _devices(text: str) -> int | str:
-    """Read ``--devices``."""
-    if text != "all" and not text.lstrip("-").isdigit():
-        msg = f"{text!r} is neither a number nor all"
-        raise click.BadParameter(msg)
-    return text if text == "all" else int(text)
-
-
 _TABLE = click.argument("table", type=_PATH)
 _STORE = click.option("--store", type=_PATH, required=True, help="Folder of vectors.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-_TABLE_OPTIONS = [
-    click.option(
-        "--column", "columns", multiple=True, callback=_roles, metavar="ROLE=NAME",
-        help="Name a column that was not recognised: heavy, light, antibody, antigen, pkd ...",
-    ),
-    click.option("--antigen", metavar="SEQ", help="One antigen for a table without that column."),
-    click.option("--limit", type=click.IntRange(min=1), help="Take the first N rows only."),
-    click.option(
-        "--bad-rows", type=click.Choice(["error", "skip"]), default="error", show_default=True,
-        help="What to do with a row that cannot be read.",
-    ),
-]  # fmt: skip
+_RUN = click.option("--run", type=_PATH, required=True, help="Folder of the run.")
 
 
-def _with(options: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """Apply a list of options in the order in which they are written."""
+def _command(short_help: str, *classes: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Register a command of `main` with the options of classes, named ``module:Class``."""
 
-    def apply(command: Any) -> Any:  # noqa: ANN401 - a click decorator
-        for option in reversed(options):
-            command = option(command)
-        return command
+    def make_options() -> list[click.Option]:
+        found = (resolve_name(f"abag.{name}") for name in classes)
+        return [one for cls in found for one in click_options(cls, path=_PATH)]
 
-    return apply
-
-
-def _listed(_ctx: click.Context, _param: click.Parameter, given: str | None) -> tuple[str, ...]:
-    """Turn A,B,C into a tuple."""
-    return tuple(part.strip() for part in given.split(",") if part.strip()) if given else ()
+    return main.command(cls=OptionsCommand, short_help=short_help, make_options=make_options)
 
 
-def _numbers(ctx: click.Context, param: click.Parameter, given: str | None) -> tuple[int, ...]:
-    """Turn 24,28 into a tuple of numbers."""
-    try:
-        return tuple(map(int, _listed(ctx, param, given)))
-    except ValueError as error:
-        msg = f"{given!r} is no list of layers, such as 24,28,33"
-        raise click.BadParameter(msg) from error
-
-
-_FIT_OPTIONS = [
-    click.option("--antibody-encoder", metavar="NAME",
-                 help="Whose vectors to take.  [default: the only one stored]"),
-    click.option("--antigen-encoder", metavar="NAME",
-                 help="Whose vectors to take.  [default: the only one stored]"),
-    click.option("--antibody-pooling", metavar="NAME",
-                 help="mean, heavy_mean, light_mean, cls, mean@LAYER."),
-    click.option("--antigen-pooling", metavar="NAME", help="mean, cls or mean@LAYER."),
-    click.option("--label", metavar="UNIT", help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
-    click.option("--replicates", metavar="RULE", help="median, mean, first, keep or error."),
-    click.option("--floor", metavar="RULE", help="keep, censor or drop the value many rows share."),
-    click.option("--affinity-type", metavar="NAME",
-                 help="Keep the rows of one affinity type, where a table has several."),
-    click.option("--split", metavar="HOW",
-                 help="random, antigen, antibody, both, mutations, column=NAME or file=PATH."),
-    click.option("--adapter-rows", metavar="RULE",
-                 help="Training pairs that taught an adapter: leave-out or train."),
-    click.option("--allow-adapter-leak", is_flag=True, default=None,
-                 help="Go on where held-out pairs taught an adapter."),
-    click.option("--folds", type=int, help="Cross-validate over K folds."),
-    click.option("--repeats", type=int, help="Draw the folds R times."),
-    click.option("--preset", metavar="NAME", help="small, medium, large or seed."),
-    click.option("--head", metavar="NAME", help="mlp or lowrank."),
-    click.option("--epochs", type=int, help="Most passes over the training pairs."),
-    click.option("--batch-size", type=int, help="Pairs a batch."),
-    click.option("--accumulate", type=int, help="Batches an optimiser step."),
-    click.option("--lr", type=float, help="Highest learning rate."),
-    click.option("--scale-lr", is_flag=True, default=None,
-                 help="Scale the rate with the effective batch."),
-    click.option("--dropout", type=float, help="Share of hidden units left out at a step."),
-    click.option("--weight-decay", type=float, help="AdamW's, on the head's weights."),
-    click.option("--loss", metavar="NAME", help="mse, huber or rank."),
-    click.option("--select", metavar="METRIC", help="Validation metric of the best checkpoint."),
-    click.option("--patience", type=int, help="Validations without progress before stopping."),
-    click.option("--members", type=int, metavar="K",
-                 help="Heads trained in one step; their mean predicts, their spread tells sigma."),
-    click.option("--seed", type=int, help="Of split, initial weights, dropout and bags."),
-    click.option("--split-seed", type=int, help="Of the split alone.  [default: --seed]"),
-    click.option("--save-every", type=int, metavar="N", help="Steps between checkpoints."),
-    click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),
-    click.option("--precision", metavar="NAME",
-                 help="fp32 (TF32 on a GPU) or bf16; auto: bf16 for several heads on a GPU."),
-    click.option("--no-compile", is_flag=True, help="Run the training step eagerly."),
-    click.option("--deterministic", is_flag=True, default=None,
-                 help="The same bits every time, also on a GPU."),
-]  # fmt: skip
-
-
-@main.command()
+@_command(
+    "Encode every sequence of a table that the store does not hold yet.",
+    "core.shared_options:EncoderOptions",
+    "embed.pipeline.options:EmbedOptions",
+)
 @_TABLE
 @_STORE
-@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME",
-              help="Alias, hub name or checkpoint folder.")  # fmt: skip
-@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME",
-              help="Alias, hub name or checkpoint folder.")  # fmt: skip
-@_with(_TABLE_OPTIONS)
-@click.option("--long-antigens", "long_antigens", default="window", show_default=True,
-              type=click.Choice(["window", "truncate", "error"]),
-              help="Chains over 1,022 residues: overlapping windows, cut, or refused.")  # fmt: skip
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
-@click.option("--precision", default="auto", show_default=True,
-              type=click.Choice(["auto", "bf16", "fp16", "fp32"]),
-              help="auto: bf16, on GPUs without it fp16, on a CPU fp32.")  # fmt: skip
-@click.option("--strict-precision", is_flag=True,
-              help="Refuse to add to a store begun in another precision.")  # fmt: skip
-@click.option("--antibody-backend", default="packed", show_default=True,
-              type=click.Choice(["packed", "reference"]),
-              help="Our packed encoders, or transformers' own modules.")  # fmt: skip
-@click.option("--antigen-backend", default="packed", show_default=True,
-              type=click.Choice(["packed", "reference", "faesm"]),
-              help="The same, or FAESM's modules for ESM-2.")  # fmt: skip
-@click.option("--antibody-adapter", type=_PATH, metavar="ADAPTER",
-              help="Folder of abag adapt, merged into the encoder.")  # fmt: skip
-@click.option("--antigen-adapter", type=_PATH, metavar="ADAPTER",
-              help="The same for the antigen encoder.")  # fmt: skip
-@click.option("--layers", callback=_numbers, metavar="NUMBERS",
-              help="Poolings also of these layers, such as 24,28: abag fit "
-              "--antigen-pooling mean@24.  [default: the store's]")  # fmt: skip
-@click.option("--attention", default="auto", show_default=True,
-              type=click.Choice(["auto", "triton", "flash-attn", "varlen", "sdpa"]),
-              help="Attention kernel of the packed encoders.")  # fmt: skip
-@click.option("--batch-tokens", type=click.IntRange(min=1), metavar="N",
-              help="Most tokens in a batch.  [default: from the device]")  # fmt: skip
-@click.option("--commit-seconds", type=click.FloatRange(min=0), default=30.0, show_default=True,
-              help="Most seconds of work at risk.")  # fmt: skip
-@click.option("--store-dtype", default="float16", show_default=True,
-              type=click.Choice(["float16", "float32"]),
-              help="Type of the stored vectors.")  # fmt: skip
-@click.option("--devices", type=_devices, metavar="all|N",
-              help="Start one process for each GPU, or N.  [default: this one]")  # fmt: skip
-@click.option("--ray", is_flag=False, flag_value="", metavar="[ADDRESS]",
-              help="Run on a Ray cluster: the one at hand, or at ADDRESS.")  # fmt: skip
 @_JSON
 def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Encode every sequence of TABLE that the store does not hold yet.
@@ -281,7 +155,6 @@ def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # n
     from abag.embed.pipeline.ranks import rank_here
     from abag.embed.pipeline.run import embed_table
 
-    options["layers"] = options["layers"] or None
     summary = embed_table(table, store, progress=True, **options)
     if rank_here().number:
         return  # the first rank alone prints
@@ -300,13 +173,14 @@ def _embedded_line(plural: str, one: KindSummary) -> str:
     )
 
 
-@main.command(short_help="Train a head on stored vectors; report it beside baselines.")
+@_command(
+    "Train a head on stored vectors and compare it with baselines.", "head.model.config:FitConfig"
+)
 @_TABLE
 @_STORE
-@click.option("--run", type=_PATH, required=True, help="Folder of the run.")
-@_with(_TABLE_OPTIONS)
-@_with(_FIT_OPTIONS)
-@click.option("-v", "--verbose", is_flag=True, help="Say the score of every validation.")
+@_RUN
+@click.option("--no-compile", is_flag=True, help="The same as --compile off.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the score of every validation.")
 @_JSON
 def fit(table: Path, store: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Train a head on the stored vectors of TABLE, and report it beside baselines.
@@ -319,22 +193,15 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, **options: Any) -> N
     """
     from abag.head.fit import fit as fit_head
 
-    given = {name: value for name, value in options.items() if value is not None}
-    if given.pop("no_compile"):
-        given["compile"] = "off"
-    summary = fit_head(table, store, run, progress=True, **given)
+    if options.pop("no_compile"):
+        options["compile"] = "off"
+    summary = fit_head(table, store, run, progress=True, **options)
     click.echo(json.dumps(summary) if as_json else _score_table(summary))
 
 
-@main.command(short_help="Score a finished run again, or on another table.")
+@_command("Score a finished run again, or on another table.", "head.runs.options:EvaluateOptions")
 @click.argument("table", type=_PATH, required=False)
-@click.option("--run", type=_PATH, required=True, help="Folder of a finished run.")
-@click.option("--store", type=_PATH, help="Vectors of TABLE.  [default: the run's store]")
-@click.option("--predictions", type=_PATH, metavar="FILE",
-              help="The run's pairs with anyone's predicted pKd.")  # fmt: skip
-@click.option("--affinity-type", metavar="NAME",
-              help="Rows of TABLE to score.  [default: the run's]")  # fmt: skip
-@_with(_TABLE_OPTIONS[:2])
+@_RUN
 @_JSON
 def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Score a finished run on its own test split, or on TABLE, or beside other predictions.
@@ -351,66 +218,11 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     click.echo(json.dumps(summary) if as_json else _score_table(summary))
 
 
-_ADAPT_OPTIONS = [
-    click.option("--sides", type=click.Choice(["antibody", "antigen", "both"]), default="both",
-                 show_default=True, help="Encoders to adapt."),
-    click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME",
-                 help="Alias, hub name or checkpoint folder."),
-    click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME",
-                 help="Alias, hub name or checkpoint folder."),
-    click.option("--rank", type=int, default=8, show_default=True, help="Rank r of the change."),
-    click.option("--alpha", type=float, default=16.0, show_default=True,
-                 help="The change is alpha / r times B A."),
-    click.option("--dropout", type=float, default=0.1, show_default=True,
-                 help="Share of the change's inputs left out at a step."),
-    click.option("--targets", callback=_listed, metavar="NAMES",
-                 help="Projections that change.  [default: q,v of T5; query,value of ESM-2]"),
-    click.option("--layers", callback=_numbers, metavar="NUMBERS",
-                 help="Layers that change, the first being 1.  [default: all]"),
-    click.option("--head-share", type=float, default=0.5, show_default=True,
-                 help="Share of the training pairs left to abag fit."),
-    click.option("--label", default="pkd", show_default=True, metavar="UNIT",
-                 help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
-    click.option("--replicates", default="median", show_default=True, metavar="RULE",
-                 help="median, mean, first, keep or error."),
-    click.option("--floor", default="keep", show_default=True, metavar="RULE",
-                 help="keep, censor or drop the value many rows share."),
-    click.option("--affinity-type", metavar="NAME", help="Keep the rows of one affinity type."),
-    click.option("--epochs", type=int, default=10, show_default=True,
-                 help="Most passes over the adapter's training pairs."),
-    click.option("--batch-size", type=int, default=16, show_default=True,
-                 help="Pairs a batch."),
-    click.option("--accumulate", type=int, default=1, show_default=True,
-                 help="Batches an optimiser step."),
-    click.option("--lr", type=float, default=3e-4, show_default=True,
-                 help="Highest learning rate of the encoders' change."),
-    click.option("--head-lr", type=float, default=1e-3, show_default=True,
-                 help="The same for the regression head on top."),
-    click.option("--patience", type=int, default=3, show_default=True,
-                 help="Epochs without a better validation loss before stopping; 0: never."),
-    click.option("--gradient-checkpointing", is_flag=True,
-                 help="Compute layers twice to save memory."),
-    click.option("--seed", type=int, default=0, show_default=True,
-                 help="Of shares, weights and order."),
-    click.option("--save-every", type=int, default=100, show_default=True, metavar="N",
-                 help="Steps between checkpoints."),
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
-    click.option("--precision", default="auto", show_default=True,
-                 type=click.Choice(["auto", "fp32", "bf16"]),
-                 help="auto: bf16 on GPUs that have it, else fp32."),
-]  # fmt: skip
-
-
-@main.command(short_help="Adapt encoders to a split's training pairs by LoRA.")
+@_command("Adapt encoders to a split's training pairs by LoRA.", "adapt.config:AdaptConfig")
 @_TABLE
-@click.option("--split-from", type=_PATH, required=True, metavar="RUN|FILE",
-              help="A run, or a file like its splits.parquet.")  # fmt: skip
-@click.option("--fold", type=int, help="Which of its folds, the first being 0.")
 @click.option("--out", type=_PATH, required=True, help="Folder of the adapter.")
-@_with(_TABLE_OPTIONS)
-@_with(_ADAPT_OPTIONS)
 @_JSON
-def adapt(table: Path, out: Path, split_from: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def adapt(table: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Adapt encoders to the training pairs of a split by LoRA; then embed with them once.
 
     Run it again to go on where it was stopped.
@@ -425,7 +237,7 @@ def adapt(table: Path, out: Path, split_from: Path, as_json: bool, **options: An
     """
     from abag.adapt.train import adapt_encoders
 
-    summary = adapt_encoders(table, out, split_from=split_from, progress=True, **options)
+    summary = adapt_encoders(table, out, progress=True, **options)
     click.echo(json.dumps(summary) if as_json else _adapted_lines(summary))
 
 
@@ -443,35 +255,22 @@ def _adapted_lines(summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-@main.command(short_help="Search for the head that predicts best on inner folds.")
+def _sweep_options() -> list[click.Option]:
+    from abag.head.model.config import FitConfig
+    from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
+
+    not_searched = click_options(FitConfig, path=_PATH, without=CHOSEN_BY_SWEEP)
+    return [*click_options(SweepOptions, path=_PATH), *not_searched]
+
+
+@main.command(
+    cls=OptionsCommand,
+    short_help="Search for the head that predicts best on inner folds.",
+    make_options=_sweep_options,
+)
 @_TABLE
 @_STORE
 @click.option("--sweep", "folder", type=_PATH, required=True, help="Folder of the sweep.")
-@click.option("--trials", type=click.IntRange(min=1), metavar="N",
-              help="Trials to score in all.  [default: 50; with --final 0]")  # fmt: skip
-@click.option("--inner-folds", "folds", type=click.IntRange(min=2), default=3, show_default=True,
-              help="Folds of the pairs outside the test part that each is scored on.")  # fmt: skip
-@click.option("--final", is_flag=True,
-              help="Refit the winner and score the test part, once.")  # fmt: skip
-@click.option("--members", type=click.IntRange(min=1), default=8, show_default=True, metavar="K",
-              help="Heads of that refit.")  # fmt: skip
-@_with(_TABLE_OPTIONS)
-@_with([
-    click.option("--antibody-encoder", metavar="NAME",
-                 help="Whose vectors to take.  [default: the only one stored]"),
-    click.option("--antigen-encoder", metavar="NAME",
-                 help="Whose vectors to take.  [default: the only one stored]"),
-    click.option("--label", metavar="UNIT", help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal."),
-    click.option("--affinity-type", metavar="NAME",
-                 help="Keep the rows of one affinity type, where a table has several."),
-    click.option("--split", metavar="HOW", help="What is locked away; as in fit, one fold."),
-    click.option("--select", metavar="METRIC", help="Metric that a trial is judged by."),
-    click.option("--epochs", type=int, help="Epochs of a trial."),
-    click.option("--batch-size", type=int, help="Pairs a batch."),
-    click.option("--seed", type=int, help="Of split, trials and initial weights."),
-    click.option("--split-seed", type=int, help="Of the split alone.  [default: --seed]"),
-    click.option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N."),
-])  # fmt: skip
 @_JSON
 def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Search for the head that predicts best on inner folds of TABLE; needs the extra sweep.
@@ -485,8 +284,7 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
     """
     from abag.head.search.sweep import sweep as search
 
-    given = {name: value for name, value in options.items() if value is not None}
-    summary = search(table, store, folder, progress=True, **given)
+    summary = search(table, store, folder, progress=True, **options)
     if as_json:
         click.echo(json.dumps(summary))
         return
@@ -548,24 +346,14 @@ def _score_lines(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-@main.command(short_help="Write a table's rows with predicted pKd and its sigma.")
+@_command(
+    "Write a table's rows with predicted pKd and its sigma.",
+    "head.prediction.options:PredictOptions",
+)
 @_TABLE
 @click.option("--run", type=_PATH, required=True,
-              help="Folder of a finished run, or a predictor that somebody handed on.")  # fmt: skip
+              help="Folder of a finished run, or its predictor folder.")  # fmt: skip
 @click.option("--out", type=_PATH, required=True, help="Table to write: .csv, .tsv or .parquet.")
-@click.option("--cross", type=_PATH, metavar="ANTIGENS",
-              help="Score every antibody of TABLE against every antigen of this table, "
-              "which may be TABLE itself.")  # fmt: skip
-@click.option("--store", type=_PATH,
-              help="Holds vectors, takes new ones.  [default: the run's store]")  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
-@_with(_TABLE_OPTIONS)
-@click.option("--antibody-encoder", metavar="NAME",
-              help="Where the run's encoder lies here, if elsewhere.")  # fmt: skip
-@click.option("--antigen-encoder", metavar="NAME",
-              help="Where the run's encoder lies here, if elsewhere.")  # fmt: skip
-@click.option("--device", default="auto", show_default=True,
-              help="For new sequences: auto, cpu, cuda or cuda:N.")  # fmt: skip
 @_JSON
 def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Write the rows of TABLE with their predicted pKd, its sigma, and what is far from training.
@@ -586,56 +374,22 @@ def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) ->
         click.echo(f"{summary['rows']:,} rows in {summary['out']}")
 
 
-@main.command(short_help="Say what is in a table, what looks wrong, what it would take.")
+@_command(
+    "Describe a table, its problems and what encoding it takes.", "head.runs.options:PlanOptions"
+)
 @_TABLE
-@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME",
-              help="Alias, hub name or checkpoint folder.")  # fmt: skip
-@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME",
-              help="Alias, hub name or checkpoint folder.")  # fmt: skip
-@click.option("--label", default="pkd", show_default=True, metavar="UNIT",
-              help="pkd, kd_m, kd_nm, log10_kd_nm or dg_kcal.")  # fmt: skip
-@click.option("--affinity-type", metavar="NAME",
-              help="Keep the rows of one affinity type, where a table has several.")  # fmt: skip
-@click.option("--price-per-hour", type=click.FloatRange(min=0), help="Of a GPU, in any currency.")
-@click.option("--store", type=_PATH,
-              help="One written here: its speed is taken for this machine's.")  # fmt: skip
-@_with(_TABLE_OPTIONS)
 @_JSON
-def plan(
-    table: Path,
-    antibody_encoder: str,
-    antigen_encoder: str,
-    label: str,
-    affinity_type: str | None,
-    price_per_hour: float | None,
-    store: Path | None,
-    as_json: bool,
-    **reading: Any,  # noqa: ANN401
-) -> None:
+def plan(table: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Say what is in TABLE, what looks wrong, and what encoding and training would take.
 
     \b
     Example:
       abag plan pairs.csv
     """
-    from abag.embed.sequences.pairs import TableOptions
-    from abag.head.data.labels import LabelOptions
     from abag.head.plan import describe_plan
     from abag.head.plan import plan as make_plan
 
-    found = make_plan(
-        table,
-        table_options=TableOptions(**reading),
-        label_options=LabelOptions(
-            label=label,  # type: ignore[arg-type]
-            affinity_type=affinity_type,
-            bad_rows=reading["bad_rows"],
-        ),
-        antibody_encoder=antibody_encoder,
-        antigen_encoder=antigen_encoder,
-        price_per_hour=price_per_hour,
-        store=store,
-    )
+    found = make_plan(table, **options)
     click.echo(json.dumps(found) if as_json else "\n".join(describe_plan(found)))
 
 
@@ -659,13 +413,9 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
     click.echo(json.dumps(found) if as_json else "\n".join(describe_runs(found)))
 
 
-@main.command(short_help="Check this machine, the weights and the store's disk.")
-@click.option("--store", type=_PATH, help="Folder of vectors, made already or not; tried out.")
-@click.option("--antibody-encoder", default="igt5", show_default=True, metavar="NAME",
-              help="Alias, hub name or checkpoint folder.")  # fmt: skip
-@click.option("--antigen-encoder", default="esm2-650m", show_default=True, metavar="NAME",
-              help="Alias, hub name or checkpoint folder.")  # fmt: skip
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@_command(
+    "Check this machine, the weights and the store's disk.", "embed.doctor.options:DoctorOptions"
+)
 @_JSON
 def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Check this machine, the weights and the store's disk; exit 1 if something would fail later.

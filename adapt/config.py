@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from abag import AbagError
-from abag.embed.encoders.lora import Lora
-from abag.head.data.labels import Floor, Label, LabelOptions, Replicates
+from abag.core.options import option
+from abag.core.shared_options import DeviceOptions, EncoderOptions
+from abag.embed.encoders.options import Lora
+from abag.embed.sequences.options import TableOptions
+from abag.head.data.options import LabelOptions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -17,71 +19,41 @@ Sides = Literal["antibody", "antigen", "both"]
 Precision = Literal["auto", "fp32", "bf16"]
 
 
-class BadOption(AbagError):
-    """An option's value is outside what it may be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptConfig:
+@dataclass(frozen=True, kw_only=True)
+class AdaptConfig(DeviceOptions, Lora, LabelOptions, TableOptions, EncoderOptions):
     """All options of ``adapt``."""
 
-    split_from: str
-    """A run's folder, or a file like its splits.parquet: which pairs are training pairs."""
-    fold: int | None = None
-    """Which of its folds; None: it has one only."""
-    sides: Sides = "both"
-    """Encoders that are adapted; the other's vectors stay as they are."""
-    antibody_encoder: str = "igt5"
-    antigen_encoder: str = "esm2-650m"
-    lora: Lora = field(default_factory=Lora)
-    """Where low-rank factors go, and how large they are."""
-    head_share: float = 0.5
-    """Share of the training pairs, in whole groups, that the adapter leaves to ``abag fit``."""
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    antigen: str | None = None
-    limit: int | None = None
-    bad_rows: Literal["error", "skip"] = "error"
-    label: Label = "pkd"
-    replicates: Replicates = "median"
-    floor: Floor = "keep"
-    affinity_type: str | None = None
-
-    epochs: int = 10
-    """Most passes over the adapter's training pairs."""
-    batch_size: int = 16
-    """Pairs a forward pass."""
-    accumulate: int = 1
-    """Forward passes an optimiser step."""
-    lr: float = 3e-4
-    """Highest learning rate of the factors."""
-    head_lr: float = 1e-3
-    """Highest learning rate of the regression head."""
-    patience: int = 3
-    """Epochs without a better validation loss before training stops; 0: never."""
-    gradient_checkpointing: bool = False
-    """Compute each layer twice instead of keeping what it needs on the way back."""
-    seed: int = 0
-    save_every: int = 100
-    """Steps between checkpoints, beside one at the end of each epoch."""
-    device: str = "auto"
-    precision: Precision = "auto"
-    """bf16 where the GPU has it, else fp32."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, before anything is read."""
-        for name, choices in (("sides", Sides), ("precision", Precision)):
-            if getattr(self, name) not in get_args(choices):
-                given, allowed = getattr(self, name), ", ".join(get_args(choices))
-                msg = f"--{name}: {given!r} is unknown; expected one of {allowed}."
-                raise BadOption(msg)
-        LabelOptions.of(self)  # refuses for itself
-        for name, low, high in _RANGES:
-            value = getattr(self.lora if hasattr(self.lora, name) else self, name)
-            if not low <= value <= high:
-                flag = "--" + name.replace("_", "-")
-                msg = f"{flag}: {value} is out of range; expected {low:g} to {high:g}."
-                raise BadOption(msg)
+    split_from: Path | str = option(
+        metavar="RUN|FILE",
+        may_change=True,
+        help="Run folder, or a file like its splits.parquet, that names the training pairs.",
+    )
+    fold: int | None = option(
+        None, help="Fold of the split, counted from 0.", default_text="the only one"
+    )
+    sides: Sides = option("both", help="Encoders to adapt.")
+    head_share: float = option(
+        0.5, low=0, high=0.95, help="Share of the training pairs that is left to abag fit."
+    )
+    epochs: int = option(10, low=1, help="Most passes over the adapter's training pairs.")
+    batch_size: int = option(16, low=1, help="Pairs per batch.")
+    accumulate: int = option(1, low=1, help="Batches per optimizer step.")
+    lr: float = option(3e-4, above=0, high=10, help="Peak learning rate of the adapter.")
+    head_lr: float = option(
+        1e-3, above=0, high=10, help="Peak learning rate of the regression head."
+    )
+    patience: int = option(
+        3,
+        low=0,
+        metavar="N",
+        help="Epochs without a better validation loss before training stops; 0: never stop early.",
+    )
+    gradient_checkpointing: bool = option(False, help="Compute activations twice to save memory.")
+    seed: int = option(0, low=0, help="Seed of the shares, initial weights and order.")
+    save_every: int = option(
+        100, low=1, metavar="N", may_change=True, help="Steps between checkpoints."
+    )
+    precision: Precision = option("auto", help="auto: bf16 on a GPU that supports it, else fp32.")
 
     def kinds(self) -> tuple[Kind, ...]:
         """Return the kinds of sequence whose encoder is adapted."""
@@ -92,15 +64,7 @@ class AdaptConfig:
         return self.antibody_encoder if kind == "antibody" else self.antigen_encoder
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        record = asdict(self)
-        record |= {f"lora_{name}": value for name, value in record.pop("lora").items()}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in record.items()}
-
-
-_MANY = float("inf")
-_RANGES = (
-    ("rank", 1, 1024), ("alpha", 1e-6, _MANY), ("dropout", 0, 0.95), ("head_share", 0, 0.95),
-    ("epochs", 1, _MANY), ("batch_size", 1, _MANY), ("accumulate", 1, _MANY), ("lr", 1e-12, 10),
-    ("head_lr", 1e-12, 10), ("patience", 0, _MANY), ("seed", 0, _MANY), ("save_every", 1, _MANY),
-)  # fmt: skip
+        """Return the fields as JSON values; those of `Lora` begin with ``lora_``."""
+        own = {f.name for f in fields(Lora)}
+        record = super().to_json() | {"split_from": str(self.split_from)}
+        return {f"lora_{name}" if name in own else name: x for name, x in record.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from abag.adapt.config import AdaptConfig
 from abag.core.files import is_partial, replacing, write_bytes, write_json
 from abag.embed.store.adapter_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
 from abag.embed.weights.adapters import FORMAT, adapter_digest, adapter_files
@@ -14,15 +15,11 @@ from abag.head.training import checkpoint
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from abag.adapt.config import AdaptConfig
     from abag.adapt.pairs import AdapterSplit
     from abag.adapt.training import AdapterTraining
     from abag.embed.encoders.registry import Identity
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
-
-# Not the epochs: the learning rate falls over all of them, and a finished adapter is in use.
-_MAY_CHANGE = frozenset({"device", "save_every", "split_from"})
 
 
 def describe(
@@ -54,7 +51,7 @@ def finished_summary(out: Path, record: dict[str, Any]) -> dict[str, Any] | None
         msg = f"{out}: is not empty and holds no adapter. Give another --out folder."
         raise RunMismatch(msg)
     before = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    check_same(out, before, record, may_change=_MAY_CHANGE, option="--out")
+    check_same(out, before, record, may_change=AdaptConfig.changeable(), option="--out")
     if ADAPTER_FILE not in names:
         return None
     result: dict[str, Any] = json.loads((out / ADAPTER_FILE).read_text(encoding="utf-8"))["summary"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from abag.core.device import default_batch_tokens, to_device
-from abag.embed.encoders.lora import LoraEncoder
+from abag.embed.encoders.lora import LoraEncoder, fit_lora
 from abag.embed.encoders.registry import load_encoder
 from abag.embed.packing.batches import longest_first, pack_spans
 from abag.embed.packing.pooling import pool_tokens
@@ -93,7 +93,7 @@ class AdaptedEncoder(nn.Module):
         self.encoder = LoraEncoder(
             identity.checkpoint,
             plan,
-            config.lora.fitting(identity.checkpoint),
+            fit_lora(config, identity.checkpoint),
             gradient_checkpointing=config.gradient_checkpointing,
         )
 

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from abag import AbagError
-from abag.adapt.config import AdaptConfig, BadOption
+from abag.adapt.config import AdaptConfig
+from abag.core.options import BadOption
 from abag.head.data.splits import (
     TRAIN,
     VALIDATION,

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tqdm import tqdm
 
-from abag.adapt.config import AdaptConfig, BadOption
+from abag.adapt.config import AdaptConfig
 from abag.adapt.folder import describe, finished_summary, publish
 from abag.adapt.pairs import split_for_adapter
 from abag.adapt.training import AdapterTraining
 from abag.core.device import DevicePlan, plan_device
 from abag.core.files import write_json
-from abag.embed.encoders.lora import Lora, import_peft
+from abag.core.options import BadOption
+from abag.embed.encoders.lora import fit_lora, import_peft
 from abag.embed.encoders.registry import identify
-from abag.embed.sequences.pairs import TableOptions, read_pairs
-from abag.head.data.labels import LabelOptions, label_pairs
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.labels import label_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ def adapt_encoders(
     split_from: Path | str,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
-    **options: Any,  # noqa: ANN401 - the fields of AdaptConfig and Lora
+    **options: Any,  # noqa: ANN401 - the fields of AdaptConfig
 ) -> dict[str, Any]:
     """Adapt encoders to the training pairs of a split, or go on where that was stopped.
 
@@ -57,8 +58,7 @@ def adapt_encoders(
     progress : bool
         Whether to draw a bar on stderr.
     **options
-        Fields of `AdaptConfig`, and of `Lora` (``rank``, ``alpha``, ``dropout``, ``targets``,
-        ``layers``).
+        Fields of `AdaptConfig`.
 
     Returns
     -------
@@ -70,10 +70,11 @@ def adapt_encoders(
     AbagError
         In one line, before anything is written if an input is at fault.
     """
-    config, out, say = _make_config(split_from, options), Path(out), say or _to_stderr
+    config = AdaptConfig.from_keywords({**options, "split_from": split_from}, "adapt")
+    out, say = Path(out), say or _to_stderr
     import_peft()
     plan = _plan(config)
-    pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
+    pairs = label_pairs(read_pairs(table, config), config)
     parts = split_for_adapter(pairs, config)
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     _refuse_what_nothing_has(config, identities)
@@ -89,20 +90,11 @@ def adapt_encoders(
     return publish(out, record, training)
 
 
-def _make_config(split_from: Path | str, options: dict[str, Any]) -> AdaptConfig:
-    of_lora = {n: options.pop(n) for n in Lora.__dataclass_fields__ if n in options}
-    unknown = sorted(options.keys() - AdaptConfig.__dataclass_fields__.keys())
-    if unknown:
-        msg = f"{unknown[0]}: no such option of adapt. See abag adapt --help."
-        raise BadOption(msg)
-    return AdaptConfig(split_from=str(split_from), lora=Lora(**of_lora), **options)
-
-
 def _refuse_what_nothing_has(config: AdaptConfig, identities: dict[str, Identity]) -> None:
     """Two encoders share one list of targets and layers: each must be in one of them."""
-    fitting = [config.lora.fitting(identities[kind].checkpoint) for kind in config.kinds()]
+    fitting = [fit_lora(config, identities[kind].checkpoint) for kind in config.kinds()]
     for name in ("targets", "layers"):
-        asked = set(getattr(config.lora, name))
+        asked = set(getattr(config, name))
         left = asked - {one for lora in fitting for one in getattr(lora, name)}
         if left:
             msg = (

@@ -24,7 +24,8 @@ import transformers
 from bench_encoders import config_of, draw_chains, synchronize
 
 from abag.core.device import plan_device
-from abag.embed.encoders.lora import Lora, LoraEncoder
+from abag.embed.encoders.lora import LoraEncoder, fit_lora
+from abag.embed.encoders.options import Lora
 from abag.embed.encoders.registry import count_flops, identify
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import pool_tokens
@@ -59,7 +60,7 @@ def step(encoder, optimiser, batch, device):
 def measure(identity, plan, batches, *, saving):
     """Steps and forward passes a second, and the largest memory; None where it does not fit."""
     device = plan.device
-    lora = Lora(rank=8, alpha=16.0).fitting(identity.checkpoint)
+    lora = fit_lora(Lora(rank=8, alpha=16.0), identity.checkpoint)
     encoder = LoraEncoder(identity.checkpoint, plan, lora, gradient_checkpointing=saving).train()
     optimiser = torch.optim.AdamW(list(encoder.factors().values()), lr=1e-4)
     trainable = sum(p.numel() for p in encoder.factors().values())

@@ -35,7 +35,8 @@ from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
-from abag.head.data.splits import SplitOptions, make_splits, split_frame
+from abag.head.data.options import SplitOptions
+from abag.head.data.splits import make_splits, split_frame
 from abag.head.fit import fit
 
 METRICS = ("spearman_within_antigen", "spearman", "rmse")

@@ -22,12 +22,14 @@ import torch
 
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.chains import keys_array
-from abag.embed.sequences.pairs import TableOptions, read_pairs
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.embed.weights.checkpoints import find_checkpoint
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
-from abag.head.data.splits import TEST, TRAIN, SplitOptions, make_splits
+from abag.head.data.options import SplitOptions
+from abag.head.data.splits import TEST, TRAIN, make_splits
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.ridge import FeatureBlock, ridge
@@ -86,10 +88,8 @@ class Bench:
         return open_store(store).folder("antibody").read(keys_array("antibody", chains))
 
     def splits(self, name):
-        options = SplitOptions(
-            split=name, folds=FOLDS, repeats=self.args.repeats, cache=self.folder
-        )
-        return make_splits(self.pairs, options)
+        options = SplitOptions(split=name, folds=FOLDS, repeats=self.args.repeats)
+        return make_splits(self.pairs, options, cache=self.folder)
 
     def ridge(self, split, *, antibody_ND=None, pkd=None):
         """Predict every pair, shape (P,), from the split's exact training rows."""

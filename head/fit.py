@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from contextlib import contextmanager, nullcontext
-from dataclasses import fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,20 +22,15 @@ import torch
 from abag import cache_dir
 from abag.core.device import resolve_device
 from abag.core.files import is_partial, replacing, write_json
-from abag.embed.sequences.pairs import TableOptions, read_pairs
+from abag.core.options import BadOption
+from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.adapter_leaks import apply_adapter_policy
-from abag.head.data.labels import (
-    LabelledPairs,
-    LabelOptions,
-    label_pairs,
-    report_counts,
-    training_labels,
-)
+from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
 from abag.head.data.splits import TRAIN, Split, describe_splits, make_splits, split_frame
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.baselines import predict_baselines
-from abag.head.model.config import BadOption, FitConfig, RunMismatch, check_same, flag
+from abag.head.model.config import FitConfig, RunMismatch, check_same
 from abag.head.prediction.bundle import save_predictor
 from abag.head.runs.report import RunResults
 from abag.head.runs.summary import join_logs, write_results
@@ -95,10 +89,10 @@ def fit(
     AbagError
         In one line, before anything is written if an input is at fault.
     """
-    config, run, say = make_config(options), Path(run), say or _to_stderr
+    config, run, say = FitConfig.from_keywords(options, "fit"), Path(run), say or _to_stderr
     device = resolve_device(config.device)
     _refuse_graph_on_cpu(device, config)
-    pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
+    pairs = label_pairs(read_pairs(table, config), config)
     report_counts(pairs, say)
     opened = open_store(store)
     antibody = read_vectors(opened, pairs.table, "antibody", **config.vectors_of("antibody"))
@@ -161,22 +155,6 @@ def fit(
     if old_way := _old_way(antibody, antigen, pairs, summary["epochs"]):
         say(old_way)
     return summary
-
-
-def make_config(options: dict[str, Any]) -> FitConfig:
-    """Turn keyword options into a configuration.
-
-    Raises
-    ------
-    BadOption
-        If a name is unknown or a value out of range.
-    """
-    known = {f.name for f in fields(FitConfig)}
-    unknown = sorted(options.keys() - known)
-    if unknown:
-        msg = f"{flag(unknown[0])}: no such option of fit; expected one of {', '.join(sorted(known))}."  # noqa: E501
-        raise BadOption(msg)
-    return FitConfig(**options)
 
 
 def _refuse_graph_on_cpu(device: torch.device, config: FitConfig) -> None:
@@ -286,12 +264,13 @@ def _open_run(
             "minutes the first time, then kept"
         )
     # clusters take seconds and depend on the sequences alone: the next fit finds them
-    options = replace(config.split_options(), cache=cache_dir() / "clusters")
+    cache = cache_dir() / "clusters"
     splits = apply_adapter_policy(
-        make_splits(pairs, options),
+        make_splits(pairs, config, cache=cache),
         pairs,
         folders,
-        options,
+        config,
+        cache=cache,
         adapter_rows=config.adapter_rows,
         allow_leak=config.allow_adapter_leak,
     )

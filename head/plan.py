@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.embed.sequences.chains import Kind
-from abag.embed.sequences.pairs import PairTable, TableOptions, read_pairs
+from abag.embed.sequences.pairs import PairTable, read_pairs
 from abag.embed.sequences.tables import MissingColumn
 from abag.embed.store.store import open_store
-from abag.head.data.labels import FLOOR_SHARE, BadLabel, LabelledPairs, LabelOptions, label_pairs
+from abag.head.data.labels import FLOOR_SHARE, BadLabel, LabelledPairs, label_pairs
+from abag.head.data.options import LabelOptions
 from abag.head.evaluation.comparison import explained
 from abag.head.model.config import FitConfig
+from abag.head.runs.options import PlanOptions
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -108,27 +110,15 @@ PEAK_REACHED = 0.81
 
 def plan(
     table: Path | str | pd.DataFrame,
-    *,
-    table_options: TableOptions | None = None,
-    label_options: LabelOptions | None = None,
-    antibody_encoder: str = "igt5",
-    antigen_encoder: str = "esm2-650m",
-    price_per_hour: float | None = None,
-    store: Path | str | None = None,
+    **options: Any,  # noqa: ANN401 - the fields of PlanOptions
 ) -> dict[str, Any]:
     """Say what a table holds and what encoding and training on it would cost.
 
     Parameters
     ----------
     table : path or DataFrame
-    table_options : TableOptions, optional
-    label_options : LabelOptions, optional
-    antibody_encoder, antigen_encoder : str
-        Aliases; other encoders get no times.
-    price_per_hour : float, optional
-        Price of an hour on the GPU, in any currency.
-    store : path, optional
-        One that `abag embed` has written here: its speed is then taken for this machine's.
+    **options
+        Fields of `PlanOptions`. Encoders other than the aliases get no times.
 
     Returns
     -------
@@ -137,13 +127,15 @@ def plan(
         ``found`` (what the reader did), ``labels`` (None without a label column), ``problems``
         (one line each) and ``machines`` (by name: seconds, sessions, memory, price).
     """
-    read = read_pairs(table, table_options or TableOptions())
-    labels, problems = _labels(read, label_options)
+    chosen = PlanOptions.from_keywords(options, "plan")
+    read = read_pairs(table, chosen)
+    labels, problems = _labels(read, chosen)
     sides = {
-        "antibodies": _side(read.antibodies.chains, antibody_encoder),
-        "antigens": _side(read.antigens.chains, antigen_encoder),
+        "antibodies": _side(read.antibodies.chains, chosen.antibody_encoder),
+        "antigens": _side(read.antigens.chains, chosen.antigen_encoder),
     }
-    encoders = (antibody_encoder, antigen_encoder)
+    encoders = (chosen.antibody_encoder, chosen.antigen_encoder)
+    store, price_per_hour = chosen.store, chosen.price_per_hour
     work = _Work(encoders, tuple(side["tokens"] for side in sides.values()), len(read.frame))
     machines = {
         name: _on_gpu(gpu, work, price_per_hour)
@@ -198,12 +190,9 @@ def _histogram(lengths: Ints) -> list[tuple[int, int, int]]:
     return [(low + i * step, low + (i + 1) * step - 1, int(n)) for i, n in enumerate(counts)]
 
 
-def _labels(
-    table: PairTable, options: LabelOptions | None
-) -> tuple[dict[str, Any] | None, list[str]]:
+def _labels(table: PairTable, options: LabelOptions) -> tuple[dict[str, Any] | None, list[str]]:
     """Read the labels as `fit` would, every replicate kept, and look for what is odd."""
-    wanted = options or LabelOptions()
-    kept = replace(wanted, replicates="keep")
+    kept = replace(options, replicates="keep")
     try:
         pairs = label_pairs(table, kept)
     except BadLabel as error:

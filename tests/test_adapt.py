@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import abag
 from abag.adapt import model as model_module
-from abag.adapt.config import AdaptConfig, BadOption
+from abag.adapt.config import AdaptConfig
 from abag.adapt.model import AdaptationModel, base_vectors
 from abag.adapt.pairs import (
     NothingToAdaptOn,
@@ -27,12 +27,14 @@ from abag.adapt.train import adapt_encoders
 from abag.adapt.training import AdapterTraining
 from abag.cli import main
 from abag.core.device import plan_device
-from abag.embed.encoders.lora import Lora, LoraUnavailable
+from abag.core.options import BadOption
+from abag.embed.encoders.lora import LoraUnavailable
 from abag.embed.encoders.registry import identify
 from abag.embed.pipeline.same_encoders import OtherEncoder
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
-from abag.head.data.splits import TRAIN, SplitOptions, make_splits, split_frame
+from abag.head.data.options import SplitOptions
+from abag.head.data.splits import TRAIN, make_splits, split_frame
 from abag.head.model.config import RunMismatch
 from abag.head.training.checkpoint import load
 
@@ -99,7 +101,7 @@ def test_before_training_adapted_sides_give_the_fast_encoders_vectors(given_spli
 def test_accumulated_batches_take_the_step_of_one_large_batch(given_split, tmp_path, monkeypatch):
     _, pairs, split = given_split
     monkeypatch.setattr(model_module, "HEAD_DROPOUT", 0.0)
-    config = AdaptConfig(split_from=str(split), lora=Lora(dropout=0.0), **TINY)
+    config = AdaptConfig(split_from=str(split), dropout=0.0, **TINY)
     parts, after = split_for_adapter(pairs, config), []
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     for batches in ([parts.adapter[:12]], [parts.adapter[:5], parts.adapter[5:12]]):

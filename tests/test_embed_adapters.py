@@ -9,7 +9,7 @@ import torch
 import abag
 from abag.cli import main
 from abag.core.device import plan_device
-from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder
+from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder, fit_lora
 from abag.embed.encoders.reference import load_module, run_padded
 from abag.embed.encoders.registry import identify, load_encoder
 from abag.embed.packing.batches import pack_spans
@@ -38,7 +38,7 @@ CHAINS = {"antibody": ("EVQLVESGGGLVQ", "DIQMTQSP"), "antigen": ("MKTAYIAKQRQISF
 def save_adapter(folder, name, kind, seed=0, **lora):
     """Write an adapter of random factors, as abag adapt would; returns its trainable encoder."""
     identity = identify(name, kind)
-    encoder = LoraEncoder(identity.checkpoint, CPU, Lora(**lora).fitting(identity.checkpoint))
+    encoder = LoraEncoder(identity.checkpoint, CPU, fit_lora(Lora(**lora), identity.checkpoint))
     draw = torch.Generator().manual_seed(seed)
     for factor in encoder.factors().values():
         factor.data = torch.randn(factor.shape, generator=draw) * 0.2
@@ -123,7 +123,7 @@ def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(name):
 
     for saving in (False, True):
         torch.manual_seed(0)
-        lora = Lora(dropout=0.5).fitting(identity.checkpoint)
+        lora = fit_lora(Lora(dropout=0.5), identity.checkpoint)
         encoder = LoraEncoder(identity.checkpoint, CPU, lora, gradient_checkpointing=saving)
         for factor in encoder.factors().values():
             factor.data.fill_(0.01)
@@ -141,17 +141,17 @@ def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(name):
 
 def test_only_the_factors_learn_and_targets_and_layers_say_which(tmp_path):
     checkpoint = identify("tiny-igt5", "antibody").checkpoint
-    all_of_it = LoraEncoder(checkpoint, CPU, Lora(rank=2).fitting(checkpoint)).factors()
+    all_of_it = LoraEncoder(checkpoint, CPU, fit_lora(Lora(rank=2), checkpoint)).factors()
     assert sum(p.numel() for p in all_of_it.values()) == 2 * 2 * (64 + 64) * 2
-    lora = Lora(rank=2, targets=("k", "query"), layers=(2, 9)).fitting(checkpoint)
+    lora = fit_lora(Lora(rank=2, targets=("k", "query"), layers=(2, 9)), checkpoint)
     some = LoraEncoder(checkpoint, CPU, lora).factors()
     assert {n.split(".lora_")[0] for n in some} == {"encoder.block.1.layer.0.SelfAttention.k"}
     with pytest.raises(BadLora, match=r"has none of --targets query.* q, k, v, o, wi, wo"):
-        Lora(targets=("query",)).fitting(checkpoint)
+        fit_lora(Lora(targets=("query",)), checkpoint)
     with pytest.raises(BadLora, match="has none of --layers 9; expected layers among 1 to 2"):
-        Lora(layers=(9,)).fitting(checkpoint)
+        fit_lora(Lora(layers=(9,)), checkpoint)
     with pytest.raises(BadLora, match="no weights to adapt"):
-        Lora().fitting(identify("composition", "antigen").checkpoint)
+        fit_lora(Lora(), identify("composition", "antigen").checkpoint)
 
 
 def test_an_adapter_is_part_of_the_fingerprint_and_its_vectors_lie_apart(tmp_path):

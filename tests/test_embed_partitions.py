@@ -20,7 +20,8 @@ from abag.embed.pipeline import run as run_module
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences import partitions as partitions_module
 from abag.embed.sequences.chains import keys_array
-from abag.embed.sequences.pairs import Distinct, Reading, TableOptions, read_pairs, read_sequences
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import Distinct, Reading, read_pairs, read_sequences
 from abag.embed.sequences.partitions import NoRoom, Partitions
 from abag.embed.sequences.tables import BadTable, read_stretches, read_table
 from abag.head.data.demo import demo_table

@@ -73,7 +73,7 @@ def test_a_worker_that_finds_other_weights_under_the_name_refuses(tmp_path):
 
 
 def test_ray_and_devices_together_are_refused():
-    with pytest.raises(AbagError, match="both say where to run"):
+    with pytest.raises(AbagError, match="cannot be combined"):
         EmbedOptions(devices=2, ray="")
 
 

@@ -19,7 +19,8 @@ from abag.embed.sequences.chains import (
     sequence_key,
 )
 from abag.embed.sequences.domains import UnsureDomains
-from abag.embed.sequences.pairs import TableOptions, read_pairs
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.tables import AmbiguousColumn, MissingColumn
 
 # Trastuzumab's variable domains (PDB 1N8Z).
@@ -195,7 +196,7 @@ def test_replaced_residues_are_counted_once_a_unique_sequence():
 def test_limit_reads_the_first_rows():
     pairs = read_pairs(table(heavy=["QVQ", "*"], antigen=["M", "M"]), TableOptions(limit=1))
     assert pairs.counts["rows"] == 1
-    assert "--limit 0" in str(refusal(table(heavy=["QVQ"], antigen=["M"]), limit=0))
+    assert "--limit: 0" in str(refusal(table(heavy=["QVQ"], antigen=["M"]), limit=0))
 
 
 # --- bad rows ---------------------------------------------------------------------------------
@@ -282,7 +283,7 @@ def test_two_columns_that_fit_equally_well_are_refused_only_if_they_are_needed()
 
 
 def test_options_that_contradict_each_other_are_refused():
-    with pytest.raises(AbagError, match="both say what the antigen is"):
+    with pytest.raises(AbagError, match="each defines the antigen"):
         TableOptions(antigen="M", columns={"antigen": "x"})
-    with pytest.raises(AbagError, match="given beside heavy or light"):
+    with pytest.raises(AbagError, match="cannot be combined with a heavy or light"):
         TableOptions(columns={"antibody": "x", "heavy": "y"})

@@ -14,7 +14,8 @@ from abag.embed.store.maintenance import pack
 from abag.embed.store.store import open_store
 from abag.head.data.adapter_leaks import AdapterLeak, NoHeadRows
 from abag.head.data.labels import label_pairs
-from abag.head.data.splits import SplitOptions, make_splits, split_frame
+from abag.head.data.options import SplitOptions
+from abag.head.data.splits import make_splits, split_frame
 
 RNG = np.random.default_rng(5)
 QUIET = {"report": False, "epochs": 1, "say": lambda _text: None, "device": "cpu"}

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.labels import LabelOptions, NothingToLearn, label_pairs
-from abag.head.data.splits import TEST, TRAIN, SplitOptions, make_splits, random_split
+from abag.head.data.labels import NothingToLearn, label_pairs
+from abag.head.data.options import LabelOptions, SplitOptions
+from abag.head.data.splits import TEST, TRAIN, make_splits, random_split
 from abag.head.evaluation import baselines as baselines_module
 from abag.head.evaluation import comparison
 from abag.head.evaluation import ridge as module

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from abag.head.model.config import PRESETS, BadOption, FitConfig
+from abag.core.options import BadOption
+from abag.head.model.config import PRESETS, FitConfig
 from abag.head.model.heads import LowRank, build_head, pair_losses
 from abag.head.model.layers import PlainLayerFactory
 

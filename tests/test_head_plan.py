@@ -10,7 +10,6 @@ import pytest
 
 from abag.embed.packing.tokens import BERT, COMPOSITION, ESM, Layout
 from abag.embed.store.store import open_store
-from abag.head.data.labels import LabelOptions
 from abag.head.plan import GPUS, describe_plan, duration, plan
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -80,7 +79,7 @@ def test_a_store_that_was_written_here_gives_its_own_speed(tmp_path):
 def test_affinity_types_are_kept_apart_in_a_plan_too():
     mixed = table(affinity_type=["kd"] * 30 + ["ic50"] * 30)
     assert plan(mixed)["labels"] is None
-    one = plan(mixed, label_options=LabelOptions(affinity_type="kd"))
+    one = plan(mixed, affinity_type="kd")
     assert one["labels"]["pairs"] == 30
 
 

@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.labels import LabelOptions, label_pairs
-from abag.head.data.splits import SplitOptions, make_splits
+from abag.head.data.labels import label_pairs
+from abag.head.data.options import LabelOptions, SplitOptions
+from abag.head.data.splits import make_splits
 from abag.head.evaluation import comparison
 from abag.head.evaluation.baselines import predict_baselines
 from abag.head.runs.report import RunResults, render, write_report

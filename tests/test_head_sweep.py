@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 import abag
+from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.splits import BadSplit
-from abag.head.model.config import BadOption, FitConfig, RunMismatch
+from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.runs import summary as outcome
 from abag.head.search import search
 from abag.head.search.search import RANGES, RUNGS, SHAPES, SHARED, TooFewGroups, score_batch

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag.adapt.config import AdaptConfig
-from abag.embed.sequences.pairs import TableOptions, read_pairs
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import (
     BadLabel,
     ConflictingReplicates,
-    LabelOptions,
     MixedAffinityTypes,
     label_pairs,
 )
+from abag.head.data.options import LabelOptions
 from abag.head.data.scaling import Standardizer
 from abag.head.model.config import FitConfig
 
@@ -35,15 +36,15 @@ def by_antibody(pairs):
 
 
 @pytest.mark.parametrize("config", [FitConfig, partial(AdaptConfig, split_from="run")])
-def test_the_options_of_a_configuration_are_those_it_was_given(config):
-    reading = {"columns": {"heavy": "VH"}, "antigen": "MKT", "limit": 7, "bad_rows": "skip"}
-    labels = {
+def test_a_configuration_reads_tables_and_labels_as_it_was_told(config):
+    given = {
+        "columns": {"heavy": "VH"}, "antigen": "MKT", "limit": 7, "bad_rows": "skip",
         "label": "kd_nm", "replicates": "mean", "floor": "drop", "affinity_type": "kd",
-        "bad_rows": "skip",
     }  # fmt: skip
-    given = config(**reading | labels)
-    assert LabelOptions.of(given) == LabelOptions(**labels)
-    assert TableOptions.of(given) == TableOptions(**reading)
+    made = config(**given)
+    assert isinstance(made, TableOptions)
+    assert isinstance(made, LabelOptions)
+    assert {name: getattr(made, name) for name in given} == given
 
 
 @pytest.mark.parametrize(

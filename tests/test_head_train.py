@@ -16,11 +16,12 @@ from scipy.stats import chisquare
 
 import abag
 from abag.core.device import DeviceUnavailable
+from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import BadLabel, NothingToLearn
 from abag.head.data.vectors import VectorsMissing
-from abag.head.model.config import BadOption, FitConfig, RunMismatch
+from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.training import loop
 from abag.head.training.checkpoint import load
 from abag.head.training.loop import MIN_SHRINKAGE, LossNotFinite, fit_shrinkage

@@ -10,7 +10,6 @@ Hu et al., arXiv:2106.09685: W + (alpha / r) B A, with B zero at the start.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ import torch
 from torch.utils.checkpoint import checkpoint as recompute
 
 from abag import AbagError
+from abag.embed.encoders.options import Lora
 from abag.embed.encoders.reference import (
     PAD,
     cast_parameters,
@@ -49,54 +49,37 @@ class BadLora(AbagError):
     """LoRA cannot be put where it was asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lora:
-    """Where low-rank factors go, and how large they are."""
+def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
+    """Return the part of the options that one encoder has: the other may be of another family.
 
-    rank: int = 8
-    """Columns of B and rows of A."""
-    alpha: float = 16.0
-    """The change is alpha / rank times B A."""
-    dropout: float = 0.1
-    """Share of A's inputs dropped while training."""
-    targets: tuple[str, ...] = ()
-    """Projections that get factors; empty: queries and values."""
-    layers: tuple[int, ...] = ()
-    """Layers that get factors, the first being 1; empty: all."""
-
-    def fitting(self, checkpoint: EncoderCheckpoint) -> Lora:
-        """Return the part of this that one encoder has: the other may be of another family.
-
-        Raises
-        ------
-        BadLora
-            Where nothing is left, or the encoder has no weights to adapt.
-        """
-        family, last = checkpoint.family, layer_count(checkpoint)
-        if family == "composition":
-            msg = (
-                f"encoder {checkpoint.name}: has no weights to adapt. Leave its side out: --sides."
-            )
-            raise BadLora(msg)
-        known = _projections(family)
-        targets = tuple(t for t in self.targets if t in known) or TARGETS[family]
-        layers = tuple(n for n in self.layers if 1 <= n <= last)
-        if self.targets and not set(targets) & set(self.targets):
-            msg = (
-                f"encoder {checkpoint.name}: has none of --targets {','.join(self.targets)}; "
-                f"expected projections among {', '.join(known)}. Give one that it has."
-            )
-            raise BadLora(msg)
-        if self.layers and not layers:
-            msg = (
-                f"encoder {checkpoint.name}: has none of --layers "
-                f"{','.join(map(str, self.layers))}; expected layers among 1 to {last}. "
-                "Give one that it has."
-            )
-            raise BadLora(msg)
-        return Lora(
-            rank=self.rank, alpha=self.alpha, dropout=self.dropout, targets=targets, layers=layers
+    Raises
+    ------
+    BadLora
+        Where nothing is left, or the encoder has no weights to adapt.
+    """
+    family, last = checkpoint.family, layer_count(checkpoint)
+    if family == "composition":
+        msg = f"encoder {checkpoint.name}: has no weights to adapt. Leave its side out: --sides."
+        raise BadLora(msg)
+    known = _projections(family)
+    targets = tuple(t for t in lora.targets if t in known) or TARGETS[family]
+    layers = tuple(n for n in lora.layers if 1 <= n <= last)
+    if lora.targets and not set(targets) & set(lora.targets):
+        msg = (
+            f"encoder {checkpoint.name}: has none of --targets {','.join(lora.targets)}; "
+            f"expected projections among {', '.join(known)}. Give one that it has."
         )
+        raise BadLora(msg)
+    if lora.layers and not layers:
+        msg = (
+            f"encoder {checkpoint.name}: has none of --layers "
+            f"{','.join(map(str, lora.layers))}; expected layers among 1 to {last}. "
+            "Give one that it has."
+        )
+        raise BadLora(msg)
+    return Lora(
+        rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=targets, layers=layers
+    )
 
 
 def _projections(family: Family) -> tuple[str, ...]:
@@ -130,7 +113,7 @@ class LoraEncoder(torch.nn.Module):
     plan : Plan
         fp32, or bf16: the frozen weights are then bf16, the factors fp32 under autocast.
     lora : Lora
-        As `Lora.fitting` returns it.
+        As `fit_lora` returns it.
     gradient_checkpointing : bool
         Keep each layer's input only and compute the rest again on the way back.
     """

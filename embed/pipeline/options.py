@@ -1,74 +1,94 @@
-"""The options of stage one, and what they decide about an encoder."""
+"""The options of stage one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from abag import AbagError
-from abag.core.device import Precision
-from abag.embed.encoders.registry import Backend
-from abag.embed.packing.tokens import LongPolicy
-from abag.embed.pipeline.ranks import Devices
-from abag.embed.sequences.chains import Kind
+from abag.core.options import BadOption, option
+from abag.core.shared_options import DeviceOptions
+from abag.embed.sequences.options import TableOptions
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Kind
+
+Precision: TypeAlias = Literal["auto", "bf16", "fp16", "fp32"]
+"""As in `abag.core.device`, which imports torch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedOptions:
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions(DeviceOptions, TableOptions):
     """Options of stage one."""
 
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Role to column name, where detection must be helped."""
-    antigen: str | None = None
-    """One antigen for a table without an antigen column."""
-    limit: int | None = None
-    """Take the first rows only; None: all."""
-    bad_rows: Literal["error", "skip"] = "error"
-    """Refuse the table for a bad row, or skip and count it."""
-    long_antigens: LongPolicy = "window"
-    """What happens to chains longer than 1,022 residues."""
-    device: str = "auto"
-    precision: Precision = "auto"
-    strict_precision: bool = False
-    """Refuse to add to a store begun in another precision."""
-    antibody_backend: Backend = "packed"
-    """Our packed encoders, or transformers' own modules."""
-    antigen_backend: Backend = "packed"
-    """The same, or FAESM's modules, which know ESM-2 only."""
-    antibody_adapter: Path | str | None = None
-    """Folder of an adapter to merge into the antibody encoder; None: the encoder as it is."""
-    antigen_adapter: Path | str | None = None
-    """The same for the antigen encoder."""
-    layers: tuple[int, ...] | None = None
-    """Layers whose poolings are stored too, as ``mean@24``; each encoder takes those it has. None:
-    those that the store was begun with."""
-    attention: str = "auto"
-    """Attention kernel: triton, flash-attn, varlen, sdpa; auto: the fastest that runs here."""
-    batch_tokens: int | None = None
-    """Most tokens in a batch; None: chosen from the device."""
-    commit_seconds: float = 30.0
-    """Work at risk at most; 0 commits after every batch."""
-    store_dtype: Literal["float16", "float32"] = "float16"
-    devices: Devices | None = None
-    """Start this many processes, one a device, or one for each GPU (``all``)."""
-    ray: str | None = None
-    """Address of the Ray cluster to run on; empty: the one at hand, or one started here."""
-    progress: bool = False
-    """Say on stderr what is done, with a progress bar."""
+    long_antigens: Literal["window", "truncate", "error"] = option(
+        "window",
+        help="Antigen chains over 1,022 residues: overlapping windows, truncation or an error.",
+    )
+    precision: Precision = option(
+        "auto", help="auto: bf16, fp16 on a GPU without bf16, fp32 on a CPU."
+    )
+    strict_precision: bool = option(
+        False, help="Refuse to add to a store that holds vectors of another precision."
+    )
+    antibody_backend: Literal["packed", "reference"] = option(
+        "packed", help="Packed encoders of abag, or the modules of transformers."
+    )
+    antigen_backend: Literal["packed", "reference", "faesm"] = option(
+        "packed", help="As for antibodies, or FAESM's modules for ESM-2."
+    )
+    antibody_adapter: Path | str | None = option(
+        None,
+        metavar="ADAPTER",
+        help="Folder written by abag adapt; merged into the antibody encoder.",
+    )
+    antigen_adapter: Path | str | None = option(
+        None,
+        metavar="ADAPTER",
+        help="Folder written by abag adapt; merged into the antigen encoder.",
+    )
+    layers: tuple[int, ...] | None = option(
+        None,
+        metavar="NUMBERS",
+        default_text="those of the store",
+        help="Also store poolings of these layers, such as 24,28, for abag fit --antigen-pooling "
+        "mean@24.",
+    )
+    attention: Literal["auto", "triton", "flash-attn", "varlen", "sdpa"] = option(
+        "auto", help="Attention kernel of the packed encoders; auto: the fastest that runs here."
+    )
+    batch_tokens: int | None = option(
+        None, low=1, metavar="N", default_text="from the device", help="Most tokens per batch."
+    )
+    commit_seconds: float = option(
+        30.0, low=0, help="Most seconds of work at risk; 0: commit after every batch."
+    )
+    store_dtype: Literal["float16", "float32"] = option(
+        "float16", help="Type of the stored vectors."
+    )
+    devices: int | Literal["all"] | None = option(
+        None,
+        metavar="all|N",
+        default_text="this process",
+        help="Start one process per GPU, or N processes.",
+    )
+    ray: str | None = option(
+        None,
+        metavar="[ADDRESS]",
+        click={"is_flag": False, "flag_value": ""},
+        help="Run on a Ray cluster: the one at ADDRESS, the current one, or one started here.",
+    )
+    progress: bool = option(
+        False, python_only=True, help="Print messages and a progress bar on stderr."
+    )
 
     def __post_init__(self) -> None:
-        if self.batch_tokens is not None and self.batch_tokens < 1:
-            msg = f"--batch-tokens {self.batch_tokens}: at least 1 is needed"
-            raise AbagError(msg)
-        if self.commit_seconds < 0:
-            msg = f"--commit-seconds {self.commit_seconds}: a time cannot be negative"
-            raise AbagError(msg)
+        """Refuse options that contradict each other."""
+        super().__post_init__()
         if self.devices is not None and self.ray is not None:
-            msg = "--devices and --ray: both say where to run. Give one."
-            raise AbagError(msg)
+            msg = "--devices and --ray: cannot be combined; expected one of them. Remove the other."
+            raise BadOption(msg)
 
-    def backend(self, kind: Kind) -> Backend:
-        """Whose modules encode sequences of a kind."""
+    def backend(self, kind: Kind) -> Literal["packed", "reference", "faesm"]:
+        """Return the implementation that encodes sequences of a kind."""
         return self.antibody_backend if kind == "antibody" else self.antigen_backend

@@ -22,7 +22,7 @@ from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
 from abag.embed.pipeline.task import check_layers, identify_for, plan_for
-from abag.embed.sequences.pairs import Reading, TableOptions, counts_of, notes_on, read_sequences
+from abag.embed.sequences.pairs import Reading, counts_of, notes_on, read_sequences
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.store.filesystem import is_local, mount_of
 from abag.embed.store.spool import publish_spools
@@ -72,7 +72,12 @@ def embed_table(
         For any invalid input. Nothing is written before the whole table and both encoders have
         been checked.
     """
-    return _embed(table, store, (antibody_encoder, antigen_encoder), EmbedOptions(**options))
+    return _embed(
+        table,
+        store,
+        (antibody_encoder, antigen_encoder),
+        EmbedOptions.from_keywords(options, "embed"),
+    )
 
 
 def _embed(
@@ -145,7 +150,7 @@ def _read(
     of_kind = {part.kind: part for part in partitions}
     reading = Reading()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
-        for distinct in read_sequences(table, TableOptions.of(options), reading):
+        for distinct in read_sequences(table, options, reading):
             of_kind[distinct.kind].add(distinct)
             drawn.update(reading.rows + reading.skipped.total() - drawn.n)
     return reading

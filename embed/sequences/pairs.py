@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ from abag.embed.sequences.chains import (
     parse_chain,
 )
 from abag.embed.sequences.domains import UnsureDomains
+from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.tables import MissingColumn, Table, listed, read_stretches, read_table
 
 _REASONS: dict[type[AbagError], str] = {
@@ -43,35 +44,7 @@ _REASONS: dict[type[AbagError], str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions:
-    """How a table of pairs is read."""
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Role to column name, for what is not detected or detected wrongly."""
-    antigen: str | None = None
-    """One antigen for every row; None: the table has a column of them."""
-    limit: int | None = None
-    """Rows to read from the top; None: all."""
-    bad_rows: Literal["error", "skip"] = "error"
-    """Refuse the table at its first bad row, or leave bad rows out and count them."""
-
-    @classmethod
-    def of(cls, config: object) -> TableOptions:
-        """Take these fields from a configuration that holds them among others."""
-        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
-
-    def __post_init__(self) -> None:
-        """Refuse options that contradict each other."""
-        if self.limit is not None and self.limit < 1:
-            msg = f"--limit {self.limit}: leaves no row; expected 1 or more."
-            raise AbagError(msg)
-        if self.antigen is not None and "antigen" in self.columns:
-            msg = "--antigen and --column antigen=NAME: both say what the antigen is. Give one."
-            raise AbagError(msg)
-        if "antibody" in self.columns and self.columns.keys() & {"heavy", "light"}:
-            msg = "--column antibody=NAME: given beside heavy or light. Give one or the other."
-            raise AbagError(msg)
+_DEFAULTS = TableOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +78,7 @@ class PairTable(Table):
 
 def read_pairs(
     table: Path | str | pd.DataFrame,
-    options: TableOptions = TableOptions(),
+    options: TableOptions = _DEFAULTS,
     *,
     source: str | None = None,
     rows_before: int = 0,
@@ -183,7 +156,7 @@ class SequenceTable(Table):
 def read_side(
     table: Path | str | pd.DataFrame,
     kind: Kind,
-    options: TableOptions = TableOptions(),
+    options: TableOptions = _DEFAULTS,
     *,
     source: str | None = None,
 ) -> SequenceTable:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -28,14 +28,15 @@ from abag.head.data.splits import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from abag.embed.store.store import EncoderFolder
     from abag.head.data.groups import PairGroups
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.splits import SplitOptions
+    from abag.head.data.options import AdapterRows, SplitOptions
 
-AdapterRows = Literal["leave-out", "train"]
 _ROWS = "adapter/splits.parquet"
 
 
@@ -53,6 +54,7 @@ def apply_adapter_policy(
     folders: Sequence[EncoderFolder],
     options: SplitOptions,
     *,
+    cache: Path | None = None,
     adapter_rows: AdapterRows,
     allow_leak: bool,
 ) -> list[Split]:
@@ -67,6 +69,8 @@ def apply_adapter_policy(
         Whose vectors the head is to learn from; those without an adapter change nothing.
     options : SplitOptions
         The options the splits were made with: they define near-duplicates.
+    cache : path, optional
+        Folder of cached clusters, see `make_splits`.
     adapter_rows : {"leave-out", "train"}
         What happens to training pairs that the adapter learned from.
     allow_leak : bool
@@ -90,7 +94,7 @@ def apply_adapter_policy(
         return list(splits)
     name = " and ".join(folder.name for folder in adapted)
     rows = [_rows(folder) for folder in adapted]
-    grouping = group_pairs(pairs, options)
+    grouping = group_pairs(pairs, options, cache)
     leaks = [np.any([_leaks(split, grouping, r) for r in rows], axis=0) for split in splits]
     notes = _leak_notes(splits, leaks, name, adapted[0], allow_leak=allow_leak)
     taught = np.any([_among(pairs, r[r["adapter"] == "train"]) for r in rows], axis=0)

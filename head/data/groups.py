@@ -28,10 +28,10 @@ from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
+    from abag.head.data.options import AntibodyRegion, ClusterTool
 
 Ints: TypeAlias = NDArray[np.int64]
 Side: TypeAlias = Literal["antibody", "antigen"]
-Tool: TypeAlias = Literal["auto", "builtin", "mmseqs"]
 
 METHOD = 1
 """Raise when the built-in clusters change: cached ones are then not read."""
@@ -52,12 +52,12 @@ class PairGroups:
 
     pairs: LabelledPairs
     identity: Mapping[Side, float]
-    antibody_by: Literal["fv", "cdrh3"]
-    tool: Tool
+    antibody_by: AntibodyRegion
+    tool: ClusterTool
     cache: Path | None
     tools: dict[str, str] = field(default_factory=dict)
     """What computed the clusters of each kind."""
-    _found: dict[tuple[Side, float, Tool], Ints] = field(default_factory=dict)
+    _found: dict[tuple[Side, float, ClusterTool], Ints] = field(default_factory=dict)
 
     def of(self, kind: str) -> Ints:
         """Group of each pair under a split, (P,); ``both`` goes by its antigens."""
@@ -79,7 +79,7 @@ class PairGroups:
             own = self.identity[side]
             few = len(self.chains(side)) <= SOME[side]
             wanted = sorted({*LEVELS[side], own} if few else {own}, reverse=True)
-            tool: Tool = "builtin"
+            tool: ClusterTool = "builtin"
             if len(self.chains(side)) > MANY[side]:
                 tool = self.tool
                 wanted = [t for t in wanted if (side, t, tool) in self._found]
@@ -98,7 +98,7 @@ class PairGroups:
             if side != "pair"
         }
 
-    def _at(self, side: Side, identity: float, tool: Tool) -> Ints:
+    def _at(self, side: Side, identity: float, tool: ClusterTool) -> Ints:
         """Cluster of each pair's antibody or antigen at an identity, (P,)."""
         if (side, identity, tool) not in self._found:
             labels = self._read_or_compute(side, identity, tool)
@@ -120,7 +120,7 @@ class PairGroups:
         """Which unique sequence each pair has, (P,)."""
         return self.pairs.antibody if side == "antibody" else self.pairs.antigen
 
-    def _read_or_compute(self, side: Side, identity: float, tool: Tool) -> Ints:
+    def _read_or_compute(self, side: Side, identity: float, tool: ClusterTool) -> Ints:
         """Cluster of each unique sequence."""
         method, name = self._method(side, tool)
         if tool == self.tool:
@@ -138,7 +138,7 @@ class PairGroups:
         labels[order] = found
         return labels
 
-    def _method(self, side: Side, tool: Tool) -> tuple[Callable[[Any, float], Ints], str]:
+    def _method(self, side: Side, tool: ClusterTool) -> tuple[Callable[[Any, float], Ints], str]:
         by_cdrh3 = side == "antibody" and self.antibody_by == "cdrh3"
         many = len(self.chains(side)) > MANY[side]
         version = (

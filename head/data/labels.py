@@ -6,14 +6,15 @@ Pairs come in the order of their keys, so the order of the rows in the file chan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from abag import AbagError
 from abag.core.keys import sort_keys
+from abag.head.data.options import Floor, Label, LabelOptions, Replicates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.pairs import PairTable, UniqueSequences
-
-Label = Literal["pkd", "kd_m", "kd_nm", "log10_kd_nm", "dg_kcal"]
-Replicates = Literal["median", "mean", "first", "keep", "error"]
-Floor = Literal["keep", "censor", "drop"]
 
 # R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd
 KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
@@ -51,34 +48,6 @@ class MixedAffinityTypes(BadLabel):
 
 class ConflictingReplicates(AbagError):
     """One pair has several labels and ``--replicates error`` was given."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelOptions:
-    """How the label column is read."""
-
-    label: Label = "pkd"
-    """Unit of the column."""
-    replicates: Replicates = "median"
-    """What several labels of one pair become."""
-    floor: Floor = "keep"
-    """What the lowest value becomes when more than 5 % of the rows share it."""
-    affinity_type: str | None = None
-    """Keep the rows of this affinity type; None: there must be no more than one."""
-    bad_rows: Literal["error", "skip"] = "error"
-    """Refuse the table, or leave out and count the rows whose label is no number."""
-
-    def __post_init__(self) -> None:
-        """Refuse what is no unit and no rule."""
-        for name, choices in (("label", Label), ("replicates", Replicates), ("floor", Floor)):
-            if (value := getattr(self, name)) not in (allowed := get_args(choices)):
-                msg = f"--{name}: {value!r} is unknown; expected one of {', '.join(allowed)}."
-                raise BadLabel(msg)
-
-    @classmethod
-    def of(cls, config: object) -> LabelOptions:
-        """Take these fields from a configuration that holds them among others."""
-        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.keys import hex_keys
-from abag.head.data.groups import PairGroups, Tool
+from abag.head.data.groups import PairGroups
+from abag.head.data.options import SplitOptions
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
 Ints: TypeAlias = NDArray[np.int64]
 Parts: TypeAlias = NDArray[np.int8]
-Cut: TypeAlias = Literal["auto", "random", "antigen", "antibody", "both", "mutations"]
 
 TRAIN, VALIDATION, TEST, UNUSED = 0, 1, 2, -1
 PART_NAMES = {"train": TRAIN, "validation": VALIDATION, "test": TEST, "unused": UNUSED}
@@ -65,52 +65,6 @@ class SplitFileMismatch(BadSplit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitOptions:
-    """How the pairs are split."""
-
-    split: str = "auto"
-    """auto, random, antigen, antibody, both, mutations[=NEAR:FAR], column=NAME or file=PATH."""
-    folds: int = 0
-    """Folds, each the test part once; 0: a single split (``auto`` may choose folds)."""
-    repeats: int = 1
-    """How often the folds are dealt anew."""
-    seed: int = 0
-    """Governs every draw."""
-    antigen_identity: float = 0.4
-    """Antigens at least this identical stay together."""
-    antibody_identity: float = 0.9
-    """Antibodies at least this identical stay together (``cdrh3``: their CDRH3)."""
-    antibody_by: Literal["fv", "cdrh3"] = "fv"
-    """What of two antibodies is compared."""
-    cluster_tool: Tool = "auto"
-    """auto: MMseqs2 where it is installed (antigens only), else the built-in exact method."""
-    cache: Path | None = None
-    """Folder in which clusters are kept; None: not kept."""
-
-    def __post_init__(self) -> None:
-        """Refuse what no table could be split by."""
-        kind, _, value = self.split.partition("=")
-        if kind not in (*get_args(Cut), "column", "file") or (
-            bool(value) != (kind in ("column", "file")) and kind != "mutations"
-        ):
-            msg = (
-                f"--split {self.split}: not a split; expected random, antigen, antibody, both, "
-                "mutations, mutations=NEAR:FAR, column=NAME, file=PATH or auto."
-            )
-            raise BadSplit(msg)
-        if self.folds < 0 or self.folds == 1 or self.repeats < 1:
-            msg = f"--folds {self.folds} --repeats {self.repeats}: expected 2 or more folds "
-            msg += "(0: one split) and 1 or more repeats."
-            raise BadSplit(msg)
-        for name in ("antigen_identity", "antibody_identity"):
-            if not 0 < (identity := getattr(self, name)) <= 1:
-                msg = (
-                    f"--{name.replace('_', '-')} {identity}: expected a share, above 0 and up to 1."
-                )
-                raise BadSplit(msg)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """Which part each pair belongs to."""
 
@@ -129,13 +83,17 @@ class Split:
         return np.flatnonzero(self.part == part)
 
 
-def make_splits(pairs: LabelledPairs, options: SplitOptions | None = None) -> list[Split]:
+def make_splits(
+    pairs: LabelledPairs, options: SplitOptions | None = None, *, cache: Path | None = None
+) -> list[Split]:
     """Split the pairs: one split, or folds times repeats of them.
 
     Parameters
     ----------
     pairs : LabelledPairs
     options : SplitOptions, optional
+    cache : path, optional
+        Folder that keeps computed clusters for the next call; None: they are not kept.
 
     Returns
     -------
@@ -149,7 +107,7 @@ def make_splits(pairs: LabelledPairs, options: SplitOptions | None = None) -> li
         If a part would be empty, there are too few groups, or a column or file does not fit.
     """
     options = options or SplitOptions()
-    grouping = group_pairs(pairs, options)
+    grouping = group_pairs(pairs, options, cache)
     if options.split == "auto":
         options, why = _choose(grouping, options)
     else:
@@ -165,7 +123,12 @@ def make_splits(pairs: LabelledPairs, options: SplitOptions | None = None) -> li
         splits = _by_column(pairs, value, options)
     else:
         splits = read_splits(Path(value), pairs)
-    shared = {"split": options.split, "why": why, "seed": options.seed, "of": len(splits)}
+    shared = {
+        "split": options.split,
+        "why": why,
+        "seed": options.effective_split_seed,
+        "of": len(splits),
+    }
     shared |= {"clusters": grouping.clusters(), "cluster_tool": grouping.tools}
     return [_described(_checked(split), shared, grouping) for split in splits]
 
@@ -250,14 +213,16 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
     return fold_of_group[dense]
 
 
-def group_pairs(pairs: LabelledPairs, options: SplitOptions) -> PairGroups:
+def group_pairs(
+    pairs: LabelledPairs, options: SplitOptions, cache: Path | None = None
+) -> PairGroups:
     """Prepare the groups of the pairs' sequences; clusters are computed when first asked for."""
     return PairGroups(
         pairs=pairs,
         identity={"antibody": options.antibody_identity, "antigen": options.antigen_identity},
         antibody_by=options.antibody_by,
         tool=options.cluster_tool,
-        cache=options.cache,
+        cache=cache,
     )
 
 
@@ -284,13 +249,13 @@ def _by_group(group: Ints, name: str, options: SplitOptions, attempt: int = 0) -
     everything = np.ones(len(group), bool)
     tests = []
     for repeat in range(options.repeats if options.folds else 0):
-        fold = grouped_folds(group, options.folds, [options.seed, repeat])
+        fold = grouped_folds(group, options.folds, [options.effective_split_seed, repeat])
         tests += [fold == k for k in range(options.folds)]
     if not options.folds:
-        tests = [_held_out(name, group, everything, [options.seed, 0, 0])]
+        tests = [_held_out(name, group, everything, [options.effective_split_seed, 0, 0])]
     splits = []
     for i, test in enumerate(tests):
-        validation = _held_out(name, group, ~test, [options.seed, i, 1, attempt])
+        validation = _held_out(name, group, ~test, [options.effective_split_seed, i, 1, attempt])
         part = np.where(test, TEST, np.where(validation, VALIDATION, TRAIN)).astype(np.int8)
         splits.append(Split(name=name, part=part, group=group, fold=i))
     return splits
@@ -326,7 +291,10 @@ def _cold_both(grouping: PairGroups, options: SplitOptions) -> list[Split]:
     splits: list[Split] = []
     for attempt in range(ATTEMPTS):
         drawn = _by_group(grouping.of("both"), "both", options, attempt)
-        cold = [_cold_antibodies(s, antibody_group, [options.seed, s.fold, attempt]) for s in drawn]
+        cold = [
+            _cold_antibodies(s, antibody_group, [options.effective_split_seed, s.fold, attempt])
+            for s in drawn
+        ]
         splits = [s if _is_whole(s) else c for s, c in zip(splits or cold, cold, strict=True)]
         if all(map(_is_whole, splits)):
             break

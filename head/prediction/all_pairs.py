@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.embed.sequences.pairs import TableOptions, read_side
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_side
 from abag.head.prediction.inputs import (
     CannotPredict,
     Gathered,

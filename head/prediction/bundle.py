@@ -21,9 +21,10 @@ from safetensors.torch import load, save
 
 from abag import AbagError
 from abag.core.files import write_bytes, write_json
+from abag.core.options import BadOption
 from abag.head.data.scaling import Standardizer
 from abag.head.data.splits import TRAIN
-from abag.head.model.config import BadOption, FitConfig
+from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
 from abag.head.prediction.applicability import Applicability, measure_applicability
 from abag.head.prediction.predictor import EmbedFunction, EnsembleMember, Predictor, VectorSpec

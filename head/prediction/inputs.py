@@ -21,7 +21,8 @@ from abag import AbagError
 from abag.core.keys import distinct_keys
 from abag.embed.sequences.chains import EmptySequence, UnknownResidue
 from abag.embed.sequences.domains import UnsureDomains
-from abag.embed.sequences.pairs import TableOptions, notes_on, read_pairs
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import notes_on, read_pairs
 from abag.embed.store.store import open_store
 from abag.head.prediction.predictor import existing_store
 from abag.head.prediction.rows import blanked, read_rows

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.embed.sequences.pairs import TableOptions
+from abag.embed.sequences.options import TableOptions
 from abag.head.prediction.all_pairs import PAIRS, predict_cross
 from abag.head.prediction.inputs import (
     CannotPredict,

@@ -16,8 +16,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.pairs import TableOptions, read_pairs
-from abag.head.data.labels import LabelOptions, label_pairs, report_counts
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.labels import label_pairs, report_counts
+from abag.head.data.options import LabelOptions
 from abag.head.data.splits import TEST
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import compare, verdict

@@ -14,7 +14,7 @@ import socket
 import sys
 import warnings
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -27,26 +27,20 @@ from tqdm import tqdm
 from abag import AbagError, cache_dir
 from abag.core.device import resolve_device
 from abag.core.files import is_partial, write_json
-from abag.embed.sequences.pairs import TableOptions, read_pairs
+from abag.core.options import BadOption, flag
+from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.labels import LabelOptions, label_pairs, report_counts
+from abag.head.data.labels import label_pairs, report_counts
 from abag.head.data.splits import BadSplit, make_splits
 from abag.head.data.vectors import read_vectors
 from abag.head.evaluation.metrics import METRICS
 from abag.head.fit import (
     describe_inputs,
     fit,
-    make_config,
     torch_switches,
 )
-from abag.head.model.config import (
-    MAY_CHANGE,
-    BadOption,
-    FitConfig,
-    RunMismatch,
-    check_same,
-    flag,
-)
+from abag.head.model.config import MAY_CHANGE, FitConfig, RunMismatch, check_same
+from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
 from abag.head.search.search import (
     LOGARITHMIC,
     RANGES,
@@ -73,8 +67,6 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.splits import Split
 
-REFUSED = (*RANGES, *SHARED, "preset", "head", "widths", "rank", "folds", "repeats", "members")
-"""Options of a fit that a sweep chooses itself, or that mean nothing to it."""
 TRIALS = 50
 AT_ONCE = 8
 """Trials a batch."""
@@ -103,10 +95,6 @@ def sweep(
     store: Path | str,
     folder: Path | str,
     *,
-    trials: int | None = None,
-    folds: int = 3,
-    final: bool = False,
-    members: int = 8,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
     **options: Any,  # noqa: ANN401
@@ -122,21 +110,12 @@ def sweep(
     folder : path
         The sweep's; made if it is not there. The same call goes on where it was, and several
         processes may work in it at once.
-    trials : int, optional
-        Configurations to score, all sessions and processes together; by default 50, or with
-        ``final`` those that are there.
-    folds : int
-        Inner folds that each is scored on.
-    final : bool
-        Whether to refit the winner into ``folder/final`` and score it on the test part.
-    members : int
-        Heads of that refit.
     say : callable, optional
         Takes each message; by default they go to stderr.
     progress : bool
         Whether to draw a bar on stderr.
     **options
-        Fields of `FitConfig` that are not searched.
+        Fields of `SweepOptions`, and of `FitConfig` those that are not searched.
 
     Returns
     -------
@@ -150,12 +129,13 @@ def sweep(
     """
     _require_optuna()
     folder, say = Path(folder), say or _to_stderr
-    config = _config(options)
-    pairs = label_pairs(read_pairs(table, TableOptions.of(config)), LabelOptions.of(config))
+    own = {f.name: options.pop(f.name) for f in fields(SweepOptions) if f.name in options}
+    chosen, config = SweepOptions.from_keywords(own, "sweep"), _config(options)
+    pairs = label_pairs(read_pairs(table, config), config)
     report_counts(pairs, say)
     config, split = _outer_split(pairs, config, say)
-    problem, record = _pose(pairs, split, store, config, folds, say)
-    wanted = trials if trials is not None else 0 if final else TRIALS
+    problem, record = _pose(pairs, split, store, config, chosen.folds, say)
+    wanted = chosen.trials or (0 if chosen.final else TRIALS)
     if not wanted and not (folder / "sweep.json").exists():
         raise _no_winner(folder)
     closed = (folder / "final" / "summary.json").exists()
@@ -176,12 +156,18 @@ def sweep(
         summary = summarise_trials(folder, study, config.select)
     if "best" in summary:
         say(f"{folder}: {describe_winner(summary)}")
-    if final:
+    if chosen.final:
         if "best" not in summary:
             raise _no_winner(folder)
-        chosen = {**options, "split": config.split, **fit_options(summary["best"]["params"])}
+        winner = {**options, "split": config.split, **fit_options(summary["best"]["params"])}
         summary["final"] = fit(
-            table, store, folder / "final", say=say, progress=progress, members=members, **chosen
+            table,
+            store,
+            folder / "final",
+            say=say,
+            progress=progress,
+            members=chosen.members,
+            **winner,
         )
     return summary
 
@@ -207,22 +193,21 @@ def _require_optuna() -> None:
 
 def _config(options: dict[str, Any]) -> FitConfig:
     """Check the options that are not searched."""
-    given = sorted(options.keys() & set(REFUSED))
+    given = sorted(options.keys() & CHOSEN_BY_SWEEP)
     if given:
         msg = (
             f"{flag(given[0])}: is not an option of a sweep, which searches {', '.join(RANGES)}, "
             "shape, loss and poolings on inner folds. Leave it out."
         )
         raise BadOption(msg)
-    return make_config(options)
+    return FitConfig.from_keywords(options, "sweep")
 
 
 def _outer_split(
     pairs: LabelledPairs, config: FitConfig, say: Callable[[str], None]
 ) -> tuple[FitConfig, Split]:
     """Lock one test part away, where a fit might take folds; return the options that repeat it."""
-    options = replace(config.split_options(), cache=cache_dir() / "clusters")
-    splits = make_splits(pairs, options)
+    splits = make_splits(pairs, config, cache=cache_dir() / "clusters")
     if len(splits) > 1 and config.split == "auto":
         name = splits[0].description["split"]
         say(f"split auto: {splits[0].description['why']}; a sweep locks one of them away")

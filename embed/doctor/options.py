@@ -1,0 +1,16 @@
+"""Options of ``abag doctor``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from abag.core.options import option
+from abag.core.shared_options import DeviceOptions, EncoderOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(DeviceOptions, EncoderOptions):
+    """All options of ``doctor``."""
+
+    store: Path | str | None = option(None, help="Store to check; it need not exist.")

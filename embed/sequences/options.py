@@ -1,0 +1,59 @@
+"""How a table of sequences is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from abag.core.options import BadOption, Options, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions(Options):
+    """Where a table holds its sequences."""
+
+    columns: Mapping[str, str] = option(
+        factory=dict,
+        flag="--column",
+        metavar="ROLE=NAME",
+        help="Column of a role: heavy, light, antibody, antigen, pkd ... Repeat for several.",
+        default_text="detected by name",
+    )
+    antigen: str | None = option(
+        None, metavar="SEQ", help="One antigen sequence for a table without an antigen column."
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse columns that contradict each other."""
+        super().__post_init__()
+        if self.antigen is not None and "antigen" in self.columns:
+            msg = (
+                "--antigen and --column antigen=NAME: each defines the antigen; expected one of "
+                "them. Remove the other."
+            )
+            raise BadOption(msg)
+        if "antibody" in self.columns and self.columns.keys() & {"heavy", "light"}:
+            msg = (
+                "--column antibody=NAME: cannot be combined with a heavy or light column; expected "
+                "one or the other. Remove one."
+            )
+            raise BadOption(msg)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadRowOptions(Options):
+    """What happens to a row that cannot be used."""
+
+    bad_rows: Literal["error", "skip"] = option(
+        "error", help="Reject a table with an invalid row, or skip and count such rows."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(BadRowOptions, ColumnOptions):
+    """How a table of pairs is read."""
+
+    limit: int | None = option(
+        None, low=1, metavar="N", help="Read only the first N rows.", default_text="all rows"
+    )

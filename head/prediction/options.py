@@ -1,0 +1,41 @@
+"""Options of ``abag predict``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from abag.core.options import option
+from abag.core.shared_options import DeviceOptions
+from abag.embed.sequences.options import TableOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(DeviceOptions, TableOptions):
+    """All options of ``predict``."""
+
+    cross: Path | str | Any | None = option(
+        None,
+        metavar="ANTIGENS",
+        help="Score every antibody of TABLE against every antigen of this table, which may be "
+        "TABLE itself.",
+    )
+    store: Path | str | None = option(
+        None,
+        default_text="the store of the run",
+        help="Store that holds the vectors and receives those of new sequences.",
+    )
+    force: bool = option(False, help="Overwrite the output file if it exists.")
+    antibody_encoder: str | None = option(
+        None,
+        metavar="NAME",
+        default_text="as in the run",
+        help="Alias or folder of the run's antibody encoder on this machine.",
+    )
+    antigen_encoder: str | None = option(
+        None,
+        metavar="NAME",
+        default_text="as in the run",
+        help="Alias or folder of the run's antigen encoder on this machine.",
+    )

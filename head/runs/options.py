@@ -1,0 +1,38 @@
+"""Options of ``abag evaluate`` and ``abag plan``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from abag.core.options import option
+from abag.core.shared_options import EncoderOptions
+from abag.embed.sequences.options import ColumnOptions, TableOptions
+from abag.head.data.options import LabelOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(ColumnOptions):
+    """All options of ``evaluate``."""
+
+    store: Path | str | None = option(
+        None, default_text="the store of the run", help="Store that holds the vectors of TABLE."
+    )
+    predictions: Path | str | None = option(
+        None, metavar="FILE", help="Table of the run's pairs with somebody's predicted pKd."
+    )
+    affinity_type: str | None = option(
+        None, metavar="NAME", default_text="as in the run", help="Rows of TABLE to score."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(LabelOptions, TableOptions, EncoderOptions):
+    """All options of ``plan``."""
+
+    price_per_hour: float | None = option(
+        None, low=0, help="Price of one GPU hour, in any currency."
+    )
+    store: Path | str | None = option(
+        None, help="Store written on this machine, to take its encoding speed from."
+    )

@@ -1,0 +1,37 @@
+"""Options of ``abag sweep``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from abag.core.options import Options, option
+
+CHOSEN_BY_SWEEP = frozenset(
+    {
+        "antibody_pooling", "antigen_pooling", "dropout", "folds", "head", "loss",
+        "lr", "members", "preset", "rank", "repeats", "weight_decay", "widths",
+    }
+)  # fmt: skip
+"""Options of ``fit`` that a sweep searches, sets itself or does not use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(Options):
+    """The options of ``sweep`` beside those of ``fit`` that are not searched."""
+
+    trials: int | None = option(
+        None,
+        low=1,
+        metavar="N",
+        default_text="50; with --final the existing ones",
+        help="Total number of trials.",
+    )
+    folds: int = option(
+        3,
+        low=2,
+        flag="--inner-folds",
+        metavar="K",
+        help="Folds, outside the test part, that each trial is scored on.",
+    )
+    final: bool = option(False, help="Refit the winner and score it on the test part, once.")
+    members: int = option(8, low=1, high=1024, metavar="K", help="Heads of that refit.")
