@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from abag.embed.store.store import open_store as open_store
     from abag.head.fit import fit as fit
     from abag.head.plan import plan as plan
+    from abag.head.prediction.predict import PredictSummary
     from abag.head.prediction.predictor import Predictor
     from abag.head.runs.compare import runs as runs
     from abag.head.runs.evaluate import evaluate as evaluate
@@ -98,7 +99,7 @@ def predict(
     run: Path | str,
     out: Path | str,
     **options: Any,  # noqa: ANN401 - the fields of PredictOptions, then those of embed_table
-) -> dict[str, Any]:
+) -> PredictSummary:
     """Score a table's pairs with a run's predictor, and write them beside their scores.
 
     See `abag.head.prediction.predict.predict`, which this calls with a way to encode what is new.

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.embed.sequences.chains import Kind
-from abag.embed.sequences.pairs import PairTable, read_pairs
-from abag.embed.sequences.tables import MissingColumn
+from abag.embed.sequences.columns import MissingColumn
+from abag.embed.sequences.pairs import SequenceTable, read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import FLOOR_SHARE, BadLabel, LabelledPairs, label_pairs
 from abag.head.data.options import LabelOptions
@@ -190,7 +190,7 @@ def _histogram(lengths: Ints) -> list[tuple[int, int, int]]:
     return [(low + i * step, low + (i + 1) * step - 1, int(n)) for i, n in enumerate(counts)]
 
 
-def _labels(table: PairTable, options: LabelOptions) -> tuple[dict[str, Any] | None, list[str]]:
+def _labels(table: SequenceTable, options: LabelOptions) -> tuple[dict[str, Any] | None, list[str]]:
     """Read the labels as `fit` would, every replicate kept, and look for what is odd."""
     kept = replace(options, replicates="keep")
     try:

@@ -20,10 +20,16 @@ from abag.embed.pipeline import run as run_module
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences import partitions as partitions_module
 from abag.embed.sequences.chains import keys_array
+from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import Distinct, Reading, read_pairs, read_sequences
+from abag.embed.sequences.pairs import (
+    TableTotals,
+    UniqueSequences,
+    read_pair_chunks,
+    read_pairs,
+)
 from abag.embed.sequences.partitions import NoRoom, Partitions
-from abag.embed.sequences.tables import BadTable, read_stretches, read_table
+from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 
 PLAIN = ("composition", "composition")
@@ -35,13 +41,15 @@ def distinct(chains, start):
     first = {}
     for row, chain in enumerate(chains):
         first.setdefault((chain,), start + row + 1)
-    return Distinct(
+    numbers = {chain: i for i, chain in enumerate(first)}
+    return UniqueSequences(
         kind="antigen",
         chains=[*first],
         keys=keys_array("antigen", [*first]),
-        rows=np.array([*first.values()], np.int64),
+        of_row=np.array([numbers[(chain,)] for chain in chains], np.int64),
+        first_rows=np.array([*first.values()], np.int64),
         replaced=np.ones(len(first), np.int32),
-        how=["glued"] * len(first),
+        forms=["glued"] * len(first),
     )
 
 
@@ -61,7 +69,7 @@ def check_parts(collected, stretches):
     for chains in stretches:
         found = distinct(chains, start)
         collected.add(found)
-        for key, row in zip(found.chains, found.rows.tolist(), strict=True):
+        for key, row in zip(found.chains, found.first_rows.tolist(), strict=True):
             first.setdefault(key, row)
         start += len(chains)
     for _ in range(2):  # they can be gone through again
@@ -74,7 +82,7 @@ def check_parts(collected, stretches):
         for part in parts:
             assert np.array_equal(part.keys, keys_array("antigen", part.chains))
         assert sum(part.replaced for part in parts) == len(first)
-        assert sum((Counter(part.how) for part in parts), Counter())["glued"] == len(first)
+        assert sum((Counter(part.forms) for part in parts), Counter())["glued"] == len(first)
 
 
 def test_what_does_not_fit_into_memory_is_written_and_few_sequences_of_many_rows_are_not():
@@ -139,7 +147,7 @@ def written(folder, table, how):
 @pytest.mark.parametrize("limit", [None, 11, 25])
 def test_stretches_are_the_table_cut_into_pieces(tmp_path, how, limit):
     table = demo_table().head(25)
-    stretches = list(read_stretches(written(tmp_path, table, how), limit=limit, rows=4))
+    stretches = list(read_table_chunks(written(tmp_path, table, how), limit=limit, rows=4))
     whole = table.head(limit or 25)
     columns = ["heavy", "light", "antigen"]
     joined = pd.concat([stretch.frame[columns] for stretch in stretches]).fillna("")
@@ -154,21 +162,23 @@ def test_a_folder_of_parquet_files_is_one_table(tmp_path):
     assert read_table(path).frame["heavy"].tolist() == table["heavy"].tolist()
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadTable, match=r"holds no \.parquet file"):
-        next(read_stretches(tmp_path / "empty"))
+        next(read_table_chunks(tmp_path / "empty"))
 
 
 def test_of_parquet_only_the_sequences_are_read_and_every_column_is_named(tmp_path):
     path = written(tmp_path, demo_table().head(5).drop(columns="antigen"), ".parquet")
-    stretch = next(read_stretches(path))
+    stretch = next(read_table_chunks(path, only_sequences=True))
     assert sorted(stretch.frame) == ["heavy", "light"]
     with pytest.raises(AbagError, match=r"no column for antigen; found .*'pKd'"):
         read_all(path)
 
 
 def read_all(table, **options):
-    reading = Reading()
-    found = list(read_sequences(table, TableOptions(**options), reading))
-    return found, reading
+    totals, found = TableTotals(), []
+    for chunk in read_pair_chunks(table, TableOptions(**options), only_sequences=True):
+        totals.add(chunk)
+        found += chunk.sequences.values()
+    return found, totals
 
 
 @given(
@@ -183,7 +193,7 @@ def read_all(table, **options):
 def test_stretches_give_the_sequences_counts_and_errors_of_the_whole_table(rows, stretch_rows):
     frame = pd.DataFrame(rows, columns=["heavy", "antigen"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(read_stretches.__kwdefaults__, "rows", stretch_rows)
+        patch.setitem(read_table_chunks.__kwdefaults__, "rows", stretch_rows)
         try:
             pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
         except AbagError as error:
@@ -209,7 +219,7 @@ def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path, monkeypatch
     table = demo_table().head(25)
     table.loc[17, "heavy"] = "QV*"
     path = written(tmp_path, table, ".csv")
-    monkeypatch.setitem(read_stretches.__kwdefaults__, "rows", 4)
+    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 4)
     with pytest.raises(AbagError, match=r"pairs.csv: row 18, column 'heavy': character '\*'"):
         read_all(path)
     assert read_all(path, bad_rows="skip")[1].skipped == {"unknown_residue": 1}
@@ -221,7 +231,7 @@ def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path, monkeypatch
 @pytest.fixture
 def small_parts(monkeypatch):
     """Many stretches, runs on disk and parts, as of a table of 10^8 rows."""
-    monkeypatch.setitem(read_stretches.__kwdefaults__, "rows", 40)
+    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 40)
     monkeypatch.setattr(
         run_module, "Partitions", lambda kind: Partitions(kind, held_bytes=4000, part_bytes=6000)
     )

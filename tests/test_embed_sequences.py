@@ -18,10 +18,10 @@ from abag.embed.sequences.chains import (
     keys_array,
     sequence_key,
 )
+from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import AmbiguousColumn, MissingColumn
 
 # Trastuzumab's variable domains (PDB 1N8Z).
 VH = (
@@ -174,7 +174,9 @@ def test_heavy_and_light_go_before_a_single_column_unless_it_is_named():
     frame = table(heavy=["QVQ"], light=["DIQ"], antibody=["EVQ|DIV"], antigen=["M"])
     pairs = read_pairs(frame)
     assert pairs.antibodies.chains == [("QVQ", "DIQ")]
-    assert pairs.notes == ["column 'antibody' is not read: the antibody comes from elsewhere"]
+    assert pairs.notes == [
+        "column 'antibody' is ignored, replaced by the columns of heavy and light chains"
+    ]
     named = read_pairs(frame, TableOptions(columns={"antibody": "antibody"}))
     assert named.antibodies.chains == [("EVQ", "DIV")]
 
@@ -184,7 +186,7 @@ def test_one_antigen_can_be_given_for_the_whole_table():
     pairs = read_pairs(frame, TableOptions(antigen="MK|AC"))
     assert pairs.antigens.chains == [("AC", "MK")]
     assert pairs.antigens.of_row.tolist() == [0, 0]
-    assert "'Target' is not read" in pairs.notes[0]
+    assert "column 'Target' is ignored, replaced by --antigen" in pairs.notes[0]
 
 
 def test_replaced_residues_are_counted_once_a_unique_sequence():

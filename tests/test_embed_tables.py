@@ -5,7 +5,12 @@ import gzip
 import pandas as pd
 import pytest
 
-from abag.embed.sequences.tables import BadTable, MissingColumn, find_columns, read_table
+import abag
+from abag.embed.sequences.columns import MissingColumn, find_columns
+from abag.embed.sequences.formats import BadTable
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.tables import read_table
+from abag.head.data.demo import demo_table
 
 
 def written(folder, name, text, encoding="utf-8"):
@@ -69,8 +74,8 @@ def test_limit_reads_no_further_than_it_says(tmp_path):
         ("a.csv", "", "cannot be read: No columns"),
         ("a.csv", "heavy,antigen\nQVQ,M\nQVQ,M,1\n", "Expected 2 fields in line 3, saw 3"),
         ("a.csv", "heavy,antigen\nx,QVQ,M\ny,QVQ,M\n", "more fields than the header"),
-        ("a.xlsx", "", "no known kind of table; expected a name that ends in .csv, .tsv"),
-        ("a", "", "no known kind of table"),
+        ("a.xlsx", "", "not a supported table format; expected a name that ends in .csv, .tsv"),
+        ("a", "", "not a supported table format"),
         ("a.parquet", "heavy,antigen\n", "cannot be read"),
     ],
 )
@@ -175,3 +180,30 @@ def test_a_named_column_is_not_taken_for_another_role():
     columns, ties = find_columns(["VH", "heavy"], {"id": "VH"}, "t.csv")
     assert columns == {"id": "VH", "heavy": "heavy"}
     assert ties == {}
+
+
+# --- one reader for every command ---------------------------------------------------------------
+
+
+def test_embed_fit_plan_and_predict_see_the_same_rows_of_a_folder(tmp_path):
+    table = demo_table().head(60)
+    pairs = tmp_path / "pairs"
+    for name, part in (
+        ("a.parquet", table.iloc[:30]),
+        ("sub/b.parquet", table.iloc[30:]),
+        ("_metadata.parquet", table.head(1)),
+        (".hidden.parquet", table.head(2)),
+        ("_delta_log/x.parquet", table.head(3)),
+    ):
+        (pairs / name).parent.mkdir(parents=True, exist_ok=True)
+        part.to_parquet(pairs / name, index=False)
+    encoders = ("composition", "composition")
+    store, run, out = tmp_path / "store", tmp_path / "run", tmp_path / "out.csv"
+    embedded = abag.embed_table(pairs, store, *encoders)
+    assert embedded["rows"] == 60
+    assert abag.plan(pairs, antibody_encoder="composition")["rows"] == 60
+    fitted = abag.fit(pairs, store, run, split="random", epochs=1, report=False, device="cpu")
+    assert fitted["split"] is not None
+    assert len(read_pairs(pairs).frame) == 60
+    abag.predict(pairs, run, out, store=store)
+    assert pd.read_csv(out)["heavy"].tolist() == table["heavy"].tolist()

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import abag
+from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import AmbiguousColumn, MissingColumn
 from abag.embed.store.store import open_store
 from abag.head.evaluation import metrics
 from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate

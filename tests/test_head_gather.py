@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag.embed.sequences.pairs import UniqueSequences
+from abag.embed.sequences.tables import read_table_chunks
 from abag.head.prediction import inputs as gather
 from abag.head.prediction import predict as predict_module
-from abag.head.prediction.inputs import Gathered
+from abag.head.prediction.inputs import CollectedSequences
 from abag.head.prediction.predict import _blocks
-from abag.head.prediction.rows import read_rows
 
 
 @pytest.fixture
@@ -33,7 +33,10 @@ def test_reading_parquet_holds_a_small_part_of_the_file(tmp_path, traced, group)
     frame = pd.DataFrame(noise, columns=["a", "b"])
     frame.to_parquet(path, row_group_size=group, use_dictionary=False)
     before = traced()[0] + pa.total_allocated_bytes()
-    most = max(traced()[0] + pa.total_allocated_bytes() for _ in read_rows(path, rows=5_000))
+    most = max(
+        traced()[0] + pa.total_allocated_bytes()
+        for _ in read_table_chunks(path, rows=5_000, as_written=True)
+    )
     assert most - before < path.stat().st_size / 4
 
 
@@ -42,21 +45,32 @@ def test_packed_parquet_is_read_as_unpacked(tmp_path):
     frame.to_parquet(tmp_path / "a.parquet")
     packed = tmp_path / "b.parquet.gz"
     packed.write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
-    one, other = (pd.concat(read_rows(path, rows=1)) for path in (tmp_path / "a.parquet", packed))
+    one, other = (
+        pd.concat(chunk.frame for chunk in read_table_chunks(path, rows=1, as_written=True))
+        for path in (tmp_path / "a.parquet", packed)
+    )
     pd.testing.assert_frame_equal(one, other)
 
 
 def part_of(keys, of_row):
     chains = [("EVQL", "")] * len(keys)
-    return UniqueSequences(kind="antibody", chains=chains, keys=keys, of_row=of_row)
+    return UniqueSequences(
+        kind="antibody",
+        chains=chains,
+        keys=keys,
+        of_row=of_row,
+        first_rows=np.ones(len(keys), np.int64),
+        replaced=np.zeros(len(keys), np.int32),
+        forms=[""] * len(keys),
+    )
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=9))
 def test_every_row_finds_its_key_however_often_parts_were_merged(rows):
     every = np.random.default_rng(0).integers(0, 256, (10, 16)).astype(np.uint8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "ROOM", 3)
-        gathered = Gathered("antibody")
+        patch.setattr(gather, "MERGE_KEYS", 3)
+        gathered = CollectedSequences("antibody")
         for of_key in rows:
             used, of_row = np.unique(of_key, return_inverse=True)
             gathered.add(part_of(every[used], of_row), np.zeros(len(used), np.bool_))
@@ -66,10 +80,10 @@ def test_every_row_finds_its_key_however_often_parts_were_merged(rows):
 
 
 def test_keys_that_every_part_holds_are_kept_once(monkeypatch, traced):
-    monkeypatch.setattr(gather, "ROOM", 4_000)
+    monkeypatch.setattr(gather, "MERGE_KEYS", 4_000)
     keys = np.random.default_rng(0).integers(0, 256, (1_000, 16)).astype(np.uint8)
     part, parts = part_of(keys, np.arange(1_000)), 100
-    gathered, none, before = Gathered("antibody"), np.zeros(1_000, np.bool_), traced()[0]
+    gathered, none, before = CollectedSequences("antibody"), np.zeros(1_000, np.bool_), traced()[0]
     for _ in range(parts):
         gathered.add(part_of(keys.copy(), part.of_row), none)
     gathered.finish()

@@ -17,16 +17,17 @@ from pandas._libs.parsers import STR_NA_VALUES
 import abag
 from abag.embed.pipeline.same_encoders import OtherEncoder
 from abag.embed.sequences.chains import UnknownResidue
+from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.tables import MISSING_TEXT, read_table, read_table_chunks
 from abag.embed.store.store import open_store
 from abag.head.data.vectors import VectorsMissing
-from abag.head.prediction import all_pairs as crossing
+from abag.head.prediction import all_pairs
 from abag.head.prediction import predict as predict_module
-from abag.head.prediction import rows
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.inputs import CannotPredict
 from abag.head.prediction.predict import predict
-from abag.head.prediction.rows import BLANK, BadFile, RowWriter, read_rows
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 OURS = ["pkd_predicted", "sigma", "far_antibody", "far_antigen"]
@@ -96,8 +97,7 @@ def read_back(path):
 def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows(
     case, tmp_path, monkeypatch, name, chunk
 ):
-    monkeypatch.setattr(rows, "ROWS", chunk)
-    monkeypatch.setattr(read_rows, "__kwdefaults__", {"limit": None, "rows": chunk})
+    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", chunk)
     table = tmp_path / "in.csv"
     shuffled = case.frame.sample(frac=1, random_state=0).reset_index(drop=True)
     shuffled.to_csv(table, index=False)
@@ -128,7 +128,7 @@ def test_slices_of_sequences_change_nothing(case, tmp_path, monkeypatch):
 
 
 def test_memory_grows_by_two_indices_and_two_scores_a_pair(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(read_rows, "__kwdefaults__", {"limit": None, "rows": 2000})
+    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 2000)
     monkeypatch.setattr(predict_module, "PAIRS", 4096)
     peaks, sizes = [], (20_000, 60_000)
     for pairs in sizes:
@@ -151,11 +151,11 @@ CELLS = st.lists(
 def test_a_cell_comes_out_as_it_went_in(tmp_path_factory, cells):
     folder = tmp_path_factory.mktemp("cells")
     frame = pd.DataFrame({"heavy": ["EVQL"] * len(cells), "cell": cells})
-    with RowWriter(folder / "in.csv") as writer:
+    with TableWriter(folder / "in.csv") as writer:
         writer.write(frame)
-    (read,) = read_rows(folder / "in.csv")
+    read = read_table(folder / "in.csv", as_written=True).frame
     assert read["cell"].tolist() == cells
-    with RowWriter(folder / "out.csv") as writer:
+    with TableWriter(folder / "out.csv") as writer:
         writer.write(read)
     assert (folder / "out.csv").read_bytes() == (folder / "in.csv").read_bytes()
 
@@ -171,7 +171,7 @@ def test_ids_dates_and_words_for_nothing_are_not_touched(case, tmp_path):
 
 
 def test_a_cell_that_the_rest_of_abag_reads_as_nothing_is_no_chain_here(case, tmp_path):
-    assert set(STR_NA_VALUES) == BLANK
+    assert set(STR_NA_VALUES) == MISSING_TEXT
     frame = case.frame.head(3).assign(light=["NA", "nan", ""])
     frame.to_csv(tmp_path / "in.csv", index=False)
     run_predict(case, tmp_path / "in.csv", tmp_path / "out.csv")
@@ -217,7 +217,7 @@ def test_the_same_rows_are_the_same_bytes_in_another_process(case, tmp_path):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(read_rows, "__kwdefaults__", {"limit": None, "rows": 4})
+    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 4)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -250,9 +250,9 @@ def test_skipped_rows_are_counted_and_the_others_keep_their_scores(case, tmp_pat
 
 def test_a_table_of_bad_rows_alone_is_refused(case, tmp_path):
     frame = case.frame.head(3).assign(heavy="*")
-    with pytest.raises(CannotPredict, match="all 3 rows are bad"):
+    with pytest.raises(UnknownResidue, match="all 3 rows are bad; row 1, column 'heavy'"):
         run_predict(case, frame, tmp_path / "out.csv", bad_rows="skip")
-    with pytest.raises(CannotPredict, match="no rows"):
+    with pytest.raises(BadTable, match="the table has no rows"):
         run_predict(case, frame.head(0), tmp_path / "out.csv")
 
 
@@ -267,13 +267,15 @@ def test_a_file_that_is_there_is_kept_unless_forced(case, tmp_path):
     assert out.read_text() == "mine"
     run_predict(case, case.frame, out, force=True)
     assert "pkd_predicted" in out.read_text()
-    with pytest.raises(CannotPredict, match="already"):
+    with pytest.raises(CannotPredict, match="already has a column 'pkd_predicted'"):
         run_predict(case, out, tmp_path / "again.csv")
-    with pytest.raises(CannotPredict, match="is the table that is read"):
+    with pytest.raises(CannotPredict, match="is also the input table"):
         run_predict(case, out, out, force=True)
 
 
-@pytest.mark.parametrize(("out", "words"), [("a.xlsx", "no known kind"), ("no/a.csv", "folder")])
+@pytest.mark.parametrize(
+    ("out", "words"), [("a.xlsx", "not a supported table format"), ("no/a.csv", "folder")]
+)
 def test_a_place_that_cannot_be_written_is_refused_before_reading(case, tmp_path, out, words):
     with pytest.raises(abag.AbagError, match=words):
         run_predict(case, tmp_path / "not-read.csv", tmp_path / out)
@@ -282,7 +284,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_reading(case, tmp_path
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"heavy,heavy\nA,A\n", "'heavy' is there twice"),
+        (b"heavy,heavy\nA,A\n", "two columns are called 'heavy'"),
         (b"heavy,antigen\nA,A,A\n", "more fields"),
         (b"heavy,antigen\nA,A\nA,A,A\n", "fields"),
         (b"heavy,antigen\n\xff,A\n", "utf-8"),
@@ -290,7 +292,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_reading(case, tmp_path
 )
 def test_a_broken_table_is_refused_in_one_line(case, tmp_path, content, words):
     (tmp_path / "in.csv").write_bytes(content)
-    with pytest.raises(BadFile, match=words) as error:
+    with pytest.raises(BadTable, match=words) as error:
         run_predict(case, tmp_path / "in.csv", tmp_path / "out.csv")
     assert "\n" not in str(error.value)
 
@@ -298,11 +300,11 @@ def test_a_broken_table_is_refused_in_one_line(case, tmp_path, content, words):
 def test_a_write_that_fails_leaves_the_old_file_and_no_partial(case, tmp_path, monkeypatch):
     (tmp_path / "out.csv").write_text("mine")
 
-    def full(_self, _frame):
+    def full(*_arguments, **_options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(RowWriter, "_write_text", full)
-    with pytest.raises(BadFile, match="No space left"):
+    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
+    with pytest.raises(BadTable, match="No space left"):
         run_predict(case, case.frame, tmp_path / "out.csv", force=True)
     assert (tmp_path / "out.csv").read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 1
@@ -315,7 +317,7 @@ def test_a_table_that_changes_while_it_is_read_is_refused(case, tmp_path):
         case.frame.head(9).to_csv(tmp_path / "in.csv", index=False)
         add_vectors(store, frame)
 
-    with pytest.raises(CannotPredict, match="changed while it was read"):
+    with pytest.raises(CannotPredict, match="the table changed while it was read"):
         run_predict(
             case, tmp_path / "in.csv", tmp_path / "out.csv", embed=embed, store=tmp_path / "new"
         )
@@ -395,7 +397,7 @@ def test_a_store_is_asked_before_encoders_are_looked_for(composed, tmp_path):
 def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(composed, tmp_path):
     table = tmp_path / "in.csv"
     table.write_text("heavy,antigen\nEVQLVESGG,MKTAYIAKQR\n")
-    with pytest.raises(OtherEncoder, match=r"[0-9a-f]{32}, but [0-9a-f]{32} was expected"):
+    with pytest.raises(OtherEncoder, match=r"[0-9a-f]{32}; expected [0-9a-f]{32}"):
         abag.predict(
             table, composed.run, tmp_path / "a.csv", store=tmp_path / "s",
             antibody_encoder="tiny-igt5",
@@ -408,8 +410,8 @@ def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(compose
 
 @pytest.mark.parametrize("block", [3, 1 << 20])
 def test_a_cross_scores_every_antibody_against_every_antigen(case, tmp_path, monkeypatch, block):
-    monkeypatch.setattr(crossing, "PAIRS", block)
-    monkeypatch.setattr(crossing, "SLICE", 10 if block == 3 else 16_384)
+    monkeypatch.setattr(all_pairs, "PAIRS", block)
+    monkeypatch.setattr(all_pairs, "SLICE", 10 if block == 3 else 16_384)
     antibodies = case.frame[["heavy"]].drop_duplicates().assign(name=range(24), score=1.0)
     antigens = case.frame[["antigen"]].drop_duplicates().assign(name=list("abcd"))
     antibodies.to_csv(tmp_path / "antibodies.csv", index=False)

@@ -22,7 +22,7 @@ from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank
 from abag.embed.pipeline.task import EncodeTask, create_folder, find_folder
 from abag.embed.sequences.chains import Kind
-from abag.embed.sequences.pairs import Reading
+from abag.embed.sequences.pairs import TableTotals
 from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.store import Store
 
@@ -62,8 +62,8 @@ class KindJob:
         Tokens in the missing sequences.
     long : int
         Sequences with a chain longer than the encoder takes at once.
-    split : Counter of str
-        How antibody strings were split, see `abag.embed.sequences.pairs.Distinct`.
+    forms : Counter of str
+        `StringForm` of the antibodies given as one string, to their number.
     replaced : int
         Residues read as X.
     """
@@ -75,7 +75,7 @@ class KindJob:
         self.plural = "antibodies" if self.kind == "antibody" else "antigens"
         self.identity, self.plan, self.options = identity, plan, options
         self.missing = self.tokens = self.unique = self.long = 0
-        self.split: Counter[str] = Counter()
+        self.forms: Counter[str] = Counter()
         self.replaced = 0
         self._residues = self._residues_missing = 0
         self._longest_chain = self._longest_run = 0
@@ -89,7 +89,7 @@ class KindJob:
         layout = self.identity.layout
         self.unique += len(part.chains)
         self._residues += _count_residues(part.chains)
-        self.split.update(part.how)
+        self.forms.update(part.forms)
         self.replaced += part.replaced
         self.long += sum(map(layout.is_long, part.chains))
         longest = max(max(map(len, chains)) for chains in part.chains)
@@ -190,7 +190,7 @@ class KindJob:
         if self.missing and self.options.backend(self.kind) == "packed":
             check_loadable(self.identity)
 
-    def begin(self, reading: Reading | None) -> None:
+    def begin(self, reading: TableTotals | None) -> None:
         """Create the folder; with `reading`, record what this run will do for `store info`."""
         self._folder = create_folder(self._store, self.identity, self.options)
         if reading is not None and self.missing:

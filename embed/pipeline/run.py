@@ -12,9 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict
-
-import pandas as pd
+from typing import Any, TypedDict
 
 from abag.core.device import DevicePlan, plan_device
 from abag.core.messages import bar, reporting, say
@@ -22,13 +20,17 @@ from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
 from abag.embed.pipeline.task import check_layers, identify_for, plan_for
-from abag.embed.sequences.pairs import Reading, counts_of, notes_on, read_sequences
+from abag.embed.sequences.pairs import (
+    TableTotals,
+    count_changes,
+    describe_counts,
+    read_pair_chunks,
+)
 from abag.embed.sequences.partitions import Partitions
+from abag.embed.sequences.tables import TableLike
 from abag.embed.store.filesystem import is_local, mount_of
 from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import open_store
-
-TableLike: TypeAlias = Path | str | pd.DataFrame
 
 
 class EmbedSummary(TypedDict):
@@ -145,13 +147,14 @@ def _embed(
 
 def _read(
     table: TableLike, options: EmbedOptions, partitions: tuple[Partitions, Partitions]
-) -> Reading:
+) -> TableTotals:
     """Read, check and key every sequence of a table."""
-    of_kind = {part.kind: part for part in partitions}
-    reading = Reading()
+    reading = TableTotals()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
-        for distinct in read_sequences(table, options, reading):
-            of_kind[distinct.kind].add(distinct)
+        for pairs in read_pair_chunks(table, options, only_sequences=True):
+            reading.add(pairs)
+            for part in partitions:
+                part.add(pairs.sequences[part.kind])
             drawn.update(reading.rows + reading.skipped.total() - drawn.n)
     return reading
 
@@ -199,7 +202,7 @@ def _as_rank(
 
 def _on_ray(
     jobs: Sequence[KindJob],
-    reading: Reading | None,
+    reading: TableTotals | None,
     names: tuple[str, str],
     store: Path,
     options: EmbedOptions,
@@ -223,14 +226,16 @@ def _on_ray(
     return seconds
 
 
-def _announce(reading: Reading, jobs: Sequence[KindJob], plan: DevicePlan) -> None:
+def _announce(reading: TableTotals, jobs: Sequence[KindJob], plan: DevicePlan) -> None:
     """Say what was read, what will be encoded, and where."""
     on_ray = jobs[0].options.ray is not None
     where = "running on Ray" if on_ray else f"running on {plan.why}, {plan.precision}"
     say(f"{reading.source}: {reading.rows:,} rows; {where}")
-    counts = counts_of(sum((job.split for job in jobs), Counter()), sum(j.replaced for j in jobs))
+    counts = count_changes(
+        sum((job.forms for job in jobs), Counter()), sum(j.replaced for j in jobs)
+    )
     counts |= {"skipped_rows": reading.skipped.total()}
-    for note in reading.notes + notes_on(counts, reading.skipped):
+    for note in reading.ignored + describe_counts(counts, reading.skipped):
         say(f"  {note}")
     if not is_local(store := jobs[0].store):
         say(

@@ -1,24 +1,23 @@
-"""A table of antibody-antigen pairs -> unique, checked, keyed sequences.
+"""Tables of antibody-antigen pairs: unique sequences, checked and keyed.
 
-Promises that the same chains get the same key whatever their row, file, order, case or white
-space, and that nothing is cut, dropped or merged without being refused or counted. Knows no
-labels: their columns are found by name and handed on unread.
+Nothing is cut, dropped or merged without being refused or counted. Labels are not read: their
+columns are found by name and passed on.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from abag import AbagError
+from abag.core.keys import sort_keys
+from abag.core.messages import bar
 from abag.embed.sequences.chains import (
     BAD_SEQUENCE,
     REPLACED,
@@ -33,10 +32,12 @@ from abag.embed.sequences.chains import (
     parse_antigen,
     parse_chain,
 )
+from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.tables import MissingColumn, Table, listed, read_stretches, read_table
+from abag.embed.sequences.tables import Table, TableLike, read_table, read_table_chunks
 
+BOTH: tuple[Kind, Kind] = ("antibody", "antigen")
 _REASONS: dict[type[AbagError], str] = {
     EmptySequence: "empty_sequence",
     UnknownResidue: "unknown_residue",
@@ -49,7 +50,7 @@ _DEFAULTS = TableOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniqueSequences:
-    """The distinct sequences of one kind, in the order of their first rows."""
+    """The distinct sequences of one kind in some rows, in the order of their first rows."""
 
     kind: Kind
     chains: list[Chains]
@@ -58,49 +59,110 @@ class UniqueSequences:
     """shape=(N, 16)."""
     of_row: NDArray[np.int64]
     """shape=(R,); row ``r`` holds ``chains[of_row[r]]``."""
+    first_rows: NDArray[np.int64]
+    """shape=(N,); 1-based row of the table in which each sequence occurs first."""
+    replaced: NDArray[np.int32]
+    """shape=(N,); residues read as X."""
+    forms: list[str]
+    """N words: `StringForm` of antibodies given as one string, empty for all others."""
+
+    def sorted_by_key(self) -> UniqueSequences:
+        """Return the sequences in the order of their keys, which does not depend on the rows."""
+        order, _ = sort_keys(self.keys)
+        ranks = np.empty_like(order)
+        ranks[order] = np.arange(len(order))
+        return replace(
+            self,
+            chains=[self.chains[i] for i in order],
+            keys=self.keys[order],
+            of_row=ranks[self.of_row],
+            first_rows=self.first_rows[order],
+            replaced=self.replaced[order],
+            forms=[self.forms[i] for i in order],
+        )
+
+    def count_residues(self) -> int:
+        """Count the residues of all rows, with repeated sequences."""
+        lengths = np.array([sum(map(len, chains)) for chains in self.chains], np.int64)
+        return int(lengths[self.of_row].sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairTable(Table):
-    """A table whose every row holds a checked antibody and a checked antigen."""
+class SequenceTable(Table):
+    """The rows of a table that hold valid sequences, of one kind or of both."""
 
     row_numbers: NDArray[np.int64]
-    """shape=(R,); 1-based data row of the file that each kept row came from."""
-    antibodies: UniqueSequences
-    antigens: UniqueSequences
-    counts: dict[str, int]
-    """Rows kept and skipped; of the unique sequences, what was split and replaced."""
-    skipped: dict[str, int]
+    """shape=(R,); 1-based number of each row in the table."""
+    sequences: Mapping[Kind, UniqueSequences]
+    skipped: Counter[str]
     """Skipped rows by reason."""
-    notes: list[str]
-    """What was done to the table, one printable line each; empty when nothing was."""
+    first_error: AbagError | None
+    """What is wrong with the first skipped row."""
+    counts: dict[str, int]
+    """Rows kept and skipped; unique antibodies that were split, residues that were replaced."""
+    ignored: list[str]
+    """One line per sequence column that is not used."""
+
+    @property
+    def antibodies(self) -> UniqueSequences:
+        """The antibodies of the rows."""
+        return self.sequences["antibody"]
+
+    @property
+    def antigens(self) -> UniqueSequences:
+        """The antigens of the rows."""
+        return self.sequences["antigen"]
+
+    @property
+    def notes(self) -> list[str]:
+        """What was done to the table, one printable line each; empty when nothing was."""
+        return self.ignored + describe_counts(self.counts, self.skipped)
+
+    def sorted_by_key(self) -> SequenceTable:
+        """Return the same rows with their unique sequences in the order of their keys."""
+        ordered = {kind: unique.sorted_by_key() for kind, unique in self.sequences.items()}
+        return replace(self, sequences=ordered)
 
 
-def read_pairs(
-    table: Path | str | pd.DataFrame,
-    options: TableOptions = _DEFAULTS,
-    *,
-    source: str | None = None,
-    rows_before: int = 0,
-) -> PairTable:
+@dataclass(slots=True)
+class TableTotals:
+    """What the chunks of a table held so far."""
+
+    source: str = ""
+    rows: int = 0
+    """Rows kept."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Skipped rows by reason."""
+    ignored: list[str] = field(default_factory=list)
+    """One line per sequence column that is not used."""
+    residues: Counter[Kind] = field(default_factory=Counter)
+    """Residues of the kept rows, with repeated sequences."""
+
+    def add(self, chunk: SequenceTable) -> None:
+        """Count the rows of a chunk."""
+        self.source, self.ignored = chunk.source, chunk.ignored
+        self.rows += len(chunk.frame)
+        self.skipped += chunk.skipped
+        for kind, unique in chunk.sequences.items():
+            self.residues[kind] += unique.count_residues()
+
+
+def read_pairs(table: TableLike, options: TableOptions = _DEFAULTS) -> SequenceTable:
     """Read a table of antibody-antigen pairs and check every sequence in it.
 
-    A table with heavy or light columns is read by these, even beside a single antibody column,
-    unless ``options.columns`` names the latter. A string of the single column is ``heavy|light``,
-    or ``heavy:light``, or is split by :func:`~abag.embed.sequences.domains.split_domains`.
+    Columns for heavy and light take precedence over one for the antibody, unless
+    ``options.columns`` names the latter. A cell of the antibody column is ``heavy|light``,
+    ``heavy:light``, or one string that :func:`~abag.embed.sequences.domains.split_domains` splits.
 
     Parameters
     ----------
     table : path or DataFrame
         See :func:`~abag.embed.sequences.tables.read_table`.
     options : TableOptions, optional
-    source, rows_before
-        The name of the table, and its rows before these, where ``table`` is a part of a larger
-        one: for messages and ``row_numbers``.
 
     Returns
     -------
-    PairTable
+    SequenceTable
 
     Raises
     ------
@@ -109,211 +171,223 @@ def read_pairs(
     EmptySequence, UnknownResidue, UnsureDomains
         The first bad row; with ``bad_rows="skip"``, only if no row is left.
     """
-    whole = _part(table, options, source, rows_before)
-    raw, unread, sides = _read_sides(whole, options)
-    keep, skipped, first = _good_rows(raw, sides, options.bad_rows)
-    if first is not None and not len(keep):
-        raise _all_bad(raw.source, len(raw.frame), first)
-    antibodies, of_antibody = _distinct("antibody", sides[0], keep)
-    antigens, of_antigen = _distinct("antigen", sides[1], keep)
-    counts = _counts([antibodies, antigens], len(keep), len(raw.frame) - len(keep))
-    return PairTable(
-        source=raw.source,
-        frame=raw.frame.iloc[keep].reset_index(drop=True) if skipped else raw.frame,
-        columns=raw.columns,
-        ties=raw.ties,
-        row_numbers=rows_before + keep + 1,
-        antibodies=_numbered(antibodies, of_antibody),
-        antigens=_numbered(antigens, of_antigen),
-        counts=counts,
-        skipped=dict(skipped),
-        notes=unread + notes_on(counts, skipped),
-    )
-
-
-def _part(
-    table: Path | str | pd.DataFrame, options: TableOptions, source: str | None, before: int = 0
-) -> Table:
-    """Read a table under the name, and with the rows before it, of the one it is a part of."""
     whole = read_table(table, columns=options.columns, limit=options.limit)
-    frame = whole.frame.set_axis(pd.RangeIndex(before, before + len(whole.frame)))
-    return replace(whole, source=source or whole.source, frame=frame)
+    return _refuse_empty(_check_rows(whole, BOTH, options))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceTable(Table):
-    """A table whose every row holds a checked sequence of one kind."""
-
-    row_numbers: NDArray[np.int64]
-    """shape=(R,); as in :class:`PairTable`."""
-    unique: UniqueSequences
-    skipped: dict[str, int]
-    """Skipped rows by reason."""
-    notes: list[str]
-    """What was done to the table, one printable line each; empty when nothing was."""
-
-
-def read_side(
-    table: Path | str | pd.DataFrame,
-    kind: Kind,
-    options: TableOptions = _DEFAULTS,
-    *,
-    source: str | None = None,
+def read_one_kind(
+    table: TableLike, kind: Kind, options: TableOptions, *, as_written: bool = False
 ) -> SequenceTable:
-    """Read the antibodies or the antigens of a table, which may lack the other side.
-
-    As :func:`read_pairs` otherwise.
-    """
-    raw, _ = _drop_unread(_part(table, options, source), options)
-    cells = _read_antibodies(raw) if kind == "antibody" else _read_antigens(raw, None)
-    keep, skipped, first = _good_rows(raw, (cells,), options.bad_rows)
-    if first is not None and not len(keep):
-        raise _all_bad(raw.source, len(raw.frame), first)
-    distinct, of_row = _distinct(kind, cells, keep)
-    counts = _counts([distinct], len(keep), len(raw.frame) - len(keep))
-    return SequenceTable(
-        source=raw.source,
-        frame=raw.frame.iloc[keep].reset_index(drop=True) if skipped else raw.frame,
-        columns=raw.columns,
-        ties=raw.ties,
-        row_numbers=keep + 1,
-        unique=_numbered(distinct, of_row),
-        skipped=dict(skipped),
-        notes=notes_on(counts, skipped),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Distinct:
-    """The distinct sequences of some rows, in the order of their first rows."""
-
-    kind: Kind
-    chains: list[Chains]
-    """N sequences."""
-    keys: NDArray[np.uint8]
-    """shape=(N, 16)."""
-    rows: NDArray[np.int64]
-    """shape=(N,); 1-based data row of the file in which each was met first."""
-    replaced: NDArray[np.int32]
-    """shape=(N,); residues that were read as X."""
-    how: list[str]
-    """N words; how an antibody's string was split, empty for all others."""
-
-
-@dataclass(slots=True)
-class Reading:
-    """What `read_sequences` has met so far."""
-
-    source: str = ""
-    rows: int = 0
-    """Rows kept."""
-    skipped: Counter[str] = field(default_factory=Counter)
-    """Rows left out, by reason."""
-    notes: list[str] = field(default_factory=list)
-    """Columns that were not read, one printable line each."""
-    residues: Counter[Kind] = field(default_factory=Counter)
-    """In the sequences of the kept rows, each row's counted."""
-
-
-def read_sequences(
-    table: Path | str | pd.DataFrame, options: TableOptions, reading: Reading
-) -> Iterator[Distinct]:
-    """Read the sequences of a table that may be larger than memory.
-
-    The same checks, sequences and keys as :func:`read_pairs`, a stretch of rows at a time.
+    """Read the antibodies or the antigens of a table, which may lack the other kind.
 
     Parameters
     ----------
-    table, options
-        As for :func:`read_pairs`.
-    reading : Reading
-        Kept up to date.
+    table, options, as_written
+        As for :func:`read_pairs` and :func:`~abag.embed.sequences.tables.read_table`.
+    kind : {"antibody", "antigen"}
 
-    Yields
-    ------
-    Distinct
-        Antibodies and antigens of a stretch, in turn; a sequence that is in several stretches
-        comes with each.
+    Returns
+    -------
+    SequenceTable
 
     Raises
     ------
     AbagError
         As :func:`read_pairs`.
     """
-    first: AbagError | None = None
-    for whole in read_stretches(table, columns=options.columns, limit=options.limit):
-        raw, reading.notes, sides = _read_sides(whole, options)
-        keep, skipped, bad = _good_rows(raw, sides, options.bad_rows)
-        reading.source, first = raw.source, first or bad
-        reading.rows += len(keep)
-        reading.skipped += skipped
-        kinds: tuple[Kind, Kind] = ("antibody", "antigen")
-        for kind, side in zip(kinds, sides, strict=True):
-            distinct, of_row = _distinct(kind, side, keep, raw.frame.index[0])
-            lengths = np.array([sum(map(len, chains)) for chains in distinct.chains], np.int64)
-            reading.residues[kind] += int(lengths[of_row].sum())
-            yield distinct
-    if first is not None and not reading.rows:
-        raise _all_bad(reading.source, reading.skipped.total(), first)
+    whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
+    return _refuse_empty(_check_rows(whole, (kind,), options))
 
 
-class _Cells(NamedTuple):
-    """A column: row ``r`` says ``cells[codes[r]]``, which is an error where the row is bad."""
+def read_pair_chunks(
+    table: TableLike,
+    options: TableOptions,
+    *,
+    as_written: bool = False,
+    only_sequences: bool = False,
+) -> Iterator[SequenceTable]:
+    """Read a table of pairs in chunks of rows, so that it may be larger than memory.
+
+    Checks, sequences and keys are those of :func:`read_pairs`.
+
+    Parameters
+    ----------
+    table, options
+        As for :func:`read_pairs`.
+    as_written, only_sequences
+        As for :func:`~abag.embed.sequences.tables.read_table_chunks`.
+
+    Yields
+    ------
+    SequenceTable
+        A chunk without its bad rows, possibly empty. A sequence that occurs in several chunks is
+        in each of them.
+
+    Raises
+    ------
+    AbagError
+        As :func:`read_pairs`.
+    """
+    rows, skipped, first_error = 0, 0, None
+    for chunk in read_table_chunks(
+        table,
+        columns=options.columns,
+        limit=options.limit,
+        as_written=as_written,
+        only_sequences=only_sequences,
+    ):
+        pairs = _check_rows(chunk, BOTH, options)
+        rows += len(pairs.frame)
+        skipped += pairs.skipped.total()
+        first_error = first_error or pairs.first_error
+        yield pairs
+    if first_error is not None and not rows:
+        raise _all_bad(pairs.source, skipped, first_error)
+
+
+def _refuse_empty(table: SequenceTable) -> SequenceTable:
+    if table.first_error is not None and not len(table.frame):
+        raise _all_bad(table.source, table.skipped.total(), table.first_error)
+    return table
+
+
+def _all_bad(source: str, rows: int, first: AbagError) -> AbagError:
+    return type(first)(f"{source}: all {rows} rows are bad; {first}")
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+class _ParsedColumn(NamedTuple):
+    """A column: row ``r`` holds ``cells[codes[r]]``, which is an error if the row is bad."""
 
     codes: NDArray[np.int64]
     cells: list[ParsedSequence | AbagError]
 
 
-def _drop_unread(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
-    """Leave out the roles that the options, or heavy and light, put out of use."""
-    unread = {"antigen"} if options.antigen is not None else set()
+def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> SequenceTable:
+    """Parse the sequences of every row; refuse or skip the rows in which one is bad."""
+    table, ignored = _drop_unused_roles(whole, options)
+    parsed = {
+        kind: _parse_antibodies(table)
+        if kind == "antibody"
+        else _parse_antigens(table, options.antigen)
+        for kind in kinds
+    }
+    columns = [*parsed.values()]
+    bad = np.any([_is_bad(column) for column in columns], axis=0)
+    errors = [_first_error(columns, row) for row in np.flatnonzero(bad).tolist()]
+    numbers = table.frame.index.to_numpy(np.int64) + 1
+    first_error = None
+    if errors:
+        first_error = type(errors[0])(f"row {numbers[bad.argmax()]}, {errors[0]}")
+        if options.bad_rows == "error":
+            if bad.all():
+                raise _all_bad(table.source, len(bad), first_error)
+            msg = f"{table.source}: {first_error}"
+            raise type(first_error)(msg)
+    keep = np.flatnonzero(~bad)
+    kept = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True)) if errors else table
+    sequences = {kind: _unique(kind, column, keep, numbers) for kind, column in parsed.items()}
+    return SequenceTable(
+        **{f.name: getattr(kept, f.name) for f in fields(Table)},
+        row_numbers=numbers[keep],
+        sequences=sequences,
+        skipped=Counter(_REASONS[type(error)] for error in errors),
+        first_error=first_error,
+        counts={
+            "rows": len(keep),
+            "skipped_rows": len(errors),
+            **count_changes(
+                Counter(form for unique in sequences.values() for form in unique.forms),
+                sum(int(unique.replaced.sum()) for unique in sequences.values()),
+            ),
+        },
+        ignored=ignored,
+    )
+
+
+def _is_bad(column: _ParsedColumn) -> NDArray[np.bool_]:
+    return np.array([isinstance(cell, AbagError) for cell in column.cells])[column.codes]
+
+
+def _first_error(columns: Sequence[_ParsedColumn], row: int) -> AbagError:
+    cells = (column.cells[column.codes[row]] for column in columns)
+    return next(cell for cell in cells if isinstance(cell, AbagError))
+
+
+def _unique(
+    kind: Kind, column: _ParsedColumn, keep: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> UniqueSequences:
+    """Merge cells with the same sequence, for instance in upper and in lower case."""
+    codes, used = pd.factorize(column.codes[keep])
+    _, first_rows = np.unique(codes, return_index=True)
+    index: dict[Chains, int] = {}
+    first_cells: list[tuple[ParsedSequence, int]] = []
+    of_code = np.empty(len(used), np.int64)
+    for i, code in enumerate(used):
+        cell = cast("ParsedSequence", column.cells[code])
+        if cell.chains not in index:
+            first_cells.append((cell, int(first_rows[i])))
+        of_code[i] = index.setdefault(cell.chains, len(index))
+    chains = [*index]
+    return UniqueSequences(
+        kind=kind,
+        chains=chains,
+        keys=keys_array(kind, chains),
+        of_row=of_code[codes],
+        first_rows=numbers[keep[[row for _, row in first_cells]]],
+        replaced=np.array([cell.replaced for cell, _ in first_cells], np.int32),
+        forms=[cell.form for cell, _ in first_cells],
+    )
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def _drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
+    """Drop the roles that the options, or heavy and light columns, replace; say which."""
+    replaced_by: dict[str, str] = {}
+    if options.antigen is not None:
+        replaced_by["antigen"] = "--antigen"
     if "antibody" in options.columns:
-        unread |= {"heavy", "light"}
+        column = f"column {options.columns['antibody']!r}"
+        replaced_by |= {"heavy": column, "light": column}
     elif table.has("heavy") or table.has("light"):
-        unread |= {"antibody"}
-    columns = {role: name for role, name in table.columns.items() if role not in unread}
-    ties = {role: names for role, names in table.ties.items() if role not in unread}
-    notes = [
-        f"column {name!r} is not read: the {role} comes from elsewhere"
+        replaced_by["antibody"] = "the columns of heavy and light chains"
+    columns = {role: name for role, name in table.columns.items() if role not in replaced_by}
+    ties = {role: names for role, names in table.ties.items() if role not in replaced_by}
+    ignored = [
+        f"column {name!r} is ignored, replaced by {replaced_by[role]}"
         for role, name in table.columns.items()
-        if role in unread
+        if role in replaced_by
     ]
-    return replace(table, columns=columns, ties=ties), notes
+    return replace(table, columns=columns, ties=ties), ignored
 
 
-def _read_sides(
-    whole: Table, options: TableOptions
-) -> tuple[Table, list[str], tuple[_Cells, _Cells]]:
-    """Read every antibody and antigen of some rows; say which columns were not read."""
-    raw, unread = _drop_unread(whole, options)
-    return raw, unread, (_read_antibodies(raw), _read_antigens(raw, options.antigen))
-
-
-def _read_antibodies(table: Table) -> _Cells:
+def _parse_antibodies(table: Table) -> _ParsedColumn:
     if table.has("antibody"):
-        return _read_column(table, "antibody", parse_antibody)
+        return _parse_column(table, "antibody", parse_antibody)
     roles = [role for role in ("heavy", "light") if table.has(role)]
     if not roles:
         msg = (
-            f"{table.source}: no column for heavy, light or antibody; found "
-            f"{table.found}. Name them with --column heavy=NAME, light=NAME "
-            "or antibody=NAME."
+            f"{table.source}: no column for heavy, light or antibody; found {table.found}. "
+            "Name them with --column heavy=NAME, light=NAME or antibody=NAME."
         )
         raise MissingColumn(msg)
-    read = {role: _read_column(table, role, parse_chain) for role in roles}
-    absent = _Cells(np.zeros(len(table.frame), np.int64), [ParsedSequence(("",))])
-    heavy, light = read.get("heavy", absent), read.get("light", absent)
-    where = f"column {listed(table.column(role) for role in roles)}"
+    parsed = {role: _parse_column(table, role, parse_chain) for role in roles}
+    absent = _ParsedColumn(np.zeros(len(table.frame), np.int64), [ParsedSequence(("",))])
+    heavy, light = parsed.get("heavy", absent), parsed.get("light", absent)
+    where = f"column {quote_names(table.column(role) for role in roles)}"
     codes, pairs = pd.factorize(heavy.codes * len(light.cells) + light.codes)
-    of_heavy, of_light = np.divmod(pairs, len(light.cells))
     cells = [
-        _pair(heavy.cells[h], light.cells[k], where)
-        for h, k in zip(of_heavy, of_light, strict=True)
+        _join(heavy.cells[h], light.cells[k], where)
+        for h, k in zip(*np.divmod(pairs, len(light.cells)), strict=True)
     ]
-    return _Cells(codes.astype(np.int64), cells)
+    return _ParsedColumn(codes.astype(np.int64), cells)
 
 
-def _pair(
+def _join(
     heavy: ParsedSequence | AbagError, light: ParsedSequence | AbagError, where: str
 ) -> ParsedSequence | AbagError:
     if isinstance(heavy, AbagError):
@@ -326,126 +400,62 @@ def _pair(
     return ParsedSequence(chains, heavy.replaced + light.replaced)
 
 
-def _read_antigens(table: Table, text: str | None) -> _Cells:
-    if text is None:
-        return _read_column(table, "antigen", parse_antigen)
-    return _Cells(np.zeros(len(table.frame), np.int64), [ParsedSequence(antigen(text))])
+def _parse_antigens(table: Table, given: str | None) -> _ParsedColumn:
+    if given is None:
+        return _parse_column(table, "antigen", parse_antigen)
+    return _ParsedColumn(np.zeros(len(table.frame), np.int64), [ParsedSequence(antigen(given))])
 
 
-def _read_column(table: Table, role: str, read: Callable[[str], ParsedSequence]) -> _Cells:
-    """Read each distinct text of a column once."""
+def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence]) -> _ParsedColumn:
+    """Parse each distinct text of a column once."""
     name = table.column(role)
-    codes, texts = pd.factorize(table.frame[name])  # -1: nothing in the cell
+    codes, texts = pd.factorize(table.cells(role))  # -1: missing
 
     def cell(text: object) -> ParsedSequence | AbagError:
         try:
-            return read(str(text))
+            return parse(str(text))
         except BAD_SEQUENCE as error:
             return type(error)(f"column {name!r}: {error}")
 
-    bar = tqdm(["", *texts], desc=f"reading {name}", unit=" texts", delay=2, disable=None)
-    return _Cells(codes.astype(np.int64) + 1, [cell(text) for text in bar])
+    with bar(iterable=["", *texts], desc=f"reading {name}", unit=" texts", delay=2) as shown:
+        return _ParsedColumn(codes.astype(np.int64) + 1, [cell(text) for text in shown])
 
 
-def _good_rows(
-    table: Table, sides: Sequence[_Cells], bad_rows: str
-) -> tuple[NDArray[np.int64], Counter[str], AbagError | None]:
-    """Give the positions of the good rows, the bad ones by reason, and the first one's error."""
-    bad = [np.array([isinstance(cell, AbagError) for cell in side.cells]) for side in sides]
-    row_is_bad = np.any([b[side.codes] for b, side in zip(bad, sides, strict=True)], axis=0)
-    if not row_is_bad.any():
-        return np.arange(len(row_is_bad)), Counter(), None
-    errors = [_first_error(sides, row) for row in np.flatnonzero(row_is_bad).tolist()]
-    where = f"row {table.frame.index[int(row_is_bad.argmax())] + 1}, "
-    first = type(errors[0])(f"{where}{errors[0]}")
-    if bad_rows == "error":
-        if row_is_bad.all():
-            raise _all_bad(table.source, len(row_is_bad), first)
-        msg = f"{table.source}: {first}"
-        raise type(first)(msg)
-    reasons = Counter(_REASONS[type(error)] for error in errors)
-    return np.flatnonzero(~row_is_bad), reasons, first
+# --- counts ---------------------------------------------------------------------------------------
 
 
-def _all_bad(source: str, rows: int, first: AbagError) -> AbagError:
-    return type(first)(f"{source}: all {rows} rows are bad; {first}")
-
-
-def _first_error(sides: Sequence[_Cells], row: int) -> AbagError:
-    cells = (side.cells[side.codes[row]] for side in sides)
-    return next(cell for cell in cells if isinstance(cell, AbagError))
-
-
-def _distinct(
-    kind: Kind, side: _Cells, keep: NDArray[np.int64], start: int = 0
-) -> tuple[Distinct, NDArray[np.int64]]:
-    """Merge the texts that say the same sequence; give each kept row's place among the distinct."""
-    codes, used = pd.factorize(side.codes[keep])
-    _, first_rows = np.unique(codes, return_index=True)
-    index: dict[Chains, int] = {}
-    met: list[tuple[ParsedSequence, int]] = []
-    of_code = np.empty(len(used), np.int64)
-    for i, code in enumerate(used):
-        cell = cast("ParsedSequence", side.cells[code])
-        if cell.chains not in index:
-            met.append((cell, int(first_rows[i])))
-        of_code[i] = index.setdefault(cell.chains, len(index))
-    chains = [*index]
-    distinct = Distinct(
-        kind=kind,
-        chains=chains,
-        keys=keys_array(kind, chains),
-        rows=keep[[row for _, row in met]] + start + 1,
-        replaced=np.array([cell.replaced for cell, _ in met], np.int32),
-        how=[cell.form for cell, _ in met],
-    )
-    return distinct, of_code[codes]
-
-
-def _numbered(distinct: Distinct, of_row: NDArray[np.int64]) -> UniqueSequences:
-    return UniqueSequences(
-        kind=distinct.kind, chains=distinct.chains, keys=distinct.keys, of_row=of_row
-    )
-
-
-def _counts(sides: Sequence[Distinct], rows: int, skipped: int) -> dict[str, int]:
-    how = Counter(word for side in sides for word in side.how)
-    replaced = sum(int(side.replaced.sum()) for side in sides)
-    return {"rows": rows, "skipped_rows": skipped, **counts_of(how, replaced)}
-
-
-def counts_of(how: Mapping[str, int], replaced: int) -> dict[str, int]:
-    """Name the counts of what was done to read the distinct sequences.
+def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
+    """Name the counts of what was changed when unique sequences were read.
 
     Parameters
     ----------
-    how : mapping
-        How strings were split (`Distinct.how`) to the number of sequences.
+    forms : mapping
+        `StringForm` of antibodies given as one string, to their number.
     replaced : int
         Residues read as X.
     """
-    glued, linker = how.get("glued", 0), how.get("linker", 0)
+    glued, linker = forms.get("glued", 0), forms.get("linker", 0)
     return {
         "split_antibodies": glued + linker,
         "split_glued": glued,
         "split_linker": linker,
-        "unrecognised_antibodies": how.get("no domain", 0),
+        "unrecognised_antibodies": forms.get("no domain", 0),
         "replaced_residues": replaced,
     }
 
 
-def notes_on(counts: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:
-    """Say what was done to a table, one printable line each; empty when nothing was."""
+def describe_counts(counts: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:
+    """Describe what was done to a table, one printable line each; empty when nothing was."""
     reasons = ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in skipped.items())
     lines = {
-        f"{counts['skipped_rows']:,} bad rows skipped ({reasons})": counts["skipped_rows"],
-        f"{counts['split_antibodies']:,} antibody strings split into heavy and light "
-        f"({counts['split_glued']:,} glued, {counts['split_linker']:,} joined by a linker, which "
-        "was removed)": counts["split_antibodies"],
-        f"{counts['unrecognised_antibodies']:,} antibody strings have no known variable domain "
-        "and are taken for heavy chains": counts["unrecognised_antibodies"],
-        f"{counts['replaced_residues']:,} residues {', '.join(REPLACED)} read as X": counts[
-            "replaced_residues"
-        ],
+        "skipped_rows": f"bad rows skipped ({reasons})",
+        "split_antibodies": (
+            f"antibody strings split into heavy and light ({counts['split_glued']:,} glued, "
+            f"{counts['split_linker']:,} joined by a linker, which was removed)"
+        ),
+        "unrecognised_antibodies": (
+            "antibody strings have no known variable domain and are read as heavy chains"
+        ),
+        "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
     }
-    return [line for line, n in lines.items() if n]
+    return [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]

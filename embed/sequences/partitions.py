@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.keys import KEY_BYTES, sort_keys
 from abag.embed.sequences.chains import Chains, Kind
-from abag.embed.sequences.pairs import Distinct
+from abag.embed.sequences.pairs import UniqueSequences
 
 HELD_BYTES = 64 << 20  # in memory before a run is written
 PART_BYTES = 32 << 20  # of text: about 140,000 antibodies, and minutes of a GPU
@@ -30,7 +30,7 @@ _SCHEMA = pa.schema(
         "text": pa.large_string(),
         "row": pa.int64(),
         "replaced": pa.int32(),
-        "how": pa.string(),
+        "form": pa.string(),
     }
 )
 
@@ -49,14 +49,16 @@ class SequencePart(NamedTuple):
         Ascending.
     rows : ndarray, shape=(N,), dtype=int64
         1-based data row in which each was met first.
-    how, replaced
-        What was done to read them, summed (see `Distinct`).
+    forms : mapping
+        `StringForm` of the antibodies given as one string, to their number.
+    replaced : int
+        Residues read as X.
     """
 
     chains: list[Chains]
     keys: NDArray[np.uint8]
     rows: NDArray[np.int64]
-    how: Mapping[str, int] = {}
+    forms: Mapping[str, int] = {}
     replaced: int = 0
 
     def take(self, at: NDArray[np.int64]) -> SequencePart:
@@ -92,16 +94,16 @@ class Partitions:
         if self._file is not None:
             self._file.close()
 
-    def add(self, distinct: Distinct) -> None:
+    def add(self, unique: UniqueSequences) -> None:
         """Take up the sequences of some rows; those of earlier rows come first."""
         columns = [
             pa.Array.from_buffers(
-                _SCHEMA.field("key").type, len(distinct.keys), [None, pa.py_buffer(distinct.keys)]
+                _SCHEMA.field("key").type, len(unique.keys), [None, pa.py_buffer(unique.keys)]
             ),
-            pa.array(["|".join(chains) for chains in distinct.chains], pa.large_string()),
-            pa.array(distinct.rows),
-            pa.array(distinct.replaced),
-            pa.array(distinct.how, pa.string()),
+            pa.array(["|".join(chains) for chains in unique.chains], pa.large_string()),
+            pa.array(unique.first_rows),
+            pa.array(unique.replaced),
+            pa.array(unique.forms, pa.string()),
         ]
         self._only = None
         self._held = pa.concat_tables([self._held, pa.table(columns, schema=_SCHEMA)])
@@ -193,7 +195,7 @@ def _bounds(table: pa.Table) -> list[int]:
 
 def _part(table: pa.Table) -> SequencePart:
     chains = [tuple(text.split("|")) for text in table["text"].to_pylist()]
-    counts = table["how"].value_counts().to_pylist()
-    how = {count["values"]: count["counts"] for count in counts}
+    counts = table["form"].value_counts().to_pylist()
+    forms = {count["values"]: count["counts"] for count in counts}
     replaced = int(table["replaced"].to_numpy().sum())
-    return SequencePart(chains, _keys(table).copy(), table["row"].to_numpy(), how, replaced)
+    return SequencePart(chains, _keys(table).copy(), table["row"].to_numpy(), forms, replaced)

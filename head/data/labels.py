@@ -6,14 +6,13 @@ Pairs come in the order of their keys, so the order of the rows in the file chan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from abag import AbagError
-from abag.core.keys import sort_keys
 from abag.head.data.options import Floor, Label, LabelOptions, Replicates
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.embed.sequences.pairs import PairTable, UniqueSequences
+    from abag.embed.sequences.pairs import SequenceTable
 
 # R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd
 KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
@@ -64,7 +63,7 @@ class LabelledPairs:
     """(P,) 0 exact, -1 the true pKd is below the label, +1 above."""
     row: NDArray[np.int64]
     """(P,) row of ``table.frame`` that stands for the pair: the first of its replicates."""
-    table: PairTable
+    table: SequenceTable
     noise: float | None
     """Pooled standard deviation of exact replicates in pKd; None without any."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -83,12 +82,12 @@ class LabelledPairs:
         return self.table.antigens.keys[self.antigen]
 
 
-def label_pairs(table: PairTable, options: LabelOptions | None = None) -> LabelledPairs:
+def label_pairs(table: SequenceTable, options: LabelOptions | None = None) -> LabelledPairs:
     """Read the labels of a table and bring each pair to one row.
 
     Parameters
     ----------
-    table : PairTable
+    table : SequenceTable
         Checked table; its roles ``pkd`` and, if they are there, ``censored`` and
         ``affinity_type`` are read. The result's ``table`` is this one with its unique sequences
         in the order of their keys.
@@ -109,7 +108,7 @@ def label_pairs(table: PairTable, options: LabelOptions | None = None) -> Labell
         Under ``replicates="error"``.
     """
     options = options or LabelOptions()
-    table = _ordered_by_key(table)
+    table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     wanted = _of_type(table, options.affinity_type)
     pkd, usable = _read_labels(table, wanted, options)
     rows = pd.DataFrame(
@@ -144,7 +143,7 @@ def label_pairs(table: PairTable, options: LabelOptions | None = None) -> Labell
     )
 
 
-def _of_type(table: PairTable, affinity_type: str | None) -> NDArray[np.bool_]:
+def _of_type(table: SequenceTable, affinity_type: str | None) -> NDArray[np.bool_]:
     """Tell which rows are of the affinity type asked for; several are never mixed."""
     if affinity_type is None and not table.has("affinity_type"):
         return np.ones(len(table.frame), np.bool_)
@@ -167,7 +166,7 @@ def _of_type(table: PairTable, affinity_type: str | None) -> NDArray[np.bool_]:
 
 
 def _read_labels(
-    table: PairTable, wanted: NDArray[np.bool_], options: LabelOptions
+    table: SequenceTable, wanted: NDArray[np.bool_], options: LabelOptions
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return every row's pKd and whether it is wanted and can be used."""
     column = table.column("pkd")
@@ -187,7 +186,9 @@ def _read_labels(
     return pkd, usable
 
 
-def _refuse_first(table: PairTable, column: str, usable: NDArray[np.bool_], label: Label) -> None:
+def _refuse_first(
+    table: SequenceTable, column: str, usable: NDArray[np.bool_], label: Label
+) -> None:
     at = int(np.flatnonzero(~usable)[0])
     wanted = "a positive number" if label in ("kd_m", "kd_nm") else "a finite number"
     msg = (
@@ -207,7 +208,7 @@ def _check_unit(source: str, column: str, raw: NDArray[np.float64], label: Label
         raise BadLabel(msg)
 
 
-def _read_censored(table: PairTable) -> NDArray[np.int8]:
+def _read_censored(table: SequenceTable) -> NDArray[np.int8]:
     """Turn the Kd relation of each row into the side on which its pKd lies."""
     column = table.columns.get("censored")
     if column is None:
@@ -251,7 +252,7 @@ def _replicate_noise(rows: pd.DataFrame) -> float | None:
     return float(np.sqrt(squares / freedom))
 
 
-def _merge_replicates(table: PairTable, rows: pd.DataFrame, how: Replicates) -> pd.DataFrame:
+def _merge_replicates(table: SequenceTable, rows: pd.DataFrame, how: Replicates) -> pd.DataFrame:
     if how == "keep":
         return rows
     _refuse_conflicts(table, rows, how)
@@ -261,7 +262,7 @@ def _merge_replicates(table: PairTable, rows: pd.DataFrame, how: Replicates) -> 
     return groups.agg(row=("row", "first"), pkd=("pkd", value))
 
 
-def _refuse_conflicts(table: PairTable, rows: pd.DataFrame, how: Replicates) -> None:
+def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, how: Replicates) -> None:
     if how != "error":
         return
     groups = rows.groupby(["antibody", "antigen"])
@@ -274,23 +275,6 @@ def _refuse_conflicts(table: PairTable, rows: pd.DataFrame, how: Replicates) -> 
             "pKd. Mend them, or choose --replicates median."
         )
         raise ConflictingReplicates(msg)
-
-
-def _ordered_by_key(table: PairTable) -> PairTable:
-    """Number sequences by their keys: every draw over them then forgets the file's row order."""
-    return replace(table, antibodies=_sorted(table.antibodies), antigens=_sorted(table.antigens))
-
-
-def _sorted(unique: UniqueSequences) -> UniqueSequences:
-    order, _ = sort_keys(unique.keys)
-    ranks = np.empty_like(order)
-    ranks[order] = np.arange(len(order))
-    return replace(
-        unique,
-        chains=[unique.chains[i] for i in order],
-        keys=unique.keys[order],
-        of_row=ranks[unique.of_row],
-    )
 
 
 def report_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:

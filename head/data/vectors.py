@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
-    from abag.embed.sequences.pairs import PairTable
+    from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.store.store import EncoderFolder, Store
 
 
@@ -31,10 +31,10 @@ class StoredVectors:
 
 
 def read_vectors(
-    store: Store, table: PairTable, kind: Kind, *, encoder: str | None, pooling: str
+    store: Store, table: SequenceTable, kind: Kind, *, encoder: str | None, pooling: str
 ) -> StoredVectors:
     """Read one side of the table from the store, which holds finite numbers only."""
-    sequences = table.antibodies if kind == "antibody" else table.antigens
+    sequences = table.sequences[kind]
     folder = store.folder(kind, encoder)
     missing = int(folder.missing(sequences.keys).sum())
     if missing:

@@ -1,7 +1,7 @@
-"""Which sequences a table to be predicted holds, and which of them have to be encoded first.
+"""The sequences of a table to predict, and those that have to be encoded first.
 
-The table is read in parts; what is kept of it is two numbers a row, the distinct keys, and the
-chains of those sequences that the store lacks. P rows, N sequences.
+The table is read in chunks. What is kept of it is two numbers per row, the distinct keys, and the
+chains of the sequences that the store lacks. P rows, N sequences.
 """
 
 from __future__ import annotations
@@ -10,89 +10,106 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from abag import AbagError
 from abag.core.keys import distinct_keys
-from abag.embed.sequences.chains import EmptySequence, UnknownResidue
-from abag.embed.sequences.domains import UnsureDomains
+from abag.core.messages import bar, say
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import notes_on, read_pairs
+from abag.embed.sequences.pairs import describe_counts, read_pair_chunks
 from abag.embed.store.store import open_store
 from abag.head.prediction.predictor import existing_store
-from abag.head.prediction.rows import blanked, read_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tqdm import tqdm
+
     from abag.embed.sequences.chains import Chains, Kind
-    from abag.embed.sequences.pairs import PairTable, UniqueSequences
+    from abag.embed.sequences.pairs import SequenceTable, UniqueSequences
+    from abag.embed.sequences.tables import TableLike
     from abag.embed.store.store import Store
     from abag.head.prediction.predictor import Predictor
 
-TableSource: TypeAlias = "Path | str | pd.DataFrame"
-
-ROOM = 1 << 18
-"""Keys of several parts that are held before equal ones become one: 19 MB while they do."""
-PREDICTED_COLUMNS = ("pkd_predicted", "sigma", "far_antibody", "far_antigen")
+MERGE_KEYS = 1 << 18
+"""Keys held beyond the distinct ones before repeated keys are merged: 19 MB during the merge."""
+SCORE_COLUMNS = ("pkd_predicted", "sigma", "far_antibody", "far_antigen")
 
 
 class CannotPredict(AbagError):
-    """What was asked for cannot be written, or nothing would be in it."""
+    """The scores cannot be written, or the table and the options contradict each other."""
+
+
+class SequenceCounts(TypedDict):
+    """What became of the antibodies, or antigens, of a prediction."""
+
+    unique: int
+    reused: int
+    encoded: int
+    far: int
+
+
+class ScoredRows(TypedDict):
+    """What a prediction read and wrote."""
+
+    rows: int
+    skipped_rows: int
+    antibodies: SequenceCounts
+    antigens: SequenceCounts
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What every step of a prediction needs."""
+class Scorer:
+    """What scores pairs: a predictor, and the store of its vectors."""
 
     predictor: Predictor
-    place: Path
-    """The store."""
-    say: Callable[[str], None]
-    progress: bool
-    encoding: Mapping[str, Any]
-    """Options for encoding what is new."""
-
-    def bar(self, what: str, total: int | None = None) -> tqdm[Any]:
-        """Count rows on stderr."""
-        return tqdm(
-            total=total, desc=what, unit=" rows", unit_scale=True, dynamic_ncols=True, delay=1,
-            disable=not self.progress,
-        )  # fmt: skip
+    store_path: Path
+    embed_options: Mapping[str, Any]
+    """For encoding the sequences that the store lacks."""
 
 
 @dataclass(slots=True)
-class Gathered:
-    """The distinct sequences of one kind, gathered from a table that is read in parts."""
+class CollectedSequences:
+    """The distinct sequences of one kind, collected from the chunks of a table."""
 
     kind: Kind
     unique: int = 0
-    """Distinct sequences, once all are gathered."""
+    """Distinct sequences, once all are collected."""
     new: dict[bytes, Chains] = field(default_factory=dict)
     """Those that the store lacks, by key."""
-    any: Chains = ()
-    """One of them."""
+    example: Chains = ()
+    """One of the sequences."""
     _keys: list[NDArray[np.uint8]] = field(default_factory=list)
     _of_row: list[NDArray[np.int32]] = field(default_factory=list)
     _held: int = 0
 
     def add(self, part: UniqueSequences, missing: NDArray[np.bool_]) -> None:
-        """Take in the sequences of some rows, and note those that have no vector."""
+        """Add the sequences of some rows.
+
+        Parameters
+        ----------
+        part : UniqueSequences
+            Of N sequences.
+        missing : ndarray, shape=(N,), dtype=bool
+            Which of them the store lacks.
+        """
+        if not len(part.keys):
+            return
         self._keys.append(part.keys)
         self._of_row.append((part.of_row + self._held).astype(np.int32))
         self._held += len(part.keys)
-        assert self._held < 2**31  # more rows than that would have filled any memory before
-        self.any = self.any or part.chains[0]
+        assert self._held < 2**31  # as many rows do not fit into memory
+        self.example = self.example or part.chains[0]
         for i in np.flatnonzero(missing):
             self.new.setdefault(part.keys[i].tobytes(), part.chains[i])
-        if self._held > 2 * self.unique + ROOM:
+        if self._held > 2 * self.unique + MERGE_KEYS:
             self._merge()
 
     def _merge(self) -> None:
-        """Keep each key once: every part may hold all of them."""
+        """Keep each key once: every chunk may hold all of them."""
         keys, self._keys = np.concatenate(self._keys), []
         keys, index = distinct_keys(keys)
         of_row, self._of_row = np.concatenate(self._of_row), []
@@ -100,119 +117,106 @@ class Gathered:
         self.unique = self._held = len(keys)
 
     def finish(self) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-        """Return the distinct keys, (N, 16), and each row's place among them, (P,)."""
+        """Return the distinct keys, (N, 16), and the index of each row among them, (P,)."""
         self._merge()
         return self._keys.pop(), self._of_row.pop()
 
-    def summary(self, far: int) -> dict[str, int]:
-        """Say what became of the sequences."""
+    def counts(self, far: NDArray[np.bool_]) -> SequenceCounts:
+        """Count the sequences; `far` (N,) marks those far from the training set."""
         new = len(self.new)
         return {
-            "unique": self.unique, "reused": self.unique - new, "encoded": new, "far": far,
-        }  # fmt: skip
+            "unique": self.unique,
+            "reused": self.unique - new,
+            "encoded": new,
+            "far": int(far.sum()),
+        }
 
 
 @dataclass(slots=True)
-class GatheredPairs:
-    """What the first reading of a table of pairs found."""
+class CollectedPairs:
+    """What the first pass over a table of pairs found."""
 
-    antibodies: Gathered
-    antigens: Gathered
+    antibodies: CollectedSequences
+    antigens: CollectedSequences
     rows: int = 0
-    """Good ones."""
+    """Rows to score."""
     kept: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
-    """For parts that lost rows, by the number of rows before the part: whether each stayed."""
+    """Which rows of a chunk were kept, by the number of rows before it, if any was skipped."""
     skipped: Counter[str] = field(default_factory=Counter)
-    """Rows that did not, by reason."""
+    """Skipped rows by reason."""
 
-    def take(self, part: PairTable, missing: Callable[[UniqueSequences], Any]) -> None:
-        """Take in a part of the table."""
-        self.antibodies.add(part.antibodies, missing(part.antibodies))
-        self.antigens.add(part.antigens, missing(part.antigens))
-        self.rows += len(part.frame)
-        self.skipped.update(part.skipped)
+    def add(self, chunk: SequenceTable, missing: Callable[[UniqueSequences], Any]) -> None:
+        """Add a chunk of the table; `missing` tells which sequences the store lacks."""
+        self.antibodies.add(chunk.antibodies, missing(chunk.antibodies))
+        self.antigens.add(chunk.antigens, missing(chunk.antigens))
+        if chunk.skipped:
+            before = self.rows + self.skipped.total()
+            kept = np.zeros(len(chunk.frame) + chunk.skipped.total(), np.bool_)
+            kept[chunk.row_numbers - 1 - before] = True
+            self.kept[before] = kept
+        self.rows += len(chunk.frame)
+        self.skipped += chunk.skipped
 
 
-def gather_pairs(work: Work, table: TableSource, options: TableOptions) -> GatheredPairs:
-    """Check every row of a table, and gather its sequences.
+def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> CollectedPairs:
+    """Check every row of a table and collect its sequences.
 
     Raises
     ------
     AbagError
-        At the first bad row, unless these are skipped; if no row is left.
+        At the first bad row, unless bad rows are skipped; if no row is left.
+    CannotPredict
+        The table has a column that the scores would overwrite.
     """
-    found = GatheredPairs(Gathered("antibody"), Gathered("antigen"))
-    store, source, before = existing_store(work.place), source_name(table), 0
+    found = CollectedPairs(CollectedSequences("antibody"), CollectedSequences("antigen"))
+    store = existing_store(scorer.store_path)
     counts: Counter[str] = Counter()
-    with work.bar("reading") as bar:
-        for frame in read_rows(table, limit=options.limit):
-            refuse_taken(frame, source)
-            part = _read_part(frame, options, source, before)
-            if part is None:
-                found.skipped["bad"] += len(frame)
-                found.kept[before] = np.zeros(len(frame), np.bool_)
-            else:
-                found.take(part, lambda u: work.predictor.missing(store, u.kind, u.keys))
-                counts.update(part.counts)
-                if part.skipped:
-                    found.kept[before] = np.zeros(len(frame), np.bool_)
-                    found.kept[before][part.row_numbers - 1 - before] = True
-            before += len(frame)
-            bar.update(len(frame))
-    if not found.rows:
-        why = f"all {before} rows are bad" if before else "the table has no rows"
-        msg = f"{source}: {why}; expected one antibody-antigen pair a row. Mend the table."
-        raise CannotPredict(msg)
-    for note in notes_on({**counts, "skipped_rows": found.skipped.total()}, found.skipped):
-        work.say(f"{source}: {note}")
+    with row_bar("reading") as shown:
+        for chunk in read_pair_chunks(table, options, as_written=True):
+            refuse_score_columns(chunk.names, chunk.source)
+            found.add(chunk, lambda u: scorer.predictor.missing(store, u.kind, u.keys))
+            counts.update(chunk.counts)
+            shown.update(found.rows + found.skipped.total() - shown.n)
+    for note in describe_counts(counts, found.skipped):
+        say(f"{chunk.source}: {note}")
     return found
 
 
-def _read_part(
-    frame: pd.DataFrame, options: TableOptions, source: str, before: int
-) -> PairTable | None:
-    """Read some rows as pairs; None where all are bad and bad rows are skipped."""
-    # the limit is of the whole table
-    options = TableOptions(
-        columns=options.columns, antigen=options.antigen, bad_rows=options.bad_rows
-    )
-    try:
-        return read_pairs(blanked(frame), options, source=source, rows_before=before)
-    except (EmptySequence, UnknownResidue, UnsureDomains):
-        if options.bad_rows == "skip":
-            return None
-        raise
+def row_bar(what: str, total: int | None = None) -> tqdm[Any]:
+    """Show the progress over rows or pairs."""
+    return bar(total=total, desc=what, unit=" rows", unit_scale=True, delay=1)
 
 
-def source_name(table: TableSource) -> str:
-    """Name a table in messages."""
-    return "table" if isinstance(table, pd.DataFrame) else Path(table).name
+def refuse_score_columns(names: Iterable[object], source: str) -> None:
+    """Refuse a table with a column that the scores would overwrite.
 
-
-def refuse_taken(frame: pd.DataFrame, source: str) -> None:
-    """Refuse a table that has one of our columns: it would be overwritten."""
-    taken = [name for name in PREDICTED_COLUMNS if name in frame.columns]
+    Raises
+    ------
+    CannotPredict
+    """
+    taken = [name for name in names if name in SCORE_COLUMNS]
     if taken:
         msg = (
-            f"{source}: has a column {taken[0]!r} already; expected none of "
-            f"{', '.join(PREDICTED_COLUMNS)}. Rename or remove it."
+            f"{source}: already has a column {taken[0]!r}; expected none of "
+            f"{', '.join(SCORE_COLUMNS)}. Rename or remove it."
         )
         raise CannotPredict(msg)
 
 
-def complete(work: Work, antibodies: Gathered, antigens: Gathered) -> Store:
-    """Have encoded what the store lacks, and open it."""
-    for side, noun in ((antibodies, "antibodies"), (antigens, "antigens")):
-        new = len(side.new)
-        work.say(f"{side.unique:,} distinct {noun}: {side.unique - new:,} stored, {new:,} new")
-    if work.predictor.embed is not None and (antibodies.new or antigens.new):
-        work.predictor.encode(
-            work.place,
+def encode_missing(
+    scorer: Scorer, antibodies: CollectedSequences, antigens: CollectedSequences
+) -> Store:
+    """Encode what the store lacks, if the predictor can, and open the store."""
+    for collected, noun in ((antibodies, "antibodies"), (antigens, "antigens")):
+        new = len(collected.new)
+        say(f"{collected.unique:,} unique {noun}: {collected.unique - new:,} stored, {new:,} new")
+    if scorer.predictor.embed is not None and (antibodies.new or antigens.new):
+        scorer.predictor.encode(
+            scorer.store_path,
             [*antibodies.new.values()],
             [*antigens.new.values()],
-            (antibodies.any, antigens.any),
-            say=work.say,
-            progress=work.progress,
-            **work.encoding,
+            (antibodies.example, antigens.example),
+            say=say,
+            **scorer.embed_options,
         )
-    return open_store(work.place)
+    return open_store(scorer.store_path)

@@ -1,14 +1,13 @@
-"""``predict``: a table of pairs, or every antibody against every antigen, scored into a file.
+"""``predict``: score a table of pairs, or every antibody against every antigen, into a file.
 
-The table is read twice, some rows at a time: once to check every row and to learn which sequences
-there are, once to write the rows beside their scores. In between lie two indices and two scores
-a pair; vectors are read in slices, in the order in which they lie in the store.
+The table is read twice, in chunks: first to check every row and to collect the sequences, then to
+write the rows beside their scores. In between, two indices and two scores per pair are kept;
+vectors are read in slices, in the order in which the store holds them.
 P pairs, N antibodies, M antigens.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,37 +17,47 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core import messages
+from abag.embed.sequences.formats import suffix_of
 from abag.embed.sequences.options import TableOptions
-from abag.head.prediction.all_pairs import PAIRS, predict_cross
+from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.tables import TableLike, read_table_chunks
+from abag.head.prediction.all_pairs import PAIRS, predict_all_pairs
 from abag.head.prediction.inputs import (
     CannotPredict,
-    TableSource,
-    Work,
-    complete,
-    gather_pairs,
-    source_name,
+    ScoredRows,
+    Scorer,
+    collect_pairs,
+    encode_missing,
+    row_bar,
 )
-from abag.head.prediction.rows import RowWriter, kind_of, read_rows
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.embed.store.store import Store
     from abag.head.prediction.predictor import Predictor
 
-Side: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int32]]
-"""Distinct keys, (N, 16), and their places in the pairs, (P,)."""
+IndexedKeys: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int32]]
+"""Distinct keys, (N, 16), and the index of each pair's key among them, (P,)."""
 
 SLICE = 16_384
-"""Sequences of a side whose vectors are in memory at a time: 80 MB at the real widths."""
+"""Sequences of one kind whose vectors are in memory at a time: 80 MB at the real widths."""
+
+
+class PredictSummary(ScoredRows):
+    """What `predict` returns, and ``abag predict --json`` prints."""
+
+    out: str
+    seconds: float
 
 
 def predict(
-    table: TableSource,
+    table: TableLike,
     predictor: Predictor,
     out: Path | str,
     *,
     store: Path | str | None = None,
-    cross: TableSource | None = None,
+    cross: TableLike | None = None,
     force: bool = False,
     columns: Mapping[str, str] | None = None,
     antigen: str | None = None,
@@ -56,105 +65,108 @@ def predict(
     bad_rows: Literal["error", "skip"] = "error",
     say: Callable[[str], None] | None = None,
     progress: bool = False,
-    **encoding: Any,  # noqa: ANN401
-) -> dict[str, Any]:
+    **embed_options: Any,  # noqa: ANN401 - the fields of EmbedOptions
+) -> PredictSummary:
     """Score the pairs of a table, and write its rows and columns beside their scores.
 
-    Labels in the table are carried, never read. Nothing is written before every row is checked.
+    Labels in the table are copied, never read. Nothing is written before every row is checked.
 
     Parameters
     ----------
     table : path or DataFrame
-        Pairs; with ``cross``, antibodies. CSV, TSV, Parquet, also ``.gz``, or a folder of Parquet.
+        Pairs; with ``cross``, antibodies. See `abag.embed.sequences.tables.read_table`.
     predictor : Predictor
-        From `abag.load_predictor`; `abag.predict` takes the run's folder instead.
+        From `abag.load_predictor`; `abag.predict` takes the run folder instead.
     out : path
-        Its name says the kind of table; written whole or not at all.
+        Its suffix decides on the format; written whole or not at all.
     store : path, optional
-        Holds the vectors, and takes those of new sequences; by default the run's own.
+        Holds the vectors, and receives those of new sequences; by default the run's own.
     cross : path or DataFrame, optional
-        Score each distinct antibody of ``table`` against each distinct antigen of this one, which
-        may be the same.
+        Score each distinct antibody of ``table`` against each distinct antigen of this table,
+        which may be the same.
     force : bool
-        Replace ``out`` if it is there.
+        Replace ``out`` if it exists.
     columns, antigen, limit, bad_rows
         How the tables are read, see `abag.embed.sequences.pairs.TableOptions`.
     say : callable, optional
-        Takes each message; by default they go to stderr.
+        Receives each message; by default they go to stderr.
     progress : bool
-        Draw bars on stderr.
-    **encoding
-        Of `abag.embed_table`, for sequences that are new; ``antibody_encoder`` and
-        ``antigen_encoder`` say where the run's encoders lie here.
+        Show progress bars on stderr.
+    **embed_options
+        Options of `abag.embed_table` for new sequences; ``antibody_encoder`` and
+        ``antigen_encoder`` say where the run's encoders are on this machine.
 
     Returns
     -------
     dict
         ``out``, ``rows`` written, ``skipped_rows``, ``seconds``; ``antibodies`` and ``antigens``,
-        each ``unique``, ``reused``, ``encoded``, ``far``.
+        each with ``unique``, ``reused``, ``encoded``, ``far``.
 
     Raises
     ------
     AbagError
-        In one line; ``out`` is then as it was.
+        If anything is refused; ``out`` is then unchanged.
     """
     options = TableOptions(columns=columns or {}, antigen=antigen, limit=limit, bad_rows=bad_rows)
-    begun, out = time.monotonic(), Path(out)
-    _check_out(out, (table, cross), force=force)
-    work = Work(predictor, predictor.resolve_store(store), say or _to_stderr, progress, encoding)
-    for side in (predictor.antibody, predictor.antigen):
-        if side.random_weights:
-            work.say(f"{side.name} has random weights: these scores mean nothing biologically")
-    if cross is None:
-        summary = _predict_pairs(work, table, out, options)
-    else:
-        summary = predict_cross(work, table, cross, out, options)
-    work.say(f"{out}: {summary['rows']:,} rows; {_far(summary)}")
-    return {"out": str(out), **summary, "seconds": round(time.monotonic() - begun, 3)}
+    start_s, out = time.monotonic(), Path(out)
+    with messages.reporting(say, bars=progress):
+        _check_out(out, (table, cross), force=force)
+        embed_options |= {"progress": progress}
+        scorer = Scorer(predictor, predictor.resolve_store(store), embed_options)
+        for spec in (predictor.antibody, predictor.antigen):
+            if spec.random_weights:
+                messages.say(
+                    f"{spec.name} has random weights: these scores have no biological meaning"
+                )
+        if cross is None:
+            scored = _predict_pairs(scorer, table, out, options)
+        else:
+            scored = predict_all_pairs(scorer, table, cross, out, options)
+        messages.say(f"{out}: {scored['rows']:,} rows; {_describe_far(scored)}")
+    seconds = round(time.monotonic() - start_s, 3)
+    return {"out": str(out), **scored, "seconds": seconds}
 
 
-def _far(summary: Mapping[str, Any]) -> str:
-    antibodies, antigens = summary["antibodies"], summary["antigens"]
+def _describe_far(scored: ScoredRows) -> str:
+    antibodies, antigens = scored["antibodies"], scored["antigens"]
     text = (
         f"{antibodies['far']:,} of {antibodies['unique']:,} antibodies and {antigens['far']:,} of "
-        f"{antigens['unique']:,} antigens lie far from the training set"
+        f"{antigens['unique']:,} antigens are far from the training set"
     )
-    return text + ": expect less of their scores" * bool(antibodies["far"] or antigens["far"])
+    if antibodies["far"] or antigens["far"]:
+        text += ": expect less accurate scores for them"
+    return text
 
 
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
-def _check_out(out: Path, sources: Sequence[TableSource | None], *, force: bool) -> None:
-    """Refuse a place that cannot be written to before anything is read."""
-    kind_of(out)
+def _check_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
+    """Refuse an output that cannot be written before anything is read."""
+    suffix_of(out)
     if not out.parent.is_dir():
-        msg = f"{out}: its folder does not exist; expected one. Make it, or give another --out."
+        msg = f"{out}: its folder does not exist; expected one. Create it, or choose another --out."
         raise CannotPredict(msg)
     paths = [Path(source) for source in sources if isinstance(source, Path | str)]
     if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
-        msg = f"{out}: --out is the table that is read; expected another file. Give another --out."
+        msg = f"{out}: --out is also the input table; expected another file. Choose another --out."
         raise CannotPredict(msg)
     if out.is_dir() or (out.exists() and not force):
-        msg = f"{out}: is there already; expected a new file. Give another --out, or --force."
+        msg = f"{out}: already exists; use --force to overwrite, or choose another --out."
         raise CannotPredict(msg)
 
 
 def _predict_pairs(
-    work: Work, table: TableSource, out: Path, options: TableOptions
-) -> dict[str, Any]:
-    found = gather_pairs(work, table, options)
+    scorer: Scorer, table: TableLike, out: Path, options: TableOptions
+) -> ScoredRows:
+    found = collect_pairs(scorer, table, options)
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
-    store = complete(work, found.antibodies, found.antigens)
-    scores = _score(work, store, antibodies, antigens)
-    skipped, seen, at = found.skipped.total(), 0, 0
-    with RowWriter(out) as writer, work.bar("writing", found.rows) as bar:
-        for frame in read_rows(table, limit=options.limit):
-            kept = found.kept.get(seen)
-            part = frame if kept is None else frame[kept]
+    store = encode_missing(scorer, found.antibodies, found.antigens)
+    scores = _score(scorer, store, antibodies, antigens)
+    skipped, read, at = found.skipped.total(), 0, 0
+    with TableWriter(out) as writer, row_bar("writing", found.rows) as shown:
+        for chunk in read_table_chunks(table, limit=options.limit, as_written=True):
+            kept = found.kept.get(read)
+            part = chunk.frame if kept is None else chunk.frame[kept]
             rows = slice(at, at + len(part))
-            seen, at = seen + len(frame), at + len(part)
+            read, at = read + len(chunk.frame), at + len(part)
             if at > found.rows:
                 break
             writer.write(
@@ -165,76 +177,84 @@ def _predict_pairs(
                     far_antigen=scores.far_antigen[antigens[1][rows]],
                 )
             )
-            bar.update(len(part))
-        if (seen, at) != (found.rows + skipped, found.rows):
-            msg = f"{source_name(table)}: changed while it was read; expected {found.rows + skipped} rows. Try again."  # noqa: E501
+            shown.update(len(part))
+        if (read, at) != (found.rows + skipped, found.rows):
+            msg = (
+                f"{chunk.source}: the table changed while it was read; expected "
+                f"{found.rows + skipped} rows as at first. Run the command again."
+            )
             raise CannotPredict(msg)
     return {
         "rows": found.rows,
         "skipped_rows": skipped,
-        "antibodies": found.antibodies.summary(int(scores.far_antibody.sum())),
-        "antigens": found.antigens.summary(int(scores.far_antigen.sum())),
+        "antibodies": found.antibodies.counts(scores.far_antibody),
+        "antigens": found.antigens.counts(scores.far_antigen),
     }
 
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """Of P pairs, N antibodies and M antigens."""
+    """Scores of P pairs, and which of their N antibodies and M antigens are far."""
 
     pkd: NDArray[np.float64]
+    """shape=(P,)."""
     sigma: NDArray[np.float64]
+    """shape=(P,)."""
     far_antibody: NDArray[np.bool_]
-    """(N,)"""
+    """shape=(N,)."""
     far_antigen: NDArray[np.bool_]
-    """(M,)"""
+    """shape=(M,)."""
 
 
-def _score(work: Work, store: Store, antibodies: Side, antigens: Side) -> _Scores:
-    """Score all pairs, a slice of antibodies against a slice of antigens at a time."""
-    predictor, pairs = work.predictor, len(antibodies[1])
-    left = _Slices(predictor, store, "antibody", antibodies[0])
-    right = _Slices(predictor, store, "antigen", antigens[0])
+def _score(scorer: Scorer, store: Store, antibodies: IndexedKeys, antigens: IndexedKeys) -> _Scores:
+    """Score all pairs, one slice of antibodies against one slice of antigens at a time."""
+    predictor, pairs = scorer.predictor, len(antibodies[1])
+    left = _SlicedVectors(predictor, store, "antibody", antibodies[0])
+    right = _SlicedVectors(predictor, store, "antigen", antigens[0])
     pkd, sigma = np.empty(pairs), np.empty(pairs)
-    with work.bar("scoring", pairs) as bar:
-        for a, g, rows in _blocks(left.of, right.of, antibodies[1], antigens[1]):
-            i, j = left.place[antibodies[1][rows]], right.place[antigens[1][rows]]
+    with row_bar("scoring", pairs) as shown:
+        for a, g, rows in _blocks(left.slice_of, right.slice_of, antibodies[1], antigens[1]):
+            i = left.row_in_slice[antibodies[1][rows]]
+            j = right.row_in_slice[antigens[1][rows]]
             pkd[rows], sigma[rows] = predictor.score(left.read(a), right.read(g), i, j)
-            bar.update(len(i))
+            shown.update(len(i))
     return _Scores(pkd, sigma, left.far, right.far)
 
 
 def _blocks(
-    left: NDArray[np.int32],
-    right: NDArray[np.int32],
+    antibody_slice: NDArray[np.int32],
+    antigen_slice: NDArray[np.int32],
     antibody: NDArray[np.int32],
     antigen: NDArray[np.int32],
 ) -> Iterator[tuple[int, int, NDArray[np.int64] | slice]]:
-    """Give the pairs of each two slices: the slices' numbers, and rows, not too many at a time."""
-    if not left.any() and not right.any():  # one slice a side: nothing to sort
+    """Yield the pairs of each two slices: the numbers of the slices, and at most `PAIRS` rows."""
+    if not antibody_slice.any() and not antigen_slice.any():  # one slice each: nothing to sort
         for at in range(0, len(antibody), PAIRS):
             yield 0, 0, slice(at, at + PAIRS)
         return
-    # One number says block and row, and is sorted in place: 8 bytes a pair, where numpy.lexsort
-    # and what it takes to find the blocks' ends need 28.
-    rights, bits = int(right.max()) + 1, len(antibody).bit_length()
+    # One number holds block and row and is sorted in place: 8 bytes per pair, where numpy.lexsort
+    # and a search for the ends of the blocks need 28.
+    antigen_slices, bits = int(antigen_slice.max()) + 1, len(antibody).bit_length()
     pairs = np.empty(len(antibody), np.int64)
     for at in range(0, len(pairs), PAIRS):
         rows = slice(at, at + PAIRS)
-        blocks = left[antibody[rows]].astype(np.int64) * rights + right[antigen[rows]]
+        blocks = antibody_slice[antibody[rows]].astype(np.int64) * antigen_slices
+        blocks += antigen_slice[antigen[rows]]
         pairs[rows] = (blocks << bits) + np.arange(at, at + len(blocks))
     pairs.sort()
     at = 0
     while at < len(pairs):
         block = int(pairs[at]) >> bits
-        end = int(np.searchsorted(pairs, (block + 1) << bits))
-        yield *divmod(block, rights), pairs[at : min(end, at + PAIRS)] & ((1 << bits) - 1)
-        at = min(end, at + PAIRS)
+        end = min(int(np.searchsorted(pairs, (block + 1) << bits)), at + PAIRS)
+        yield *divmod(block, antigen_slices), pairs[at:end] & ((1 << bits) - 1)
+        at = end
 
 
-class _Slices:
-    """The vectors of many sequences, a slice in memory at a time.
+class _SlicedVectors:
+    """The vectors of N sequences, one slice of them in memory at a time.
 
-    Sequence ``n`` is row ``place[n]`` of slice ``of[n]``.
+    Sequence ``n`` is row ``row_in_slice[n]`` of slice ``slice_of[n]``; ``far[n]`` is known once
+    that slice was read.
     """
 
     def __init__(
@@ -245,17 +265,17 @@ class _Slices:
         self._order = store.folder(kind, predictor.spec(kind).fingerprint).stored_order(keys)
         rank = np.empty(len(keys), np.int32)
         rank[self._order] = np.arange(len(keys), dtype=np.int32)
-        self.of, self.place = rank // SLICE, rank % SLICE
+        self.slice_of, self.row_in_slice = rank // SLICE, rank % SLICE
         self.far = np.zeros(len(keys), np.bool_)
         self._measured: set[int] = set()
-        self._held, self._number = np.zeros((0, 0), np.float32), -1
+        self._held, self._held_slice = np.zeros((0, 0), np.float32), -1
 
     def read(self, number: int) -> NDArray[np.float32]:
-        """Return a slice's vectors, and note which lie far when they are first seen."""
-        if number != self._number:
+        """Return the vectors of a slice, shape (S, D), and note which are far."""
+        if number != self._held_slice:
             rows = self._order[number * SLICE : (number + 1) * SLICE]
             self._held = self._predictor.read(self._store, self._kind, self._keys[rows])
-            self._number = number
+            self._held_slice = number
             if number not in self._measured:
                 self.far[rows] = self._predictor.applicability(self._kind).is_far(self._held)
                 self._measured.add(number)

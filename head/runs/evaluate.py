@@ -31,7 +31,7 @@ from abag.head.runs.summary import average_parts, score_parts
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from abag.embed.sequences.pairs import PairTable
+    from abag.embed.sequences.pairs import SequenceTable
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -145,7 +145,7 @@ def _scored(
 
 
 def _label_options(
-    saved: SavedRun, table: PairTable, affinity_type: str | None, say: Callable[[str], None]
+    saved: SavedRun, table: SequenceTable, affinity_type: str | None, say: Callable[[str], None]
 ) -> LabelOptions:
     """Read labels as the run did; a table that knows no affinity types cannot be asked for one."""
     known = {f.name: saved.config[f.name] for f in fields(LabelOptions) if f.name in saved.config}
@@ -158,7 +158,7 @@ def _label_options(
     return replace(options, affinity_type=None)
 
 
-def _beside(saved: SavedRun, table: PairTable, say: Callable[[str], None]) -> dict[str, Any]:
+def _beside(saved: SavedRun, table: SequenceTable, say: Callable[[str], None]) -> dict[str, Any]:
     """Score the predictions of a file on the run's split, and compare the run's own with them."""
     theirs = _lay(saved, table)
     scores, cv = _scored(saved, theirs)
@@ -178,7 +178,7 @@ def _beside(saved: SavedRun, table: PairTable, say: Callable[[str], None]) -> di
     }
 
 
-def _lay(saved: SavedRun, table: PairTable) -> list[Floats]:
+def _lay(saved: SavedRun, table: SequenceTable) -> list[Floats]:
     """Bring a file's predictions to the run's pairs, (P,) a fold; NaN where it has none."""
     given, on = _read_predictions(saved, table)
     everything = pd.concat(saved.folds, ignore_index=True)
@@ -201,7 +201,7 @@ def _lay(saved: SavedRun, table: PairTable) -> list[Floats]:
     return laid
 
 
-def _read_predictions(saved: SavedRun, table: PairTable) -> tuple[pd.DataFrame, list[str]]:
+def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFrame, list[str]]:
     """Return the distinct predictions of a file, and the columns that say what each is for."""
     column = table.column("prediction")
     value = pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)

@@ -1,0 +1,137 @@
+"""Which column of a table plays which role: heavy, light, antigen, pKd ...
+
+Column names are recognized as people write them (``VH``, ``Ab_heavy_chain_seq``, ``hc_sequence``
+...). Where two columns fit a role equally well, none is chosen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+from abag import AbagError
+
+# Patterns over the lower-case letters and digits of a name. The first pattern that matches any
+# column decides: a column that says "sequence" goes before one that may hold a name or PDB chain.
+_SEQUENCE = "(seq|sequence|aa|aaseq|aminoacidsequence)"
+_MUTANT = "(mut|mutant|mutated)"
+_OWNER = "(antibody|ab|mab|fab|fv)?"
+_HEAVY = f"{_OWNER}(heavy|heavychain|vh|vhchain|vhh|hc|variableheavy|heavyvariable)"
+_LIGHT = f"{_OWNER}(light|lightchain|vl|vlchain|lc|variablelight|lightvariable)"
+_ANTIGEN = "(antigen|ag|target)"
+
+ROLES: dict[str, tuple[str, ...]] = {
+    "heavy": (
+        f"{_MUTANT}{_HEAVY}{_SEQUENCE}?",
+        f"({_HEAVY}|nanobody){_SEQUENCE}",
+        f"{_HEAVY}|fabh",
+    ),
+    "light": (f"{_MUTANT}{_LIGHT}{_SEQUENCE}?", f"{_LIGHT}{_SEQUENCE}", f"{_LIGHT}|fabl"),
+    "antibody": (
+        f"(antibody|ab|mab|scfv|fv){_SEQUENCE}",
+        "antibody|ab|mab|fv",
+        f"mata{_SEQUENCE}|{_SEQUENCE}",
+    ),
+    "antigen": (
+        f"{_ANTIGEN}(chain)?{_SEQUENCE}",
+        "antigen|ag",
+        f"target|matalpha{_SEQUENCE}",
+    ),
+    "pkd": (
+        "(affinity)?pkd(value)?|neg(ative)?log(10)?kdm?|affinitypkd",
+        "affinity|label",
+        "processedmeasurement|bindingscore|fitness|measurement|score",
+    ),
+    "kd_m": ("(affinity)?kdm|kdmolar",),
+    "kd_nm": ("(affinity)?kdnm|kdnanomolar",),
+    "log10_kd_nm": ("(affinity)?log(10)?kdnm", "alphaseqaffinity|predaffinity"),
+    "dg_kcal": ("(dg|deltag)(kcal|kcalmol)?",),
+    "prediction": ("pkdpredicted|predictedpkd|predictions?|predicted",),
+    "censored": ("censored|censor|censoring", "(kd|affinity|aff|label)?(relation|operator|op)"),
+    "assay": ("assay|assayid|assayname", "dataset|study", "source"),
+    "affinity_type": ("(affinity|label|measurement)type",),
+    "id": ("id|pairid|rowid",),
+}
+"""Role to patterns; the roles of labels are named after their units (``--label``)."""
+
+SEQUENCE_ROLES = ("heavy", "light", "antibody", "antigen")
+
+
+class MissingColumn(AbagError):
+    """No column of the table plays a role, or the table lacks a column named by the user."""
+
+
+class AmbiguousColumn(AbagError):
+    """Several columns fit a role equally well."""
+
+
+def find_columns(
+    names: Iterable[Hashable], given: Mapping[str, str], source: str
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Find the column of each role.
+
+    Parameters
+    ----------
+    names : iterable
+        The table's columns.
+    given : mapping
+        Role to column name, as chosen by the user; takes precedence over what is detected.
+    source : str
+        The table's name, for messages.
+
+    Returns
+    -------
+    columns : dict
+        Role to column name.
+    ties : dict
+        Roles that several columns fit equally well, to these columns.
+
+    Raises
+    ------
+    MissingColumn
+        A given role or column does not exist.
+    """
+    present = [str(name) for name in names]
+    for role, name in given.items():
+        _check_given(role, name, present, source)
+    free = [name for name in present if name not in given.values()]
+    fits = {role: _best_fits(role, free) for role in ROLES if role not in given}
+    found = {role: names[0] for role, names in fits.items() if len(names) == 1}
+    return {**found, **given}, {role: names for role, names in fits.items() if len(names) > 1}
+
+
+def sequence_columns(names: Iterable[Hashable], given: Mapping[str, str], source: str) -> list[str]:
+    """List the columns that hold, or may hold, sequences; arguments as for `find_columns`."""
+    columns, ties = find_columns(names, given, source)
+    found = [name for role in SEQUENCE_ROLES for name in (columns.get(role), *ties.get(role, ()))]
+    return [*dict.fromkeys(name for name in found if name is not None)]
+
+
+def quote_names(names: Iterable[Hashable]) -> str:
+    """Quote names for a message."""
+    return ", ".join(repr(str(name)) for name in names)
+
+
+def _check_given(role: str, name: str, present: Sequence[str], source: str) -> None:
+    if role not in ROLES:
+        msg = f"--column {role}={name}: no such role; expected one of {', '.join(ROLES)}."
+        raise MissingColumn(msg)
+    if name not in present:
+        msg = (
+            f"{source}: --column {role}={name}: no such column; found {quote_names(present)}. "
+            "Give one of these."
+        )
+        raise MissingColumn(msg)
+
+
+def _best_fits(role: str, names: Sequence[str]) -> list[str]:
+    for pattern in ROLES[role]:
+        fits = [name for name in names if re.fullmatch(pattern, _simplified(name))]
+        if fits:
+            return fits
+    return []
+
+
+def _simplified(name: str) -> str:
+    # pandas names the second of two columns called "heavy" "heavy.1"
+    return re.sub("[^a-z0-9]", "", re.sub(r"\.\d+$", "", name.lower()))

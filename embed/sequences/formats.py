@@ -1,0 +1,248 @@
+"""Table formats: how each is read in chunks and written.
+
+A format is one entry of `FORMATS`, found by the suffix of the file's name less ``.gz``; adding
+one takes a reader, a writer and that entry.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+from urllib.parse import unquote
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from abag import AbagError
+
+
+class BadTable(AbagError):
+    """A table that cannot be read or written, or has no rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read of a file, and how."""
+
+    rows: int | None
+    """Most rows per frame; None: one frame per file."""
+    limit: int | None
+    """Rows to read from the top; None: all. A reader may return more."""
+    as_written: bool
+    """Keep cells as in the file: text stays text, ``NA`` too, and Parquet keeps its types."""
+    only_sequences: bool
+    """Other columns may be left out."""
+    sequence_columns: Callable[[Sequence[str]], list[str]]
+    """Picks from all column names those that hold sequences, which are read as text."""
+
+
+Chunk: TypeAlias = tuple[list[str], pd.DataFrame]
+"""Names of all columns of the file; rows with some or all of these columns."""
+WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TableFormat:
+    """How one kind of file is read and written."""
+
+    read: Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]
+    """Yields the rows from top to bottom."""
+    open_writer: Callable[[IO[bytes]], AbstractContextManager[WriteFrame]]
+    """Gives a function that appends the rows of a frame; all frames have the same columns."""
+    random_access: bool = False
+    """The reader seeks, so that ``.gz`` has to be unpacked first."""
+
+
+def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
+    """Read a file, or a folder of Parquet files in the order of their names.
+
+    Files and folders whose names begin with ``_`` or ``.`` belong to other tools and are skipped.
+    A folder named ``column=value`` adds that column to the files inside it.
+
+    Raises
+    ------
+    BadTable
+        The path does not exist, or cannot be read as its format.
+    """
+    for file in _parquet_files(path) if path.is_dir() else [path]:
+        suffix = suffix_of(file)
+        try:
+            with _opened(file, unpack=FORMATS[suffix].random_access) as stream:
+                for names, frame in FORMATS[suffix].read(stream, options):
+                    yield _with_partition_columns((names, frame), file, path, options)
+        except FileNotFoundError as error:
+            msg = f"{file}: does not exist; expected a {suffix[1:]} table. Check the path."
+            raise BadTable(msg) from error
+        except (OSError, EOFError, zlib.error, ValueError, pa.ArrowException) as error:
+            reason = " ".join(str(error).split())
+            msg = (
+                f"{file}: cannot be read: {reason}; expected a {suffix[1:]} table. Check the file."
+            )
+            raise BadTable(msg) from error
+
+
+def suffix_of(path: Path) -> str:
+    """Return the key of a file's format in `FORMATS`.
+
+    Raises
+    ------
+    BadTable
+        The name ends in no known suffix.
+    """
+    suffix = Path(path.stem if is_gzip(path) else path.name).suffix.lower()
+    if suffix not in FORMATS:
+        msg = (
+            f"{path}: not a supported table format; expected a name that ends in "
+            f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
+            "Convert or rename it."
+        )
+        raise BadTable(msg)
+    return suffix
+
+
+def is_gzip(path: Path) -> bool:
+    """Tell whether a file's name says that it is compressed."""
+    return path.suffix.lower() == ".gz"
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    files = [
+        path
+        for path in sorted(folder.rglob("*.parquet"))
+        if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
+    ]
+    if not files:
+        msg = f"{folder}: holds no .parquet file; expected a table. Give a file or such a folder."
+        raise BadTable(msg)
+    return files
+
+
+@contextmanager
+def _opened(path: Path, *, unpack: bool) -> Iterator[IO[bytes]]:
+    with ExitStack() as files:
+        file: Any = files.enter_context(path.open("rb"))
+        if is_gzip(path):
+            file = files.enter_context(gzip.open(file))
+            if unpack:  # each seek backwards would decompress the file from its start
+                packed, file = file, files.enter_context(tempfile.TemporaryFile(prefix="abag-"))
+                shutil.copyfileobj(packed, file, 1 << 20)
+                file.seek(0)
+        yield file
+
+
+def _with_partition_columns(chunk: Chunk, file: Path, root: Path, options: ReadOptions) -> Chunk:
+    """Add the columns that the folders between `root` and `file` name, as Hive and Spark do."""
+    names, frame = chunk
+    parts = file.relative_to(root).parts[:-1]
+    values = dict(part.split("=", 1) for part in parts if "=" in part)
+    added = {unquote(name): unquote(value) for name, value in values.items() if name not in names}
+    if not added:
+        return chunk
+    names = [*names, *added]
+    wanted = options.sequence_columns(names) if options.only_sequences else added
+    return names, frame.assign(**{name: added[name] for name in added if name in wanted})
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    # Public tables have tabs in files called .csv, so the header line decides.
+    header = file.readline()
+    separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
+    read: dict[str, Any] = {"sep": separator, "low_memory": False}
+    file.seek(0)
+    if options.as_written:
+        read |= {"dtype": str, "keep_default_na": False}
+        _refuse_repeated(pd.read_csv(file, header=None, nrows=1, **read).iloc[0])
+    else:
+        names = [*pd.read_csv(file, nrows=0, **read).columns]
+        read["dtype"] = dict.fromkeys(options.sequence_columns(names), str)
+    file.seek(0)
+    rows: Any = pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read)
+    for frame in [rows] if options.rows is None else rows:
+        if not isinstance(frame.index, pd.RangeIndex):  # pandas makes surplus fields an index
+            msg = "rows have more fields than the header"
+            raise ValueError(msg)
+        yield [*frame.columns], frame.fillna("") if options.as_written else frame
+
+
+def _refuse_repeated(names: pd.Series) -> None:
+    repeated = names[names.duplicated()]
+    if len(repeated):
+        msg = f"two columns are called {repeated.iloc[0]!r}; expected distinct names"
+        raise ValueError(msg)
+
+
+def _text_format(separator: str) -> TableFormat:
+    @contextmanager
+    def open_writer(file: IO[bytes]) -> Iterator[WriteFrame]:
+        header = True
+
+        def write(frame: pd.DataFrame) -> None:
+            nonlocal header
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+            frame.to_csv(text, index=False, header=header, sep=separator, lineterminator="\n")
+            text.detach()
+            header = False
+
+        yield write
+
+    return TableFormat(_read_text, open_writer)
+
+
+# --- Parquet --------------------------------------------------------------------------------------
+
+
+def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    # By default every byte read is kept until the file is closed, and a column of a row group,
+    # which may be the whole table, is decoded at once.
+    parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
+    schema = parquet.schema_arrow
+    index = [] if options.as_written else (schema.pandas_metadata or {}).get("index_columns", [])
+    names = [name for name in schema.names if name not in index]
+    # without any sequence column, everything is read and the caller names the missing role
+    wanted = (options.sequence_columns(names) or None) if options.only_sequences else None
+    if options.rows is None:
+        batches = [parquet.read(wanted)]
+    else:
+        batches = parquet.iter_batches(options.rows, columns=wanted)
+    for batch in batches:
+        if options.as_written:
+            table = pa.table(batch)
+            yield names, table.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
+        else:
+            yield names, batch.to_pandas()
+
+
+@contextmanager
+def _open_parquet_writer(file: IO[bytes]) -> Iterator[WriteFrame]:
+    with ExitStack() as files:
+        writer: pq.ParquetWriter | None = None
+
+        def write(frame: pd.DataFrame) -> None:
+            nonlocal writer
+            if writer is None:
+                schema = pa.Table.from_pandas(frame, preserve_index=False).schema
+                writer = files.enter_context(pq.ParquetWriter(file, schema.remove_metadata()))
+            table = pa.Table.from_pandas(frame, schema=writer.schema, preserve_index=False)
+            writer.write_table(table)
+
+        yield write
+
+
+FORMATS: dict[str, TableFormat] = {
+    ".csv": _text_format(","),
+    ".tsv": _text_format("\t"),
+    ".parquet": TableFormat(_read_parquet, _open_parquet_writer, random_access=True),
+}
+"""By the suffix of the file's name, less ``.gz``."""
