@@ -1,31 +1,27 @@
-"""The command ``abag``: parse, call, print. Nothing is computed here."""
+"""The command ``abag``: reads the command line, calls a function, prints its result."""
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, TypeVar
 
 import click
 
-from abag import AbagError
-from abag.core.command_line import OptionsCommand, click_options
+from abag.core.command_line import CommandGroup, OptionsCommand, click_options
 
-if TYPE_CHECKING:
-    from abag.embed.pipeline.kind_job import KindSummary
+T = TypeVar("T")
 
 
-class _OwnPath(click.Path):
-    """A path that is no checkpoint or array file of the old notebooks."""
+class _Path(click.Path):
+    """A path that is not a checkpoint or array file of the old notebooks."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own signature
-        """Refuse what only the old notebooks could read, by its first bytes."""
+        """Refuse a file that only the old notebooks could read, by its first bytes."""
         from abag.embed.weights.legacy_files import refuse_legacy_file
 
         path = Path(str(super().convert(value, param, ctx)))
@@ -33,68 +29,15 @@ class _OwnPath(click.Path):
         return path
 
 
-_PATH = _OwnPath()
-
-
-class _Stopped(BaseException):
-    """A signal asked us to stop; not an Exception, so that nothing but the top catches it."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-class _Main(click.Group):
-    """Turns refusals into one line and exit 1, signals into 128 + their number."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        with _signals_raise():
-            try:
-                return super().invoke(ctx)
-            except AbagError as error:
-                click.echo(f"Error: {error}", err=True)
-                sys.exit(1)
-            except OSError as error:
-                if error.filename is None:  # a closed pipe is click's to deal with
-                    raise
-                click.echo(
-                    f"Error: {error.filename}: cannot be used ({error.strerror}); a readable and "
-                    "writable path was expected. Mend it or give another, and run the same "
-                    "command again.",
-                    err=True,
-                )
-                sys.exit(1)
-            except _Stopped as stopped:
-                name = signal.Signals(stopped.number).name
-                click.echo(
-                    f"Stopped by {name}: what was committed is safe; "
-                    "run the same command again to go on.",
-                    err=True,
-                )
-                sys.exit(128 + stopped.number)
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Let the first signal unwind the stack; a second one acts as it always does."""
-    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    before = {number: signal.getsignal(number) for number in numbers}
-
-    def stop(number: int, _frame: object) -> NoReturn:
-        for other, handler in before.items():
-            signal.signal(other, handler)
-        raise _Stopped(number)
-
-    for number in numbers:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+_PATH = _Path()
+_TABLE = click.argument("table", type=_PATH)
+_STORE = click.option("--store", type=_PATH, required=True, help="Folder of vectors.")
+_RUN = click.option("--run", type=_PATH, required=True, help="Folder of the run.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 
 
 def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
-    """Print a version a line, without importing any of the packages."""
+    """Print one version per line, without importing any of the packages."""
     if not asked or ctx.resilient_parsing:
         return
     from abag.embed.doctor.versions import versions
@@ -104,10 +47,10 @@ def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) ->
     ctx.exit()
 
 
-@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions,
-    help="Versions of what decides results and speed.",
+    help="Print the versions of the packages that affect results and speed.",
 )  # fmt: skip
 def main() -> None:
     """Encode antibodies and antigens once; train affinity heads in seconds.
@@ -115,12 +58,6 @@ def main() -> None:
     Stage one, `abag embed`, turns each unique sequence of a table into vectors in a store.
     Stage two, `abag fit`, trains a head on them. Try both: `abag demo`.
     """
-
-
-_TABLE = click.argument("table", type=_PATH)
-_STORE = click.option("--store", type=_PATH, required=True, help="Folder of vectors.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-_RUN = click.option("--run", type=_PATH, required=True, help="Folder of the run.")
 
 
 def _command(short_help: str, *classes: str) -> Callable[[Callable[..., None]], click.Command]:
@@ -133,8 +70,13 @@ def _command(short_help: str, *classes: str) -> Callable[[Callable[..., None]], 
     return main.command(cls=OptionsCommand, short_help=short_help, make_options=make_options)
 
 
+def _print(result: T, as_json: bool, describe: Callable[[T], str]) -> None:
+    """Print a result as JSON, or as text."""
+    click.echo(json.dumps(result) if as_json else describe(result))
+
+
 @_command(
-    "Encode every sequence of a table that the store does not hold yet.",
+    "Encode the sequences of a table into a store.",
     "core.shared_options:EncoderOptions",
     "embed.pipeline.options:EmbedOptions",
 )
@@ -144,33 +86,20 @@ def _command(short_help: str, *classes: str) -> Callable[[Callable[..., None]], 
 def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Encode every sequence of TABLE that the store does not hold yet.
 
-    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size. Stop it at any
-    time and run it again: it goes on where it was. Under torchrun or srun each rank encodes its
-    share.
+    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size. The command
+    can be stopped at any time; run it again to continue. Under torchrun or srun, each rank encodes
+    its share.
 
     \b
     Example:
       abag embed pairs.csv --store store
     """
     from abag.embed.pipeline.ranks import rank_here
-    from abag.embed.pipeline.run import embed_table
+    from abag.embed.pipeline.run import describe_embedding, embed_table
 
     summary = embed_table(table, store, progress=True, **options)
-    if rank_here().number:
-        return  # the first rank alone prints
-    if as_json:
-        click.echo(json.dumps(summary))
-    else:
-        click.echo(_embedded_line("antibodies", summary["antibodies"]))
-        click.echo(_embedded_line("antigens", summary["antigens"]))
-
-
-def _embedded_line(plural: str, one: KindSummary) -> str:
-    rate = f" in {one['seconds']:.1f} s" if one["encoded"] else ""
-    return (
-        f"{plural}: {one['unique']:,} unique, {one['reused']:,} reused, "
-        f"{one['encoded']:,} encoded with {one['encoder']}{rate}"
-    )
+    if not rank_here().number:  # only the first rank prints
+        _print(summary, as_json, describe_embedding)
 
 
 @_command(
@@ -179,24 +108,31 @@ def _embedded_line(plural: str, one: KindSummary) -> str:
 @_TABLE
 @_STORE
 @_RUN
-@click.option("--no-compile", is_flag=True, help="The same as --compile off.")
+@click.option("--no-compile", is_flag=True, help="Alias of --compile off.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the score of every validation.")
 @_JSON
-def fit(table: Path, store: Path, run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Train a head on the stored vectors of TABLE, and report it beside baselines.
+def fit(
+    table: Path,
+    store: Path,
+    run: Path,
+    as_json: bool,
+    no_compile: bool,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Train a head on the stored vectors of TABLE and compare it with baselines.
 
-    Run it again to go on where it was stopped.
+    The command can be stopped at any time; run it again to continue.
 
     \b
     Example:
       abag fit pairs.csv --store store --run runs/first
     """
     from abag.head.fit import fit as fit_head
+    from abag.head.runs.score_table import describe_scores
 
-    if options.pop("no_compile"):
+    if no_compile:
         options["compile"] = "off"
-    summary = fit_head(table, store, run, progress=True, **options)
-    click.echo(json.dumps(summary) if as_json else _score_table(summary))
+    _print(fit_head(table, store, run, progress=True, **options), as_json, describe_scores)
 
 
 @_command("Score a finished run again, or on another table.", "head.runs.options:EvaluateOptions")
@@ -204,18 +140,18 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, **options: Any) -> N
 @_RUN
 @_JSON
 def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Score a finished run on its own test split, or on TABLE, or beside other predictions.
+    """Score a finished run on its test split, on TABLE, or against other predictions.
 
-    Nothing is trained. The labels of TABLE are read as the run read its own.
+    Nothing is trained. The labels of TABLE are read with the options of the run.
 
     \b
     Example:
       abag evaluate --run runs/first --predictions theirs.csv
     """
     from abag.head.runs.evaluate import evaluate as evaluate_run
+    from abag.head.runs.score_table import describe_scores
 
-    summary = evaluate_run(run, **options)
-    click.echo(json.dumps(summary) if as_json else _score_table(summary))
+    _print(evaluate_run(run, **options), as_json, describe_scores)
 
 
 @_command("Adapt encoders to a split's training pairs by LoRA.", "adapt.config:AdaptConfig")
@@ -223,9 +159,10 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 @click.option("--out", type=_PATH, required=True, help="Folder of the adapter.")
 @_JSON
 def adapt(table: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Adapt encoders to the training pairs of a split by LoRA; then embed with them once.
+    """Adapt encoders to the training pairs of a split by LoRA; needs the extra lora.
 
-    Run it again to go on where it was stopped.
+    The command can be stopped at any time; run it again to continue. Then embed the table with the
+    adapted encoders.
 
     \b
     Example:
@@ -235,24 +172,10 @@ def adapt(table: Path, out: Path, as_json: bool, **options: Any) -> None:  # noq
       abag fit pairs.csv --store store --run runs/adapted --antibody-encoder igt5-first \\
         --antigen-encoder esm2-650m-first --split file=adapters/first/splits.parquet
     """
+    from abag.adapt.folder import describe_adapter
     from abag.adapt.train import adapt_encoders
 
-    summary = adapt_encoders(table, out, progress=True, **options)
-    click.echo(json.dumps(summary) if as_json else _adapted_lines(summary))
-
-
-def _adapted_lines(summary: dict[str, Any]) -> str:
-    lines = [
-        f"{kind}: {side['encoder']}, {side['trainable_parameters']:,} trainable parameters, "
-        f"adapter {side['digest'][:8]}"
-        for kind, side in summary["sides"].items()
-    ]
-    best = summary["best_validation_loss"]
-    lines.append(
-        f"best of {summary['epochs']} epochs: {summary['best_epoch']}, validation loss {best:.4f}; "
-        f"{summary['pairs']['adapter']} pairs taught it, {summary['pairs']['head']} are the head's"
-    )
-    return "\n".join(lines)
+    _print(adapt_encoders(table, out, progress=True, **options), as_json, describe_adapter)
 
 
 def _sweep_options() -> list[click.Option]:
@@ -275,75 +198,21 @@ def _sweep_options() -> list[click.Option]:
 def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Search for the head that predicts best on inner folds of TABLE; needs the extra sweep.
 
-    Run it again to go on, or beside itself to share the work. The test part stays locked away
-    until --final.
+    Run it again to continue; several processes can share the work. The test part is not scored
+    before --final.
 
     \b
     Example:
       abag sweep pairs.csv --store store --sweep sweeps/first
     """
+    from abag.head.runs.score_table import describe_scores
     from abag.head.search.sweep import sweep as search
+    from abag.head.search.trials import describe_trials
 
     summary = search(table, store, folder, progress=True, **options)
-    if as_json:
-        click.echo(json.dumps(summary))
-        return
-    click.echo(_trial_table(summary))
-    if "final" in summary:
-        click.echo("\n" + _score_table(summary["final"]))
-
-
-def _trial_table(summary: dict[str, Any]) -> str:
-    """Lay the best trials out, a line each, and what mattered."""
-    if not summary["best_trials"]:
-        return "no trial is complete yet"
-    names = list(summary["best_trials"][0]["params"])
-    rows = [["trial", summary["select"], *names]]
-    for one in summary["best_trials"]:
-        values = [one["value"], *(one["params"][name] for name in names)]
-        cells = [f"{v:.3g}" if isinstance(v, float) else str(v) for v in values]
-        rows.append([str(one["trial"]), *cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    mattered = ", ".join(f"{name} {share:.0%}" for name, share in summary["importance"].items())
-    return "\n".join(lines + ([f"importance: {mattered}"] if mattered else []))
-
-
-def _score_table(summary: dict[str, Any]) -> str:
-    """Lay the head's and the others' test metrics out side by side; a further table below."""
-    rows = {"head": summary["metrics"]["test"]}
-    if "predictions" in summary:
-        rows[summary["predictions"]["source"]] = summary["predictions"]["test"]
-    rows |= {name: s["test"] for name, s in summary["baselines"].items() if "test" in s}
-    text = _score_lines("test rows", rows)
-    if "table" in summary:
-        parts = ("table", "table_new_antibodies", "table_new_antigens")
-        found = {name.replace("table", "head", 1): summary["metrics"][name] for name in parts}
-        found |= {name: parts.get("table") for name, parts in summary["baselines"].items()}
-        known = {name: scores for name, scores in found.items() if scores}
-        text += "\n\n" + "\n".join(
-            [_score_lines("table rows", known), *summary["table"].get("verdicts", [])]
-        )
-    return text
-
-
-def _score_lines(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    from abag.head.evaluation.metrics import table_metrics
-
-    shown = table_metrics()
-    widths = [max(12, len(metric) + 2) for metric in shown]
-    heads = "".join(f"{m:>{width}}" for m, width in zip(shown, widths, strict=True))
-    lines = [f"{title + ': ' + str(rows['head']['n']):24}" + heads]
-    for name, scores in rows.items():
-        cells = [scores.get(metric) for metric in shown]
-        lines.append(
-            f"{name:24.24}"
-            + "".join(
-                f"{'-' if c is None else format(c, '.3f'):>{width}}"
-                for c, width in zip(cells, widths, strict=True)
-            )
-        )
-    return "\n".join(lines)
+    _print(summary, as_json, describe_trials)
+    if "final" in summary and not as_json:
+        click.echo("\n" + describe_scores(summary["final"]))
 
 
 @_command(
@@ -356,10 +225,10 @@ def _score_lines(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
 @click.option("--out", type=_PATH, required=True, help="Table to write: .csv, .tsv or .parquet.")
 @_JSON
 def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Write the rows of TABLE with their predicted pKd, its sigma, and what is far from training.
+    """Write the rows of TABLE with predicted pKd, sigma, and flags for unfamiliar sequences.
 
-    Sequences that the store lacks are encoded first, by exactly the encoders of the run. A label
-    column is carried and never used.
+    Sequences that the store lacks are encoded first, with the encoders of the run. A label column
+    is copied but not used.
 
     \b
     Example:
@@ -368,19 +237,16 @@ def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) ->
     import abag
 
     summary = abag.predict(table, run, out, progress=True, **options)
-    if as_json:
-        click.echo(json.dumps(summary))
-    else:
-        click.echo(f"{summary['rows']:,} rows in {summary['out']}")
+    _print(summary, as_json, lambda found: f"{found['rows']:,} rows in {found['out']}")
 
 
 @_command(
-    "Describe a table, its problems and what encoding it takes.", "head.runs.options:PlanOptions"
+    "Describe a table, its problems and the cost of encoding.", "head.runs.options:PlanOptions"
 )
 @_TABLE
 @_JSON
 def plan(table: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Say what is in TABLE, what looks wrong, and what encoding and training would take.
+    """Describe TABLE, its problems, and what encoding and training would cost.
 
     \b
     Example:
@@ -389,18 +255,17 @@ def plan(table: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     from abag.head.plan import describe_plan
     from abag.head.plan import plan as make_plan
 
-    found = make_plan(table, **options)
-    click.echo(json.dumps(found) if as_json else "\n".join(describe_plan(found)))
+    _print(make_plan(table, **options), as_json, lambda found: "\n".join(describe_plan(found)))
 
 
 @main.command(short_help="Compare runs, or look at one that is training.")
 @click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
 @_JSON
 def runs(folders: tuple[Path, ...], as_json: bool) -> None:
-    """Compare runs, or look at one that is training; DIR is a run or holds runs.
+    """Compare runs, or look at one that is training; DIR is a run or a folder of runs.
 
-    Shows the scores with their intervals, whether one is better on the same test rows, and the
-    options that differ. Reads only, also while another process trains.
+    Shows the scores with their intervals, significant differences on the same test rows, and the
+    options that differ. Nothing is written.
 
     \b
     Example:
@@ -409,8 +274,7 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
     from abag.head.runs.compare import describe_runs
     from abag.head.runs.compare import runs as compare_runs
 
-    found = compare_runs(folders)
-    click.echo(json.dumps(found) if as_json else "\n".join(describe_runs(found)))
+    _print(compare_runs(folders), as_json, lambda found: "\n".join(describe_runs(found)))
 
 
 @_command(
@@ -418,9 +282,9 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
 )
 @_JSON
 def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Check this machine, the weights and the store's disk; exit 1 if something would fail later.
+    """Check this machine, the weights and the store's disk; exit with 1 if a check fails.
 
-    Nothing is downloaded and nothing stays behind. Takes about a minute.
+    Nothing is downloaded and no files are left behind. Takes about a minute.
 
     \b
     Example:
@@ -434,25 +298,24 @@ def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
         if not as_json:
             click.echo(f"{check.state:<5} {check.name + ':':19} {check.text}")
     failed = sum(check.state == "FAIL" for check in checks)
-    if as_json:
-        click.echo(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}))
-    else:
-        click.echo(f"{len(checks)} checks, {failed} failed")
+    report = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+    _print(report, as_json, lambda _: f"{len(checks)} checks, {failed} failed")
     sys.exit(1 if failed else 0)
 
 
-@main.command(short_help="Show both stages on a synthetic table: no download.")
+@main.command(short_help="Run both stages on a synthetic table, without downloads.")
 @click.argument("folder", type=_PATH, default=Path("abag-demo"))
 def demo(folder: Path) -> None:
-    """Show both stages on a synthetic table with a known answer: no download, about a minute.
+    """Run both stages on a synthetic table with a known answer: no download, about a minute.
 
     \b
     Example:
       abag demo
     """
-    from abag.embed.pipeline.run import embed_table
+    from abag.embed.pipeline.run import describe_embedding, embed_table
     from abag.head.data.demo import demo_table, planted_ceiling
     from abag.head.fit import fit as fit_head
+    from abag.head.runs.score_table import describe_scores
 
     pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
     folder.mkdir(parents=True, exist_ok=True)
@@ -463,34 +326,31 @@ def demo(folder: Path) -> None:
     click.secho("\nStage one: abag embed", bold=True)
     embed_table(pairs, store, progress=True, **encoders)
     click.secho("\nThe same command again: nothing is encoded twice", bold=True)
-    again = embed_table(pairs, store, **encoders)
-    click.echo(_embedded_line("antibodies", again["antibodies"]))
-    click.echo(_embedded_line("antigens", again["antigens"]))
+    click.echo(describe_embedding(embed_table(pairs, store, **encoders)))
     click.secho("\nStage two: abag fit", bold=True)
-    summary = fit_head(pairs, store, run, progress=True, split="random")
-    click.echo(_score_table(summary))
+    click.echo(describe_scores(fit_head(pairs, store, run, progress=True, split="random")))
     click.echo(
-        f"\nThe planted rule itself, without its noise, scores a Spearman of "
-        f"{planted_ceiling(table):.3f}: nothing can do better on this table.\n"
-        "tiny-igt5 and tiny-esm2 are the real architectures with random weights: they see which "
-        "residues\nthere are, and carry no biology. With your own table: abag embed pairs.csv "
+        "\nThe rule that generated the labels, without their noise, reaches a Spearman of "
+        f"{planted_ceiling(table):.3f}: the best possible score on this table.\n"
+        "tiny-igt5 and tiny-esm2 are the real architectures with random weights: their vectors\n"
+        "tell sequences apart but carry no biology. With your own table: abag embed pairs.csv "
         f"--store store\n\nTable {pairs}\nStore {store}\nRun   {run}"
     )
 
 
 @main.group("store")
 def store_group() -> None:
-    """Look into, check and combine stores."""
+    """Inspect, check and combine stores."""
 
 
 _STORE_ARGUMENT = click.argument("store", type=_PATH)
 
 
-@store_group.command("info", short_help="Say what a store holds and how far a run is.")
+@store_group.command("info", short_help="Show what a store holds and the progress of a run.")
 @_STORE_ARGUMENT
 @_JSON
 def store_info(store: Path, as_json: bool) -> None:
-    """Say what a store holds, and how far a run that adds to it is; safe while it works.
+    """Show what a store holds and the progress of a run that is adding to it.
 
     \b
     Example:
@@ -499,37 +359,31 @@ def store_info(store: Path, as_json: bool) -> None:
     from abag.embed.store.status import describe, info
     from abag.embed.store.store import open_store
 
-    told = info(open_store(store))
-    click.echo(json.dumps(told) if as_json else "\n".join(describe(told)))
+    _print(info(open_store(store)), as_json, lambda found: "\n".join(describe(found)))
 
 
 @store_group.command("verify", short_help="Check every byte of a store against its digests.")
 @_STORE_ARGUMENT
 @_JSON
 def store_verify(store: Path, as_json: bool) -> None:
-    """Check every byte of a store against its digests; exit 1 if any is not as written.
+    """Check every byte of a store against its digests; exit with 1 if any differs.
 
     \b
     Example:
       abag store verify store
     """
-    from abag.embed.store import maintenance as upkeep
+    from abag.embed.store.maintenance import verify
     from abag.embed.store.store import open_store
 
-    findings = upkeep.verify(open_store(store))
-    problems = [{"path": str(f.path), "what": f.what} for f in findings]
-    if as_json:
-        click.echo(json.dumps({"problems": problems}))
-    else:
-        for problem in problems:
-            click.echo(problem["what"])
-        click.echo(f"{store}: {len(problems)} problems found")
+    problems = [{"path": str(f.path), "what": f.what} for f in verify(open_store(store))]
+    lines = [problem["what"] for problem in problems] + [f"{store}: {len(problems)} problems found"]
+    _print({"problems": problems}, as_json, lambda _: "\n".join(lines))
     sys.exit(1 if problems else 0)
 
 
 @store_group.command("merge", short_help="Add the shards of several stores to one.")
 @click.argument("sources", type=_PATH, nargs=-1, required=True)
-@click.option("--out", type=_PATH, required=True, help="Store to add to; made if it is not there.")
+@click.option("--out", type=_PATH, required=True, help="Store to add to; created if missing.")
 @_JSON
 def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Add the shards of SOURCES to one store, and report duplicates and conflicts.
@@ -538,54 +392,50 @@ def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
     Example:
       abag store merge laptop-store cluster-store --out store
     """
-    from abag.embed.store import maintenance as upkeep
+    from abag.embed.store.maintenance import merge
 
-    _report(upkeep.merge(sources, out), as_json=as_json)
+    _print(merge(sources, out), as_json, _outline)
 
 
 @store_group.command("pack", short_help="Write a store into one file.")
 @_STORE_ARGUMENT
-@click.option("--out", type=_PATH, required=True, help="The one .h5 file to write.")
+@click.option("--out", type=_PATH, required=True, help="File to write, with suffix .h5.")
 @_JSON
 def store_pack(store: Path, out: Path, as_json: bool) -> None:
-    """Write a store into one file, which every reading command accepts in its place.
+    """Write a store into one file, which every command that reads a store accepts.
 
     \b
     Example:
       abag store pack store --out store.h5
     """
-    from abag.embed.store import maintenance as upkeep
+    from abag.embed.store.maintenance import pack
     from abag.embed.store.store import open_store
 
-    _report(upkeep.pack(open_store(store), out), as_json=as_json)
+    _print(pack(open_store(store), out), as_json, _outline)
 
 
-def _report(record: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a record as JSON, or as indented lines."""
-    if as_json:
-        click.echo(json.dumps(record))
-        return
-    for line in _lines(record, ""):
-        click.echo(line)
+def _outline(record: Mapping[str, Any]) -> str:
+    """Write a nested record as indented lines."""
 
+    def lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
+        for name, inner in value.items():
+            if isinstance(inner, dict) and inner:
+                yield f"{indent}{name}:"
+                yield from lines(inner, indent + "  ")
+            elif isinstance(inner, list) and inner and isinstance(inner[0], dict):
+                for one in inner:
+                    yield f"{indent}{name.rstrip('s')}:"
+                    yield from lines(one, indent + "  ")
+            elif isinstance(inner, list):
+                yield f"{indent}{name}: {', '.join(map(str, inner)) or 'none'}"
+            else:
+                yield (
+                    f"{indent}{name}: {inner:,}"
+                    if isinstance(inner, int)
+                    else (f"{indent}{name}: {inner}")
+                )
 
-def _lines(value: Any, indent: str) -> Iterator[str]:  # noqa: ANN401
-    for name, inner in value.items():
-        if isinstance(inner, dict) and inner:
-            yield f"{indent}{name}:"
-            yield from _lines(inner, indent + "  ")
-        elif isinstance(inner, list) and inner and isinstance(inner[0], dict):
-            for one in inner:
-                yield f"{indent}{name.rstrip('s')}:"
-                yield from _lines(one, indent + "  ")
-        elif isinstance(inner, list):
-            yield f"{indent}{name}: {', '.join(map(str, inner)) or 'none'}"
-        else:
-            yield (
-                f"{indent}{name}: {inner:,}"
-                if isinstance(inner, int)
-                else f"{indent}{name}: {inner}"
-            )
+    return "\n".join(lines(record, ""))
 
 
 if __name__ == "__main__":

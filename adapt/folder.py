@@ -113,3 +113,18 @@ def _summary(out: Path, sides: dict[Kind, Any], training: AdapterTraining) -> di
         "seconds": round(progress.seconds, 3),
         "resumed_from_step": training.resumed_from_step,
     }
+
+
+def describe_adapter(summary: dict[str, Any]) -> str:
+    """Describe a finished adapter: what was adapted, and the best epoch."""
+    lines = [
+        f"{kind}: {side['encoder']}, {side['trainable_parameters']:,} trainable parameters, "
+        f"adapter {side['digest'][:8]}"
+        for kind, side in summary["sides"].items()
+    ]
+    best, pairs = summary["best_validation_loss"], summary["pairs"]
+    lines.append(
+        f"best of {summary['epochs']} epochs: {summary['best_epoch']}, validation loss {best:.4f}; "
+        f"trained on {pairs['adapter']} pairs, {pairs['head']} are left for the head"
+    )
+    return "\n".join(lines)

@@ -1,17 +1,79 @@
-"""Command-line options made from option classes."""
+"""What the commands are made of: error handling, signals, and options from option classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+import signal
+import sys
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 import click
 
+from abag import AbagError
 from abag.core.options import Options, OptionSchema, schema
 
 Parameters = Callable[[], Sequence[click.Parameter]]
+
+
+class _Stopped(BaseException):
+    """A signal asked to stop; not an Exception, so that only `CommandGroup` catches it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class CommandGroup(click.Group):
+    """Commands that report errors in one line and exit 1, or 128 + the number of a signal."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command."""
+        with _raising_on_signals():
+            try:
+                return super().invoke(ctx)
+            except AbagError as error:
+                click.echo(f"Error: {error}", err=True)
+                sys.exit(1)
+            except OSError as error:
+                if error.filename is None:  # click handles a closed pipe
+                    raise
+                click.echo(
+                    f"Error: {error.filename}: cannot be used ({error.strerror}); expected a "
+                    "readable and writable path. Fix it or give another, and run the command "
+                    "again.",
+                    err=True,
+                )
+                sys.exit(1)
+            except _Stopped as stopped:
+                name = signal.Signals(stopped.number).name
+                click.echo(
+                    f"Stopped by {name}: committed work is safe; run the same command again to "
+                    "continue.",
+                    err=True,
+                )
+                sys.exit(128 + stopped.number)
+
+
+@contextmanager
+def _raising_on_signals() -> Iterator[None]:
+    """Let the first signal unwind the stack; a second one has its usual effect."""
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def stop(number: int, _frame: object) -> NoReturn:
+        for other, handler in before.items():
+            signal.signal(other, handler)
+        raise _Stopped(number)
+
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class OptionsCommand(click.Command):

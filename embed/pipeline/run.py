@@ -42,6 +42,18 @@ class EmbedSummary(TypedDict):
     skipped_rows: int
 
 
+def describe_embedding(summary: EmbedSummary) -> str:
+    """Describe what was encoded, one line per kind of sequence."""
+    lines = []
+    for plural, kind in (("antibodies", summary["antibodies"]), ("antigens", summary["antigens"])):
+        seconds = f" in {kind['seconds']:.1f} s" if kind["encoded"] else ""
+        lines.append(
+            f"{plural}: {kind['unique']:,} unique, {kind['reused']:,} reused, "
+            f"{kind['encoded']:,} encoded with {kind['encoder']}{seconds}"
+        )
+    return "\n".join(lines)
+
+
 def embed_table(
     table: TableLike,
     store: Path | str,

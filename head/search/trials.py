@@ -95,3 +95,19 @@ def describe_winner(summary: dict[str, Any]) -> str:
         f"{best['trial']}: {chosen}. Refit it and score the test part once with the same command "
         "and --final"
     )
+
+
+def describe_trials(summary: dict[str, Any]) -> str:
+    """Lay out the best trials, one per line, and the importance of each parameter."""
+    if not summary["best_trials"]:
+        return "no trial is complete yet"
+    names = list(summary["best_trials"][0]["params"])
+    rows = [["trial", summary["select"], *names]]
+    for one in summary["best_trials"]:
+        values = [one["value"], *(one["params"][name] for name in names)]
+        cells = [f"{v:.3g}" if isinstance(v, float) else str(v) for v in values]
+        rows.append([str(one["trial"]), *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in summary["importance"].items())
+    return "\n".join(lines + ([f"importance: {shares}"] if shares else []))

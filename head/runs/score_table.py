@@ -1,0 +1,44 @@
+"""The scores of a run beside those of its baselines, as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from abag.head.evaluation.metrics import table_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def describe_scores(summary: Mapping[str, Any]) -> str:
+    """Lay out the test metrics of a summary, and those of another table below if it has any.
+
+    Parameters
+    ----------
+    summary : mapping
+        Returned by `abag.fit` or `abag.evaluate`.
+    """
+    rows = {"head": summary["metrics"]["test"]}
+    if "predictions" in summary:
+        rows[summary["predictions"]["source"]] = summary["predictions"]["test"]
+    rows |= {name: s["test"] for name, s in summary["baselines"].items() if "test" in s}
+    text = _lay_out("test rows", rows)
+    if "table" not in summary:
+        return text
+    parts = ("table", "table_new_antibodies", "table_new_antigens")
+    found = {name.replace("table", "head", 1): summary["metrics"][name] for name in parts}
+    found |= {name: scores.get("table") for name, scores in summary["baselines"].items()}
+    known = {name: scores for name, scores in found.items() if scores}
+    below = [_lay_out("table rows", known), *summary["table"].get("verdicts", [])]
+    return text + "\n\n" + "\n".join(below)
+
+
+def _lay_out(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
+    widths = {metric: max(12, len(metric) + 2) for metric in table_metrics()}
+    names = "".join(f"{metric:>{width}}" for metric, width in widths.items())
+    lines = [f"{title + ': ' + str(rows['head']['n']):24}{names}"]
+    for name, scores in rows.items():
+        values = {metric: scores.get(metric) for metric in widths}
+        cells = {metric: "-" if x is None else f"{x:.3f}" for metric, x in values.items()}
+        lines.append(f"{name:24.24}" + "".join(f"{cells[m]:>{w}}" for m, w in widths.items()))
+    return "\n".join(lines)
