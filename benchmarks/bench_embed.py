@@ -1,10 +1,10 @@
-"""`abag embed` as a whole against its encoders alone, on the same sequences.
+"""Compare `abag embed` with its encoders alone on the same sequences.
 
     python benchmarks/bench_embed.py --out DIR [--antibodies N] [--antigens N] [--tiny]
 
-Real shapes with seeded random weights. "Alone" is the encoder over ready-made batches, nothing
-read, pooled, copied or written. The command's seconds are split into loading and the rest; a
-second run of the command shows what resuming costs.
+The models have their real sizes and seeded random weights. "Alone" is the encoder on prepared batches,
+without reading, pooling, copying or writing. The time of the command is divided into loading and the
+rest. A second run of the command measures the cost of resuming.
 """
 
 from __future__ import annotations
@@ -30,8 +30,20 @@ from abag.embed.pipeline.run import embed_table
 from abag.embed.weights.random_weights import save_random_checkpoint
 
 
-def alone(identity, chains, plan, encoder):
-    """Seconds of the encoder over all batches, made beforehand."""
+def pair_table(antibodies, antigens):
+    """Return a table that contains every antibody and every antigen."""
+    rows = range(max(len(antibodies), len(antigens)))
+    return pd.DataFrame(
+        {
+            "heavy": [antibodies[i % len(antibodies)][0] for i in rows],
+            "light": [antibodies[i % len(antibodies)][1] for i in rows],
+            "antigen": [antigens[i % len(antigens)][0] for i in rows],
+        }
+    )
+
+
+def time_encoder(identity, chains, plan, encoder):
+    """Return the seconds that the encoder takes for all batches, prepared in advance."""
     layout = identity.layout
     order = longest_first([max(layout.span_lengths(c)) for c in chains])
     spans = [(k, p) for k, i in enumerate(order) for p in layout.spans(chains[i])]
@@ -58,14 +70,6 @@ def main(argv=None):
     rng = np.random.default_rng(0)
     antibodies = draw_chains("antibody", args.antibodies, rng)
     antigens = draw_chains("antigen", args.antigens, rng)
-    rows = max(args.antibodies, args.antigens)
-    table = pd.DataFrame(
-        {
-            "heavy": [antibodies[i % len(antibodies)][0] for i in range(rows)],
-            "light": [antibodies[i % len(antibodies)][1] for i in range(rows)],
-            "antigen": [antigens[i % len(antigens)][0] for i in range(rows)],
-        }
-    )
     plan = plan_device()
     lines = []
     with tempfile.TemporaryDirectory() as folder:
@@ -76,8 +80,8 @@ def main(argv=None):
             names[kind] = str(work / name)
             start = time.perf_counter()
             identify(names[kind], kind)
-            lines.append(f"{kind}: hashing the weights, once: {time.perf_counter() - start:.1f} s")
-        table.to_csv(work / "pairs.csv", index=False)
+            lines.append(f"{kind}: hashing the weights (once): {time.perf_counter() - start:.1f} s")
+        pair_table(antibodies, antigens).to_csv(work / "pairs.csv", index=False)
         load_s = []
 
         def timed(*a, **k):
@@ -96,30 +100,30 @@ def main(argv=None):
         start = time.perf_counter()
         embed_table(work / "pairs.csv", work / "store", names["antibody"], names["antigen"])
         lines.append(
-            f"the whole command: {whole_s:.1f} s; again, with nothing missing: {time.perf_counter() - start:.1f} s"
+            f"whole command: {whole_s:.1f} s; second run, nothing to encode: {time.perf_counter() - start:.1f} s"
         )
         for kind, plural, chains, load in (
             ("antibody", "antibodies", antibodies, load_s[0]),
             ("antigen", "antigens", antigens, load_s[1]),
         ):
             identity = identify(names[kind], kind)
-            seconds = alone(identity, chains, plan, load_encoder(identity, plan))
-            one = done[plural]
-            working = one["seconds"] - load
+            seconds = time_encoder(identity, chains, plan, load_encoder(identity, plan))
+            counts = done[plural]
+            working = counts["seconds"] - load
             lines.append(
-                f"{kind}: {one['encoded']} sequences, {one['tokens']} tokens; loading {load:.1f} s, "
-                f"then {working:.1f} s = {one['tokens'] / working:.0f} tokens/s; encoder alone "
-                f"{seconds:.1f} s: {seconds / working:.1%} of its speed"
+                f"{kind}: {counts['encoded']} sequences, {counts['tokens']} tokens; loading {load:.1f} s, "
+                f"encoding {working:.1f} s ({counts['tokens'] / working:.0f} tokens/s); encoder alone "
+                f"{seconds:.1f} s: the command runs at {seconds / working:.1%} of its speed"
             )
         size = sum(p.stat().st_size for p in (work / "store").rglob("*.h5"))
         shards = len(list((work / "store").rglob("*.h5")))
         lines.append(f"store: {size / 2**20:.0f} MiB in {shards} shards")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
     head = [
-        f"# abag embed as a whole on {device or platform.machine()}, {date.today()}",
+        f"# abag embed on {device or platform.machine()}, {date.today()}",
         "",
         f"torch {torch.__version__}; {plan.precision}; random weights of "
-        f"{'tiny' if args.tiny else 'the real'} shapes; `python benchmarks/bench_embed.py "
+        f"{'small' if args.tiny else 'real'} models; `python benchmarks/bench_embed.py "
         f"--antibodies {args.antibodies} --antigens {args.antigens}`",
         "",
     ]

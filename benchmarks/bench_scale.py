@@ -1,10 +1,11 @@
-"""`abag embed --devices N` on 1, 2, 4 GPUs of one host: throughput, efficiency, store write rate.
+"""Measure `abag embed --devices N` on one host: throughput, efficiency, write rate of the store.
 
     python benchmarks/bench_scale.py --out DIR [--gpus 1,2,4] [--antibodies N] [--antigens N] [--tiny]
 
-Real shapes with seeded random weights. Each GPU gets --antibodies and --antigens sequences, so
-that all runs take about as long; the command is run as a user would, and a rank's own lines give
-its seconds after loading. The steady rate is all tokens over the slowest rank's seconds.
+The models have their real sizes and seeded random weights. Each GPU gets --antibodies and --antigens
+sequences, so that all runs take about the same time. The script runs the command and reads the seconds
+of each rank from its messages. The throughput is all tokens divided by the seconds of the slowest rank
+after loading.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
+from bench_embed import pair_table
 from bench_encoders import config_of, draw_chains
 
 from abag.embed.weights.random_weights import save_random_checkpoint
@@ -33,19 +34,8 @@ RANK_LINE = re.compile(
 )
 
 
-def write_table(path, antibodies, antigens):
-    rows = max(len(antibodies), len(antigens))
-    pd.DataFrame(
-        {
-            "heavy": [antibodies[i % len(antibodies)][0] for i in range(rows)],
-            "light": [antibodies[i % len(antibodies)][1] for i in range(rows)],
-            "antigen": [antigens[i % len(antigens)][0] for i in range(rows)],
-        }
-    ).to_parquet(path)
-
-
 def embed(table, store, encoders, gpus, device):
-    """Run the command; returns its summary, its wall seconds, and each rank's numbers a kind."""
+    """Run the command; return its summary, wall time in seconds, and per kind the numbers of each rank."""
     command = [sys.executable, "-m", "abag.cli", "embed", table, "--store", store, "--json"]
     command += ["--antibody-encoder", encoders["igt5"], "--antigen-encoder", encoders["esm2-650m"]]
     command += ["--devices", str(gpus), "--device", device]
@@ -81,14 +71,13 @@ def main(argv=None):
         encoders = {name: work / name for name in ("igt5", "esm2-650m")}
         for name, path in encoders.items():
             save_random_checkpoint(path, config_of(name, args.tiny), seed=0)
-        # Kernels are compiled once a machine: not in the time of whichever comes first.
-        write_table(work / "few.parquet", antibodies[:200], antigens[:200])
+        # compiles the kernels, so that the first measurement does not include it
+        pair_table(antibodies[:200], antigens[:200]).to_parquet(work / "few.parquet")
         embed(work / "few.parquet", work / "store-few", encoders, 1, device)
         for gpus in counts:
             table, store = work / f"{gpus}.parquet", work / f"store-{gpus}"
-            write_table(
-                table, antibodies[: args.antibodies * gpus], antigens[: args.antigens * gpus]
-            )
+            share = antibodies[: args.antibodies * gpus], antigens[: args.antigens * gpus]
+            pair_table(*share).to_parquet(table)
             summary, wall_s, ranks = embed(table, store, encoders, gpus, device)
             files = list(store.rglob("*.h5"))
             result = {"gpus": gpus, "wall_s": wall_s, "ranks": ranks, "summary": summary}
@@ -108,7 +97,7 @@ def main(argv=None):
             result["store_bytes_per_s"] = result["store_bytes"] / busy_s
             results.append(result)
             print(rows[-2], rows[-1], f"whole command {wall_s:.1f} s", sep="\n", file=sys.stderr)
-            write_report(args, rows, results)  # each time: a later number of GPUs may fail
+            write_report(args, rows, results)  # after each run, because the next one may fail
 
 
 def write_report(args, rows, results):
@@ -117,15 +106,15 @@ def write_report(args, rows, results):
         f"# abag embed --devices on {name}, {date.today()}",
         "",
         f"torch {torch.__version__}; {os.cpu_count()} CPU cores ({platform.machine()}); random "
-        f"weights of {'tiny' if args.tiny else 'the real'} shapes; {args.antibodies:,} antibodies and "
-        f"{args.antigens:,} antigens a GPU; `python benchmarks/bench_scale.py --gpus {args.gpus} "
+        f"weights of {'small' if args.tiny else 'real'} models; {args.antibodies:,} antibodies and "
+        f"{args.antigens:,} antigens per GPU; `python benchmarks/bench_scale.py --gpus {args.gpus} "
         f"--antibodies {args.antibodies} --antigens {args.antigens}`",
         "",
-        "| GPUs | kind | tokens | most over fewest of a rank | loading, s | then, slowest rank, s | tokens/s | efficiency |",
+        "| GPUs | kind | tokens | imbalance between ranks | loading, s | slowest rank, s | tokens/s | efficiency |",
         "|---|---|---|---|---|---|---|---|",
         *rows,
         "",
-        "| GPUs | whole command, s | tokens/s of it all | store, MB | files | written, MB/s |",
+        "| GPUs | whole command, s | tokens/s overall | store, MB | files | written, MB/s |",
         "|---|---|---|---|---|---|",
     ]
     for r in results:

@@ -1,4 +1,4 @@
-"""Benchmarks run at tiny size, so that they cannot rot."""
+"""Every benchmark runs at tiny size and writes its report."""
 
 import subprocess
 import sys
