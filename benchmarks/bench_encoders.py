@@ -116,7 +116,7 @@ class Bench:
             "path": label,
             "sequences/s": len(lengths) / best,
             "tokens/s": lengths.sum() / best,
-            "share of peak": self.flop(lengths) / best / self.peak,
+            "share of peak": self.count_flops(lengths) / best / self.peak,
             "GiB": torch.cuda.max_memory_allocated() / 2**30 if self.device.type == "cuda" else 0,
             "first batches, s": warm_s,
         }

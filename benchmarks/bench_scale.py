@@ -30,7 +30,7 @@ from bench_encoders import config_of, draw_chains
 from abag.embed.weights.random_weights import save_random_checkpoint
 
 RANK_LINE = re.compile(
-    r"([\d,]+) (antibodies|antigens), ([\d,]+) tokens; loading ([\d.]+) s, then ([\d.]+) s"
+    r"([\d,]+) (antibodies|antigens), ([\d,]+) tokens; loaded in ([\d.]+) s, encoded in ([\d.]+) s"
 )
 
 
