@@ -32,7 +32,7 @@ from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.baselines import predict_baselines
 from abag.head.model.config import FitConfig, RunMismatch, check_same
 from abag.head.prediction.bundle import save_predictor
-from abag.head.runs.report import RunResults
+from abag.head.runs.results import RunResults, RunSummary
 from abag.head.runs.summary import join_logs, write_results
 from abag.head.training.loop import TrainingInputs, train
 from abag.head.training.uncertainty import calibrate, combine, describe_sigma
@@ -57,7 +57,7 @@ def fit(
     verbose: bool = False,
     report: bool = True,
     **options: Any,  # noqa: ANN401
-) -> dict[str, Any]:
+) -> RunSummary:
     """Train a head on the stored vectors of a table, or go on with a run that was stopped.
 
     Parameters
@@ -127,7 +127,7 @@ def fit(
             for i, split in enumerate(splits)
         ]
     sigmas = [calibrate(pairs, split, one) for split, one in zip(splits, trained, strict=True)]
-    outcome = RunResults(
+    results = RunResults(
         title=run.name,
         facts=record,
         pairs=pairs,
@@ -144,7 +144,7 @@ def fit(
     save_predictor(
         run / "predictor", pairs, splits, trained, config, antibody, antigen, combine(sigmas)
     )
-    summary = write_results(run, outcome, trained, sigmas, report=report)
+    summary = write_results(run, results, trained, sigmas, report=report)
     for text in summary["warnings"] + summary["verdicts"] + [describe_sigma(summary["sigma"])]:
         say(text)
     kept = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
@@ -231,7 +231,7 @@ def _old_way(
     )
 
 
-def _finished_summary(run: Path, record: dict[str, Any]) -> dict[str, Any] | None:
+def _finished_summary(run: Path, record: dict[str, Any]) -> RunSummary | None:
     """Check the folder against this command; return its result if it has one."""
     # A kill in the first instant leaves nothing but a partial file.
     if not run.exists() or all(map(is_partial, run.iterdir())):
@@ -244,7 +244,7 @@ def _finished_summary(run: Path, record: dict[str, Any]) -> dict[str, Any] | Non
     summary = run / "summary.json"
     if not summary.exists() or before["epochs"] != record["epochs"]:
         return None
-    result: dict[str, Any] = json.loads(summary.read_text(encoding="utf-8"))
+    result: RunSummary = json.loads(summary.read_text(encoding="utf-8"))
     return result
 
 

@@ -196,7 +196,7 @@ def test_a_forged_record_is_refused_by_its_types_and_shapes(trained, tmp_path, c
 
 def test_the_card_tells_data_split_scores_limits_and_licences(trained):
     card = (trained.run / "predictor" / "README.md").read_text()
-    for title in ("Use", "Data", "Split", "Test scores beside baselines", "Limits", "Encoders"):
+    for title in ("Use", "Data", "Split", "Test scores and baselines", "Limits", "Encoders"):
         assert f"## {title}" in card
     summary = json.loads((trained.run / "summary.json").read_text())
     assert f"| {summary['baselines']['ridge']['test']['rmse']:.3f} |" in card

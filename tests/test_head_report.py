@@ -1,4 +1,4 @@
-"""The report: one file, whole, with every section, that a browser shows without an error."""
+"""The report: one file with all sections, which a browser shows without errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from abag.head.data.options import LabelOptions, SplitOptions
 from abag.head.data.splits import make_splits
 from abag.head.evaluation import comparison
 from abag.head.evaluation.baselines import predict_baselines
-from abag.head.runs.report import RunResults, render, write_report
+from abag.head.runs.report import render, write_report
+from abag.head.runs.results import RunResults
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 VOID = {"meta", "link", "img"}
@@ -30,7 +31,7 @@ def _few_draws(monkeypatch):
     monkeypatch.setattr(comparison, "DRAWS", 20)
 
 
-def outcome(title="runs/first", antigens=8, **options):
+def results(title="runs/first", antigens=8, **options):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {
@@ -63,7 +64,7 @@ def outcome(title="runs/first", antigens=8, **options):
 
 
 class Page(HTMLParser):
-    """Open and closed tags, and what the page would load."""
+    """Check that tags are closed, and collect what the page would load."""
 
     def __init__(self):
         super().__init__()
@@ -86,15 +87,15 @@ def read(html):
     return page
 
 
-def test_the_page_is_whole_runs_nothing_and_loads_nothing():
-    page = read(render(outcome()))
+def test_the_page_is_well_formed_and_loads_and_runs_nothing():
+    page = read(render(results()))
     assert "script" not in page.tags
     assert page.tags.count("img") >= 5
     assert all(value.startswith("data:") for value in page.loads)
 
 
-def test_every_figure_is_a_picture_with_something_on_it():
-    for value in read(render(outcome())).loads:
+def test_every_figure_is_an_image_of_useful_size():
+    for value in read(render(results())).loads:
         if value.startswith("data:image/png"):
             data = base64.b64decode(value.split(",")[1])
             width, height = struct.unpack(">II", data[16:24])
@@ -104,42 +105,42 @@ def test_every_figure_is_a_picture_with_something_on_it():
 
 
 def test_the_table_shows_head_and_baselines_with_intervals():
-    html = render(outcome(split="antigen", folds=4))
+    html = render(results(split="antigen", folds=4))
     for name in ("head", "ridge", "train_mean", "antigen_mean", "nearest_antibody"):
         assert f"<td>{name}</td>" in html
     assert re.search(r"[+-]\d\.\d\d \[[+-]\d\.\d\d, [+-]\d\.\d\d\]", html)
-    assert "scored in each and averaged" in html
+    assert "fold and averaged" in html
 
 
-def test_leaks_clusters_and_fingerprints_are_told():
-    html = render(outcome())
+def test_the_page_shows_leaks_clusters_and_fingerprints():
+    html = render(results())
     assert "tiny-igt5 3f2c9b1e" in html
-    assert "Test rows with a mate in training" in html
+    assert "Test rows with a near-duplicate in training" in html
     assert "Clusters by identity" in html
 
 
-def test_what_comes_from_outside_is_escaped():
-    html = render(outcome(title="<script>alert(1)</script>"))
+def test_text_from_outside_is_escaped():
+    html = render(results(title="<script>alert(1)</script>"))
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
-    write_report(tmp_path / "report.html", outcome())
+    write_report(tmp_path / "report.html", results())
     first = (tmp_path / "report.html").read_bytes()
-    write_report(tmp_path / "report.html", outcome())
+    write_report(tmp_path / "report.html", results())
     assert (tmp_path / "report.html").read_bytes() == first
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_an_empty_log_and_a_single_antigen_still_make_a_page():
-    bare = outcome(antigens=1)
+def test_an_empty_log_and_a_single_antigen_give_a_page():
+    bare = results(antigens=1)
     read(render(RunResults(**{n: getattr(bare, n) for n in bare.__slots__} | {"log": []})))
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
-def test_chromium_shows_every_picture_and_logs_no_error(tmp_path):
-    write_report(tmp_path / "report.html", outcome())
+def test_chromium_shows_every_image_and_logs_no_error(tmp_path):
+    write_report(tmp_path / "report.html", results())
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
     flags += "--disable-background-networking --disable-component-update --disable-sync "
     flags += f"--enable-logging=stderr --user-data-dir={tmp_path / 'profile'} --dump-dom"

@@ -1,4 +1,4 @@
-"""What a finished run leaves in its folder, beside checkpoints and predictor."""
+"""The files that a finished run leaves in its folder, and its summary."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from abag.head.data.splits import TEST, VALIDATION, Split, split_assignments
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import MeasuredPairs, verdicts, warnings
 from abag.head.runs.model_card import model_card
-from abag.head.runs.report import RunResults, write_report
-from abag.head.training import uncertainty as sigma
+from abag.head.runs.report import write_report
+from abag.head.runs.results import RunResults, RunSummary
+from abag.head.training import uncertainty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,51 +26,63 @@ if TYPE_CHECKING:
     from abag.head.training.loop import TrainedHeads
     from abag.head.training.uncertainty import Sigma
 
-SCORED = {"validation": VALIDATION, "test": TEST}
+SCORED_PARTS = {"validation": VALIDATION, "test": TEST}
 
 
 def write_results(
     run: Path,
-    outcome: RunResults,
+    results: RunResults,
     trained: Sequence[TrainedHeads],
     sigmas: Sequence[Sigma],
     *,
     report: bool,
-) -> dict[str, Any]:
-    """Write predictions, report and summary; the last says that all the rest is there.
+) -> RunSummary:
+    """Write predictions, report, model card and summary; the summary marks the run as finished.
+
+    Parameters
+    ----------
+    run : Path
+        The run folder.
+    results : RunResults
+    trained, sigmas : sequence of TrainedHeads, sequence of Sigma
+        One per split.
+    report : bool
+        Whether to write ``report.html``.
 
     Returns
     -------
-    dict
-        The keys of ``abag fit --json``.
+    RunSummary
     """
-    pairs = outcome.pairs
+    pairs = results.pairs
     frames = [
         split_assignments(pairs, split).assign(
-            pkd=pairs.pkd, censored=pairs.censored, pkd_predicted=predicted, sigma=width
+            pkd=pairs.pkd, censored=pairs.censored, pkd_predicted=predicted, sigma=sigma
         )
-        for split, predicted, width in zip(
-            outcome.splits, outcome.predicted, outcome.sigma, strict=True
+        for split, predicted, sigma in zip(
+            results.splits, results.predicted, results.sigma, strict=True
         )
     ]
     with replacing(run / "predictions.parquet") as partial:
         pd.concat(frames, ignore_index=True).to_parquet(partial, index=False)
     if report:
-        write_report(run / "report.html", outcome)
-    summary = summarise(run, outcome, trained, sigmas)
-    card = model_card(pairs.table.source, outcome.facts, summary)
+        write_report(run / "report.html", results)
+    summary = summarise(run, results, trained, sigmas)
+    card = model_card(pairs.table.source, results.facts, summary)
     write_text(run / "predictor" / "README.md", card)
     write_json(run / "summary.json", summary)
     return summary
 
 
 def summarise(
-    run: Path, outcome: RunResults, trained: Sequence[TrainedHeads], sigmas: Sequence[Sigma]
-) -> dict[str, Any]:
-    """Score the head and the baselines on the full validation and test parts."""
-    pairs, splits = outcome.pairs, outcome.splits
-    predicted = {"head": outcome.predicted} | {
-        name: [fold[name] for fold in outcome.baselines] for name in outcome.baselines[0]
+    run: Path, results: RunResults, trained: Sequence[TrainedHeads], sigmas: Sequence[Sigma]
+) -> RunSummary:
+    """Score the head and the baselines on the full validation and test parts.
+
+    The parameters are as in `write_results`.
+    """
+    pairs, splits = results.pairs, results.splits
+    predicted = {"head": results.predicted} | {
+        name: [fold[name] for fold in results.baselines] for name in results.baselines[0]
     }
     scores = {
         name: [score_parts(pairs, split, one) for split, one in zip(splits, each, strict=True)]
@@ -77,7 +90,7 @@ def summarise(
     }
     means = {name: average_parts(folds) for name, folds in scores.items()}
     resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
-    summary = {
+    summary: RunSummary = {
         "run": str(run),
         "steps": sum(t.progress.step for t in trained),
         "epochs": max(t.epochs for t in trained),
@@ -89,10 +102,10 @@ def summarise(
         "noise": pairs.noise,
         "counts": pairs.counts,
         "warnings": warnings(pairs, splits),
-        "verdicts": verdicts(pairs, splits, outcome.predicted, outcome.baselines),
+        "verdicts": verdicts(pairs, splits, results.predicted, results.baselines),
         "members": len(trained[0].weights),
-        "sigma": sigma.summarise(pairs, splits, trained, sigmas),
-        "metrics": means.pop("head"),
+        "sigma": uncertainty.summarise(pairs, splits, trained, sigmas),
+        "metrics": {**means.pop("head")},
         "baselines": means,
     }
     if len(splits) > 1:
@@ -106,22 +119,35 @@ def summarise(
 def score_parts(
     pairs: MeasuredPairs, split: Split, predicted: NDArray[np.float64]
 ) -> dict[str, metrics.Scores]:
-    """Score predictions of every pair, shape (P,), on the validation and the test part."""
+    """Score predictions on the validation and the test part.
+
+    Parameters
+    ----------
+    pairs : MeasuredPairs
+    split : Split
+    predicted : NDArray, shape=(P,), dtype=float64
+        Predicted pKd of every pair.
+
+    Returns
+    -------
+    dict
+        `abag.head.evaluation.metrics.score` by part.
+    """
     return {
         name: metrics.score(
             pairs.pkd[rows], predicted[rows], pairs.antigen[rows], pairs.censored[rows]
         )
-        for name, part in SCORED.items()
+        for name, part in SCORED_PARTS.items()
         for rows in [split.rows(part)]
     }
 
 
 def average_parts(folds: list[dict[str, metrics.Scores]]) -> dict[str, metrics.Scores]:
-    """Average each metric over folds, which are never pooled; ``n`` is their sum."""
+    """Average the scores of `score_parts` over folds; ``n`` is the sum over folds."""
     if len(folds) == 1:
         return folds[0]
     means = {}
-    for part in SCORED:
+    for part in SCORED_PARTS:
         scores = [fold[part] for fold in folds]
         means[part] = {k: v["mean"] for k, v in metrics.average_folds(scores).items()}
         means[part]["n"] = sum(int(score["n"] or 0) for score in scores)
@@ -129,7 +155,7 @@ def average_parts(folds: list[dict[str, metrics.Scores]]) -> dict[str, metrics.S
 
 
 def join_logs(logs: Sequence[Path], path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's log; those of several folds are joined into one file."""
+    """Return the lines of a run's logs; write the logs of several folds to one file, `path`."""
     lines = [
         ({"fold": fold} if len(logs) > 1 else {}) | json.loads(line)
         for fold, log in enumerate(logs)

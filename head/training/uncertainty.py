@@ -19,7 +19,7 @@ from abag.head.data.splits import TEST, TRAIN, VALIDATION
 from abag.head.evaluation import metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -189,7 +189,7 @@ def summarise(
     }
 
 
-def describe_sigma(summary: dict[str, Any]) -> str:
+def describe_sigma(summary: Mapping[str, Any]) -> str:
     """Say in one line what sigma rests on and how much it covered."""
     noise = f"sigma: noise {summary['noise']:.2f} pKd"
     found = ", ".join(

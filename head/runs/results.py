@@ -1,0 +1,105 @@
+"""Results of a run: what its report is drawn from, and the contents of summary.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag.head.evaluation.metrics import FoldAverage, Scores
+
+if TYPE_CHECKING:
+    from abag.head.data.labels import LabelledPairs
+    from abag.head.data.splits import Split
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResults:
+    """Predictions and inputs of a run that has finished training."""
+
+    title: str
+    facts: Mapping[str, object]
+    """Content of config.json: options, encoders with fingerprints, table."""
+    pairs: LabelledPairs
+    """P pairs."""
+    splits: Sequence[Split]
+    predicted: Sequence[Floats]
+    """pKd of every pair as predicted by the head of each split, (P,)."""
+    sigma: Sequence[Floats]
+    """Standard deviation of the error of each prediction, in pKd, (P,)."""
+    baselines: Sequence[Mapping[str, Floats]]
+    """pKd of every pair by each baseline of each split, (P,)."""
+    log: Sequence[Mapping[str, Any]]
+    """Lines of metrics.jsonl."""
+    antibody_ND: NDArray[np.floating]
+    """One vector per unique antibody."""
+    antigen_ND: NDArray[np.floating]
+    """One vector per unique antigen."""
+
+
+class IntervalScores(TypedDict):
+    """A difference of scores with its interval; see `abag.head.evaluation.comparison.Interval`."""
+
+    difference: float
+    low: float | None
+    high: float | None
+    clusters: int
+
+
+class InTraining(TypedDict):
+    """How many pairs of a table are in the training set: whole, or by one of their sequences."""
+
+    pair: int
+    antibody: int
+    antigen: int
+
+
+class TableSummary(TypedDict):
+    """What ``evaluate`` adds for another table."""
+
+    source: str
+    pairs: int
+    in_training: InTraining
+    verdicts: NotRequired[list[str]]
+
+
+class PredictionsSummary(TypedDict):
+    """What ``evaluate`` adds for a file of predictions."""
+
+    source: str
+    validation: Scores
+    test: Scores
+    cv: NotRequired[dict[str, FoldAverage]]
+    head_minus_predictions: dict[str, IntervalScores | None]
+    verdicts: list[str]
+
+
+class RunSummary(TypedDict):
+    """Content of summary.json: what ``fit`` and ``evaluate`` return."""
+
+    run: str
+    steps: int
+    epochs: int
+    seconds: float
+    resumed_from_step: int | None
+    best_step: int
+    kept: float
+    """Factor by which predictions were shrunk toward the training mean; mean over folds."""
+    split: dict[str, Any]
+    noise: float | None
+    counts: Mapping[str, int]
+    warnings: list[str]
+    verdicts: list[str]
+    members: int
+    sigma: Mapping[str, Any]
+    metrics: dict[str, Scores | None]
+    """Scores of the head by part: ``validation``, ``test`` and, for a table, ``table`` ..."""
+    baselines: dict[str, dict[str, Scores]]
+    cv: NotRequired[dict[str, dict[str, FoldAverage]]]
+    table: NotRequired[TableSummary]
+    predictions: NotRequired[PredictionsSummary]
