@@ -1,15 +1,18 @@
 """File -> DataFrame and the roles of its columns."""
 
 import gzip
+from contextlib import contextmanager
 
 import pandas as pd
 import pytest
 
 import abag
+from abag.embed.sequences import formats
 from abag.embed.sequences.columns import MissingColumn, find_columns
-from abag.embed.sequences.formats import BadTable
+from abag.embed.sequences.formats import BadTable, TableFormat
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import read_table
+from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 
 
@@ -207,3 +210,50 @@ def test_embed_fit_plan_and_predict_see_the_same_rows_of_a_folder(tmp_path):
     assert len(read_pairs(pairs).frame) == 60
     abag.predict(pairs, run, out, store=store)
     assert pd.read_csv(out)["heavy"].tolist() == table["heavy"].tolist()
+
+
+def test_a_new_format_is_one_entry_of_the_registry(tmp_path, monkeypatch):
+    def read(file, options):
+        frame = pd.read_json(file, lines=True, dtype=False)
+        yield [*frame.columns], frame
+
+    @contextmanager
+    def open_writer(file):
+        yield lambda frame: frame.to_json(file, orient="records", lines=True)
+
+    monkeypatch.setitem(formats.FORMATS, ".jsonl", TableFormat(read, open_writer))
+    table = demo_table().head(20)[["heavy", "light", "antigen"]]
+    path = tmp_path / "pairs.jsonl.gz"
+    with TableWriter(path) as writer:
+        writer.write(table.head(12))
+        writer.write(table.tail(8))
+    assert read_pairs(path).frame["heavy"].tolist() == table["heavy"].tolist()
+    summary = abag.embed_table(path, tmp_path / "store", "composition", "composition", limit=15)
+    assert summary["rows"] == 15
+    assert abag.plan(path)["rows"] == 20
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+def test_folders_named_after_a_column_and_its_value_add_that_column(tmp_path, as_written):
+    table = demo_table().head(6)
+    for assay, part in (("spr", table.head(2)), ("elisa%201", table.tail(4))):
+        folder = tmp_path / "pairs" / f"assay={assay}"
+        folder.mkdir(parents=True)
+        part.drop(columns="assay", errors="ignore").to_parquet(folder / "a.parquet")
+    whole = read_table(tmp_path / "pairs", as_written=as_written)
+    assert whole.frame["assay"].tolist() == ["elisa 1"] * 4 + ["spr"] * 2
+    assert whole.columns["assay"] == "assay"
+    chunks = read_table_chunks(tmp_path / "pairs", rows=3, only_sequences=True)
+    assert all("assay" in chunk.names and "assay" not in chunk.frame for chunk in chunks)
+
+
+def test_files_of_a_folder_may_have_different_columns_except_in_an_output(tmp_path):
+    table = demo_table().head(6)[["heavy", "light", "antigen"]]
+    table.head(2).to_parquet(tmp_path / "a.parquet")
+    table.tail(4).assign(note="x").to_parquet(tmp_path / "b.parquet")
+    assert read_table(tmp_path).frame["note"].isna().tolist() == [True] * 2 + [False] * 4
+    first, second = read_table_chunks(tmp_path, as_written=True)
+    with TableWriter(tmp_path / "out.csv") as writer:
+        writer.write(first.frame)
+        with pytest.raises(BadTable, match="expected the same columns"):
+            writer.write(second.frame)
