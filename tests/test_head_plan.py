@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from abag.embed.packing.tokens import BERT, COMPOSITION, ESM, Layout
+from abag.embed.packing.tokens import BERT, COMPOSITION, ESM, T5, Layout
 from abag.embed.store.store import open_store
-from abag.head.plan import GPUS, describe_plan, duration, plan
+from abag.head.plan import GPUS, describe_plan, format_duration, plan
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
@@ -25,7 +25,7 @@ def table(rows=60, antigen_length=200, **columns):
 
 def test_tokens_windows_and_bytes_are_those_counted_by_hand():
     found = plan(table(antigen_length=2500))
-    assert found["antibodies"]["tokens"] == 60 * (120 + 2)
+    assert found["antibodies"]["tokens"] == 60 * (120 + 1)  # the heavy chain and the end token
     # 2500 residues: windows from 0, 511, 1022 and 1533; each overlap of 511 is encoded twice
     assert found["antigens"]["windows"] == 4
     assert found["antigens"]["tokens"] == 2500 + 3 * 511 + 4 * 2
@@ -34,7 +34,8 @@ def test_tokens_windows_and_bytes_are_those_counted_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("name", "alphabet"), [("esm2-650m", ESM), ("antiberty", BERT), ("composition", COMPOSITION)]
+    ("name", "alphabet"),
+    [("igt5", T5), ("esm2-650m", ESM), ("antiberty", BERT), ("composition", COMPOSITION)],
 )
 @pytest.mark.parametrize("length", [60, 509, 510, 511, 1022, 1023, 2500])
 def test_tokens_and_windows_are_those_that_encoding_will_make(name, alphabet, length):
@@ -43,6 +44,25 @@ def test_tokens_and_windows_are_those_that_encoding_will_make(name, alphabet, le
     spans = Layout("antigen", alphabet).span_lengths((frame["antigen"][0],))
     assert found["tokens"] == sum(spans)
     assert found["windows"] == (len(spans) if len(spans) > 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "alphabet"),
+    [("igt5", T5), ("esm2-650m", ESM), ("antiberty", BERT), ("composition", COMPOSITION)],
+)
+@pytest.mark.parametrize("light", ["", "D" * 107])
+@pytest.mark.parametrize("length", [120, 600, 1100])
+def test_tokens_of_antibodies_are_those_that_encoding_will_make(name, alphabet, light, length):
+    frame = pd.DataFrame({"heavy": ["E" * length], "light": [light], "antigen": ["MKT"]})
+    found = plan(frame, antibody_encoder=name)["antibodies"]
+    spans = Layout("antibody", alphabet).span_lengths(("E" * length, light))
+    assert found["tokens"] == sum(spans)
+    assert found["long_chains"] == (found["window"] is not None and length > found["window"])
+
+
+def test_igt5_reads_heavy_and_light_in_one_span_with_two_special_tokens():
+    frame = pd.DataFrame({"heavy": ["E" * 120], "light": ["D" * 107], "antigen": ["MKT"]})
+    assert plan(frame)["antibodies"]["tokens"] == 120 + 107 + 2
 
 
 def test_a_longer_table_takes_longer_and_a_faster_gpu_less():
@@ -110,9 +130,12 @@ def test_duplicates_conflicts_and_censored_rows_are_counted():
 @pytest.mark.parametrize(
     ("pkd", "says"),
     [
-        (np.r_[np.full(20, 6.0), np.linspace(6.1, 10, 40)], "20 rows have the label 6: a floor"),
+        (
+            np.r_[np.full(20, 6.0), np.linspace(6.1, 10, 40)],
+            "20 rows have the label 6: a detection limit",
+        ),
         (np.log10(np.linspace(6, 10, 60)), "was the logarithm taken twice"),
-        (np.linspace(6, 25, 60), "are no usual pKd"),
+        (np.linspace(6, 25, 60), "labels are outside the usual range of pKd"),
         (np.linspace(1e-9, 1e-6, 60), "--label kd_m"),
     ],
 )
@@ -125,7 +148,7 @@ def test_assays_that_disagree_on_an_antigen_are_a_problem():
     frame["pkd"] += np.tile([0.0, 3.0], 30)
     found = plan(frame)
     assert found["labels"]["disputed_antigens"] == 1
-    assert any("never mix them blindly" in line for line in found["problems"])
+    assert any("do not mix these assays" in line for line in found["problems"])
 
 
 def test_a_table_without_labels_is_planned_and_the_plan_is_json():
@@ -135,5 +158,5 @@ def test_a_table_without_labels_is_planned_and_the_plan_is_json():
     assert json.loads(json.dumps(found))["rows"] == 60
 
 
-def test_durations_are_said_in_their_largest_units():
-    assert [duration(s) for s in (12, 600, 7260)] == ["12 s", "10 min", "2 h 1 min"]
+def test_durations_are_formatted_in_their_two_largest_units():
+    assert [format_duration(s) for s in (12, 600, 7260)] == ["12 s", "10 min", "2 h 1 min"]
