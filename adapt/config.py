@@ -10,7 +10,7 @@ from abag.core.options import option
 from abag.core.shared_options import DeviceOptions, EncoderOptions
 from abag.embed.encoders.options import Lora
 from abag.embed.sequences.options import TableOptions
-from abag.head.data.options import LabelOptions
+from abag.head.data.label_options import LabelOptions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind

@@ -12,14 +12,8 @@ import pandas as pd
 from abag import AbagError
 from abag.adapt.config import AdaptConfig
 from abag.core.options import BadOption
-from abag.head.data.splits import (
-    TRAIN,
-    VALIDATION,
-    Split,
-    grouped_folds,
-    read_splits,
-    split_frame,
-)
+from abag.head.data.split_files import read_splits, split_frame
+from abag.head.data.splits import TRAIN, VALIDATION, Split, grouped_folds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

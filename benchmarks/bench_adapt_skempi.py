@@ -35,8 +35,9 @@ from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import SplitOptions
-from abag.head.data.splits import make_splits, split_frame
+from abag.head.data.partition import make_splits
+from abag.head.data.split_files import split_frame
+from abag.head.data.split_options import SplitOptions
 from abag.head.fit import fit
 
 METRICS = ("spearman_within_antigen", "spearman", "rmse")

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from abag.core.device import resolve_device
 from abag.head.data.labels import LabelledPairs
-from abag.head.data.splits import random_split
+from abag.head.data.splits import Split
 from abag.head.fit import torch_switches
 from abag.head.model.config import PRESETS, FitConfig
 from abag.head.training.loop import HeadTraining, TrainingInputs, train
@@ -83,6 +83,13 @@ def make_pairs(size: Size, seed: int = 0) -> tuple[LabelledPairs, np.ndarray, np
     return pairs, antibody_ND, antigen_ME
 
 
+def random_split(n_pairs: int) -> Split:
+    """Split distinct pairs 8:1:1."""
+    place = np.random.default_rng(0).permutation(n_pairs)
+    part = np.searchsorted([0.8 * n_pairs, 0.9 * n_pairs], place, side="right").astype(np.int8)
+    return Split(name="random", part=part, group=np.arange(n_pairs))
+
+
 def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> TrainingInputs:
     """Set up a training outside of any run folder."""
     pairs, antibody_ND, antigen_ME = inputs
@@ -90,7 +97,7 @@ def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> 
         pairs=pairs,
         antibody_ND=antibody_ND,
         antigen_ME=antigen_ME,
-        split=random_split(pairs.antibody, pairs.antigen, 0),
+        split=random_split(len(pairs)),
         config=config,
         device=device,
         checkpoints=folder / "checkpoints",

@@ -28,8 +28,9 @@ from abag.embed.store.store import open_store
 from abag.embed.weights.checkpoints import find_checkpoint
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import SplitOptions
-from abag.head.data.splits import TEST, TRAIN, make_splits
+from abag.head.data.partition import make_splits
+from abag.head.data.split_options import SplitOptions
+from abag.head.data.splits import TEST, TRAIN
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.ridge import FeatureBlock, ridge

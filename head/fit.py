@@ -22,12 +22,16 @@ import torch
 from abag import cache_dir
 from abag.core.device import resolve_device
 from abag.core.files import is_partial, replacing, write_json
+from abag.core.messages import reporting
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.adapter_leaks import apply_adapter_policy
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
-from abag.head.data.splits import TRAIN, Split, describe_splits, make_splits, split_frame
+from abag.head.data.leakage import describe_splits
+from abag.head.data.partition import make_splits
+from abag.head.data.split_files import split_frame
+from abag.head.data.splits import TRAIN, Split
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.evaluation.baselines import predict_baselines
 from abag.head.model.config import FitConfig, RunMismatch, check_same
@@ -93,7 +97,8 @@ def fit(
     device = resolve_device(config.device)
     _refuse_graph_on_cpu(device, config)
     pairs = label_pairs(read_pairs(table, config), config)
-    report_counts(pairs, say)
+    with reporting(say):
+        report_counts(pairs)
     opened = open_store(store)
     antibody = read_vectors(opened, pairs.table, "antibody", **config.vectors_of("antibody"))
     antigen = read_vectors(opened, pairs.table, "antigen", **config.vectors_of("antigen"))
@@ -199,7 +204,7 @@ def describe_inputs(
 ) -> dict[str, Any]:
     """Return what config.json holds: the options and what they were applied to."""
     running = blake2b(digest_size=16)
-    for array in (pairs.antibody_keys(), pairs.antigen_keys(), pairs.pkd, pairs.censored):
+    for array in (pairs.keys("antibody"), pairs.keys("antigen"), pairs.pkd, pairs.censored):
         running.update(np.ascontiguousarray(array).data)
     return config.to_json() | {
         "antibody_encoder": antibody.folder.name,
@@ -218,8 +223,8 @@ def _old_way(
     """Say what encoding both sequences of every pair in every epoch would have taken."""
     seconds = 0.0
     for side, keys in (
-        (antibody, pairs.antibody_keys()),
-        (antigen, pairs.antigen_keys()),
+        (antibody, pairs.keys("antibody")),
+        (antigen, pairs.keys("antigen")),
     ):
         speed = side.folder.residues_per_s()
         if speed is None:

@@ -33,8 +33,10 @@ from abag.embed.encoders.registry import identify
 from abag.embed.pipeline.same_encoders import OtherEncoder
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import SplitOptions
-from abag.head.data.splits import TRAIN, make_splits, split_frame
+from abag.head.data.partition import make_splits
+from abag.head.data.split_files import split_frame
+from abag.head.data.split_options import SplitOptions
+from abag.head.data.splits import TRAIN
 from abag.head.model.config import RunMismatch
 from abag.head.training.checkpoint import load
 
@@ -317,7 +319,7 @@ def test_from_a_run_to_an_adapter_to_a_head_on_its_vectors(tmp_path):
         "--run", tmp_path / "other", "--split", "random", "--split-seed", 7,
     ]  # fmt: skip
     line = run(*other, code=1).stderr.splitlines()[-1]
-    assert "taught its adapter" in line
+    assert "trained its adapter" in line
     assert "--allow-adapter-leak" in line
     assert not (tmp_path / "other").exists()
     own = line.split("--split file=")[1].split(")")[0]
@@ -327,7 +329,7 @@ def test_from_a_run_to_an_adapter_to_a_head_on_its_vectors(tmp_path):
         **(quick | {"say": said.append}),
     )  # fmt: skip
     assert fitted["split"]["rows"]["train"] == made["pairs"]["head"]
-    assert any(f"{made['pairs']['adapter']} training pairs taught" in text for text in said)
+    assert any(f"{made['pairs']['adapter']} training pairs trained" in text for text in said)
     run(*other, "--allow-adapter-leak")
     assert "these scores are of memory" in (tmp_path / "other" / "report.html").read_text()
     new = {"heavy": ["ACDWWKLACDEF", "WWWWCDEFGHIK"], "antigen": "ACDEFGHIKLMN", "say": said.append}

@@ -1,4 +1,4 @@
-"""Vectors of adapted encoders: who may be held out, who may train."""
+"""Vectors of adapted encoders: which pairs may be held out, and which may train the head."""
 
 import io
 
@@ -14,8 +14,9 @@ from abag.embed.store.maintenance import pack
 from abag.embed.store.store import open_store
 from abag.head.data.adapter_leaks import AdapterLeak, NoHeadRows
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import SplitOptions
-from abag.head.data.splits import make_splits, split_frame
+from abag.head.data.partition import make_splits
+from abag.head.data.split_files import split_frame
+from abag.head.data.split_options import SplitOptions
 
 RNG = np.random.default_rng(5)
 QUIET = {"report": False, "epochs": 1, "say": lambda _text: None, "device": "cpu"}
@@ -35,8 +36,8 @@ def table():
     return frame.assign(pKd=7 + RNG.normal(size=80))
 
 
-def make_store(path, table, taught, stopped=None):
-    """Draw a store whose antibodies an adapter made that learned from `taught`, a table."""
+def make_store(path, table, trained, validated=None):
+    """Make a store whose antibody vectors come from an adapter that was trained on a table."""
     pairs, store = read_pairs(table), open_store(path, create=True)
     for kind, unique in (("antibody", pairs.antibodies), ("antigen", pairs.antigens)):
         info = {"name": "drawn", "fingerprint": "ab" * 16, "origin": "drawn"}
@@ -45,8 +46,8 @@ def make_store(path, table, taught, stopped=None):
         with folder.writer(attrs={}) as writer:
             x_ND = RNG.normal(size=(n, 6)).astype(np.float32)
             writer.add(unique.keys, np.full(n, 9, np.int32), {"mean": x_ND})
-    if taught is not None:
-        uses = [(taught, "train")] + ([] if stopped is None else [(stopped, "validation")])
+    if trained is not None:
+        uses = [(trained, "train")] + ([] if validated is None else [(validated, "validation")])
         rows = pd.concat([keys_of(t).assign(adapter=use) for t, use in uses])
         content = io.BytesIO()
         rows.to_parquet(content, index=False)
@@ -73,7 +74,7 @@ def parts_of(table, **options):
     }
 
 
-def test_pairs_that_taught_the_adapter_are_left_out_of_the_heads_and_counted(table, tmp_path):
+def test_pairs_that_trained_the_adapter_are_excluded_and_counted(table, tmp_path):
     parts = parts_of(table, split="antigen")
     store = make_store(tmp_path / "store", table, parts["train"].head(25), parts["val"])
     said = []
@@ -81,19 +82,19 @@ def test_pairs_that_taught_the_adapter_are_left_out_of_the_heads_and_counted(tab
         table, store, tmp_path / "run", split="antigen", **(QUIET | {"say": said.append})
     )
     assert summary["split"]["rows"]["train"] == len(parts["train"]) - 25
-    assert any("25 training pairs taught the adapter of drawn and are left" in t for t in said)
+    assert any("25 training pairs trained the adapter of drawn and are excluded" in t for t in said)
     written = pd.read_parquet(tmp_path / "run" / "splits.parquet")
     assert (written["split"] == "unused").sum() == 25
     kept = abag.fit(table, store, tmp_path / "kept", split="antigen", adapter_rows="train", **QUIET)
     assert kept["split"]["rows"]["train"] == len(parts["train"])
-    assert any("vectors know their labels" in text for text in kept["warnings"])
+    assert any("vectors depend on their labels" in text for text in kept["warnings"])
 
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("part", ["val", "test"])
-def test_a_held_out_pair_that_taught_the_adapter_is_refused(table, tmp_path, part, packed):
-    taught = parts_of(table, split="random")[part].head(1)
-    store = make_store(tmp_path / "store", table, taught)
+def test_a_held_out_pair_that_trained_the_adapter_is_refused(table, tmp_path, part, packed):
+    trained = parts_of(table, split="random")[part].head(1)
+    store = make_store(tmp_path / "store", table, trained)
     if packed:
         pack(open_store(store), tmp_path / "store.h5")
         store = tmp_path / "store.h5"
@@ -103,22 +104,22 @@ def test_a_held_out_pair_that_taught_the_adapter_is_refused(table, tmp_path, par
     allowed = abag.fit(
         table, store, tmp_path / "run", split="random", allow_adapter_leak=True, **QUIET
     )
-    assert any("these scores are of memory" in text for text in allowed["warnings"])
+    assert any("the scores measure memorisation" in text for text in allowed["warnings"])
 
 
-def test_a_mate_of_a_held_out_pair_is_refused_even_from_outside_the_table(table, tmp_path):
+def test_a_near_duplicate_of_a_held_out_pair_is_refused_even_outside_the_table(table, tmp_path):
     test = parts_of(table, split="antigen")["test"]
     antigen = test["antigen"].iloc[0]
     twin = next(g for g in table["antigen"].unique() if g != antigen and g[1:] == antigen[1:])
     # the very pair is nowhere in the table; its antigen differs from the held-out one
     outside = pd.DataFrame({"heavy": [residues(60)], "antigen": [twin]})
     store = make_store(tmp_path / "store", table, outside)
-    with pytest.raises(AdapterLeak, match="or mates of theirs under the split"):
+    with pytest.raises(AdapterLeak, match="or near-duplicates of them"):
         abag.fit(table, store, tmp_path / "run", split="antigen", **QUIET)
     abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
 
 
-def test_antibody_mates_count_where_both_sides_are_held_out(table, tmp_path):
+def test_near_duplicate_antibodies_count_if_both_sequences_are_held_out(table, tmp_path):
     test = parts_of(table, split="both")["test"]
     outside = pd.DataFrame({"heavy": test["heavy"].head(1), "antigen": [residues(70)]})
     store = make_store(tmp_path / "store", table, outside)
@@ -127,16 +128,16 @@ def test_antibody_mates_count_where_both_sides_are_held_out(table, tmp_path):
     abag.fit(table, store, tmp_path / "run", split="antigen", **QUIET)
 
 
-def test_what_stopped_the_adapter_may_validate_and_may_not_test(table, tmp_path):
+def test_validation_pairs_of_the_adapter_may_validate_but_not_test_the_head(table, tmp_path):
     parts = parts_of(table, split="random")
-    for name, stopped in (("val", parts["val"]), ("test", parts["test"].head(2))):
-        make_store(tmp_path / name, table, parts["train"].head(9), stopped)
+    for name, validated in (("val", parts["val"]), ("test", parts["test"].head(2))):
+        make_store(tmp_path / name, table, parts["train"].head(9), validated)
     abag.fit(table, tmp_path / "val", tmp_path / "run", split="random", **QUIET)
     with pytest.raises(AdapterLeak, match="2 of 15"):
         abag.fit(table, tmp_path / "test", tmp_path / "other", split="random", **QUIET)
 
 
-def test_an_adapter_that_took_every_training_pair_leaves_the_head_none(table, tmp_path):
+def test_an_adapter_trained_on_every_training_pair_is_refused(table, tmp_path):
     parts = parts_of(table, split="random")
     store = make_store(tmp_path / "store", table, parts["train"])
     with pytest.raises(NoHeadRows, match=r"--head-share above 0.*--adapter-rows train"):
@@ -144,7 +145,7 @@ def test_an_adapter_that_took_every_training_pair_leaves_the_head_none(table, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_adapted_vectors_without_their_pairs_are_refused(table, tmp_path):
+def test_adapted_vectors_without_their_training_pairs_are_refused(table, tmp_path):
     store = make_store(tmp_path / "store", table, None)
     with pytest.raises(AdapterLeak, match=r"adapter/splits.parquet is missing"):
         abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
@@ -154,12 +155,12 @@ def test_adapted_vectors_without_their_pairs_are_refused(table, tmp_path):
         abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
 
 
-def test_the_split_of_a_file_is_seen_through_by_its_groups(table, tmp_path):
+def test_a_split_file_leaks_through_its_groups(table, tmp_path):
     pairs = label_pairs(read_pairs(table))
     splits = make_splits(pairs, SplitOptions(split="antigen"))
     split_frame(pairs, splits).to_parquet(tmp_path / "own.parquet")
-    taught = parts_of(table, split="antigen")["train"].head(20)
-    store = make_store(tmp_path / "store", table, taught)
+    trained = parts_of(table, split="antigen")["train"].head(20)
+    store = make_store(tmp_path / "store", table, trained)
     abag.fit(table, store, tmp_path / "run", split=f"file={tmp_path / 'own.parquet'}", **QUIET)
     frame = pd.read_parquet(tmp_path / "own.parquet")
     frame.assign(group=0).to_parquet(tmp_path / "joined.parquet")

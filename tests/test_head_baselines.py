@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import NothingToLearn, label_pairs
-from abag.head.data.options import LabelOptions, SplitOptions
-from abag.head.data.splits import TEST, TRAIN, make_splits, random_split
+from abag.head.data.partition import make_splits
+from abag.head.data.split_options import SplitOptions
+from abag.head.data.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.evaluation import baselines as baselines_module
 from abag.head.evaluation import comparison
 from abag.head.evaluation import ridge as module
@@ -26,6 +28,19 @@ from abag.head.evaluation.metrics import score
 from abag.head.evaluation.ridge import FeatureBlock, ridge, ridges
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+
+
+def random_split(antibody, antigen, seed):
+    """Split the unique pairs 8:1:1, whatever the order of the rows."""
+    joined = antibody * (antigen.max() + 1) + antigen
+    group = np.unique(joined, return_inverse=True)[1]
+    n = group.max() + 1
+    first, second = np.round(n * np.array([0.8, 0.9])).astype(int)
+    order = np.random.default_rng(seed).permutation(n)
+    part = np.full(n, TEST, np.int8)
+    part[order[:second]] = VALIDATION
+    part[order[:first]] = TRAIN
+    return Split(name="random", part=part[group], group=group)
 
 
 @pytest.fixture(autouse=True)

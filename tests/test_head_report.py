@@ -14,9 +14,10 @@ import pandas as pd
 import pytest
 
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions, SplitOptions
-from abag.head.data.splits import make_splits
+from abag.head.data.partition import make_splits
+from abag.head.data.split_options import SplitOptions
 from abag.head.evaluation import comparison
 from abag.head.evaluation.baselines import predict_baselines
 from abag.head.runs.report import render, write_report

@@ -1,4 +1,4 @@
-"""Splits keep groups whole, are deterministic, and count what leaks."""
+"""Splits keep groups whole, are deterministic, and count leaks."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from hypothesis import strategies as st
 
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data import splits as grouped
+from abag.head.data import groups, split_methods
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions, SplitOptions
+from abag.head.data.leakage import describe_splits
+from abag.head.data.partition import make_splits
+from abag.head.data.split_files import split_assignments, split_frame
+from abag.head.data.split_methods import SPLIT_METHODS, split_method
+from abag.head.data.split_options import SplitOptions
 from abag.head.data.splits import (
     TEST,
     TRAIN,
     UNUSED,
+    VALIDATION,
     BadSplit,
     EmptyPart,
+    Split,
     SplitFileMismatch,
     TooFewGroups,
-    describe_splits,
     grouped_folds,
-    make_splits,
-    random_split,
-    split_assignments,
-    split_frame,
 )
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -44,7 +46,7 @@ def variant(rng, text, mutations):
 
 
 def measured(families=12, antigens=8, rows=160, seed=0, **columns):
-    """A table of antibody families against unrelated antigens, each family on one antigen."""
+    """Make a table of antibody families against unrelated antigens, one antigen per family."""
     rng = np.random.default_rng(seed)
     parents = [protein(rng, 60) for _ in range(families)]
     targets = [protein(rng, 80) for _ in range(antigens)]
@@ -64,20 +66,22 @@ def pairs_of(frame):
 
 
 def shared(labels, split):
-    """Groups with rows on both sides."""
+    """Groups with rows in training and in test."""
     return set(labels[split.part == TRAIN]) & set(labels[split.part == TEST])
 
 
-def test_a_random_split_keeps_replicates_together_and_has_the_asked_shares():
-    antibody, antigen = np.repeat(np.arange(500), 2), np.zeros(1000, np.int64)
-    split = random_split(antibody, antigen, seed=3)
-    assert not shared(antibody, split)
-    assert np.bincount(split.part).tolist() == [800, 100, 100]
+def test_a_random_split_keeps_replicates_together_and_holds_out_a_tenth_each():
+    frame = measured(rows=1000, families=40)
+    pairs = label_pairs(read_pairs(pd.concat([frame, frame])), LabelOptions(replicates="keep"))
+    (split,) = make_splits(pairs, SplitOptions(split="random", seed=3))
+    pair = pairs.antibody * len(pairs) + pairs.antigen
+    assert not shared(pair, split)
+    assert np.bincount(split.part) / len(pairs) == pytest.approx([0.81, 0.09, 0.1], abs=0.01)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 8), min_size=9, max_size=60), st.integers(2, 5), st.integers(0, 9))
-def test_folds_cover_every_row_once_and_never_cut_a_group(groups, folds, seed):
+def test_folds_cover_every_row_once_and_keep_groups_whole(groups, folds, seed):
     group = np.array(groups + list(range(9)))
     fold = grouped_folds(group, folds, seed)
     assert set(fold) == set(range(folds))
@@ -87,13 +91,13 @@ def test_folds_cover_every_row_once_and_never_cut_a_group(groups, folds, seed):
 def test_folds_are_balanced_by_rows_and_repeats_differ():
     sizes = [200, 100, 60, 50, *[10] * 40]
     group = np.repeat(np.arange(len(sizes)), sizes)
-    deals = [grouped_folds(group, 4, seed) for seed in range(4)]
-    assert all(np.bincount(fold).max() <= 1.2 * len(group) / 4 for fold in deals)
-    assert len({fold.tobytes() for fold in deals}) == 4
+    assigned = [grouped_folds(group, 4, seed) for seed in range(4)]
+    assert all(np.bincount(fold).max() <= 1.2 * len(group) / 4 for fold in assigned)
+    assert len({fold.tobytes() for fold in assigned}) == 4
 
 
 @pytest.mark.parametrize("kind", ["random", "antigen", "antibody", "both"])
-def test_no_group_and_no_cluster_mate_is_on_both_sides(kind):
+def test_no_group_or_cluster_is_in_both_training_and_test(kind):
     pairs = pairs_of(measured())
     for split in make_splits(pairs, SplitOptions(split=kind, folds=4, repeats=2)):
         assert not shared(split.group, split)
@@ -111,7 +115,7 @@ def test_no_group_and_no_cluster_mate_is_on_both_sides(kind):
             assert leaks["pair"]["near"] > 0.9 * len(split.rows(TEST))
 
 
-def test_every_row_is_tested_once_a_repeat():
+def test_every_row_is_tested_once_per_repeat():
     pairs = pairs_of(measured())
     splits = make_splits(pairs, SplitOptions(split="antigen", folds=4, repeats=2))
     assert [split.fold for split in splits] == list(range(8))
@@ -120,7 +124,7 @@ def test_every_row_is_tested_once_a_repeat():
         assert (tested == 1).all()
 
 
-def test_cold_both_discards_the_rows_in_between_and_says_how_many():
+def test_a_split_by_both_discards_mixed_pairs_and_reports_their_number():
     rng = np.random.default_rng(1)
     heavies, targets = [protein(rng, 60) for _ in range(30)], [protein(rng, 80) for _ in range(10)]
     frame = pd.DataFrame(
@@ -136,22 +140,24 @@ def test_cold_both_discards_the_rows_in_between_and_says_how_many():
     assert any(line.startswith(f"{discarded} pairs discarded") for line in describe_splits([split]))
 
 
-def test_a_deal_of_antibodies_that_leaves_a_part_empty_is_drawn_again(monkeypatch):
+def test_a_split_by_both_is_drawn_again_if_a_part_is_empty(monkeypatch):
     pairs = pairs_of(measured(families=24, antigens=24))
     options = SplitOptions(split="both", folds=4)
     first = make_splits(pairs, options)
-    whole = grouped._is_whole
+    complete = split_methods._is_complete
     monkeypatch.setattr(
-        grouped, "_is_whole", lambda s: whole(s) and not np.array_equal(s.part, first[0].part)
+        split_methods,
+        "_is_complete",
+        lambda s: complete(s) and not np.array_equal(s.part, first[0].part),
     )
     again = make_splits(pairs, options)
     assert not np.array_equal(again[0].part, first[0].part)
     assert all(np.array_equal(a.part, b.part) for a, b in zip(again[1:], first[1:], strict=True))
-    assert all(whole(split) for split in again)
+    assert all(complete(split) for split in again)
     assert not shared(pairs.antigen, again[0])
 
 
-def test_mutations_train_near_the_parent_and_test_far_from_it():
+def test_the_mutations_split_trains_near_the_parent_and_tests_far_from_it():
     rng = np.random.default_rng(2)
     parent = protein(rng, 200)
     counts = np.repeat(np.arange(10), 12)
@@ -168,7 +174,7 @@ def test_mutations_train_near_the_parent_and_test_far_from_it():
     assert n[chosen.part == TEST].min() > n[chosen.part == TRAIN].max() + 1
 
 
-def test_the_same_pairs_in_another_order_are_split_alike():
+def test_the_split_does_not_depend_on_the_order_of_rows():
     frame = measured()
     options = SplitOptions(split="antigen", folds=3, seed=5)
     frames = [
@@ -180,7 +186,7 @@ def test_the_same_pairs_in_another_order_are_split_alike():
     pd.testing.assert_frame_equal(first, second)
 
 
-def test_a_pair_that_was_measured_twice_has_two_parts_and_one_row_in_the_split_file():
+def test_a_pair_measured_twice_has_one_row_in_the_split_file():
     frame = measured().drop_duplicates(["heavy", "antigen"])
     again = pd.concat([frame, frame.head(3)])
     pairs = label_pairs(read_pairs(again), LabelOptions(replicates="keep"))
@@ -194,7 +200,7 @@ def test_a_pair_that_was_measured_twice_has_two_parts_and_one_row_in_the_split_f
     assert [names[n] for n in splits[1].part] == parts[parts["fold"] == 1]["split"].tolist()
 
 
-def test_a_saved_split_is_laid_over_another_run_by_key(tmp_path):
+def test_a_split_file_is_applied_by_sequence_keys(tmp_path):
     frame = measured()
     pairs = pairs_of(frame)
     made = make_splits(pairs, SplitOptions(split="antigen", folds=3))
@@ -206,17 +212,17 @@ def test_a_saved_split_is_laid_over_another_run_by_key(tmp_path):
 
 
 @pytest.mark.parametrize(("keep", "count"), [(slice(10, None), 10), (slice(None), 0)])
-def test_a_split_file_that_misses_or_adds_pairs_is_refused(tmp_path, keep, count):
+def test_a_split_file_with_missing_or_additional_pairs_is_refused(tmp_path, keep, count):
     pairs = pairs_of(measured())
     frame = split_frame(pairs, make_splits(pairs, SplitOptions(split="random")))[keep]
     if not count:
         frame = pd.concat([frame, frame.iloc[:3].assign(antibody_key="0" * 32)])
     frame.to_parquet(tmp_path / "s.parquet")
-    with pytest.raises(SplitFileMismatch, match=f"misses {count} pairs of the table and holds"):
+    with pytest.raises(SplitFileMismatch, match=f"lacks {count} pairs of the table and has"):
         make_splits(pairs, SplitOptions(split=f"file={tmp_path / 's.parquet'}"))
 
 
-def test_a_column_names_the_parts_or_the_groups():
+def test_a_column_can_name_parts_or_groups():
     frame = measured()
     frame["part"] = ["train", "valid", "Test", "train"] * 40
     frame["site"] = [f"site{i % 5}" for i in range(160)]
@@ -231,7 +237,7 @@ def test_a_planted_leak_is_counted():
     frame = measured(rows=80).drop_duplicates(["heavy", "antigen"], ignore_index=True)
     part = np.array(["train"] * len(frame), dtype=object)
     part[-20:-10], part[-10:] = "validation", "test"
-    # Each test row is a one-residue variant of a training row, against its very antigen.
+    # Each test row is a one-residue variant of a training row, against the same antigen.
     for test, train in zip(range(len(frame) - 10, len(frame)), range(10), strict=True):
         heavy = frame.loc[train, "heavy"]
         frame.loc[test, "heavy"] = ("A" if heavy[0] != "A" else "C") + heavy[1:]
@@ -242,7 +248,7 @@ def test_a_planted_leak_is_counted():
     assert split.description["leaks"]["antibody"]["0.95"] == 10
 
 
-def test_auto_holds_antigens_out_and_repeats_folds_when_they_are_few():
+def test_auto_holds_out_antigens_and_repeats_folds_if_they_are_few():
     few = make_splits(pairs_of(measured(antigens=8)))
     assert len(few) == 20
     assert "8 antigen clusters" in few[0].description["why"]
@@ -251,15 +257,15 @@ def test_auto_holds_antigens_out_and_repeats_folds_when_they_are_few():
     assert many[0].name == "antigen"
 
 
-def test_auto_turns_to_antibodies_then_to_mutations_when_there_is_one_antigen():
+def test_auto_splits_one_antigen_by_antibodies_or_mutations():
     (by_antibody,) = make_splits(pairs_of(measured(families=40, antigens=1, rows=300)))
     assert by_antibody.name == "antibody"
     (by_mutations,) = make_splits(pairs_of(measured(families=1, antigens=1, rows=300)))
     assert by_mutations.name == "mutations"
-    assert "variants" in by_mutations.description["why"]
+    assert "distant variants are held out" in by_mutations.description["why"]
 
 
-def test_clusters_are_kept_in_the_cache_and_read_from_it(tmp_path, monkeypatch):
+def test_clusters_are_cached(tmp_path, monkeypatch):
     pairs = pairs_of(measured())
     options = SplitOptions(split="antigen")
     first = make_splits(pairs, options, cache=tmp_path)
@@ -273,15 +279,15 @@ def test_clusters_are_kept_in_the_cache_and_read_from_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"split": "antigen", "folds": 9}, TooFewGroups, "9 folds need"),
+        ({"split": "antigen", "folds": 9}, TooFewGroups, "9 folds: the rows form only 8 groups"),
         ({"split": "column=none"}, BadSplit, "no such column; found heavy"),
         ({"split": "file=absent.parquet"}, BadSplit, "no such file"),
         ({"split": f"file={__file__}"}, BadSplit, "cannot be read: .*; expected Parquet or CSV"),
         ({"split": "mutations=5:6"}, BadSplit, "expected NEAR:FAR"),
-        ({"split": "mutations", "folds": 3}, BadSplit, "no folds"),
+        ({"split": "mutations", "folds": 3}, BadSplit, "has no folds"),
     ],
 )
-def test_a_split_that_the_table_does_not_bear_is_one_clear_line(options, error, says):
+def test_an_impossible_split_is_refused_in_one_line(options, error, says):
     with pytest.raises(error, match=says) as caught:
         make_splits(pairs_of(measured()), SplitOptions(**options))
     assert "\n" not in str(caught.value)
@@ -291,15 +297,44 @@ def test_a_split_that_the_table_does_not_bear_is_one_clear_line(options, error, 
     "options",
     [{"split": "sideways"}, {"split": "column"}, {"folds": 1}, {"antigen_identity": 40.0}],
 )
-def test_an_option_that_means_nothing_is_refused_at_once(options):
+def test_invalid_split_options_are_refused(options):
     with pytest.raises(BadOption, match="expected"):
         SplitOptions(**options)
 
 
-def test_a_part_left_empty_is_refused():
+def test_an_empty_part_is_refused():
     one_antigen = pairs_of(measured(antigens=1))
-    with pytest.raises(EmptyPart, match="--split antigen: 1 groups"):
+    with pytest.raises(EmptyPart, match="--split antigen: the pairs form 1 groups"):
         make_splits(one_antigen, SplitOptions(split="antigen"))
     two = pairs_of(measured().assign(part=["train", "test"] * 80))
-    with pytest.raises(EmptyPart, match="the validation part is empty"):
+    with pytest.raises(EmptyPart, match=r"the validation part of 126 pairs in .* is empty"):
         make_splits(two, SplitOptions(split="column=part"))
+
+
+def test_a_registered_split_method_can_be_selected_by_name(monkeypatch):
+    monkeypatch.setitem(SPLIT_METHODS, "by_antigen_number", None)  # removed after the test
+
+    @split_method("by_antigen_number", "MODULUS")
+    def by_antigen_number(groups, request):
+        antigen = groups.pairs.antigen
+        part = np.minimum(antigen % int(request.value), TEST).astype(np.int8)
+        return [Split(name=request.text, part=part, group=antigen)]
+
+    pairs = pairs_of(measured())
+    (split,) = make_splits(pairs, SplitOptions(split="by_antigen_number=3"))
+    assert {int(part) for part in split.part[pairs.antigen == 4]} == {VALIDATION}
+    assert split.description["split"] == "by_antigen_number=3"
+    assert split.description["leaks"]["antigen"]["exact"] == 0
+    with pytest.raises(BadOption, match="by_antigen_number=MODULUS"):
+        SplitOptions(split="by_antigen_number")
+
+
+def test_leaks_of_an_mmseqs2_split_are_counted_by_the_exact_method(monkeypatch):
+    monkeypatch.setattr(groups, "mmseqs_version", lambda: "0")
+    # finds no near-duplicate at all
+    monkeypatch.setattr(groups, "mmseqs_cluster", lambda texts, _t, **_: np.arange(len(texts)))
+    pairs = pairs_of(measured(light="DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSG"))
+    options = SplitOptions(split="antibody", cluster_tool="mmseqs")
+    (split,) = make_splits(pairs, options)
+    assert split.description["cluster_tool"]["antibody"] == "MMseqs2 0"
+    assert split.description["leaks"]["antibody"]["0.9"] > 0

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from abag.adapt.config import AdaptConfig
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import (
     BadLabel,
     ConflictingReplicates,
     MixedAffinityTypes,
     label_pairs,
 )
-from abag.head.data.options import LabelOptions
 from abag.head.data.scaling import Standardizer
 from abag.head.model.config import FitConfig
 
@@ -63,7 +63,7 @@ def test_every_unit_of_ten_nanomolar_is_pkd_eight(label, value):
 
 
 @pytest.mark.parametrize("value", ["n.d.", np.nan, np.inf, ""])
-def test_a_label_that_is_no_finite_number_is_refused_by_row_and_column(value):
+def test_a_label_that_is_not_a_finite_number_is_refused_with_its_row_and_column(value):
     with pytest.raises(BadLabel, match=r"row 2, column pKd.*--bad-rows skip"):
         labelled([("a", "MKT", 7.0), ("b", "MKT", value)])
 
@@ -78,12 +78,12 @@ def test_skipped_labels_are_counted():
     assert (len(pairs), pairs.counts["skipped_labels"]) == (1, 1)
 
 
-def test_a_column_of_molar_kd_names_the_flag_that_reads_it():
+def test_a_column_of_molar_kd_is_refused_with_the_flag_that_reads_it():
     with pytest.raises(BadLabel, match="--label kd_m"):
         labelled([("a", "MKT", 1e-9), ("b", "MKT", 3e-4)])
 
 
-def test_replicates_become_their_median_and_leave_their_spread():
+def test_replicates_are_merged_to_their_median_and_their_spread_is_kept():
     pairs = labelled([("a", "MKT", 6.0), ("a", "MKT", 7.0), ("a", "MKT", 9.0), ("b", "MKT", 5.0)])
     assert dict(by_antibody(pairs)) == {"a": 7.0, "b": 5.0}
     assert pairs.counts["replicate_rows"] == 2
@@ -104,7 +104,7 @@ def test_conflicting_replicates_are_refused_by_row_when_asked():
         labelled([("a", "MKT", 6.0), ("a", "MKT", 7.5)], replicates="error")
 
 
-def test_equal_replicates_are_no_conflict():
+def test_equal_replicates_do_not_conflict():
     assert len(labelled([("a", "MKT", 6.0), ("a", "MKT", 6.0)], replicates="error")) == 1
 
 
@@ -127,7 +127,7 @@ def test_affinity_types_are_never_mixed():
         typed(MIXED)
 
 
-def test_rows_of_other_affinity_types_are_left_out_unread_and_counted():
+def test_rows_of_other_affinity_types_are_skipped_and_counted():
     pairs = typed(MIXED, affinity_type="kd")
     assert dict(by_antibody(pairs)) == {"a": 7.0, "b": 8.0}
     assert pairs.counts["rows_of_other_affinity_types"] == 2
@@ -139,17 +139,17 @@ def test_a_bad_label_of_the_chosen_type_is_still_refused_by_its_row():
         typed([*MIXED, ("b", "GGS", "low", "kd")], affinity_type="kd")
 
 
-def test_an_affinity_type_that_no_row_has_is_refused_with_those_there_are():
-    with pytest.raises(MixedAffinityTypes, match=r"none of 'ic50'.*2 of 'kd'"):
+def test_an_unknown_affinity_type_is_refused_with_those_found():
+    with pytest.raises(MixedAffinityTypes, match=r"no 'ic50'.*2 of 'kd'"):
         typed(MIXED, affinity_type="ic50")
 
 
-def test_one_affinity_type_needs_no_choice_and_rows_without_a_label_count_for_none():
+def test_a_single_affinity_type_needs_no_choice_and_unlabelled_rows_do_not_count():
     unlabelled = ("c", "MKT", None, "elisa")
     assert len(typed([*MIXED[1:3], unlabelled], bad_rows="skip")) == 2
 
 
-def test_kd_above_means_pkd_below_and_bounds_are_never_averaged_with_measurements():
+def test_kd_above_means_pkd_below_and_bounds_are_not_averaged_with_measurements():
     pairs = labelled(
         [
             ("a", "MKT", 5.0, ">1E-5"),
@@ -163,7 +163,7 @@ def test_kd_above_means_pkd_below_and_bounds_are_never_averaged_with_measurement
 
 
 def test_an_unknown_relation_is_refused():
-    with pytest.raises(BadLabel, match=r"row 1.*no relation"):
+    with pytest.raises(BadLabel, match=r"row 1.*not a valid relation"):
         labelled([("a", "MKT", 5.0, "about"), ("b", "MKT", 7.0, "")])
 
 
@@ -178,12 +178,12 @@ def test_a_floor_is_kept_dropped_or_censored(floor, size, sides):
 
 
 @given(st.permutations(range(6)))
-def test_the_order_of_rows_changes_nothing(order):
+def test_the_order_of_rows_does_not_matter(order):
     rows = [
         (x, y, 5.0 + i) for i, (x, y) in enumerate((x, y) for x in "abc" for y in ("MKT", "GGS"))
     ]
     one, other = labelled(rows), labelled([rows[i] for i in order])
-    assert np.array_equal(one.antibody_keys(), other.antibody_keys())
+    assert np.array_equal(one.keys("antibody"), other.keys("antibody"))
     assert np.array_equal(one.pkd, other.pkd)
 
 
@@ -194,18 +194,18 @@ def test_standardised_training_vectors_have_mean_0_and_spread_1():
     assert z_ND.std(0) == pytest.approx(1, abs=1e-5)
 
 
-def test_a_constant_column_and_float16_rounding_of_one_become_zero():
+def test_a_constant_column_becomes_zero_even_with_float16_rounding():
     x_ND = np.random.default_rng(0).normal(0, 1, (50, 3)).astype(np.float32)
     x_ND[:, 0] = 7.3
     x_ND[:, 1] = np.where(np.arange(50) % 2, 7.3, 7.3 * (1 + 2**-11))
     assert not Standardizer.of(x_ND).apply(x_ND * 2)[:, :2].any()
 
 
-def test_one_training_sequence_gives_zeros_and_no_division_by_zero():
+def test_a_single_training_sequence_is_standardised_to_zero():
     x_ND = np.ones((1, 4), np.float32)
     assert not Standardizer.of(x_ND).apply(np.full((2, 4), 5, np.float32)).any()
 
 
-def test_far_inputs_are_clipped():
+def test_standardised_inputs_are_clipped():
     x_ND = np.random.default_rng(0).normal(0, 1, (50, 3)).astype(np.float32)
     assert np.abs(Standardizer.of(x_ND).apply(x_ND * 1000)).max() == 10

@@ -142,8 +142,11 @@ def test_a_head_without_skill_on_validation_ends_near_the_training_mean(case):
 
 def test_a_fit_says_what_was_split_how_and_what_leaks(case):
     _, said = quick_fit(case)
-    assert any(line.startswith("split random: asked for") for line in said)
-    assert any(line.startswith("test rows with a training mate, pair: exact 0") for line in said)
+    assert any(line.startswith("split random: as requested") for line in said)
+    assert any(
+        line.startswith("test rows with a near-duplicate pair in training: exact 0")
+        for line in said
+    )
     assert any(line.startswith("antigen clusters by identity: exact 4") for line in said)
 
 

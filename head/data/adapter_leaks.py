@@ -1,8 +1,8 @@
-"""Vectors of adapted encoders: whose labels they have seen, and what a fit makes of it.
+"""Label leaks through adapted encoders.
 
-An adapter learned from measured pairs, so its vectors know their labels. Those pairs may not be
-held out, for the score would be of memory; nor, unless asked for, may the head train on them,
-for it would trust vectors of new sequences as much as vectors that hold the answer.
+An adapter was trained on measured pairs, so its vectors depend on their labels. Scores on those
+pairs would measure memorisation: they must not be held out. By default the head does not train on
+them either, because it would trust the vectors of new sequences as much as these.
 """
 
 from __future__ import annotations
@@ -17,35 +17,30 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.keys import hex_keys
-from abag.head.data.splits import (
-    PART_NAMES,
-    TEST,
-    TRAIN,
-    UNUSED,
-    VALIDATION,
-    Split,
-    group_pairs,
-)
+from abag.head.data.partition import group_pairs
+from abag.head.data.split_files import KEYS, pair_keys
+from abag.head.data.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from abag.embed.sequences.chains import Kind
     from abag.embed.store.store import EncoderFolder
     from abag.head.data.groups import PairGroups
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.options import AdapterRows, SplitOptions
+    from abag.head.data.split_options import AdapterRows, SplitOptions
 
 _ROWS = "adapter/splits.parquet"
 
 
 class AdapterLeak(AbagError):
-    """Held-out pairs whose labels an encoder's adapter has seen."""
+    """An encoder's adapter was trained on held-out pairs."""
 
 
 class NoHeadRows(AbagError):
-    """The adapter learned from every training pair."""
+    """The adapter was trained on every training pair."""
 
 
 def apply_adapter_policy(
@@ -58,103 +53,106 @@ def apply_adapter_policy(
     adapter_rows: AdapterRows,
     allow_leak: bool,
 ) -> list[Split]:
-    """Refuse splits that adapters have seen through; leave the adapters' pairs out of training.
+    """Refuse splits that leak through adapters, and exclude the adapters' pairs from training.
 
     Parameters
     ----------
     splits : sequence of Split
     pairs : LabelledPairs
-        P of them.
+        P pairs.
     folders : sequence of EncoderFolder
-        Whose vectors the head is to learn from; those without an adapter change nothing.
+        The vectors that the head is trained on. Those without an adapter have no effect.
     options : SplitOptions
-        The options the splits were made with: they define near-duplicates.
+        The options of the splits, which define near-duplicates.
     cache : path, optional
         Folder of cached clusters, see `make_splits`.
     adapter_rows : {"leave-out", "train"}
-        What happens to training pairs that the adapter learned from.
+        What happens to training pairs that the adapter was trained on.
     allow_leak : bool
         Report leaks instead of refusing them.
 
     Returns
     -------
     list of Split
-        With ``description["adapters"]``: sentences for the report.
+        Their ``description["adapters"]`` holds sentences for the report.
 
     Raises
     ------
     AdapterLeak
-        If a test pair or its mate under the split taught an adapter or told it when to stop, or a
-        validation pair or its mate taught it.
+        If an adapter was trained on a validation or test pair or a near-duplicate of one, or
+        validated on a test pair or a near-duplicate of one; or if the store does not say which
+        pairs an adapter was trained on.
     NoHeadRows
-        If no training pair is left.
+        If no training pair remains.
     """
     adapted = [folder for folder in folders if folder.info.get("adapter")]
     if not adapted:
         return list(splits)
     name = " and ".join(folder.name for folder in adapted)
-    rows = [_rows(folder) for folder in adapted]
-    grouping = group_pairs(pairs, options, cache)
-    leaks = [np.any([_leaks(split, grouping, r) for r in rows], axis=0) for split in splits]
+    rows = [_adapter_rows(folder) for folder in adapted]
+    groups = group_pairs(pairs, options, cache)
+    leaks = [np.any([_leaks(split, groups, r) for r in rows], axis=0) for split in splits]
     notes = _leak_notes(splits, leaks, name, adapted[0], allow_leak=allow_leak)
-    taught = np.any([_among(pairs, r[r["adapter"] == "train"]) for r in rows], axis=0)
-    count = sum(int((taught & (split.part == TRAIN)).sum()) for split in splits)
+    used = np.any([_contained(pairs, r[r["adapter"] == "train"]) for r in rows], axis=0)
+    count = sum(int((used & (split.part == TRAIN)).sum()) for split in splits)
     if count and adapter_rows == "train":
         notes.append(
-            f"{count} training pairs taught the adapter of {name} too: their vectors know their "
-            "labels, and the head may trust vectors too much."
+            f"{count} training pairs also trained the adapter of {name}: their vectors depend on "
+            "their labels, and the head may rely on vectors too much."
         )
     elif count:
-        splits = [_without(split, taught, name) for split in splits]
+        splits = [_exclude(split, used, name) for split in splits]
         notes.append(
-            f"{count} training pairs taught the adapter of {name} and are left out of the head's."
+            f"{count} training pairs trained the adapter of {name} and are excluded from the "
+            "training of the head."
         )
     return [replace(s, description=s.description | {"adapters": notes}) for s in splits]
 
 
-def _rows(folder: EncoderFolder) -> pd.DataFrame:
-    """Read what taught an adapter (``train``) and what told it to stop (``validation``)."""
+def _adapter_rows(folder: EncoderFolder) -> pd.DataFrame:
+    """Read which pairs an adapter was trained on (``train``) and validated on (``validation``)."""
     columns = ["antibody_key", "antigen_key", "adapter"]
     try:
         return pd.read_parquet(io.BytesIO(folder.adapter_files()[_ROWS]), columns=columns)
     except (KeyError, ValueError, OSError) as error:
         state = "is missing" if isinstance(error, KeyError) else f"cannot be read ({error})"
         msg = (
-            f"{folder.path}: its vectors come from an adapter, but {_ROWS} {state}; expected it to "
-            "name the pairs that taught it. Remove it and run abag embed with the adapter again."
+            f"{folder.path}: its vectors come from an adapter, but {_ROWS} {state}; expected the "
+            "pairs that the adapter was trained on. Delete the folder and run abag embed with the "
+            "adapter again."
         )
         raise AdapterLeak(msg) from error
 
 
-def _among(pairs: LabelledPairs, rows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Say which pairs, (P,), are among rows given by their keys."""
-    known = pd.MultiIndex.from_frame(rows[["antibody_key", "antigen_key"]])
-    keys = [hex_keys(pairs.antibody_keys()), hex_keys(pairs.antigen_keys())]
-    return pd.MultiIndex.from_arrays(keys).isin(known)
+def _contained(pairs: LabelledPairs, rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return which pairs are in a table of keys, shape (P,)."""
+    known = pd.MultiIndex.from_frame(rows[KEYS])
+    return pd.MultiIndex.from_frame(pair_keys(pairs)).isin(known)
 
 
-def _leaks(split: Split, grouping: PairGroups, rows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Say which held-out pairs an adapter has seen, themselves or a mate of theirs; (P,)."""
-    taught = _seen(split, grouping, rows[rows["adapter"] == "train"])
-    stopped = taught | _seen(split, grouping, rows[rows["adapter"] == "validation"])
-    return np.where(split.part == TEST, stopped, (split.part == VALIDATION) & taught)
+def _leaks(split: Split, groups: PairGroups, rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return which held-out pairs leak through an adapter's rows, shape (P,)."""
+    trained = _exposed(split, groups, rows[rows["adapter"] == "train"])
+    trained_or_validated = trained | _exposed(split, groups, rows[rows["adapter"] == "validation"])
+    return np.where(split.part == TEST, trained_or_validated, (split.part == VALIDATION) & trained)
 
 
-def _seen(split: Split, grouping: PairGroups, rows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Say which pairs, (P,), are among rows or mates of those that are.
+def _exposed(split: Split, groups: PairGroups, rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return which pairs share a group with any of the rows, shape (P,).
 
-    A split that holds antigens out whole is seen through by any pair of the antigen, also by one
-    that is not in the table.
+    Where the split holds out clusters of a kind, a row counts by its sequence of that kind, even
+    if the pair is not in the table.
     """
-    pairs = grouping.pairs
-    seen = np.isin(split.group, split.group[_among(pairs, rows)])
-    for side, index in (("antibody", pairs.antibody), ("antigen", pairs.antigen)):
-        if split.name in (side, "both"):
-            unique = pairs.table.antibodies if side == "antibody" else pairs.table.antigens
-            known = np.isin(hex_keys(unique.keys), rows[f"{side}_key"].to_numpy(str))[index]
-            group = grouping.of(side)
-            seen |= np.isin(group, group[known])
-    return seen
+    pairs = groups.pairs
+    exposed = np.isin(split.group, split.group[_contained(pairs, rows)])
+    kinds: tuple[Kind, ...] = ("antibody", "antigen")
+    for kind in kinds:
+        if split.name in (kind, "both"):
+            keys = hex_keys(pairs.table.sequences[kind].keys)
+            known = np.isin(keys, rows[f"{kind}_key"].to_numpy(str))[pairs.index(kind)]
+            group = groups.of_method(kind)
+            exposed |= np.isin(group, group[known])
+    return exposed
 
 
 def _leak_notes(
@@ -165,29 +163,29 @@ def _leak_notes(
     *,
     allow_leak: bool,
 ) -> list[str]:
-    """Refuse leaks, or put them into words where they are allowed."""
+    """Refuse leaks, or describe them if they are allowed."""
     count = sum(int(leak.sum()) for leak in leaks)
     if not count:
         return []
     held_out = sum(int(np.isin(s.part, (TEST, VALIDATION)).sum()) for s in splits)
-    text = f"{count} of {held_out} validation and test pairs, or mates of theirs under the split,"
+    what = f"{count} of {held_out} validation and test pairs, or near-duplicates of them,"
     if not allow_leak:
         msg = (
-            f"{name}: {text} taught its adapter; expected none. Take the adapter's own split "
-            f"(--split file={folder.path / _ROWS}), adapt anew with --split-from this one, or give "
-            "--allow-adapter-leak."
+            f"{name}: {what} trained its adapter; expected none. Use the adapter's own split "
+            f"(--split file={folder.path / _ROWS}), adapt again with --split-from this split, or "
+            "use --allow-adapter-leak."
         )
         raise AdapterLeak(msg)
-    return [f"{text} taught the adapter of {name}: these scores are of memory."]
+    return [f"{what} trained the adapter of {name}: the scores measure memorisation."]
 
 
-def _without(split: Split, taught: NDArray[np.bool_], name: str) -> Split:
-    part = np.where(taught & (split.part == TRAIN), np.int8(UNUSED), split.part)
+def _exclude(split: Split, used: NDArray[np.bool_], name: str) -> Split:
+    part = np.where(used & (split.part == TRAIN), np.int8(UNUSED), split.part)
     if not (part == TRAIN).any():
         msg = (
-            f"{name}: its adapter learned from all training pairs, so none is left for the head; "
-            "expected some. Adapt with --head-share above 0, or give --adapter-rows train."
+            f"{name}: its adapter was trained on all training pairs; expected some to remain for "
+            "the head. Adapt with --head-share above 0, or use --adapter-rows train."
         )
         raise NoHeadRows(msg)
-    rows = {n: int((part == number).sum()) for n, number in PART_NAMES.items()}
-    return replace(split, part=part, description=split.description | {"rows": rows})
+    rest = replace(split, part=part)
+    return replace(rest, description=split.description | {"rows": rest.rows_per_part()})

@@ -1,7 +1,7 @@
-"""The groups that a table's pairs fall into, computed when first asked for.
+"""Groups of a table's pairs that belong together, computed on first use.
 
-Clusters are numbered in the order of the pairs, which is that of their keys: the same pairs give
-the same numbers whatever the order of the rows.
+Sequences are clustered in the order of their keys and groups are numbered in the order of the
+pairs, so that the same pairs give the same numbers whatever the order of the rows.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,143 +24,161 @@ from abag.head.clustering.clusters import (
     cdrh3_clusters,
     distance_to_parent,
 )
-from abag.head.clustering.linkage import cluster, number_by_appearance
+from abag.head.clustering.linkage import number_by_appearance
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 
 if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Chains, Kind
+    from abag.head.clustering.choices import AntibodyRegion, ClusterTool
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.options import AntibodyRegion, ClusterTool
 
 Ints: TypeAlias = NDArray[np.int64]
-Side: TypeAlias = Literal["antibody", "antigen"]
 
-METHOD = 1
-"""Raise when the built-in clusters change: cached ones are then not read."""
-LEVELS: Mapping[Side, tuple[float, ...]] = {
+CLUSTERS_VERSION = 1
+"""Raise when the built-in clusters change, so that cached ones are not used."""
+IDENTITY_LEVELS: Mapping[Kind, tuple[float, ...]] = {
     "antibody": (0.95, 0.9, 0.8),
     "antigen": (0.9, 0.7, 0.4),
 }
-"""Identities at which clusters and leaks are counted beside the split's own."""
-SOME: Mapping[Side, int] = {"antibody": 5_000, "antigen": 1_000}
-"""Unique sequences beyond which more identities than the split's own would cost minutes."""
-MANY: Mapping[Side, int] = {"antibody": 20_000, "antigen": 2_000}
-"""Unique sequences beyond which the exact method takes minutes: MMseqs2 then, if installed."""
+"""Identities at which clusters and leaks are counted, in addition to that of the split."""
+FEW_SEQUENCES: Mapping[Kind, int] = {"antibody": 5_000, "antigen": 1_000}
+"""Above this, only the identity of the split is counted: more would take minutes."""
+MANY_SEQUENCES: Mapping[Kind, int] = {"antibody": 20_000, "antigen": 2_000}
+"""Above this, ``auto`` uses MMseqs2 if it is installed: the exact method would take minutes."""
+
+
+class ClusterSizes(TypedDict):
+    """Number of clusters, and the share of the pairs in the largest."""
+
+    clusters: int
+    largest_share: float
 
 
 @dataclass(slots=True)
 class PairGroups:
-    """Groups of P pairs, by kind and identity."""
+    """Groups of P pairs, by kind of sequence and identity."""
 
     pairs: LabelledPairs
-    identity: Mapping[Side, float]
+    identity: Mapping[Kind, float]
+    """Identity of the split."""
     antibody_by: AntibodyRegion
     tool: ClusterTool
     cache: Path | None
+    """Folder of cached clusters; None: they are not kept."""
     tools: dict[str, str] = field(default_factory=dict)
     """What computed the clusters of each kind."""
-    _found: dict[tuple[Side, float, ClusterTool], Ints] = field(default_factory=dict)
+    _found: dict[tuple[Kind, float, ClusterTool], Ints] = field(default_factory=dict)
 
-    def of(self, kind: str) -> Ints:
-        """Group of each pair under a split, (P,); ``both`` goes by its antigens."""
-        if kind == "random":
-            return number_by_appearance(
-                self.pairs.antibody * len(self.chains("antigen")) + self.pairs.antigen
-            )
-        side: Side = "antibody" if kind == "antibody" else "antigen"
-        return self._at(side, self.identity[side], self.tool)
+    def of_method(self, method: str) -> Ints:
+        """Return the group of each pair under ``random``, ``antibody`` or ``antigen``.
+
+        Returns
+        -------
+        NDArray, shape=(P,), dtype=int64
+
+        Raises
+        ------
+        MMseqsFailed
+            If MMseqs2 is asked for and missing, or fails.
+        """
+        if method == "random":
+            n_antigens = len(self.pairs.table.sequences["antigen"].keys)
+            return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
+        kind: Kind = "antibody" if method == "antibody" else "antigen"
+        return self._clusters(kind, self.identity[kind], self.tool)
 
     def levels(self) -> dict[str, dict[str, Ints]]:
-        """Labels of the pairs by kind and closeness: the basis of leak counts.
+        """Return the groups of the pairs by kind and closeness, from which leaks are counted.
 
-        They come from the exact method, whatever the split used. Above `SOME` sequences only the
-        split's own identity is there, above `MANY` only if the split needed it anyway.
+        They come from the exact method, whatever the split used. Above `FEW_SEQUENCES` only the
+        identity of the split is included, above `MANY_SEQUENCES` only if the split needed it.
+
+        Returns
+        -------
+        dict
+            ``pair``, ``antibody`` and ``antigen`` to closeness to NDArray, shape=(P,), dtype=int64.
         """
-        result: dict[str, dict[str, Ints]] = {"pair": {"exact": self.of("random")}}
-        for side in LEVELS:
-            own = self.identity[side]
-            few = len(self.chains(side)) <= SOME[side]
-            wanted = sorted({*LEVELS[side], own} if few else {own}, reverse=True)
+        result: dict[str, dict[str, Ints]] = {"pair": {"exact": self.of_method("random")}}
+        for kind, levels in IDENTITY_LEVELS.items():
+            own = self.identity[kind]
+            n = len(self.pairs.table.sequences[kind].keys)
+            wanted = sorted({*levels, own} if n <= FEW_SEQUENCES[kind] else {own}, reverse=True)
             tool: ClusterTool = "builtin"
-            if len(self.chains(side)) > MANY[side]:
+            if n > MANY_SEQUENCES[kind]:
                 tool = self.tool
-                wanted = [t for t in wanted if (side, t, tool) in self._found]
-            result[side] = {"exact": self.index(side)}
-            result[side] |= {f"{t:g}": self._at(side, t, tool) for t in wanted}
-        near = [result[side].get(f"{self.identity[side]:g}") for side in LEVELS]
-        if near[0] is not None and near[1] is not None:
-            result["pair"]["near"] = near[0] * len(near[1]) + near[1]
+                wanted = [t for t in wanted if (kind, t, tool) in self._found]
+            result[kind] = {"exact": self.pairs.index(kind)}
+            result[kind] |= {f"{t:g}": self._clusters(kind, t, tool) for t in wanted}
+        antibody, antigen = (
+            result[kind].get(f"{self.identity[kind]:g}") for kind in IDENTITY_LEVELS
+        )
+        if antibody is not None and antigen is not None:
+            result["pair"]["near"] = antibody * len(antigen) + antigen
         return result
 
-    def clusters(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Sensitivity: the number of clusters and the largest one's share of the pairs."""
+    def cluster_sizes(self) -> dict[str, dict[str, ClusterSizes]]:
+        """Return the sizes of the clusters by kind and closeness."""
         return {
-            side: {at: _sizes(labels) for at, labels in levels.items()}
-            for side, levels in self.levels().items()
-            if side != "pair"
+            kind: {closeness: _sizes(labels) for closeness, labels in levels.items()}
+            for kind, levels in self.levels().items()
+            if kind != "pair"
         }
 
-    def _at(self, side: Side, identity: float, tool: ClusterTool) -> Ints:
-        """Cluster of each pair's antibody or antigen at an identity, (P,)."""
-        if (side, identity, tool) not in self._found:
-            labels = self._read_or_compute(side, identity, tool)
-            self._found[side, identity, tool] = number_by_appearance(labels[self.index(side)])
-        return self._found[side, identity, tool]
-
     def mutations(self) -> Ints:
-        """Edits between each pair's antibody and the consensus of its cluster, (P,)."""
-        antibodies = self.chains("antibody")
-        labels = self._read_or_compute("antibody", self.identity["antibody"], self.tool)
-        return distance_to_parent(antibodies, labels)[self.pairs.antibody]
+        """Edits between each pair's antibody and the consensus of its cluster.
 
-    def chains(self, side: Side) -> list[tuple[str, ...]]:
-        """Unique sequences of one kind."""
-        table = self.pairs.table
-        return table.antibodies.chains if side == "antibody" else table.antigens.chains
+        Returns
+        -------
+        NDArray, shape=(P,), dtype=int64
+        """
+        labels = self._load_or_compute("antibody", self.identity["antibody"], self.tool)
+        distance = distance_to_parent(self.pairs.table.sequences["antibody"].chains, labels)
+        return distance[self.pairs.antibody]
 
-    def index(self, side: Side) -> Ints:
-        """Which unique sequence each pair has, (P,)."""
-        return self.pairs.antibody if side == "antibody" else self.pairs.antigen
+    def _clusters(self, kind: Kind, identity: float, tool: ClusterTool) -> Ints:
+        """Cluster of each pair's sequence, shape (P,)."""
+        if (kind, identity, tool) not in self._found:
+            labels = self._load_or_compute(kind, identity, tool)[self.pairs.index(kind)]
+            self._found[kind, identity, tool] = number_by_appearance(labels)
+        return self._found[kind, identity, tool]
 
-    def _read_or_compute(self, side: Side, identity: float, tool: ClusterTool) -> Ints:
+    def _load_or_compute(self, kind: Kind, identity: float, tool: ClusterTool) -> Ints:
         """Cluster of each unique sequence."""
-        method, name = self._method(side, tool)
+        method, name = self._method(kind, tool)
         if tool == self.tool:
-            self.tools[side] = name
-        table = self.pairs.table
-        keys = (table.antibodies if side == "antibody" else table.antigens).keys
-        order, _ = sort_keys(keys)
-        path = self._cache_path(f"{METHOD} {name} {identity:g}", keys[order])
-        found = _load(path, len(keys))
+            self.tools[kind] = name
+        unique = self.pairs.table.sequences[kind]
+        order, _ = sort_keys(unique.keys)
+        path = None
+        if self.cache is not None:
+            what = f"{CLUSTERS_VERSION} {name} {identity:g}".encode()
+            digest = hashlib.blake2b(what + b"\0" + unique.keys[order].tobytes(), digest_size=16)
+            path = self.cache / f"clusters-{digest.hexdigest()}.npy"
+        found = _load(path, len(order))
         if found is None:
-            chains = self.chains(side)
-            found = method([chains[i] for i in order], identity)
+            found = method([unique.chains[i] for i in order], identity)
             _save(path, found)
         labels = np.empty(len(order), np.int64)
         labels[order] = found
         return labels
 
-    def _method(self, side: Side, tool: ClusterTool) -> tuple[Callable[[Any, float], Ints], str]:
-        by_cdrh3 = side == "antibody" and self.antibody_by == "cdrh3"
-        many = len(self.chains(side)) > MANY[side]
-        version = (
-            mmseqs_version() if self.tool == "mmseqs" or (self.tool == "auto" and many) else None
-        )
-        if by_cdrh3:
+    def _method(
+        self, kind: Kind, tool: ClusterTool
+    ) -> tuple[Callable[[list[Chains], float], Ints], str]:
+        """Choose how to cluster, and name it for the summary and the cache."""
+        if kind == "antibody" and self.antibody_by == "cdrh3":
             return cdrh3_clusters, "built-in, CDRH3"
-        whole = antibody_clusters if side == "antibody" else antigen_clusters
+        method = antibody_clusters if kind == "antibody" else antigen_clusters
+        many = len(self.pairs.table.sequences[kind].keys) > MANY_SEQUENCES[kind]
+        # not self.tool: leaks are counted by the exact method also where MMseqs2 made the split
+        version = mmseqs_version() if tool == "mmseqs" or (tool == "auto" and many) else None
         if tool == "mmseqs" or version:
-            return lambda chains, t: whole(chains, t, mmseqs_cluster), f"MMseqs2 {version}"
-        return lambda chains, t: whole(chains, t, cluster), "built-in"
-
-    def _cache_path(self, what: str, keys: NDArray[np.uint8]) -> Path | None:
-        if self.cache is None:
-            return None
-        digest = hashlib.blake2b(what.encode() + b"\0" + keys.tobytes(), digest_size=16)
-        return self.cache / f"clusters-{digest.hexdigest()}.npy"
+            return partial(method, method=mmseqs_cluster), f"MMseqs2 {version}"
+        return method, "built-in"
 
 
 def _load(path: Path | None, sequences: int) -> Ints | None:
-    """Read kept clusters; a file that is absent or damaged is as good as none."""
+    """Read cached clusters; a missing or damaged file counts as not cached."""
     if path is None:
         return None
     try:
@@ -173,10 +192,10 @@ def _save(path: Path | None, labels: Ints) -> None:
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, concurrent=True) as partial, partial.open("wb") as file:
+    with replacing(path, concurrent=True) as partial_file, partial_file.open("wb") as file:
         np.save(file, labels, allow_pickle=False)
 
 
-def _sizes(labels: Ints) -> dict[str, float]:
+def _sizes(labels: Ints) -> ClusterSizes:
     sizes = np.bincount(number_by_appearance(labels))
     return {"clusters": len(sizes), "largest_share": float(sizes.max() / sizes.sum())}

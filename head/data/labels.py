@@ -1,7 +1,7 @@
-"""Measured pairs: the label column as pKd, censoring, replicates, and vectors standardised.
+"""Labelled pairs: the label column as pKd, censored values and replicates.
 
-A pair is two indices and a number; the vectors stay one a sequence, never one a pair.
-Pairs come in the order of their keys, so the order of the rows in the file changes nothing.
+A pair is two indices of unique sequences and a number. Pairs are ordered by their keys, so the
+order of the rows in the table does not matter.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ import numpy as np
 import pandas as pd
 
 from abag import AbagError
-from abag.head.data.options import Floor, Label, LabelOptions, Replicates
+from abag.core.messages import say
+from abag.head.data.label_options import Floor, Label, LabelOptions, Replicates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
+    from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable
 
-# R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd
 KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
+"""R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd."""
 FLOOR_SHARE = 0.05
-MOST_NAMED = 8
+"""A lowest value that more than this share of the rows have is a floor."""
+LISTED_TYPES = 8
 """Affinity types that a message lists."""
 
 _TO_PKD: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
@@ -38,74 +41,78 @@ _TO_PKD: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 
 
 class BadLabel(AbagError):
-    """A label, or the whole label column, cannot be what it is said to be."""
+    """A label is invalid, or the label column is not in the unit given."""
 
 
 class MixedAffinityTypes(BadLabel):
-    """The labels are of several affinity types, or none is of the type asked for."""
+    """The labels have several affinity types, or none has the requested one."""
 
 
 class ConflictingReplicates(AbagError):
-    """One pair has several labels and ``--replicates error`` was given."""
+    """A pair has different labels and ``--replicates error`` is set."""
+
+
+class NothingToLearn(AbagError):
+    """The training pairs have no exact label, or all labels are the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledPairs:
-    """Pairs with a measured affinity, P of them."""
+    """P pairs with a measured affinity, in the order of (antibody key, antigen key)."""
 
     antibody: NDArray[np.int64]
-    """(P,) index into ``table.antibodies``."""
+    """Shape (P,); index into ``table.antibodies``."""
     antigen: NDArray[np.int64]
-    """(P,) index into ``table.antigens``."""
+    """Shape (P,); index into ``table.antigens``."""
     pkd: NDArray[np.float64]
-    """(P,) -log10 of Kd in M."""
+    """Shape (P,); -log10 of Kd in M."""
     censored: NDArray[np.int8]
-    """(P,) 0 exact, -1 the true pKd is below the label, +1 above."""
+    """Shape (P,); 0: exact, -1: the true pKd is below the label, +1: above."""
     row: NDArray[np.int64]
-    """(P,) row of ``table.frame`` that stands for the pair: the first of its replicates."""
+    """Shape (P,); row of ``table.frame``: that of the pair's first replicate."""
     table: SequenceTable
+    """The table, its unique sequences in the order of their keys."""
     noise: float | None
-    """Pooled standard deviation of exact replicates in pKd; None without any."""
+    """Pooled standard deviation of exact replicates in pKd; None if there are none."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Rows that were skipped, averaged, censored or dropped, by reason."""
+    """Rows, and how many of them were skipped, merged, censored or dropped."""
 
     def __len__(self) -> int:
         """Return the number of pairs."""
         return len(self.pkd)
 
-    def antibody_keys(self) -> NDArray[np.uint8]:
-        """Return each pair's antibody key, shape (P, 16)."""
-        return self.table.antibodies.keys[self.antibody]
+    def index(self, kind: Kind) -> NDArray[np.int64]:
+        """Return the index of each pair's antibody or antigen, shape (P,)."""
+        return self.antibody if kind == "antibody" else self.antigen
 
-    def antigen_keys(self) -> NDArray[np.uint8]:
-        """Return each pair's antigen key, shape (P, 16)."""
-        return self.table.antigens.keys[self.antigen]
+    def keys(self, kind: Kind) -> NDArray[np.uint8]:
+        """Return the key of each pair's antibody or antigen, shape (P, 16)."""
+        return self.table.sequences[kind].keys[self.index(kind)]
 
 
 def label_pairs(table: SequenceTable, options: LabelOptions | None = None) -> LabelledPairs:
-    """Read the labels of a table and bring each pair to one row.
+    """Read the labels of a table and merge replicates.
 
     Parameters
     ----------
     table : SequenceTable
-        Checked table; its roles ``pkd`` and, if they are there, ``censored`` and
-        ``affinity_type`` are read. The result's ``table`` is this one with its unique sequences
-        in the order of their keys.
+        Its columns ``pkd`` and, if present, ``censored`` and ``affinity_type`` are read.
     options : LabelOptions, optional
 
     Returns
     -------
     LabelledPairs
-        In the order of (antibody key, antigen key), whatever the order of the rows.
 
     Raises
     ------
+    MissingColumn, AmbiguousColumn
+        If no column, or more than one, can be the label.
     BadLabel
-        If there is no label column, a value is no finite number, or the unit cannot be right.
+        If a label is not a finite number, no label is usable, or the unit cannot be right.
     MixedAffinityTypes
-        If there are several and none was chosen.
+        If there are several affinity types and none was chosen, or no row has the chosen one.
     ConflictingReplicates
-        Under ``replicates="error"``.
+        If a pair has different labels and ``options.replicates`` is ``"error"``.
     """
     options = options or LabelOptions()
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
@@ -144,7 +151,7 @@ def label_pairs(table: SequenceTable, options: LabelOptions | None = None) -> La
 
 
 def _of_type(table: SequenceTable, affinity_type: str | None) -> NDArray[np.bool_]:
-    """Tell which rows are of the affinity type asked for; several are never mixed."""
+    """Return which rows have the requested affinity type; types are never mixed."""
     if affinity_type is None and not table.has("affinity_type"):
         return np.ones(len(table.frame), np.bool_)
     column = table.column("affinity_type")
@@ -154,12 +161,12 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> NDArray[np.bool
     if affinity_type is None and len(counts) < 2:
         return np.ones(len(table.frame), np.bool_)
     if affinity_type not in counts.index:
-        found = ", ".join(f"{n} of {name!r}" for name, n in counts.head(MOST_NAMED).items())
-        more = f" and {len(counts) - MOST_NAMED} more types" if len(counts) > MOST_NAMED else ""
-        what = "several affinity types" if affinity_type is None else f"none of {affinity_type!r}"
+        found = ", ".join(f"{n} of {name!r}" for name, n in counts.head(LISTED_TYPES).items())
+        more = f" and {len(counts) - LISTED_TYPES} more types" if len(counts) > LISTED_TYPES else ""
+        problem = "several affinity types" if affinity_type is None else f"no {affinity_type!r}"
         msg = (
-            f"{table.source}: column {column} has {what} among the labelled rows: {found}{more}; "
-            "expected one. Choose it with --affinity-type NAME."
+            f"{table.source}: column {column} has {problem} among the labelled rows: "
+            f"{found}{more}; expected one type. Choose it with --affinity-type NAME."
         )
         raise MixedAffinityTypes(msg)
     return (types == affinity_type).to_numpy(np.bool_)
@@ -168,7 +175,10 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> NDArray[np.bool
 def _read_labels(
     table: SequenceTable, wanted: NDArray[np.bool_], options: LabelOptions
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return every row's pKd and whether it is wanted and can be used."""
+    """Return the pKd of every row, and which rows are wanted and usable.
+
+    This is the only check that labels are finite.
+    """
     column = table.column("pkd")
     raw = pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)
     usable = np.isfinite(raw)
@@ -178,7 +188,10 @@ def _read_labels(
         _refuse_first(table, column, usable | ~wanted, options.label)
     usable &= wanted
     if not usable.any():
-        msg = f"{table.source}: column {column} holds no usable label. Choose another with --column pkd=NAME."  # noqa: E501
+        msg = (
+            f"{table.source}: column {column} has no usable label. Choose another column with "
+            "--column pkd=NAME."
+        )
         raise BadLabel(msg)
     _check_unit(table.source, column, raw[usable], options.label)
     pkd = np.full(len(raw), np.nan)
@@ -193,8 +206,8 @@ def _refuse_first(
     wanted = "a positive number" if label in ("kd_m", "kd_nm") else "a finite number"
     msg = (
         f"{table.source}: row {table.row_numbers[at]}, column {column}: "
-        f"{table.frame[column].iloc[at]!r} is no label; expected {wanted} "
-        f"({int((~usable).sum())} such rows). Mend them, or leave them out with --bad-rows skip."
+        f"{table.frame[column].iloc[at]!r} is not a valid label; expected {wanted} "
+        f"({int((~usable).sum())} such rows). Fix them, or skip them with --bad-rows skip."
     )
     raise BadLabel(msg)
 
@@ -203,13 +216,13 @@ def _check_unit(source: str, column: str, raw: NDArray[np.float64], label: Label
     if label == "pkd" and (raw > 0).all() and (raw < 1e-3).all():
         msg = (
             f"{source}: column {column} looks like Kd in M (all values below 1e-3), "
-            "but pKd was expected. Give --label kd_m."
+            "but pKd was expected. Use --label kd_m."
         )
         raise BadLabel(msg)
 
 
 def _read_censored(table: SequenceTable) -> NDArray[np.int8]:
-    """Turn the Kd relation of each row into the side on which its pKd lies."""
+    """Convert the relation of Kd in each row to that of pKd: -1 below, +1 above, 0 exact."""
     column = table.columns.get("censored")
     if column is None:
         return np.zeros(len(table.frame), dtype=np.int8)
@@ -220,17 +233,17 @@ def _read_censored(table: SequenceTable) -> NDArray[np.int8]:
         at = int(np.flatnonzero(~known.to_numpy())[0])
         msg = (
             f"{table.source}: row {table.row_numbers[at]}, column {column}: {text.iloc[at]!r} is "
-            "no relation; expected > or < (of Kd), = or nothing. Mend it, or name another column "
-            "with --column censored=NAME."
+            "not a valid relation; expected > or < (of Kd), = or an empty cell. Fix it, or choose "
+            "another column with --column censored=NAME."
         )
         raise BadLabel(msg)
     # Kd above the limit means pKd below the label, and the reverse
-    sides = first.map({">": -1, "≥": -1, "<": 1, "≤": 1}).fillna(0)
-    return np.asarray(sides, dtype=np.int8)
+    relation = first.map({">": -1, "≥": -1, "<": 1, "≤": 1}).fillna(0)
+    return np.asarray(relation, dtype=np.int8)
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
-    """Find the floor: the lowest value, when more than 5 % of the rows share it."""
+    """Drop or censor the rows at the floor if there is one, and count them."""
     at_floor = (rows["pkd"] == rows["pkd"].min()) & (rows["censored"] == 0)
     count = int(at_floor.sum())
     if count <= FLOOR_SHARE * len(rows) or count == len(rows):
@@ -243,51 +256,48 @@ def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
 
 
 def _replicate_noise(rows: pd.DataFrame) -> float | None:
-    """Pool the spread of exact replicates over pairs: the noise ceiling of any metric."""
+    """Pool the standard deviation of exact replicates over all pairs."""
     exact = rows[rows["censored"] == 0].groupby(["antibody", "antigen"])["pkd"]
-    freedom = int((exact.size() - 1).sum())
-    if freedom == 0:
+    degrees_of_freedom = int((exact.size() - 1).sum())
+    if degrees_of_freedom == 0:
         return None
     squares = ((rows["pkd"] - exact.transform("mean")) ** 2).sum()
-    return float(np.sqrt(squares / freedom))
+    return float(np.sqrt(squares / degrees_of_freedom))
 
 
 def _merge_replicates(table: SequenceTable, rows: pd.DataFrame, how: Replicates) -> pd.DataFrame:
     if how == "keep":
         return rows
-    _refuse_conflicts(table, rows, how)
-    # Exact and censored are separate rows of one pair: a bound is no measurement to average with.
+    if how == "error":
+        _refuse_conflicts(table, rows)
+    # Exact and censored labels of a pair stay separate: a bound cannot be averaged.
     groups = rows.groupby(["antibody", "antigen", "censored"], sort=False, as_index=False)
     value = how if how in ("median", "mean") else "first"
     return groups.agg(row=("row", "first"), pkd=("pkd", value))
 
 
-def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, how: Replicates) -> None:
-    if how != "error":
-        return
+def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame) -> None:
     groups = rows.groupby(["antibody", "antigen"])
     spread = groups["pkd"].transform("max") - groups["pkd"].transform("min")
     if (spread > 0).any():
         worst = rows[spread == spread.max()]
         at = ", ".join(str(table.row_numbers[r]) for r in worst["row"][:5])
         msg = (
-            f"{table.source}: rows {at} measure one pair and differ by up to {spread.max():.2f} "
-            "pKd. Mend them, or choose --replicates median."
+            f"{table.source}: rows {at} measure the same pair and differ by up to "
+            f"{spread.max():.2f} pKd. Fix them, or use --replicates median."
         )
         raise ConflictingReplicates(msg)
 
 
-def report_counts(pairs: LabelledPairs, say: Callable[[str], None]) -> None:
-    """Say how many pairs a table gave, and what became of the other rows."""
+def report_counts(pairs: LabelledPairs) -> None:
+    """Report how many pairs a table has, and what happened to its other rows."""
     for note in pairs.table.notes:
         say(f"{pairs.table.source}: {note}")
     counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in pairs.counts.items() if n)
-    noise = "" if pairs.noise is None else f"; replicates differ by sd {pairs.noise:.2f} pKd"
+    noise = (
+        "" if pairs.noise is None else f"; standard deviation of replicates {pairs.noise:.2f} pKd"
+    )
     say(f"{pairs.table.source}: {len(pairs)} pairs ({counts}){noise}")
-
-
-class NothingToLearn(AbagError):
-    """The training pairs have no exact label, or all labels are the same."""
 
 
 def training_labels(pairs: LabelledPairs, training: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -18,22 +18,42 @@ if TYPE_CHECKING:
 
 
 class VectorsMissing(AbagError):
-    """The store lacks some of the table's sequences."""
+    """The store has no vector for some of the table's sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredVectors:
-    """One side of the pairs: a vector for each unique sequence of the table."""
+    """The vectors of all unique antibodies, or of all unique antigens, of a table."""
 
     folder: EncoderFolder
     pooling: str
     x_ND: NDArray[np.float32]
+    """Shape (N, D), dtype float32; in the order of the unique sequences."""
 
 
 def read_vectors(
     store: Store, table: SequenceTable, kind: Kind, *, encoder: str | None, pooling: str
 ) -> StoredVectors:
-    """Read one side of the table from the store, which holds finite numbers only."""
+    """Read the vectors of a table's unique sequences.
+
+    They are finite: the store contains no other vectors.
+
+    Parameters
+    ----------
+    store : Store
+    table : SequenceTable
+    kind : {"antibody", "antigen"}
+    encoder : str, optional
+        None: the only encoder of this kind in the store.
+    pooling : str
+
+    Raises
+    ------
+    VectorsMissing
+        If a sequence has no vector in the store.
+    AbagError
+        If the store has no such encoder or pooling, or several encoders and none was chosen.
+    """
     sequences = table.sequences[kind]
     folder = store.folder(kind, encoder)
     missing = int(folder.missing(sequences.keys).sum())

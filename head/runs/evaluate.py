@@ -16,10 +16,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.messages import reporting
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs, report_counts
-from abag.head.data.options import LabelOptions
 from abag.head.data.splits import TEST
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import compare, verdict
@@ -102,7 +103,8 @@ def evaluate(
     if table is not None:
         other = read_pairs(table, replace(reading, bad_rows=saved.config["bad_rows"]))
         pairs = label_pairs(other, _label_options(saved, other, affinity_type, say))
-        report_counts(pairs, say)
+        with reporting(say):
+            report_counts(pairs)
         result["table"] = count_known(saved, pairs, say)
         score_table(result, Path(run), saved, pairs, store, say)
     if predictions is not None:

@@ -41,7 +41,7 @@ def count_known(
 ) -> dict[str, Any]:
     """Count the pairs of a table that some fold's training knew, whole or by one side."""
     trained = _trained(saved)
-    keys = keyed(pairs.antibody_keys(), pairs.antigen_keys())
+    keys = keyed(pairs.keys("antibody"), pairs.keys("antigen"))
     both = pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(trained[KEYS]))
     known = {
         "pair": int(both.sum()),
@@ -68,9 +68,9 @@ def score_table(
     """Score the head on a table, whole and where its sequences are new, beside baselines."""
     predictor = load_predictor(run)
     opened = open_store(predictor.resolve_store(store))
-    found = predictor.predict_keys(opened, pairs.antibody_keys(), pairs.antigen_keys())
+    found = predictor.predict_keys(opened, pairs.keys("antibody"), pairs.keys("antigen"))
     head = found["pkd_predicted"].to_numpy(np.float64)
-    keys, trained = keyed(pairs.antibody_keys(), pairs.antigen_keys()), _trained(saved)
+    keys, trained = keyed(pairs.keys("antibody"), pairs.keys("antigen")), _trained(saved)
     new = {n: ~keys[f"{n}_key"].isin(trained[f"{n}_key"]).to_numpy() for n in KINDS}
     result["metrics"] |= {"table": _score_rows(pairs, head, np.ones(len(pairs), bool))} | {
         f"table_new_{plural}": _score_rows(pairs, head, new[kind]) if new[kind].any() else None
@@ -108,7 +108,7 @@ def _baselines(
 ) -> dict[str, Floats]:
     """Predict a table's pairs from the run's training pairs, by means and by ridge; each (P,)."""
     exact = trained[trained["censored"] == 0]
-    keys = pd.concat([exact[KEYS], keyed(pairs.antibody_keys(), pairs.antigen_keys())])
+    keys = pd.concat([exact[KEYS], keyed(pairs.keys("antibody"), pairs.keys("antigen"))])
     index = {kind: pd.factorize(keys[f"{kind}_key"])[0].astype(np.int64) for kind in KINDS}
     fit_rows, others = np.arange(len(exact)), np.arange(len(exact), len(keys))
     pkd = np.concatenate([exact["pkd"].to_numpy(np.float64), np.zeros(len(pairs))])

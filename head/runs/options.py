@@ -8,7 +8,7 @@ from pathlib import Path
 from abag.core.options import option
 from abag.core.shared_options import EncoderOptions
 from abag.embed.sequences.options import ColumnOptions, TableOptions
-from abag.head.data.options import LabelOptions
+from abag.head.data.label_options import LabelOptions
 
 
 @dataclass(frozen=True, kw_only=True)

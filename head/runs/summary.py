@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from abag.core.files import replacing, write_json, write_text
-from abag.head.data.splits import TEST, VALIDATION, Split, split_assignments
+from abag.head.data.split_files import split_assignments
+from abag.head.data.splits import TEST, VALIDATION, Split
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import MeasuredPairs, verdicts, warnings
 from abag.head.runs.model_card import model_card

@@ -27,11 +27,13 @@ from tqdm import tqdm
 from abag import AbagError, cache_dir
 from abag.core.device import resolve_device
 from abag.core.files import is_partial, write_json
+from abag.core.messages import reporting
 from abag.core.options import BadOption, flag
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import label_pairs, report_counts
-from abag.head.data.splits import BadSplit, make_splits
+from abag.head.data.partition import make_splits
+from abag.head.data.splits import BadSplit
 from abag.head.data.vectors import read_vectors
 from abag.head.evaluation.metrics import METRICS
 from abag.head.fit import (
@@ -132,7 +134,8 @@ def sweep(
     own = {f.name: options.pop(f.name) for f in fields(SweepOptions) if f.name in options}
     chosen, config = SweepOptions.from_keywords(own, "sweep"), _config(options)
     pairs = label_pairs(read_pairs(table, config), config)
-    report_counts(pairs, say)
+    with reporting(say):
+        report_counts(pairs)
     config, split = _outer_split(pairs, config, say)
     problem, record = _pose(pairs, split, store, config, chosen.folds, say)
     wanted = chosen.trials or (0 if chosen.final else TRIALS)

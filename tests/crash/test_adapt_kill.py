@@ -27,8 +27,9 @@ def make_inputs(folder):
     """Write 40 pairs of short chains and a random split of them."""
     from abag.embed.sequences.pairs import read_pairs
     from abag.head.data.labels import label_pairs
-    from abag.head.data.options import SplitOptions
-    from abag.head.data.splits import make_splits, split_frame
+    from abag.head.data.partition import make_splits
+    from abag.head.data.split_files import split_frame
+    from abag.head.data.split_options import SplitOptions
 
     rng = np.random.default_rng(0)
     heavy = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 9)) for _ in range(20)]

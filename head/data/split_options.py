@@ -1,4 +1,4 @@
-"""How labels are read and how pairs are split."""
+"""Options of splitting pairs."""
 
 from __future__ import annotations
 
@@ -6,44 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from abag.core.options import BadOption, Options, option
-from abag.embed.sequences.options import BadRowOptions
+from abag.head.clustering.choices import AntibodyRegion, ClusterTool
 
-Label: TypeAlias = Literal["pkd", "kd_m", "kd_nm", "log10_kd_nm", "dg_kcal"]
-Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
-Floor: TypeAlias = Literal["keep", "censor", "drop"]
-ClusterTool: TypeAlias = Literal["auto", "builtin", "mmseqs"]
-AntibodyRegion: TypeAlias = Literal["fv", "cdrh3"]
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
-
-SPLIT_NAMES: dict[str, tuple[str, ...]] = {
-    "auto": ("",),
-    "random": ("",),
-    "antigen": ("",),
-    "antibody": ("",),
-    "both": ("",),
-    "mutations": ("", "NEAR:FAR"),
-    "column": ("NAME",),
-    "file": ("PATH",),
-}
-"""Split method to what may follow its name after ``=``; the empty string is nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelOptions(BadRowOptions):
-    """How the label column is read."""
-
-    label: Label = option("pkd", help="Unit of the label column.")
-    replicates: Replicates = option(
-        "median", help="How several labels of one pair are combined; keep: each is a pair."
-    )
-    floor: Floor = option(
-        "keep", help="What to do with the lowest value if more than 5 % of the rows share it."
-    )
-    affinity_type: str | None = option(
-        None,
-        metavar="NAME",
-        help="Use the rows of this affinity type; required if a table has several.",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +47,20 @@ class SplitOptions(Options):
     def __post_init__(self) -> None:
         """Refuse what no table could be split by."""
         super().__post_init__()
-        name, _, value = self.split.partition("=")
-        if bool(value) not in map(bool, SPLIT_NAMES.get(name, ())):
-            known = [f"{n}={v}" if v else n for n, values in SPLIT_NAMES.items() for v in values]
-            msg = f"--split: {self.split!r} is unknown; expected one of {', '.join(known)}."
-            raise BadOption(msg)
+        self._check_method()
         if self.folds == 1:
             msg = "--folds: 1 is out of range; expected 2 or more folds, or 0 for one split."
+            raise BadOption(msg)
+
+    def _check_method(self) -> None:
+        # imported here: the registry imports pandas, which would slow down every --help
+        from abag.head.data.split_methods import SPLIT_METHODS
+
+        name, _, value = self.split.partition("=")
+        known = {"auto": ("",)} | {n: method.values for n, method in SPLIT_METHODS.items()}
+        if bool(value) not in map(bool, known.get(name, ())):
+            spelled = [f"{n}={v}" if v else n for n, values in known.items() for v in values]
+            msg = f"--split: {self.split!r} is unknown; expected one of {', '.join(spelled)}."
             raise BadOption(msg)
 
     @property

@@ -1,0 +1,31 @@
+"""Options of reading labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from abag.core.options import option
+from abag.embed.sequences.options import BadRowOptions
+
+Label: TypeAlias = Literal["pkd", "kd_m", "kd_nm", "log10_kd_nm", "dg_kcal"]
+Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
+Floor: TypeAlias = Literal["keep", "censor", "drop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(BadRowOptions):
+    """How the label column is read."""
+
+    label: Label = option("pkd", help="Unit of the label column.")
+    replicates: Replicates = option(
+        "median", help="How several labels of one pair are combined; keep: each is a pair."
+    )
+    floor: Floor = option(
+        "keep", help="What to do with the lowest value if more than 5 % of the rows share it."
+    )
+    affinity_type: str | None = option(
+        None,
+        metavar="NAME",
+        help="Use the rows of this affinity type; required if a table has several.",
+    )

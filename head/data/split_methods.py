@@ -1,0 +1,241 @@
+"""The ways to split a table of pairs, by name.
+
+A method is a function registered with `split_method`; ``--split NAME`` or ``--split NAME=VALUE``
+selects it. No method cuts a group, and the same pairs and seed give the same parts whatever the
+order of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from abag.head.data.groups import PairGroups
+from abag.head.data.split_files import read_splits
+from abag.head.data.splits import (
+    PART_NAMES,
+    TEST,
+    TRAIN,
+    UNUSED,
+    VALIDATION,
+    BadSplit,
+    EmptyPart,
+    Ints,
+    Split,
+    grouped_folds,
+)
+
+HELD_OUT = 0.1
+"""Share of the rows in the test part, and of the others in the validation part."""
+ATTEMPTS = 20
+"""Draws of a split by both sequences before an empty part is accepted."""
+
+
+class SplitRequest(NamedTuple):
+    """What `make_splits` asks of a method."""
+
+    text: str
+    """``NAME`` or ``NAME=VALUE``."""
+    folds: int
+    """Folds of a cross-validation; 0: a single split."""
+    repeats: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The method."""
+        return self.text.partition("=")[0]
+
+    @property
+    def value(self) -> str:
+        """What follows ``=``, or nothing."""
+        return self.text.partition("=")[2]
+
+
+Method: TypeAlias = Callable[[PairGroups, SplitRequest], list[Split]]
+
+
+class SplitMethod(NamedTuple):
+    """A registered method."""
+
+    split: Method
+    values: tuple[str, ...]
+    """What may follow the name after ``=``; the empty string stands for nothing."""
+
+
+SPLIT_METHODS: dict[str, SplitMethod] = {}
+
+
+def split_method(name: str, *values: str) -> Callable[[Method], Method]:
+    """Register a function under a name; `values` are placeholders of what may follow ``=``."""
+
+    def register(method: Method) -> Method:
+        SPLIT_METHODS[name] = SplitMethod(method, values or ("",))
+        return method
+
+    return register
+
+
+@split_method("random")
+@split_method("antigen")
+@split_method("antibody")
+def split_by_groups(groups: PairGroups, request: SplitRequest) -> list[Split]:
+    """Hold out whole groups: pairs, clusters of antigens, or clusters of antibodies."""
+    return _hold_out_groups(groups.of_method(request.name), request)
+
+
+@split_method("both")
+def split_by_both(groups: PairGroups, request: SplitRequest) -> list[Split]:
+    """Hold out antigens, and assign each antibody cluster to one part as well.
+
+    Where this empties a part, antigens and antibodies are drawn again.
+    """
+    antibody_group = groups.of_method("antibody")
+    splits: list[Split] = []
+    for attempt in range(ATTEMPTS):
+        drawn = _hold_out_groups(groups.of_method("antigen"), request, attempt)
+        cold = [
+            _assign_antibodies(split, antibody_group, [request.seed, split.fold, attempt])
+            for split in drawn
+        ]
+        splits = [s if _is_complete(s) else c for s, c in zip(splits or cold, cold, strict=True)]
+        if all(map(_is_complete, splits)):
+            break
+    return splits
+
+
+@split_method("mutations", "", "NEAR:FAR")
+def split_by_mutations(groups: PairGroups, request: SplitRequest) -> list[Split]:
+    """Train on variants near their parent, test on distant ones, validate on those between."""
+    if request.folds:
+        msg = (
+            f"--split {request.text} --folds {request.folds}: this split has no folds. "
+            "Leave out --folds or use another --split."
+        )
+        raise BadSplit(msg)
+    distance = groups.mutations()
+    near, far = _parse_distances(request) if request.value else _choose_distances(distance)
+    part = np.where(distance <= near, TRAIN, np.where(distance >= far, TEST, VALIDATION))
+    return [
+        Split(
+            name="mutations",
+            part=part.astype(np.int8),
+            group=groups.pairs.antibody,
+            description={"near": near, "far": far, "mutations": np.bincount(distance).tolist()},
+        )
+    ]
+
+
+@split_method("column", "NAME")
+def split_by_column(groups: PairGroups, request: SplitRequest) -> list[Split]:
+    """Use the parts named in a column; other values are groups to hold out."""
+    pairs, column = groups.pairs, request.value
+    frame = pairs.table.frame
+    if column not in frame.columns:
+        msg = f"--split {request.text}: no such column; found {', '.join(map(str, frame.columns))}."
+        raise BadSplit(msg)
+    values = frame[column].iloc[pairs.row]
+    values = values.astype(str).where(values.notna(), "").str.strip()
+    synonyms = {"training": "train", "valid": "validation", "val": "validation", "": "unused"}
+    named = values.str.lower().replace(synonyms)
+    if set(named) <= set(PART_NAMES):
+        part = named.map(PART_NAMES).to_numpy().astype(np.int8)
+        return [Split(name=request.text, part=part, group=groups.of_method("random"))]
+    group, _ = pd.factorize(values, sort=True)
+    return _hold_out_groups(group.astype(np.int64), request)
+
+
+@split_method("file", "PATH")
+def split_by_file(groups: PairGroups, request: SplitRequest) -> list[Split]:
+    """Use the parts of a split file, see `read_splits`."""
+    return read_splits(Path(request.value), groups.pairs)
+
+
+def _hold_out_groups(group: Ints, request: SplitRequest, attempt: int = 0) -> list[Split]:
+    if request.folds:
+        tests = [
+            fold == k
+            for repeat in range(request.repeats)
+            for fold in [grouped_folds(group, request.folds, [request.seed, repeat])]
+            for k in range(request.folds)
+        ]
+    else:
+        tests = [_hold_out(group, np.ones(len(group), bool), request, [request.seed, 0, 0])]
+    splits = []
+    for i, test in enumerate(tests):
+        validation = _hold_out(group, ~test, request, [request.seed, i, 1, attempt])
+        part = np.where(test, TEST, np.where(validation, VALIDATION, TRAIN)).astype(np.int8)
+        splits.append(Split(name=request.text, part=part, group=group, fold=i))
+    return splits
+
+
+def _hold_out(
+    group: Ints, available: NDArray[np.bool_], request: SplitRequest, seed: Sequence[int]
+) -> NDArray[np.bool_]:
+    """Choose whole groups with about `HELD_OUT` of the available rows; a mask of shape (P,)."""
+    rows = np.flatnonzero(available)
+    n_groups = len(np.unique(group[rows]))
+    if n_groups < 2:
+        msg = (
+            f"--split {request.text}: the pairs form {len(np.unique(group))} groups; expected at "
+            "least one for each of training, validation and test. Use another --split or other "
+            "identities."
+        )
+        raise EmptyPart(msg)
+    fold = grouped_folds(group[rows], min(round(1 / HELD_OUT), n_groups), seed)
+    deviation = np.abs(np.bincount(fold) / (HELD_OUT * len(rows)) - 1)
+    # The best fit is often the same single cluster: draw among all folds of about the right size.
+    suitable = np.flatnonzero(deviation <= max(deviation.min(), 0.5))
+    mask = np.zeros(len(group), bool)
+    mask[rows[fold == np.random.default_rng(seed).choice(suitable)]] = True
+    return mask
+
+
+def _is_complete(split: Split) -> bool:
+    return all(len(split.rows(part)) for part in (TRAIN, VALIDATION, TEST))
+
+
+def _assign_antibodies(split: Split, antibody_group: Ints, seed: Sequence[int]) -> Split:
+    """Discard the pairs whose antibody cluster is assigned to another part than their antigen.
+
+    A cluster is assigned to the part of one of its pairs, drawn at random: a cluster that occurs
+    in one part only loses nothing.
+    """
+    order = np.random.default_rng(seed).permutation(len(split.part))
+    _, first = np.unique(antibody_group[order], return_index=True)
+    assigned = split.part[order[first]][np.unique(antibody_group, return_inverse=True)[1]]
+    part = np.where(assigned == split.part, split.part, np.int8(UNUSED))
+    description = split.description | {"discarded": int((part == UNUSED).sum())}
+    return replace(split, part=part, description=description)
+
+
+def _parse_distances(request: SplitRequest) -> tuple[int, int]:
+    near, _, far = request.value.partition(":")
+    if not (near.isdigit() and far.isdigit() and int(near) + 1 < int(far)):
+        msg = (
+            f"--split {request.text}: expected NEAR:FAR, two numbers of mutations with at least "
+            "one between them for validation, such as 5:8."
+        )
+        raise BadSplit(msg)
+    return int(near), int(far)
+
+
+def _choose_distances(distance: Ints) -> tuple[int, int]:
+    """Choose the farthest tenth for test and the next tenth for validation, by whole distances."""
+    distances = np.unique(distance)
+    if len(distances) < 3:
+        msg = (
+            f"--split mutations: the antibodies have only {len(distances)} different distances to "
+            "their parents; expected at least three. Use another --split."
+        )
+        raise EmptyPart(msg)
+    far = max(distances[2], int(np.quantile(distance, 1 - HELD_OUT)))
+    rest = distance[distance < far]
+    between = min(max(distances[1], int(np.quantile(rest, 1 - HELD_OUT))), rest.max())
+    return int(between) - 1, int(far)
