@@ -7,36 +7,36 @@ from abag.head.prediction import applicability
 from abag.head.prediction.applicability import measure_applicability, nearest_distance
 
 
-def by_hand(x_ND, others_RD, *, itself=False):
+def by_hand(x_ND, others_RD, *, exclude_self=False):
     apart = np.linalg.norm(x_ND[:, None].astype(float) - others_RD[None].astype(float), axis=2)
-    if itself:
+    if exclude_self:
         np.fill_diagonal(apart, np.inf)
     return apart.min(axis=1)
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32))
-def test_the_nearest_is_that_of_all_distances(n, r, seed):
+def test_nearest_distance_equals_the_minimum_over_all_distances(n, r, seed):
     rng = np.random.default_rng(seed)
     x_ND, others_RD = (rng.normal(3, 1, size=(k, 5)).astype(np.float32) for k in (n, r))
     np.testing.assert_allclose(
         nearest_distance(x_ND, others_RD), by_hand(x_ND, others_RD), rtol=1e-4
     )
     np.testing.assert_allclose(
-        nearest_distance(x_ND, x_ND, itself=True),
-        by_hand(x_ND, x_ND, itself=True),
+        nearest_distance(x_ND, x_ND, exclude_self=True),
+        by_hand(x_ND, x_ND, exclude_self=True),
         rtol=1e-4,
         atol=1e-3,
     )
 
 
-def test_blocks_change_nothing(monkeypatch):
+def test_the_block_size_does_not_change_distances(monkeypatch):
     x_ND = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    whole = nearest_distance(x_ND, x_ND, itself=True)
+    whole = nearest_distance(x_ND, x_ND, exclude_self=True)
     monkeypatch.setattr(applicability, "BLOCK", 7)
-    np.testing.assert_allclose(nearest_distance(x_ND, x_ND, itself=True), whole, rtol=1e-5)
+    np.testing.assert_allclose(nearest_distance(x_ND, x_ND, exclude_self=True), whole, rtol=1e-5)
 
 
-def test_of_new_sequences_like_the_training_ones_about_one_in_a_hundred_is_far(monkeypatch):
+def test_about_one_percent_of_similar_new_sequences_is_far(monkeypatch):
     monkeypatch.setattr(applicability, "MOST_REPRESENTATIVES", 500)
     rng = np.random.default_rng(0)
     drawn = rng.normal(size=(24_000, 8)).astype(np.float32)
@@ -47,8 +47,8 @@ def test_of_new_sequences_like_the_training_ones_about_one_in_a_hundred_is_far(m
     assert found.is_far(drawn[4000:] + 9).all()
 
 
-def test_a_step_outside_is_seen_from_every_side_and_not_only_from_the_mean():
-    # two tight families on either side of the mean: between them is far, though near the mean
+def test_a_gap_between_two_families_is_far_though_near_the_mean():
+    # two tight families on either side of the mean
     rng = np.random.default_rng(0)
     left, right = (rng.normal(at, 0.1, size=(50, 4)).astype(np.float32) for at in (-5, 5))
     found = measure_applicability(np.concatenate([left, right]))
@@ -56,13 +56,13 @@ def test_a_step_outside_is_seen_from_every_side_and_not_only_from_the_mean():
     assert not found.is_far(left).any()
 
 
-def test_beside_the_only_training_antigen_every_other_is_far():
+def test_with_a_single_training_antigen_all_others_are_far():
     x_ND = np.random.default_rng(0).normal(size=(3, 16)).astype(np.float32)
     found = measure_applicability(x_ND[:1])
     assert found.is_far(x_ND).tolist() == [False, True, True]
 
 
-def test_vectors_that_float16_cannot_hold_are_kept_whole():
+def test_vectors_that_overflow_float16_are_kept_in_float32():
     x_ND = np.array([[1e6, 0.0], [1e6, 9.0]], np.float32)
     found = measure_applicability(x_ND)
     assert found.vectors_RD.dtype == np.float32

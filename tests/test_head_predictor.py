@@ -159,7 +159,7 @@ def test_a_tampered_or_truncated_bundle_is_refused_in_one_line(trained, tmp_path
 def test_a_bundle_of_another_schema_is_refused(trained, tmp_path):
     record = json.loads((trained.run / "predictor/predictor.json").read_text())
     (tmp_path / "predictor.json").write_text(json.dumps(record | {"schema": 99}))
-    with pytest.raises(PredictorDamaged, match="schema 99; this abag reads schema 2"):
+    with pytest.raises(PredictorDamaged, match="schema 99 is not supported; expected schema 2"):
         load_predictor(tmp_path)
 
 
@@ -180,13 +180,13 @@ def forged(trained, to, change):
         (lambda r: r.update(noise="0.5"), "noise is '0.5'; expected float"),
         (lambda r: r.update(noise=float("nan")), "noise is nan"),
         (lambda r: r.update(widths=8), "widths is 8; expected a list"),
-        (lambda r: r.update(more=1), "the record holds"),
-        (lambda r: r.pop("rank"), "the record holds"),
+        (lambda r: r.update(more=1), "the record has"),
+        (lambda r: r.pop("rank"), "the record has"),
         (lambda r: r["antibody"].update(width=True), "width is True"),
-        (lambda r: r["members"].append({}), "members holds"),
-        (lambda r: r["members"].append(r["members"][0]), "does not hold what"),
-        (lambda r: r.update(widths=[10**12]), "does not hold what"),
-        (lambda r: r.update(head="exec"), "does not hold what"),
+        (lambda r: r["members"].append({}), "members has"),
+        (lambda r: r["members"].append(r["members"][0]), "does not match"),
+        (lambda r: r.update(widths=[10**12]), "does not match"),
+        (lambda r: r.update(head="exec"), "does not match"),
     ],
 )
 def test_a_forged_record_is_refused_by_its_types_and_shapes(trained, tmp_path, change, words):
@@ -218,7 +218,7 @@ def test_a_head_taken_apart_scores_as_the_whole(head, widths):
         antibody_ND, antigen_ME = torch.randn(7, 6), torch.randn(4, 5)
         i, j = torch.randint(7, (50,)), torch.randint(4, (50,))
         parts = factorise(model, 6)
-        found = parts.join(parts.antibody(antibody_ND)[i], parts.antigen(antigen_ME)[j])
+        found = parts.combine(parts.antibody(antibody_ND)[i], parts.antigen(antigen_ME)[j])
         want = model(antibody_ND[i], antigen_ME[j])
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
 

@@ -1,8 +1,8 @@
-"""Ridge regression on the joined vectors of pairs, without ever building a vector for a pair.
+"""Ridge regression on the joined vectors of pairs, without building a vector per pair.
 
-What a ridge needs are sums over rows: they follow from the unique sequences of each side and from
-how often which two meet. Sums of inner folds add up, so every strength is tried for the price of a
-factorisation; and ridges on some of the inputs take their part of the same sums.
+A ridge needs only sums over rows, which follow from the vectors of the unique sequences and from
+the number of times that two of them are paired. The sums of the inner folds add up, so each
+strength costs one factorisation. Ridges on a subset of the inputs use a part of the same sums.
 """
 
 from __future__ import annotations
@@ -20,31 +20,33 @@ Ints: TypeAlias = NDArray[np.int64]
 Matrix: TypeAlias = NDArray[np.float32]
 
 CHUNK = 8192
-"""Unique sequences taken to float64 at a time."""
+"""Unique sequences converted to float64 at a time."""
 STRENGTHS = np.logspace(-4, 3, 8)
 """Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureBlock:
-    """One input of a ridge: a vector for each unique sequence and the sequence of each pair."""
+    """One input of a ridge."""
 
     table_ND: Matrix
+    """One vector per unique sequence, (N, D) float32."""
     index: Ints
+    """Row of the table for each pair, (P,)."""
 
 
 def ridge(blocks: Sequence[FeatureBlock], pkd: Floats, fit_rows: Ints, fold: Ints) -> Floats:
-    """Ridge regression on the joined vectors of each pair, its strength chosen by inner folds.
+    """Fit a ridge on the joined vectors of pairs; inner folds choose its strength.
 
     Parameters
     ----------
-    blocks : sequence of Block
-        The inputs, standardised. No row per pair is ever built from them.
+    blocks : sequence of FeatureBlock
+        The inputs, standardised.
     pkd : NDArray, shape=(P,), dtype=float64
     fit_rows : NDArray, shape=(F,), dtype=int64
         Pairs to learn from.
     fold : NDArray, shape=(F,), dtype=int64
-        Inner fold of each of them.
+        Inner fold of each of these pairs.
 
     Returns
     -------
@@ -61,14 +63,27 @@ def ridges(
     fold: Ints,
     choices: Iterable[Sequence[int]],
 ) -> list[Floats]:
-    """Fit a ridge, as `ridge` does, on each choice of the blocks; their sums are taken once."""
+    """Fit a ridge on each of several subsets of the blocks; the sums are computed once.
+
+    Parameters
+    ----------
+    blocks, pkd, fit_rows, fold
+        As in `ridge`.
+    choices : iterable of sequence of int
+        Indices of the blocks of each ridge.
+
+    Returns
+    -------
+    list of NDArray, shape=(P,), dtype=float64
+        The predictions of each ridge for every pair.
+    """
     blocks = [_rotated(block, fit_rows) for block in blocks]
     parts = [_moments(blocks, pkd, fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
     ends = np.cumsum([0, *(block.table_ND.shape[1] for block in blocks)])
     found = []
     for choice in choices:
         columns = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in choice])
-        own = [part.of(columns) for part in parts]
+        own = [part.select(columns) for part in parts]
         found.append(_best_ridge([blocks[i] for i in choice], own, pkd, fit_rows, fold))
     return found
 
@@ -80,7 +95,7 @@ def _best_ridge(
     fit_rows: Ints,
     fold: Ints,
 ) -> Floats:
-    """Predict every pair by the strength that errs least on the inner folds."""
+    """Predict every pair with the strength of the smallest error on the inner folds."""
     n_folds = len(parts)
     total = sum(parts[1:], parts[0])
     error = np.zeros(len(STRENGTHS))
@@ -88,7 +103,7 @@ def _best_ridge(
         rows = fit_rows[fold == k]
         predicted = _predict(blocks, *(total - parts[k]).solve(STRENGTHS), rows)
         error += ((predicted - pkd[rows, None]) ** 2).sum(0)
-    # The strongest of equals: with one fold or pure noise, the mean.
+    # Among equals the strongest, which gives the mean for a single fold or pure noise.
     best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
     weights, intercept = total.solve(STRENGTHS[[best]])
     return _predict(blocks, weights, intercept, np.arange(len(pkd)))[:, 0]
@@ -96,7 +111,7 @@ def _best_ridge(
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """Sums over rows from which a ridge of any strength follows; they add over folds."""
+    """Sums over rows that determine a ridge of any strength; they add over folds."""
 
     n: int
     x_D: Floats
@@ -122,8 +137,8 @@ class _Moments:
             self.xy_D - other.xy_D,
         )
 
-    def of(self, columns: Ints) -> _Moments:
-        """Keep the sums of some columns."""
+    def select(self, columns: Ints) -> _Moments:
+        """Return the sums of some of the columns."""
         return _Moments(
             self.n,
             self.x_D[columns],
@@ -133,7 +148,7 @@ class _Moments:
         )
 
     def solve(self, strengths: Floats) -> tuple[Floats, Floats]:
-        """Weights (D, S) and intercepts (S,), the intercept free of the penalty."""
+        """Return weights (D, S) and unpenalised intercepts (S,) for S strengths."""
         x_mean, y_mean = self.x_D / self.n, self.y / self.n
         scatter = self.xx_DD - self.n * np.outer(x_mean, x_mean)
         target = self.xy_D - self.n * x_mean * y_mean
@@ -141,7 +156,7 @@ class _Moments:
         diagonal = np.diag_indices_from(scatter)
         solved = []
         for strength in strengths:
-            matrix = scatter.copy(order="F")  # LAPACK's own, so that it is not copied again
+            matrix = scatter.copy(order="F")  # the order of LAPACK, which would copy otherwise
             matrix[diagonal] += strength * unit
             factor = linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
             solved.append(linalg.cho_solve(factor, target, check_finite=False))
@@ -150,9 +165,9 @@ class _Moments:
 
 
 def _rotated(block: FeatureBlock, fit_rows: Ints) -> FeatureBlock:
-    """Express vectors in the span of the training sequences, when those are fewer than columns.
+    """Express vectors in the span of the training sequences, if these are fewer than the columns.
 
-    Ridge gives directions outside that span no weight, so nothing is lost.
+    A ridge gives no weight to directions outside this span, so nothing is lost.
     """
     train_ND = block.table_ND[np.unique(block.index[fit_rows])]
     if len(train_ND) >= train_ND.shape[1]:
@@ -162,9 +177,9 @@ def _rotated(block: FeatureBlock, fit_rows: Ints) -> FeatureBlock:
 
 
 def _moments(blocks: Sequence[FeatureBlock], pkd: Floats, rows: Ints) -> _Moments:
-    """Sum over the rows by way of the unique sequences: no vector per pair, ever."""
+    """Compute the sums over rows from the vectors of the unique sequences."""
     y = pkd[rows]
-    # A block of one constant column makes the plain sums cross products too.
+    # With a constant column, plain sums are cross products too.
     ones = FeatureBlock(np.ones((1, 1), np.float32), np.zeros(len(pkd), np.int64))
     grid = [[np.zeros((0, 0))] * len(blocks) for _ in blocks]
     for i, a in enumerate(blocks):
@@ -186,7 +201,7 @@ def _square(block: FeatureBlock, rows: Ints) -> Floats:
     for at in range(0, len(seen), CHUNK):
         x_ND = block.table_ND[seen[at : at + CHUNK]].astype(np.float64)
         x_ND *= np.sqrt(times[at : at + CHUNK, None])
-        total += x_ND.T @ x_ND  # numpy sees one matrix twice, and computes one half
+        total += x_ND.T @ x_ND  # numpy recognises the symmetry and computes one half
     return total
 
 
@@ -197,7 +212,7 @@ def _cross(
     (lefts, i), (rights, j) = (
         np.unique(block.index[rows], return_inverse=True) for block in (left, right)
     )
-    if len(lefts) > len(rights):  # the dense product is as long as there are lefts
+    if len(lefts) > len(rights):  # the dense intermediate has one row per left sequence
         return _cross(right, left, rows, weight).T
     values = np.ones(len(rows)) if weight is None else weight
     pairs = sparse.coo_array((values, (i, j)), (len(lefts), len(rights))).tocsr()

@@ -1,8 +1,10 @@
-"""How far a sequence lies from the training set: its distance to the nearest training vector.
+"""Applicability domain of a predictor: which sequences are far from the training set.
 
-A sequence is far when it lies further from every training sequence than 99 % of these lie from
-each other. The bundle carries the training vectors that this takes, so it works without a store.
-N sequences, R representatives, D wide.
+The measure is the distance to the nearest training vector. A sequence is far if this distance
+exceeds that of 99 % of the training sequences to their nearest other one. The predictor contains
+the training vectors that this needs, so that it works without a store.
+
+N sequences, R representatives, D width.
 """
 
 from __future__ import annotations
@@ -14,70 +16,86 @@ from numpy.typing import NDArray
 
 FAR_QUANTILE = 0.99
 MOST_REPRESENTATIVES = 2048
-"""Training sequences that a bundle carries at most: 4 MB at IgT5's width."""
+"""Training sequences that a predictor contains at most: 4 MB at the width of IgT5."""
 ROUNDING = 1e-3
-"""Share of a vector's length within which two are taken for one: float16 and batch shapes."""
+"""Relative distance that float16 storage and batch shapes can cause between equal sequences."""
 BLOCK = 4096
+"""Vectors compared with all representatives at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applicability:
-    """Representatives of the training sequences, and how far from them is far."""
+    """Representatives of the training sequences, and the distance beyond which others are far."""
 
     vectors_RD: NDArray[np.floating]
-    """float16 where that holds them."""
+    """float16, or float32 if the values overflow float16."""
     far_distance: float
 
     def is_far(self, x_ND: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Tell which vectors lie far from every representative; shape (N,)."""
+        """Return which vectors are far from all representatives.
+
+        Parameters
+        ----------
+        x_ND : NDArray, shape=(N, D), dtype=float32
+
+        Returns
+        -------
+        NDArray, shape=(N,), dtype=bool
+        """
         return nearest_distance(x_ND, self.vectors_RD) > self.far_distance
 
 
 def measure_applicability(x_ND: NDArray[np.float32]) -> Applicability:
-    """Choose representatives of the distinct training sequences, and measure their distances.
+    """Choose representatives of the training sequences and measure the distances between them.
 
-    Random ones, not the most spread: only then do a new sequence of the same kind and a training
-    sequence without itself lie equally far from the nearest.
+    The choice is random: only then is the distance of a new, similar sequence distributed like
+    that of a training sequence to the nearest other one.
+
+    Parameters
+    ----------
+    x_ND : NDArray, shape=(N, D), dtype=float32
+        Vectors of the distinct training sequences.
     """
     if len(x_ND) > MOST_REPRESENTATIVES:
         drawn = np.random.default_rng(0).permutation(len(x_ND))[:MOST_REPRESENTATIVES]
         x_ND = x_ND[np.sort(drawn)]
-    with np.errstate(over="ignore"):  # what does not fit is looked for below
+    with np.errstate(over="ignore"):  # overflow is checked below
         half_RD = x_ND.astype(np.float16)
     kept: NDArray[np.floating] = half_RD if np.isfinite(half_RD).all() else x_ND
-    apart = nearest_distance(kept, kept, itself=True)
-    # One training sequence has no distances: then whatever differs from it is far.
-    known = apart[np.isfinite(apart)]
-    reach = float(np.quantile(known, FAR_QUANTILE)) if len(known) else 0.0
-    same = ROUNDING * float(np.linalg.norm(kept.astype(np.float64), axis=1).mean())
-    return Applicability(kept, max(reach, same))
+    distance = nearest_distance(kept, kept, exclude_self=True)
+    # A single training sequence has no neighbours: everything that differs from it is far.
+    known = distance[np.isfinite(distance)]
+    far = float(np.quantile(known, FAR_QUANTILE)) if len(known) else 0.0
+    rounding = ROUNDING * float(np.linalg.norm(kept.astype(np.float64), axis=1).mean())
+    return Applicability(kept, max(far, rounding))
 
 
 def nearest_distance(
-    x_ND: NDArray[np.floating], others_RD: NDArray[np.floating], *, itself: bool = False
+    x_ND: NDArray[np.floating], others_RD: NDArray[np.floating], *, exclude_self: bool = False
 ) -> NDArray[np.float64]:
-    """Measure each vector's distance to the nearest of others.
+    """Measure the distance of each vector to the nearest of the others.
 
     Parameters
     ----------
-    x_ND, others_RD : NDArray
-    itself : bool
-        Both are the same vectors, and none counts as its own neighbour.
+    x_ND : NDArray, shape=(N, D), dtype=floating
+    others_RD : NDArray, shape=(R, D), dtype=floating
+    exclude_self : bool
+        Both are the same vectors, and a vector is not its own neighbour.
 
     Returns
     -------
     NDArray, shape=(N,), dtype=float64
-        Infinite where there is no other.
+        Infinite for a vector without neighbours.
     """
     centre_D = others_RD.mean(axis=0, dtype=np.float64).astype(np.float32)
-    # Centred: the square of a distance is a small difference of large numbers otherwise.
+    # Centred, because a squared distance would be a small difference of large numbers.
     others_RD = others_RD.astype(np.float32) - centre_D
     squares_R = np.einsum("rd,rd->r", others_RD, others_RD)
     found = np.empty(len(x_ND))
     for at in range(0, len(x_ND), BLOCK):
         x_BD = x_ND[at : at + BLOCK].astype(np.float32) - centre_D
         squares_BR = squares_R - 2 * (x_BD @ others_RD.T)
-        if itself:
+        if exclude_self:
             rows = np.arange(len(x_BD))
             squares_BR[rows, at + rows] = np.inf
         least_B = squares_BR.min(axis=1) + np.einsum("bd,bd->b", x_BD, x_BD)

@@ -1,8 +1,8 @@
-"""A predictor as a folder that somebody else can use: ``predictor/`` in a run.
+"""A predictor as a folder that can be shared: ``predictor/`` in a run.
 
-``weights.safetensors`` holds heads, input statistics and representatives of the training
-sequences; ``predictor.json`` says what they are, under a digest of both; ``README.md`` is for
-people (`abag.head.runs.model_card`). Nothing in it is dated, and nothing is unpickled.
+``weights.safetensors`` holds the heads, the input statistics and the representatives of the
+training sequences. ``predictor.json`` describes them and has a digest of both files. ``README.md``
+is the model card (`abag.head.runs.model_card`). Nothing is dated and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
 
 
 class PredictorDamaged(AbagError):
-    """A predictor folder is not what was written."""
+    """A predictor folder is incomplete, altered or of another version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelScale:
-    """What turns one member's output into pKd."""
+    """Scaling of one member's output to pKd."""
 
     pkd_mean: float
     pkd_scale: float
@@ -58,7 +58,7 @@ class LabelScale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorRecord:
-    """Content of predictor.json, beside ``schema`` and ``digest``."""
+    """Content of predictor.json, apart from ``schema`` and ``digest``."""
 
     head: str
     widths: tuple[int, ...]
@@ -80,7 +80,18 @@ def save_predictor(
     antigen: StoredVectors,
     sigma: Sigma,
 ) -> None:
-    """Write the bundle; its JSON comes last and holds the digest of the weights."""
+    """Write a predictor folder; predictor.json comes last, with the digest of the weights.
+
+    Parameters
+    ----------
+    folder : Path
+    pairs : LabelledPairs
+    splits, trained : sequence of Split, sequence of TrainedHeads
+        One per fold.
+    config : FitConfig
+    antibody, antigen : StoredVectors
+    sigma : Sigma
+    """
     folder.mkdir(exist_ok=True)
     tensors: dict[str, Tensor] = {}
     heads = [(one.scaling, weights) for one in trained for weights in one.weights]
@@ -88,7 +99,7 @@ def save_predictor(
         tensors |= {f"{k}.model.{name}": t.contiguous() for name, t in weights.items()}
         for kind in ("antibody", "antigen"):
             statistics: Standardizer = getattr(scaling, kind)
-            # copies: heads of one split share theirs, which safetensors refuses
+            # Copies, because safetensors refuses the shared tensors of heads of one split.
             tensors[f"{k}.{kind}.mean"] = torch.tensor(statistics.mean)
             tensors[f"{k}.{kind}.scale"] = torch.tensor(statistics.scale)
     sides = {}
@@ -116,9 +127,9 @@ def save_predictor(
 
 
 def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Copy what adapted an encoder: whoever is handed the bundle encodes with what was trained."""
+    """Copy the adapter of an encoder, so that users of the folder can encode with it."""
     for name, content in files.items():
-        path = folder.joinpath(*Path(name).parts[1:])  # less the folder that holds it in a store
+        path = folder.joinpath(*Path(name).parts[1:])  # without the adapter folder of the store
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, content)
 
@@ -141,26 +152,27 @@ def _side(
 
 
 def _digest(record: Mapping[str, Any], weights: bytes) -> str:
-    """Hash what predictor.json says and the bytes it says it of: 32 hex digits."""
-    said = {name: value for name, value in record.items() if name not in ("schema", "digest")}
-    running = blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16)
+    """Hash the fields of predictor.json and the bytes of the weights: 32 hex digits."""
+    hashed = {name: value for name, value in record.items() if name not in ("schema", "digest")}
+    running = blake2b(json.dumps(hashed, sort_keys=True).encode(), digest_size=16)
     running.update(weights)
     return running.hexdigest()
 
 
 def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> Predictor:
-    """Read a run's predictor, from the run folder or the bundle itself.
+    """Read the predictor of a run.
 
     Parameters
     ----------
     path : path
+        The run folder or the predictor folder.
     embed : callable, optional
         Encodes sequences that a store lacks; without it they are refused.
 
     Raises
     ------
     PredictorDamaged
-        If a file is missing, altered, cut or of another version.
+        If a file is missing, altered, truncated or of another version.
     """
     path = Path(path)
     folder = path / "predictor" if (path / "predictor").is_dir() else path
@@ -187,57 +199,68 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
         )
     except (KeyError, RuntimeError, BadOption) as error:
         reason = " ".join(str(error).split())
-        msg = f"{folder / WEIGHTS}: does not hold what {RECORD} says ({reason}). {_MEND}"
+        msg = f"{folder / WEIGHTS}: does not match {RECORD} ({reason}). {_HOW_TO_FIX}"
         raise PredictorDamaged(msg) from error
 
 
-_MEND = "Copy the whole predictor folder again, or fit anew."
+_HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
 
 
 def _read(folder: Path) -> tuple[PredictorRecord, dict[str, Tensor]]:
-    """Read both files and check them against each other."""
+    """Read both files and check that they belong together."""
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        msg = f"{folder}: no predictor can be read here ({error}); expected a run or its predictor folder."  # noqa: E501
+        msg = f"{folder}: cannot read a predictor ({error}); expected a run folder or its predictor folder."  # noqa: E501
         raise PredictorDamaged(msg) from error
     if not isinstance(written, dict) or written.get("schema") != SCHEMA:
         found = written.get("schema") if isinstance(written, dict) else None
-        msg = f"{folder / RECORD}: of schema {found!r}; this abag reads schema {SCHEMA}. Use the abag that wrote it, or fit anew."  # noqa: E501
+        msg = f"{folder / RECORD}: schema {found!r} is not supported; expected schema {SCHEMA}. Use the version of abag that wrote it, or train the run again."  # noqa: E501
         raise PredictorDamaged(msg)
     try:
-        said = {n: value for n, value in written.items() if n not in ("schema", "digest")}
-        record = parse_record(PredictorRecord, said)
+        values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
+        record = parse_record(PredictorRecord, values)
     except TypeError as error:
-        msg = f"{folder / RECORD}: not a predictor of schema {SCHEMA}: {error}. {_MEND}"
+        msg = f"{folder / RECORD}: invalid predictor of schema {SCHEMA}: {error}. {_HOW_TO_FIX}"
         raise PredictorDamaged(msg) from error
     try:
         weights = (folder / WEIGHTS).read_bytes()
     except OSError as error:
-        msg = f"{folder / WEIGHTS}: cannot be read ({error}). {_MEND}"
+        msg = f"{folder / WEIGHTS}: cannot be read ({error}). {_HOW_TO_FIX}"
         raise PredictorDamaged(msg) from error
     if _digest(written, weights) != written.get("digest"):
-        msg = f"{folder}: {WEIGHTS} or {RECORD} is not as it was written (digest differs). {_MEND}"
+        msg = (
+            f"{folder}: {WEIGHTS} or {RECORD} was altered or truncated (the digest differs). "
+            f"{_HOW_TO_FIX}"
+        )
         raise PredictorDamaged(msg)
     try:
         return record, load(weights)
     except SafetensorError as error:
-        msg = f"{folder / WEIGHTS}: no safetensors file ({error}). {_MEND}"
+        msg = f"{folder / WEIGHTS}: not a valid safetensors file ({error}). {_HOW_TO_FIX}"
         raise PredictorDamaged(msg) from error
 
 
 def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
-    """Turn a JSON value into a frozen dataclass, checking each name and type.
+    """Convert a JSON value to an annotated type, checking each name and type.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass, ``tuple[..., ...]`` or a plain type.
+    value : object
+    where : str
+        Name of the value in error messages.
 
     Raises
     ------
     TypeError
-        Naming the first value that is not what the annotations say.
+        For the first value that does not match its annotation.
     """
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         if not isinstance(value, dict) or value.keys() != hints.keys():
-            msg = f"{where} holds {_listed(value)}; expected {', '.join(hints)}"
+            msg = f"{where} has {_listed(value)}; expected {', '.join(hints)}"
             raise TypeError(msg)
         inner = {f.name: parse_record(hints[f.name], value[f.name], f.name) for f in fields(kind)}
         return kind(**inner)
@@ -259,7 +282,7 @@ def _listed(value: object) -> str:
 
 
 def _member(k: int, record: PredictorRecord, tensors: Mapping[str, Tensor]) -> EnsembleMember:
-    # Built without memory: a record may say any width, and only tensors that are there count.
+    # Built without memory, because an altered record may have any width.
     with torch.device("meta"):
         model = build_head(_head_config(record), record.antibody.width, record.antigen.width)
     prefix = f"{k}.model."
@@ -278,7 +301,7 @@ def _head_config(record: PredictorRecord) -> FitConfig:
 
 
 def _store_of(run: Path) -> Path | None:
-    """Look up which store a run was trained from; None where there is none any more."""
+    """Return the store that a run was trained from; None if it is unknown or does not exist."""
     try:
         store = json.loads((run / "config.json").read_text(encoding="utf-8"))["store"]
         return Path(store) if Path(store).exists() else None

@@ -1,8 +1,10 @@
-"""A head taken apart, so that what depends on one sequence is computed once and not once a pair.
+"""A head factorised into an antibody part, an antigen part and their combination.
 
-The first layer of an mlp is linear in both vectors joined: its product splits into the antibody's
-part and the antigen's. What is left for each pair is their sum and the narrow layers behind it,
-a twentieth of the arithmetic. N antibodies, M antigens, D and E wide; B pairs; H first layer.
+The first layer of an MLP is linear in the joined vectors, so its product splits into a term per
+antibody and a term per antigen, computed once per sequence. Per pair there remain their sum and
+the narrow layers behind it, a twentieth of the arithmetic.
+
+N antibodies, M antigens, D and E their widths; B pairs; H width of the first layer; R rank.
 """
 
 from __future__ import annotations
@@ -19,30 +21,35 @@ from abag.head.model.heads import LowRank, Mlp, Notebook
 
 @dataclass(frozen=True, slots=True)
 class FactorisedHead:
-    """``join(antibody(x)[i], antigen(y)[j])`` is the head's score of pair (i, j)."""
+    """``combine(antibody(x)[i], antigen(y)[j])`` is the output of the head for the pair (i, j)."""
 
     antibody: Callable[[Tensor], Tensor]
     """(N, D) -> (N, H)"""
     antigen: Callable[[Tensor], Tensor]
     """(M, E) -> (M, H)"""
-    join: Callable[[Tensor, Tensor], Tensor]
+    combine: Callable[[Tensor, Tensor], Tensor]
     """(B, H), (B, H) -> (B,)"""
 
 
 def factorise(model: nn.Module, antibody_width: int) -> FactorisedHead:
-    """Take a head apart; equal to calling it within rounding.
+    """Factorise a head; the result equals the head's output up to rounding.
 
     Parameters
     ----------
     model : Mlp, Notebook or LowRank
         In evaluation mode.
     antibody_width : int
-        D.
+        Width D of the antibody vectors.
+
+    Raises
+    ------
+    TypeError
+        If the head is of another class.
     """
     if isinstance(model, LowRank):
         return FactorisedHead(model.antibody, model.antigen, lambda a, g: _low_rank(model, a, g))
     if not isinstance(model, Mlp | Notebook):
-        msg = f"no way is known to take a {type(model).__name__} apart"
+        msg = f"cannot factorise a head of class {type(model).__name__}"
         raise TypeError(msg)
     first, rest = cast("nn.Linear", model.layers[0]), model.layers[1:]
     left_DH, right_EH = first.weight[:, :antibody_width].T, first.weight[:, antibody_width:].T

@@ -21,7 +21,7 @@ from abag.core.messages import bar, say
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import describe_counts, read_pair_chunks
 from abag.embed.store.store import open_store
-from abag.head.prediction.predictor import existing_store
+from abag.head.prediction.predictor import encode_new, existing_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -211,12 +211,12 @@ def encode_missing(
         new = len(collected.new)
         say(f"{collected.unique:,} unique {noun}: {collected.unique - new:,} stored, {new:,} new")
     if scorer.predictor.embed is not None and (antibodies.new or antigens.new):
-        scorer.predictor.encode(
+        encode_new(
+            scorer.predictor,
             scorer.store_path,
             [*antibodies.new.values()],
             [*antigens.new.values()],
             (antibodies.example, antigens.example),
-            say=say,
             **scorer.embed_options,
         )
     return open_store(scorer.store_path)

@@ -1,13 +1,12 @@
-"""Trained heads that score antibodies against antigens, wherever their vectors come from.
+"""Trained heads that predict the affinity of antibodies and antigens.
 
-A predictor knows the fingerprints of the encoders it was trained with and takes vectors of no
-others. What a store lacks it has encoded by whoever made it (`abag.load_predictor`): nothing in
-this room knows an encoder.
+A predictor stores the fingerprints of the encoders that it was trained with, and accepts vectors
+of these encoders only. Sequences that a store lacks are encoded by a function that the caller
+provides (`abag.load_predictor`), because this module imports no encoder.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ import torch
 
 from abag import AbagError
 from abag.core.keys import distinct_keys
+from abag.core.messages import reporting, say
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.chains import keys_array
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.store.store import Store
 
-PREDICTED = 4096
-"""Pairs a pass: what of them is in work stays in a core's cache."""
+PAIRS_PER_BATCH = 4096
+"""Pairs whose hidden layer is computed at a time, so that it stays in the CPU's cache."""
 
 
 class UnequalLengths(AbagError):
-    """Lists of chains that do not pair up."""
+    """Lists of chains differ in length."""
 
 
 class EmbedFunction(Protocol):
-    """Adds the vectors of a table's sequences to a store, by exactly these encoders."""
+    """A function that adds the vectors of a table's sequences to a store, like `embed_table`."""
 
     def __call__(
         self,
@@ -63,29 +63,29 @@ class EmbedFunction(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorSpec:
-    """What the predictor knows of one kind of vector."""
+    """The vectors that a predictor needs of one kind of sequence."""
 
     name: str
-    """Encoder, for reading."""
+    """Name of the encoder."""
     origin: str
-    """Alias, hub name or folder it was loaded from: where to look for it again."""
+    """Alias, hub name or folder that the encoder was loaded from."""
     fingerprint: str
-    """Encoder, for checking."""
+    """Fingerprint of the encoder, which vectors must have."""
     long: str
-    """What became of long chains, as encoder.json says."""
+    """How long chains were encoded, as in encoder.json."""
     random_weights: bool
-    """Whether the vectors mean nothing biologically."""
+    """Whether the vectors have no biological meaning."""
     pooling: str
     width: int
     training_sequences: int
-    """Distinct sequences that trained some member."""
+    """Number of distinct sequences that trained any of the members."""
     far_distance: float
     """See `abag.head.prediction.applicability`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleMember:
-    """One trained head and its scaling; a cross-validated run has one a fold."""
+    """A trained head with the scaling of its inputs and output."""
 
     model: nn.Module
     antibody: Standardizer
@@ -96,7 +96,7 @@ class EnsembleMember:
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """Heads that score pairs of vectors, and the store that usually holds the vectors."""
+    """An ensemble of heads, and the store that usually holds the vectors they need."""
 
     members: tuple[EnsembleMember, ...]
     antibody: VectorSpec
@@ -104,15 +104,15 @@ class Predictor:
     antibody_applicability: Applicability
     antigen_applicability: Applicability
     spread: float
-    """What the members' standard deviation is multiplied by; see `training.uncertainty`."""
+    """Factor of the members' standard deviation in sigma; see `training.uncertainty`."""
     noise: float
-    """What all members miss, in pKd."""
+    """Residual noise in sigma, in pKd."""
     store: Path | None = None
-    """The run's store, where it is known and still there."""
+    """The store of the run, if it is known and exists."""
     embed: EmbedFunction | None = None
-    """Encodes what a store lacks; None: it is refused."""
+    """Encodes sequences that a store lacks; None: they are refused."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
-    """Folders of what adapted the encoders, by kind."""
+    """Folders of the encoders' adapters, by kind."""
 
     def predict(
         self,
@@ -124,178 +124,140 @@ class Predictor:
         say: Callable[[str], None] | None = None,
         **options: Any,  # noqa: ANN401
     ) -> pd.DataFrame:
-        """Score antibodies against antigens, pair by pair.
+        """Predict the affinity of pairs of an antibody and an antigen.
 
         Parameters
         ----------
         heavy, light, antigen : sequence of str, or str
-            One a pair, or one for all pairs; either antibody chain may be left out. Antigen
-            chains are joined by ``|``.
+            One sequence per pair, or one for all pairs; either antibody chain can be left out.
+            The chains of an antigen are joined by ``|``.
         store : path, optional
-            Holds the vectors, and takes those of new sequences; by default the run's store, or,
-            where that is not known or gone, a temporary one.
+            Holds the vectors, and receives those of new sequences. By default the store of the
+            run, or a temporary one if that does not exist.
         say : callable, optional
-            Takes each message; by default they go to stderr.
+            Receives each message; by default messages go to stderr.
         **options
-            Of `abag.embed_table` (``device``, ``progress`` ...), for sequences that are new, and
-            ``antibody_encoder`` or ``antigen_encoder``: where the run's encoder lies here.
+            Options of `abag.embed_table` for new sequences (``device``, ``progress`` ...), such as
+            ``antibody_encoder`` or ``antigen_encoder`` for the place of the run's encoder on this
+            machine.
 
         Returns
         -------
         DataFrame
-            ``pkd_predicted``, ``sigma`` (both in pKd), ``far_antibody``, ``far_antigen`` (bool),
-            one row a pair.
+            One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``far_antibody`` and
+            ``far_antigen`` (bool).
 
         Raises
         ------
+        UnequalLengths
+            If the lists differ in length.
+        VectorsMissing
+            If sequences are not stored and cannot be encoded.
         AbagError
-            For a chain that is none, an encoder that is not the run's, or (`VectorsMissing`)
-            sequences that are not stored where nothing can be encoded.
+            If a sequence is invalid, or an encoder is not the one of the run.
         """
-        heavies, lights, antigens = _pair_up(heavy, light, antigen)
+        heavies, lights, antigens = _broadcast(heavy, light, antigen)
         antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
         targets = [antigen_chains(text) for text in antigens]
         keys = keys_array("antibody", antibodies), keys_array("antigen", targets)
-        with self._place(store) as place:
-            opened = existing_store(place)
+        with reporting(say), self._working_store(store) as path:
+            opened = existing_store(path)
             new = [
-                _distinct(chains, self.missing(opened, kind, of_kind))
-                for kind, chains, of_kind in zip(_KINDS, (antibodies, targets), keys, strict=True)
+                _distinct(chains, self.missing(opened, kind, keys_of_kind))
+                for kind, chains, keys_of_kind in zip(
+                    _KINDS, (antibodies, targets), keys, strict=True
+                )
             ]
             if self.embed is not None and any(new):
-                pads = antibodies[0], targets[0]
-                self.encode(place, new[0], new[1], pads, say=say or _to_stderr, **options)
-            return self.predict_keys(open_store(place), *keys)
+                encode_new(self, path, new[0], new[1], (antibodies[0], targets[0]), **options)
+            return self.predict_keys(open_store(path), *keys)
 
     def spec(self, kind: Kind) -> VectorSpec:
-        """What is known of the antibodies, or of the antigens."""
+        """Return the vectors needed of one kind."""
         return self.antibody if kind == "antibody" else self.antigen
 
     def applicability(self, kind: Kind) -> Applicability:
-        """How far the training antibodies, or antigens, reach."""
+        """Return the applicability domain of one kind."""
         return self.antibody_applicability if kind == "antibody" else self.antigen_applicability
 
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
-        """Tell which sequences, by key (N, 16), have no vector from the run's encoder; (N,)."""
+        """Return which sequences lack a vector of the run's encoder.
+
+        Parameters
+        ----------
+        store : Store or None
+            None: a store that does not exist yet.
+        kind : {"antibody", "antigen"}
+        keys : NDArray, shape=(N, 16), dtype=uint8
+
+        Returns
+        -------
+        NDArray, shape=(N,), dtype=bool
+        """
         if store is not None:
             with suppress(NoSuchEncoder):
                 return store.folder(kind, self.spec(kind).fingerprint).missing(keys)
         return np.ones(len(keys), np.bool_)
 
     def refuse_missing(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> None:
-        """Raise if some sequences, by key (N, 16), have no vector from the run's encoder.
+        """Raise if sequences lack a vector of the run's encoder; parameters as in `missing`.
 
         Raises
         ------
         VectorsMissing
         """
-        side, missing = self.spec(kind), int(self.missing(store, kind, keys).sum())
+        spec, missing = self.spec(kind), int(self.missing(store, kind, keys).sum())
         if missing:
-            held = ", ".join(f.path.name for f in store.folders(kind)) or "none"
+            stored = ", ".join(f.path.name for f in store.folders(kind)) or "none"
             msg = (
                 f"{store.path}: {missing} of {len(keys)} {kind} sequences have no vector from "
-                f"{side.name} ({side.fingerprint[:8]}); stored are vectors of {held}. Run abag "
-                "embed on them into this store first, with that encoder."
+                f"{spec.name} ({spec.fingerprint[:8]}); the store has vectors of {stored}. Run "
+                "abag embed on these sequences into this store first, with that encoder."
             )
             raise VectorsMissing(msg)
-
-    def encode(
-        self,
-        store: Path,
-        antibodies: Sequence[Chains],
-        antigens: Sequence[Chains],
-        pads: tuple[Chains, Chains],
-        *,
-        say: Callable[[str], None],
-        **options: Any,  # noqa: ANN401
-    ) -> None:
-        """Add the vectors of sequences to a store, by exactly the run's encoders.
-
-        ``pads`` are any antibody and antigen asked for: a table of pairs needs both.
-        """
-        if self.embed is None:  # the caller's own mistake
-            msg = "this predictor cannot encode"
-            raise TypeError(msg)
-        rows = max(len(antibodies), len(antigens))
-        bodies = [*antibodies, *[pads[0]] * (rows - len(antibodies))]
-        targets = [*antigens, *[pads[1]] * (rows - len(antigens))]
-        frame = pd.DataFrame(bodies, columns=["heavy", "light"]).assign(
-            antigen=["|".join(chains) for chains in targets]
-        )
-        say(
-            f"{len(antibodies):,} antibodies and {len(antigens):,} antigens have no vector yet; "
-            f"encoding them with {self.antibody.name} and {self.antigen.name} into {store}"
-        )
-        asked: dict[str, str | Path] = {
-            "antibody_encoder": self.antibody.origin,
-            "antigen_encoder": self.antigen.origin,
-            "long_antigens": self.antigen.long.partition("-")[0].replace("whole", "window"),
-        }
-        asked |= {f"{kind}_adapter": path for kind, path in self.adapters.items()}
-        self.embed(
-            frame,
-            store,
-            antibody_fingerprint=self.antibody.fingerprint,
-            antigen_fingerprint=self.antigen.fingerprint,
-            **asked | {name: value for name, value in options.items() if value is not None},
-        )
 
     def predict_keys(
         self, store: Store, antibody_keys: NDArray[np.uint8], antigen_keys: NDArray[np.uint8]
     ) -> pd.DataFrame:
-        """Score pairs given by key, each array of shape (P, 16); see `predict`."""
-        (bodies, antibody), (targets, antigen) = (
-            distinct_keys(keys) for keys in (antibody_keys, antigen_keys)
+        """Predict for pairs of stored sequences, given by keys of shape (P, 16); see `predict`."""
+        antibodies, antibody = distinct_keys(antibody_keys)
+        antigens, antigen = distinct_keys(antigen_keys)
+        antibody_ND = self.read(store, "antibody", antibodies)
+        antigen_ME = self.read(store, "antigen", antigens)
+        pkd, sigma = self.score(antibody_ND, antigen_ME, antibody, antigen)
+        far_antibody = self.antibody_applicability.is_far(antibody_ND)[antibody]
+        far_antigen = self.antigen_applicability.is_far(antigen_ME)[antigen]
+        return pd.DataFrame(
+            {
+                "pkd_predicted": pkd,
+                "sigma": sigma,
+                "far_antibody": far_antibody,
+                "far_antigen": far_antigen,
+            }
         )
-        antibody_ND, antigen_ME = (
-            self.read(store, "antibody", bodies),
-            self.read(store, "antigen", targets),
-        )
-        return self.predict_vectors(antibody_ND, antigen_ME, antibody, antigen)
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Read the vectors of distinct sequences, (N, 16) keys, from the run's encoder; (N, D).
+        """Read vectors of the run's encoder.
+
+        Parameters
+        ----------
+        store : Store
+        kind : {"antibody", "antigen"}
+        keys : NDArray, shape=(N, 16), dtype=uint8
+
+        Returns
+        -------
+        NDArray, shape=(N, D), dtype=float32
 
         Raises
         ------
         VectorsMissing
         """
         self.refuse_missing(store, kind, keys)
-        side = self.spec(kind)
-        return store.folder(kind, side.fingerprint).read(keys, side.pooling)
-
-    def predict_vectors(
-        self,
-        antibody_ND: NDArray[np.float32],
-        antigen_ME: NDArray[np.float32],
-        antibody: NDArray[np.integer],
-        antigen: NDArray[np.integer],
-    ) -> pd.DataFrame:
-        """Score pairs of stored vectors.
-
-        Parameters
-        ----------
-        antibody_ND, antigen_ME : NDArray, dtype=float32
-            One row a unique sequence.
-        antibody, antigen : NDArray, shape=(P,), dtype=integer
-            Their rows in each pair.
-
-        Returns
-        -------
-        DataFrame
-            See `predict`.
-        """
-        pkd, sigma = self.score(antibody_ND, antigen_ME, antibody, antigen)
-        return pd.DataFrame(
-            {
-                "pkd_predicted": pkd,
-                "sigma": sigma,
-                "far_antibody": self.antibody_applicability.is_far(antibody_ND)[antibody],
-                "far_antigen": self.antigen_applicability.is_far(antigen_ME)[antigen],
-            }
-        )
+        spec = self.spec(kind)
+        return store.folder(kind, spec.fingerprint).read(keys, spec.pooling)
 
     def score(
         self,
@@ -304,43 +266,55 @@ class Predictor:
         antibody: NDArray[np.integer],
         antigen: NDArray[np.integer],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return predicted pKd and sigma of pairs of stored vectors, each (P,); as above."""
-        # Sums over members, less the first one: memory stays two numbers a pair.
-        first = total = squares = np.zeros(0)
-        for k, member in enumerate(self.members):
-            scores = _score(member, antibody_ND, antigen_ME, antibody, antigen)
-            if k == 0:
-                first, total, squares = scores, np.zeros_like(scores), np.zeros_like(scores)
-            else:
-                total += scores - first
-                squares += np.square(scores - first)
+        """Predict for pairs of vectors.
+
+        Parameters
+        ----------
+        antibody_ND, antigen_ME : NDArray, dtype=float32
+            One vector per unique sequence.
+        antibody, antigen : NDArray, shape=(P,), dtype=integer
+            Rows of these arrays for each pair.
+
+        Returns
+        -------
+        tuple of NDArray, shape=(P,), dtype=float64
+            Predicted pKd and sigma.
+        """
+        vectors = antibody_ND, antigen_ME, antibody, antigen
+        first = _score(self.members[0], *vectors)
+        # Sums of differences from the first member: accurate, and two numbers per pair.
+        total, squares = np.zeros_like(first), np.zeros_like(first)
+        for member in self.members[1:]:
+            difference = _score(member, *vectors) - first
+            total += difference
+            squares += np.square(difference)
         mean = total / len(self.members)
         variance = np.maximum(squares / len(self.members) - np.square(mean), 0.0)
         return first + mean, self.sigma(variance)
 
     def sigma(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Turn the members' variance into the standard deviation of the error, in pKd."""
+        """Turn the variance over members, (P,), into the standard deviation of the error in pKd."""
         return np.sqrt(self.spread**2 * variance + self.noise**2)
 
     def resolve_store(self, given: Path | str | None) -> Path:
-        """Return the store given, or else the run's.
+        """Return the given store, or else the store of the run.
 
         Raises
         ------
         VectorsMissing
-            If there is neither.
+            If neither is known.
         """
         if given is None and self.store is None:
             msg = (
-                "--store: not given, and the store that the run was trained from is not known or "
-                "not here; expected one. Give --store DIR."
+                "--store: not given, and the store that the run was trained from is unknown or "
+                "does not exist. Give --store DIR."
             )
             raise VectorsMissing(msg)
         return Path(given or self.store or "")
 
     @contextmanager
-    def _place(self, given: Path | str | None) -> Iterator[Path]:
-        """Find the store to work with; a temporary one where vectors can be made anew."""
+    def _working_store(self, given: Path | str | None) -> Iterator[Path]:
+        """Yield the store to use; a temporary one if none is known and sequences can be encoded."""
         if given is not None or self.store is not None or self.embed is None:
             yield self.resolve_store(given)
             return
@@ -348,21 +322,67 @@ class Predictor:
             yield Path(folder) / "store"
 
 
-def existing_store(place: Path) -> Store | None:
-    """Open a store; None where none has been made yet."""
-    empty = not place.exists() or (place.is_dir() and not any(place.iterdir()))
-    return None if empty else open_store(place)
+def encode_new(
+    predictor: Predictor,
+    store: Path,
+    antibodies: Sequence[Chains],
+    antigens: Sequence[Chains],
+    padding: tuple[Chains, Chains],
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Add vectors of sequences to a store, with the encoders of a predictor's run.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        One that can encode.
+    store : Path
+    antibodies, antigens : sequence of Chains
+        Distinct sequences without a vector.
+    padding : tuple of Chains
+        Any antibody and antigen of the input, to fill up the shorter list: tables hold pairs.
+    **options
+        As in `Predictor.predict`.
+    """
+    if predictor.embed is None:
+        msg = "this predictor cannot encode"
+        raise TypeError(msg)
+    rows = max(len(antibodies), len(antigens))
+    table = pd.DataFrame(
+        [*antibodies, *[padding[0]] * (rows - len(antibodies))], columns=["heavy", "light"]
+    )
+    targets = [*antigens, *[padding[1]] * (rows - len(antigens))]
+    table["antigen"] = ["|".join(chains) for chains in targets]
+    say(
+        f"{len(antibodies):,} antibodies and {len(antigens):,} antigens have no vector yet: "
+        f"encoding them with {predictor.antibody.name} and {predictor.antigen.name} into {store}"
+    )
+    of_run: dict[str, str | Path] = {
+        "antibody_encoder": predictor.antibody.origin,
+        "antigen_encoder": predictor.antigen.origin,
+        "long_antigens": predictor.antigen.long.partition("-")[0].replace("whole", "window"),
+    }
+    of_run |= {f"{kind}_adapter": path for kind, path in predictor.adapters.items()}
+    predictor.embed(
+        table,
+        store,
+        antibody_fingerprint=predictor.antibody.fingerprint,
+        antigen_fingerprint=predictor.antigen.fingerprint,
+        **of_run | {name: value for name, value in options.items() if value is not None},
+    )
+
+
+def existing_store(path: Path) -> Store | None:
+    """Open a store; None if the path does not exist or is an empty folder."""
+    empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    return None if empty else open_store(path)
 
 
 _KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
 
 
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
-def _pair_up(*chains: Sequence[str] | str | None) -> list[list[str]]:
-    """Give every list the same length: a single string serves all pairs, None is an absent chain.
+def _broadcast(*chains: Sequence[str] | str | None) -> list[list[str]]:
+    """Repeat single strings to the length of the lists; None stands for absent chains.
 
     Raises
     ------
@@ -372,10 +392,10 @@ def _pair_up(*chains: Sequence[str] | str | None) -> list[list[str]]:
     lengths = {len(one) for one in lists if one is not None}
     if len(lengths) > 1:
         names = ("heavy", "light", "antigen")
-        said = ", ".join(
+        found = ", ".join(
             f"{len(one)} {n}" for n, one in zip(names, lists, strict=True) if one is not None
         )
-        msg = f"predict: {said}; expected as many of each, or one text for all. Give equal lists."
+        msg = f"predict: {found}; expected lists of equal length, or one string for all pairs."
         raise UnequalLengths(msg)
     rows = lengths.pop() if lengths else 1
     return [
@@ -395,13 +415,13 @@ def _score(
     antibody: NDArray[np.integer],
     antigen: NDArray[np.integer],
 ) -> NDArray[np.float64]:
-    """Score pairs by one member, each sequence's share of the first layer computed once."""
+    """Predict pKd, (P,), with one member; the arguments are as in `Predictor.score`."""
     parts = factorise(member.model, antibody_ND.shape[1])
-    left_NH = parts.antibody(torch.from_numpy(member.antibody.apply(antibody_ND)))
-    right_MH = parts.antigen(torch.from_numpy(member.antigen.apply(antigen_ME)))
+    antibody_NH = parts.antibody(torch.from_numpy(member.antibody.apply(antibody_ND)))
+    antigen_MH = parts.antigen(torch.from_numpy(member.antigen.apply(antigen_ME)))
     z = np.empty(len(antibody), np.float32)
-    for at in range(0, len(z), PREDICTED):
-        pairs = slice(at, at + PREDICTED)
+    for at in range(0, len(z), PAIRS_PER_BATCH):
+        pairs = slice(at, at + PAIRS_PER_BATCH)
         i, j = (torch.from_numpy(index[pairs].astype(np.int64)) for index in (antibody, antigen))
-        z[pairs] = parts.join(left_NH[i], right_MH[j]).numpy()
+        z[pairs] = parts.combine(antibody_NH[i], antigen_MH[j]).numpy()
     return z.astype(np.float64) * member.pkd_scale + member.pkd_mean
