@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from abag.adapt.pairs import AdapterSplit
     from abag.adapt.training import AdapterTraining
-    from abag.embed.encoders.registry import Identity
+    from abag.embed.encoders.loading import Identity
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
 

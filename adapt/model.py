@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from abag.core.device import default_batch_tokens, to_device
+from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.lora import LoraEncoder, fit_lora
-from abag.embed.encoders.registry import load_encoder
 from abag.embed.packing.batches import longest_first, pack_spans
 from abag.embed.packing.pooling import pool_tokens
 from abag.embed.pipeline.stream import encode_stream
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from abag.adapt.config import AdaptConfig
     from abag.core.device import DevicePlan
-    from abag.embed.encoders.registry import Identity
+    from abag.embed.encoders.loading import Identity
     from abag.embed.sequences.chains import Chains
     from abag.head.data.labels import LabelledPairs
 

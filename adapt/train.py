@@ -21,8 +21,8 @@ from abag.adapt.training import AdapterTraining
 from abag.core.device import DevicePlan, plan_device
 from abag.core.files import write_json
 from abag.core.options import BadOption
+from abag.embed.encoders.loading import identify
 from abag.embed.encoders.lora import fit_lora, import_peft
-from abag.embed.encoders.registry import identify
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from abag.embed.encoders.registry import Identity
+    from abag.embed.encoders.loading import Identity
 
 
 def adapt_encoders(

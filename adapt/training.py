@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.embed.encoders.registry import Identity
+    from abag.embed.encoders.loading import Identity
     from abag.embed.sequences.chains import Kind
 
 WARMUP = 0.05

@@ -24,12 +24,12 @@ import transformers
 from bench_encoders import config_of, draw_chains, synchronize
 
 from abag.core.device import plan_device
+from abag.embed.encoders.loading import count_flops, identify
 from abag.embed.encoders.lora import LoraEncoder, fit_lora
 from abag.embed.encoders.options import Lora
-from abag.embed.encoders.registry import count_flops, identify
+from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import pool_tokens
-from abag.embed.weights.random_weights import save_random_checkpoint
 
 CARDS = {"T4 16": 14.5, "24": 22, "40": 38, "80": 78}  # GiB that are left for us
 

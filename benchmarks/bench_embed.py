@@ -23,11 +23,11 @@ import torch
 from bench_encoders import config_of, draw_chains, synchronize
 
 from abag.core.device import default_batch_tokens, plan_device
-from abag.embed.encoders.registry import identify, load_encoder
+from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.packing.batches import fill_batches, longest_first
 from abag.embed.pipeline import task as task_module
 from abag.embed.pipeline.run import embed_table
-from abag.embed.weights.random_weights import save_random_checkpoint
 
 
 def pair_table(antibodies, antigens):

@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 
 from abag.core.device import DevicePlan, plan_device
-from abag.embed.encoders.registry import count_flops, identify, load_encoder
+from abag.embed.encoders.loading import count_flops, identify, load_encoder
+from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
 from abag.embed.packing.batches import fill_batches
 from abag.embed.packing.pooling import pool_tokens
-from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 REAL = {
@@ -128,10 +128,14 @@ class Bench:
         )
 
     def reference_model(self, dtype):
-        from abag.embed.encoders.reference import _load, cast_parameters, quiet_transformers
+        from abag.embed.encoders.reference import (
+            cast_parameters,
+            load_transformers_model,
+            quiet_transformers,
+        )
 
         with quiet_transformers():
-            model = _load(self.identity.checkpoint)
+            model = load_transformers_model(self.identity.checkpoint)
         precision = "fp32" if dtype is torch.float32 else "bf16"
         return cast_parameters(
             model.eval().requires_grad_(False), DevicePlan(self.device, precision, "")

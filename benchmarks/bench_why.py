@@ -20,12 +20,12 @@ import numpy as np
 import pandas as pd
 import torch
 
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.embed.weights.checkpoints import find_checkpoint
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
 from abag.head.data.partition import make_splits

@@ -19,7 +19,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.packing.tokens import BERT, COMPOSITION, ESM, T5, Layout, Vocabulary
+from abag.embed.encoders.families import ALIASES, FAMILIES
+from abag.embed.packing.tokens import Layout
 from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import BOTH, SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
@@ -67,21 +68,18 @@ class EncoderSpeed:
 
 _IGT5 = EncoderSpeed(1.21e9, 1024, 239_000, 77_000)
 _ESM2 = EncoderSpeed(6.5e8, 1280, 371_000, 146_000)
-ENCODERS: Mapping[str, tuple[Vocabulary, EncoderSpeed | None]] = {
-    "igt5": (T5, _IGT5),
-    "igt5-unpaired": (T5, replace(_IGT5, measured=False)),
-    "prott5": (T5, replace(_IGT5, measured=False)),
-    "esm2-650m": (ESM, _ESM2),
-    "esm2-8m": (ESM, _ESM2.scaled(7.4e6, 320)),
-    "esm2-35m": (ESM, _ESM2.scaled(3.3e7, 480)),
-    "esm2-150m": (ESM, _ESM2.scaled(1.48e8, 640)),
-    "esm2-3b": (ESM, _ESM2.scaled(2.8e9, 2560)),
-    "antiberty": (BERT, _ESM2.scaled(2.6e7, 512)),
-    "composition": (COMPOSITION, None),
-    "tiny-igt5": (T5, None),
-    "tiny-esm2": (ESM, None),
+SPEEDS: Mapping[str, EncoderSpeed] = {
+    "igt5": _IGT5,
+    "igt5-unpaired": replace(_IGT5, measured=False),
+    "prott5": replace(_IGT5, measured=False),
+    "esm2-650m": _ESM2,
+    "esm2-8m": _ESM2.scaled(7.4e6, 320),
+    "esm2-35m": _ESM2.scaled(3.3e7, 480),
+    "esm2-150m": _ESM2.scaled(1.48e8, 640),
+    "esm2-3b": _ESM2.scaled(2.8e9, 2560),
+    "antiberty": _ESM2.scaled(2.6e7, 512),
 }
-"""By alias: how the encoder tokenizes, and its speed if known. Others count as ESM."""
+"""By alias, where known."""
 
 
 class Gpu(NamedTuple):
@@ -223,8 +221,9 @@ def plan(
 
 
 def _plan_sequences(sequences: UniqueSequences, encoder: str) -> SequencePlan:
-    vocabulary, speed = ENCODERS.get(encoder, (ESM, None))
-    layout = Layout(sequences.kind, vocabulary)
+    speed = SPEEDS.get(encoder)
+    family = ALIASES[encoder].family if encoder in ALIASES else "esm"  # the rest count as ESM-2
+    layout = Layout(sequences.kind, FAMILIES[family].vocabulary)
     limit = math.inf if layout.limit is None else layout.limit
     tokens = long_chains = windows = 0
     for chains in sequences.chains:
@@ -334,7 +333,7 @@ class _Work(NamedTuple):
 
     def speeds(self) -> tuple[EncoderSpeed, EncoderSpeed] | None:
         """Speeds of the encoders; None if one is not known."""
-        antibody, antigen = (ENCODERS.get(name, (ESM, None))[1] for name in self.encoders)
+        antibody, antigen = (SPEEDS.get(name) for name in self.encoders)
         return None if antibody is None or antigen is None else (antibody, antigen)
 
     def head_steps(self) -> int:

@@ -28,8 +28,8 @@ from abag.adapt.training import AdapterTraining
 from abag.cli import main
 from abag.core.device import plan_device
 from abag.core.options import BadOption
+from abag.embed.encoders.loading import identify
 from abag.embed.encoders.lora import LoraUnavailable
-from abag.embed.encoders.registry import identify
 from abag.embed.pipeline.same_encoders import OtherEncoder
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs

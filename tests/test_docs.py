@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from abag.cli import main
-from abag.embed.weights import checkpoints
+from abag.embed.encoders import checkpoint_lookup
 from abag.head.data.demo import demo_table
 from abag.head.runs import summary as outcome
 
@@ -114,9 +114,9 @@ def reader(tmp_path, monkeypatch):
 
     def from_hub(_name, hub_name, **_):
         kind = "tiny-esm2" if "esm" in hub_name.lower() else "tiny-igt5"
-        return checkpoints._tiny_folder(kind)
+        return checkpoint_lookup.find_checkpoint(kind).folder
 
-    monkeypatch.setattr(checkpoints, "_from_hub", from_hub)
+    monkeypatch.setattr(checkpoint_lookup, "_hub_folder", from_hub)
     monkeypatch.chdir(tmp_path)
     # its own tests draw the report, which takes longer than such a fit
     monkeypatch.setattr(outcome, "write_report", lambda path, _: path.write_text("drawn"))

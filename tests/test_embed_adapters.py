@@ -9,9 +9,10 @@ import torch
 import abag
 from abag.cli import main
 from abag.core.device import plan_device
+from abag.embed.encoders.loading import identify, load_encoder
 from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder, fit_lora
-from abag.embed.encoders.reference import load_module, run_padded
-from abag.embed.encoders.registry import identify, load_encoder
+from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.encoders.reference import load_transformers_model, run_padded
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import pool_tokens
 from abag.embed.pipeline.run import embed_table
@@ -27,7 +28,6 @@ from abag.embed.weights.adapters import (
     adapter_files,
 )
 from abag.embed.weights.checkpoints import weights_digest
-from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 from abag.head.data.demo import demo_table
 
 CPU = plan_device("cpu")
@@ -99,15 +99,15 @@ def test_pefts_own_loader_reads_the_folder_and_agrees(tmp_path):
     encoder = save_adapter(tmp_path / "a", "tiny-esm2", "antigen", rank=4, layers=(2,))
     config = LoraConfig.from_pretrained(tmp_path / "a" / "antigen")
     identity = identify("tiny-esm2", "antigen")
-    model = inject_adapter_in_model(config, load_module(identity.checkpoint).eval())
+    model = inject_adapter_in_model(config, load_transformers_model(identity.checkpoint).eval())
     tensors = load_file(tmp_path / "a" / "antigen" / WEIGHTS_FILE)
     bare = {name.removeprefix(PEFT_PREFIX): tensor for name, tensor in tensors.items()}
     assert len(bare) == 4  # A and B of query and value, one layer
     assert not set_peft_model_state_dict(model.eval(), bare).unexpected_keys
     batch = pack_spans([(0, span) for span in identity.layout.spans(CHAINS["antigen"])])
     with torch.no_grad():
-        out, inside_NL = run_padded(model, batch, 1, CPU.device)
-        assert torch.equal(out.last_hidden_state[inside_NL], encoder(batch))
+        out, is_token_NL = run_padded(model, batch, 1, CPU.device)
+        assert torch.equal(out.last_hidden_state[is_token_NL], encoder(batch))
 
 
 @pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
@@ -242,5 +242,5 @@ def test_a_change_that_fits_no_weight_is_refused_when_it_is_merged(tmp_path):
     factors = identity.checkpoint.adapter.factors
     factors["encoder.layer.7.attention.self.query"] = next(iter(factors.values()))
     for backend in ("packed", "reference"):
-        with pytest.raises(AdapterMismatch, match="1 of its 5 changes fit no weight"):
+        with pytest.raises(AdapterMismatch, match="1 of its 5 changes match no weight"):
             load_encoder(identity, CPU, backend=backend)

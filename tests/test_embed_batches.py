@@ -41,7 +41,7 @@ def test_every_token_belongs_to_its_sequence_and_only_a_cut_sequence_continues(l
 
 
 def test_a_piece_over_the_budget_is_refused_with_both_numbers():
-    with pytest.raises(BatchTooLarge, match="41 tokens does not fit into a batch of 40"):
+    with pytest.raises(BatchTooLarge, match="--batch-tokens 40: a sequence has 41 tokens"):
         list(fill_batches(_pieces([[41]]), 40))
 
 

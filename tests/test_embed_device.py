@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from abag.core.device import DevicePlan, DeviceUnavailable, default_batch_tokens, plan_device
-from abag.embed.encoders.registry import identify, load_encoder
+from abag.embed.encoders.loading import identify, load_encoder
 from abag.embed.kernels.attention import AttentionUnavailable, choose_attention
 from abag.embed.packing.batches import pack_spans
 
@@ -49,7 +49,7 @@ def test_a_t4_refuses_bf16_and_fast_attention_before_any_weights(gpu):
     with pytest.raises(DeviceUnavailable, match=r"bf16 on Tesla T4: compute capability 7.5.*fp16"):
         plan_device("cuda", "bf16")
     with pytest.raises(AttentionUnavailable, match=r"triton: needs compute capability 8.0"):
-        choose_attention(plan_device(), biased=True, asked="triton")
+        choose_attention(plan_device(), biased=True, requested="triton")
 
 
 def test_a_cpu_computes_in_fp32_with_sdpa():
@@ -57,14 +57,14 @@ def test_a_cpu_computes_in_fp32_with_sdpa():
     assert (plan.precision, choose_attention(plan, biased=True)) == ("fp32", "sdpa")
     with pytest.raises(DeviceUnavailable, match="fp16 on a CPU"):
         plan_device("cpu", "fp16")
-    with pytest.raises(AttentionUnavailable, match="varlen: needs a CUDA device; usable here"):
-        choose_attention(plan, biased=False, asked="varlen")
+    with pytest.raises(AttentionUnavailable, match="varlen: needs a CUDA device; usable"):
+        choose_attention(plan, biased=False, requested="varlen")
 
 
 def test_flash_attention_never_takes_a_biased_encoder_nor_fp32(gpu):
     gpu("H100", (9, 0))
-    with pytest.raises(AttentionUnavailable, match="takes no relative bias"):
-        choose_attention(plan_device(), biased=True, asked="varlen")
+    with pytest.raises(AttentionUnavailable, match="does not support a bias by position"):
+        choose_attention(plan_device(), biased=True, requested="varlen")
     assert choose_attention(plan_device(precision="fp32"), biased=True) == "sdpa"
 
 
@@ -95,7 +95,7 @@ def test_half_precision_stays_near_fp32(name, precision):
 def test_t5_in_fp16_survives_a_residual_stream_beyond_65504(tmp_path):
     from safetensors.numpy import load_file, save_file
 
-    from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
+    from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
 
     folder = save_random_checkpoint(tmp_path / "t5", TINY_CONFIG["tiny-igt5"], seed=1)
     weights = load_file(folder / "model.safetensors")

@@ -24,10 +24,10 @@ from abag.embed.doctor.doctor import (
     check_precision,
     check_weights,
 )
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.kernels.attention import Attention
 from abag.embed.store import filesystem as mounts
 from abag.embed.store.store import StoreUnreachable, open_store
-from abag.embed.weights.checkpoints import find_checkpoint
 
 TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2", "--device", "cpu"]
 CPU = plan_device("cpu")
@@ -275,7 +275,10 @@ def test_weights_to_be_fetched_are_noted_with_their_size_and_fail_without_room(m
 
 
 def test_names_and_folders_that_are_no_encoder_fail(tmp_path):
-    for name, words in (("igt6", "neither an alias nor a folder"), (tmp_path, "no config.json")):
+    for name, words in (
+        ("igt6", "not an alias and not an existing folder"),
+        (tmp_path, "no config.json"),
+    ):
         check = absent(str(name))
         assert check.state == "FAIL"
         assert words in check.text

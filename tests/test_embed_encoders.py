@@ -11,16 +11,12 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer, EsmModel, T5EncoderModel
 
 from abag.core.device import plan_device
-from abag.embed.encoders.registry import identify, load_encoder
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
+from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import pool_tokens
-from abag.embed.weights.checkpoints import (
-    BadCheckpoint,
-    EncoderNotFound,
-    find_checkpoint,
-    weights_digest,
-)
-from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound, weights_digest
 
 CPU = plan_device("cpu")
 RNG = np.random.default_rng(7)
@@ -163,7 +159,7 @@ def test_weights_changed_in_place_change_the_digest(tmp_path):
 
 
 def test_an_unknown_name_lists_the_aliases():
-    with pytest.raises(EncoderNotFound, match=r"'igt6': neither .* igt5, .*composition"):
+    with pytest.raises(EncoderNotFound, match=r"'igt6': not an alias .* igt5, .*composition"):
         find_checkpoint("igt6")
 
 
@@ -217,14 +213,14 @@ def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(name):
 def test_relative_position_buckets_are_those_of_transformers():
     from transformers.models.t5.modeling_t5 import T5Attention
 
-    from abag.embed.encoders.t5 import REACH, bias_by_distance
+    from abag.embed.encoders.packed_t5 import MAX_DISTANCE, bias_by_distance
 
-    distance = torch.arange(-REACH - 50, REACH + 51)
+    distance = torch.arange(-MAX_DISTANCE - 50, MAX_DISTANCE + 51)
     theirs = T5Attention._relative_position_bucket(
         distance, bidirectional=True, num_buckets=32, max_distance=128
     )
     ours = bias_by_distance(torch.arange(32.0)[:, None])[0]
-    at = distance.clamp(-REACH, REACH) + REACH
+    at = distance.clamp(-MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE
     assert torch.equal(ours[at].long(), theirs)
 
 
@@ -241,7 +237,7 @@ def transformers_rotary(q, k, length):
 
 
 def test_rotary_angles_are_those_of_transformers():
-    from abag.embed.encoders.esm import rotary_tables
+    from abag.embed.encoders.packed_esm import rotary_tables
     from abag.embed.kernels.ops import PlainOps
 
     heads, width, length = 4, 16, 37
@@ -258,7 +254,7 @@ def test_rotary_angles_are_those_of_transformers():
 
 
 def test_token_dropout_scaling_is_that_of_transformers():
-    from abag.embed.encoders.esm import PackedEsm
+    from abag.embed.encoders.packed_esm import PackedEsm
 
     model = EsmModel.from_pretrained(find_checkpoint("tiny-esm2").folder).eval()
     ids = torch.tensor([[0, 5, 6, 7, 23, 2]])

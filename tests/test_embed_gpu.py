@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from abag.core.device import plan_device
-from abag.embed.encoders.registry import identify, load_encoder
+from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
 from abag.embed.packing.batches import pack_spans
 from abag.embed.pipeline.stream import encode_stream
-from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
 
 pytestmark = pytest.mark.gpu
 WIDE = {

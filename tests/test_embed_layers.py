@@ -7,7 +7,8 @@ from transformers import AutoTokenizer, EsmModel, T5EncoderModel
 
 import abag
 from abag.core.device import plan_device
-from abag.embed.encoders.registry import WrongBackend, identify, load_encoder
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
+from abag.embed.encoders.loading import WrongBackend, identify, load_encoder
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import LayerPooling
 from abag.embed.pipeline.run import embed_table
@@ -15,7 +16,6 @@ from abag.embed.pipeline.task import AbsentLayer, PoolingsMismatch
 from abag.embed.store.encoder_folder import UnknownPooling
 from abag.embed.store.maintenance import merge
 from abag.embed.store.store import StoreMismatch
-from abag.embed.weights.checkpoints import find_checkpoint
 from abag.head.data.demo import demo_table
 
 CPU = plan_device("cpu")
@@ -104,7 +104,7 @@ def test_each_encoder_takes_the_layers_it_has_and_what_nobody_has_is_refused(tab
     assert "mean@1" in opened.folder("antibody").poolings
     with pytest.raises(AbsentLayer, match=r"--layers 3: tiny-igt5 has 2 and composition has 0"):
         embed_table(table, tmp_path / "new", layers=(3,), **mixed)
-    with pytest.raises(WrongBackend, match="FAESM gives the last layer only"):
+    with pytest.raises(WrongBackend, match="FAESM returns the last layer only"):
         embed_table(table, tmp_path / "new", layers=(1,), antigen_backend="faesm", **TINY)
     assert not (tmp_path / "new").exists()
 

@@ -18,12 +18,12 @@ from safetensors.numpy import load_file, save_file
 
 import abag
 from abag.cli import main
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.pipeline import task as task_module
 from abag.embed.pipeline.encode import DeviceFull, NonFiniteVector
 from abag.embed.pipeline.run import embed_table
 from abag.embed.pipeline.task import MixedPrecision
 from abag.embed.sequences.chains import antibody, antigen
-from abag.embed.weights.checkpoints import _tiny_folder
 from abag.head.data.demo import demo_table
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
@@ -252,16 +252,16 @@ def reorder_the_tokens(folder):
     [
         (drop_a_weight, "layer.1.output.dense.weight is missing; the download may be incomplete"),
         (cut_the_weights, "model.safetensors: cannot be read .*download may be incomplete"),
-        (forget_a_width, "does not say intermediate_size; give the config.json of a esm model"),
-        (break_the_config, "config.json: not JSON"),
-        (reorder_the_tokens, "its tokenizer disagrees with abag's table"),
+        (forget_a_width, "missing intermediate_size; give the config.json of a complete esm model"),
+        (break_the_config, "config.json: not valid JSON"),
+        (reorder_the_tokens, "its tokenizer disagrees with abag's vocabulary"),
     ],
 )
 def test_an_antigen_encoder_that_cannot_be_loaded_is_refused_before_antibodies_are_encoded(
     tmp_path, spoil, match
 ):
     folder = tmp_path / "esm"
-    shutil.copytree(_tiny_folder("tiny-esm2"), folder)
+    shutil.copytree(find_checkpoint("tiny-esm2").folder, folder)
     spoil(folder)
     path = write(tmp_path, "heavy,light,antigen\nEVQL,DIQ,MKT\n")
     line = refused(tmp_path, path, "--antibody-encoder", "tiny-igt5", "--antigen-encoder", folder)

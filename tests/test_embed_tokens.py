@@ -3,26 +3,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.encoders.reference import _tokenizer, check_tokenizer
-from abag.embed.encoders.registry import identify
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
+from abag.embed.encoders.families import FAMILIES
+from abag.embed.encoders.loading import identify
+from abag.embed.encoders.reference import check_tokenizer, load_tokenizer
 from abag.embed.packing.tokens import (
-    BERT,
-    ESM,
-    T5,
     Layout,
     SequenceTooLong,
     TokenizerMismatch,
     check_against_tokenizer,
 )
 from abag.embed.sequences.chains import RESIDUES
-from abag.embed.weights.checkpoints import find_checkpoint
 
+T5, ESM, BERT = (FAMILIES[name].vocabulary for name in ("t5", "esm", "bert"))
 chain = st.text(RESIDUES, min_size=1, max_size=60)
 
 
 @given(heavy=chain, light=chain)
 def test_paired_igt5_tokens_equal_the_spaced_input_of_its_tokenizer(heavy, light):
-    tokenizer = _tokenizer(find_checkpoint("tiny-igt5"))
+    tokenizer = load_tokenizer(find_checkpoint("tiny-igt5"))
     span = Layout("antibody", T5).spans((heavy, light))[0]
     expected = tokenizer(f"{' '.join(heavy)} </s> {' '.join(light)}")["input_ids"]
     assert span.ids.tolist() == expected
@@ -42,7 +41,7 @@ def test_a_lone_heavy_or_light_chain_is_its_residues_and_one_end_token(sequence)
 
 @given(sequence=chain)
 def test_esm_tokens_equal_those_of_its_tokenizer(sequence):
-    tokenizer = _tokenizer(find_checkpoint("tiny-esm2"))
+    tokenizer = load_tokenizer(find_checkpoint("tiny-esm2"))
     span = Layout("antigen", ESM).spans((sequence,))[0]
     assert span.ids.tolist() == tokenizer(" ".join(sequence))["input_ids"]
 
@@ -67,7 +66,7 @@ def test_a_tokenizer_that_differs_is_refused_at_the_first_differing_position():
 
 
 @pytest.mark.parametrize(
-    ("alphabet", "kind", "lengths"),
+    ("vocabulary", "kind", "lengths"),
     [
         (ESM, "antigen", [1]),
         (ESM, "antigen", [1022]),
@@ -79,8 +78,8 @@ def test_a_tokenizer_that_differs_is_refused_at_the_first_differing_position():
         (ESM, "antibody", [130, 0]),
     ],
 )
-def test_weights_average_every_residue_equally_and_special_tokens_never(alphabet, kind, lengths):
-    layout = Layout(kind, alphabet)
+def test_weights_average_every_residue_equally_and_special_tokens_never(vocabulary, kind, lengths):
+    layout = Layout(kind, vocabulary)
     rng = np.random.default_rng(0)
     chains = tuple("".join(rng.choice(list(RESIDUES[:20]), n)) for n in lengths)
     spans = layout.spans(chains)
@@ -88,12 +87,12 @@ def test_weights_average_every_residue_equally_and_special_tokens_never(alphabet
     total = np.sum([p.weights.sum(0) for p in spans], axis=0)
     expected = [1.0 if name != "light_mean" or lengths[1] else 0.0 for name in layout.poolings]
     np.testing.assert_allclose(total, expected, atol=1e-5)
-    specials = {alphabet.start, alphabet.end, alphabet.between} - {None}
+    specials = {vocabulary.start, vocabulary.end, vocabulary.separator} - {None}
     for span in spans:
         special = np.isin(span.ids, list(specials))
         assert not span.weights[special, 0].any()
         if layout.limit is not None and kind == "antigen":
-            assert len(span.ids) <= layout.limit + alphabet.specials
+            assert len(span.ids) <= layout.limit + vocabulary.special_tokens
 
 
 def test_windows_of_a_2500_residue_chain_start_every_511_residues_and_reach_the_end():

@@ -27,14 +27,11 @@ from abag.embed.doctor.disk_checks import (
     size_text,
 )
 from abag.embed.doctor.versions import cuda_of_torch, installed, versions
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
+from abag.embed.encoders.families import FAMILIES, guess_family, hub_name_of
 from abag.embed.kernels.attention import choose_attention, kernel_problems
 from abag.embed.sequences.chains import Kind
-from abag.embed.weights.checkpoints import (
-    HUB_NAMES,
-    EncoderCheckpoint,
-    EncoderNotFound,
-    find_checkpoint,
-)
+from abag.embed.weights.checkpoints import EncoderCheckpoint, EncoderNotFound
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -175,7 +172,7 @@ def check_weights(kind: Kind, name: str, found: EncoderCheckpoint | AbagError) -
         if found.random:
             text += "; random: no biology in its vectors"
         return Check(title, "ok", text, {"present": True, "bytes": size})
-    hub_name = HUB_NAMES.get(name, name)
+    hub_name = hub_name_of(name)
     if not isinstance(found, EncoderNotFound) or "/" not in hub_name or hub_name.startswith("/"):
         return Check(title, "FAIL", str(found), {"present": False})
     try:
@@ -259,21 +256,20 @@ def check_attention(
 ) -> Check:
     """Say which attention kernel an encoder will use, and why not the others."""
     title = f"{kind} attention"
-    family = found.family if isinstance(found, EncoderCheckpoint) else _family_of(name)
-    if family in ("bert", "composition"):
-        own = {"bert": "transformers' own", "composition": "none: it has no attention"}
-        return Check(title, "ok", f"{own[family]} ({name})", {"attention": None})
-    biased = family == "t5"
+    if isinstance(found, EncoderCheckpoint):
+        family = FAMILIES[found.family]
+    else:
+        family = guess_family(name)
+    if "packed" not in family.backends:
+        own = "transformers' own" if family.transformers_class else "none: it has no attention"
+        return Check(title, "ok", f"{own} ({name})", {"attention": None})
+    biased = family.biased_attention
     kernel = choose_attention(plan, biased=biased)
     others = {n: why for n, why in kernel_problems(plan, biased=biased).items() if n != kernel}
     usable = ", ".join(n for n, why in others.items() if not why)
     text = f"{kernel}, the fastest that runs here" + (f"; also {usable}" if usable else "")
     text += "".join(f"; {n}: {why}" for n, why in others.items() if why)
     return Check(title, "ok", text, {"attention": kernel})
-
-
-def _family_of(name: str) -> str:
-    return "esm" if "esm" in name.lower() else "t5"
 
 
 def check_parity(

@@ -8,37 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from abag.core.device import DevicePlan
-from abag.embed.encoders.registry import ALPHABETS, Backend, Identity, load_encoder
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
+from abag.embed.encoders.encoder import Backend, Encoder
+from abag.embed.encoders.families import FAMILIES, guess_family
+from abag.embed.encoders.loading import Identity, load_encoder
+from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.packing.tokens import Layout
 from abag.embed.pipeline.stream import encode_stream
 from abag.embed.sequences.chains import Chains, Kind
-from abag.embed.weights.checkpoints import EncoderCheckpoint, find_checkpoint
-from abag.embed.weights.random_weights import TINY_CONFIG, save_random_checkpoint
-
-if TYPE_CHECKING:
-    from abag.embed.encoders.registry import Encoder
+from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 # relative distance of a pooled vector; bf16 and fp16 runs differ by up to 1 %, and one mutation
 # moves a vector by 3-5 %
 LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
-# few layers, but heads as wide as the real ones: kernels are chosen by that width
-_REDUCED: dict[str, dict[str, Any]] = {
-    "t5": {
-        **TINY_CONFIG["tiny-igt5"], "d_model": 256, "d_kv": 128, "num_heads": 2, "d_ff": 1024,
-        "num_layers": 4,
-    },
-    "esm": {
-        **TINY_CONFIG["tiny-esm2"], "hidden_size": 256, "num_attention_heads": 4,
-        "intermediate_size": 1024, "num_hidden_layers": 4,
-    },
-}  # fmt: skip
 # trastuzumab's variable domains and hen egg-white lysozyme
 _HEAVY = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
@@ -92,7 +80,7 @@ def measure(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -> Pari
     plan : Plan
         Device and precision of the chosen path; the reference runs on the same device in fp32.
     """
-    identity = Identity(checkpoint, Layout(kind, ALPHABETS[checkpoint.family]), "", {})
+    identity = Identity(checkpoint, Layout(kind, FAMILIES[checkpoint.family].vocabulary), "", {})
     probes = _probes(kind, large=plan.device.type == "cuda")
     exact = _encoded(identity, DevicePlan(plan.device, "fp32", ""), probes, backend="reference")
     encoder = load_encoder(identity, plan)
@@ -108,8 +96,8 @@ def measure(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -> Pari
 
 def reduced_checkpoint(name: str, folder: Path) -> EncoderCheckpoint:
     """Write a checkpoint of random weights: an encoder's architecture with few layers."""
-    family = "esm" if "esm" in name.lower() else "t5"
-    return find_checkpoint(str(save_random_checkpoint(folder, _REDUCED[family], seed=0)))
+    config = guess_family(name).reduced_config
+    return find_checkpoint(str(save_random_checkpoint(folder, config, seed=0)))
 
 
 def _encoded(

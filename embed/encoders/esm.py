@@ -1,172 +1,114 @@
-"""ESM-2 over packed tokens: the encoder of transformers' EsmModel, without padding.
-
-T tokens, D hidden width, H heads, F feed-forward width.
-"""
+"""ESM-2: one chain per sequence, with a classification token."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
 from typing import TYPE_CHECKING
 
-import torch
-
-from abag.core.device import to_device
-from abag.embed.kernels.attention import Attention, choose_attention
-from abag.embed.kernels.ops import EncoderOps, FusedOps, PlainOps
-from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
-from abag.embed.weights.tensors import EncoderWeights
+from abag.embed.encoders.encoder import (
+    Config,
+    DrawNormal,
+    Encoder,
+    EncoderShape,
+    Family,
+    Weights,
+)
+from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import LayerPooling
+    from abag.embed.weights.checkpoints import EncoderCheckpoint
 
-# ESM-2 was trained with 15 % of tokens chosen and 80 % of those masked; with nothing masked,
-# its embeddings are scaled as if that share had been
-TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """Weights of a layer; `shift`s are the biases of all earlier additions to the stream."""
-
-    shift1_D: torch.Tensor
-    norm1_D: torch.Tensor
-    norm1_bias_D: torch.Tensor
-    qkv_3DD: torch.Tensor
-    qk_bias_2D: torch.Tensor
-    out_DD: torch.Tensor
-    shift2_D: torch.Tensor
-    norm2_D: torch.Tensor
-    norm2_bias_D: torch.Tensor
-    up_FD: torch.Tensor
-    up_bias_F: torch.Tensor
-    down_DF: torch.Tensor
+_TINY_CONFIG: Config = {
+    "model_type": "esm", "architectures": ["EsmForMaskedLM"], "hidden_size": 64,
+    "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": 33, "max_position_embeddings": 1026, "layer_norm_eps": 1e-5,
+    "position_embedding_type": "rotary", "token_dropout": True,
+    "emb_layer_norm_before": False, "hidden_act": "gelu", "mask_token_id": 32,
+    "pad_token_id": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    "is_folding_model": False,
+}  # fmt: skip
+_VOCABULARY = (
+    "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>"
+)
 
 
-class PackedEsm:
-    """An ESM-2 encoder behind the `Encoder` protocol.
+class _EsmFamily(Family):
+    def shape(self, config: Config) -> EncoderShape:
+        width = config["hidden_size"]
+        return EncoderShape(config["num_hidden_layers"], width, width, config["intermediate_size"])
 
-    The residual stream is kept without the biases that each layer adds to it: they are constant,
-    so their running sum is added where the stream is read, in the norms. That leaves the addition
-    itself to the matrix product, in place.
-    """
+    def build(
+        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
+    ) -> Encoder:
+        if backend == "faesm":
+            from abag.embed.encoders.faesm import FaesmEncoder
 
-    def __init__(
-        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto"
-    ) -> None:
-        config = checkpoint.config
-        _refuse_other_shapes(checkpoint)
-        self.width = int(config["hidden_size"])
-        self._device, self._dtype = plan.device, plan.dtype
-        self._eps = float(config["layer_norm_eps"])
-        self._heads = int(config["num_attention_heads"])
-        head_width = self.width // self._heads
-        name = choose_attention(plan, biased=False, asked=attention)
-        self._ops: EncoderOps = PlainOps() if name == "sdpa" else FusedOps()
-        with EncoderWeights(checkpoint, plan) as take:
-            take.ignore("lm_head.", "esm.contact_head.", "esm.pooler.")
-            take.ignore("esm.embeddings.position_embeddings.", "esm.embeddings.position_ids")
-            embed_VD = take(
-                "esm.embeddings.word_embeddings.weight", int(config["vocab_size"]), self.width,
-                dtype=torch.float32,
-            )  # fmt: skip
-            self._embed_VD = (embed_VD * TOKEN_DROPOUT_SCALE).to(plan.dtype)
-            self._shift_D = torch.zeros(self.width, device=plan.device)
-            layers = range(int(config["num_hidden_layers"]))
-            self._layers = [self._load_layer(take, i) for i in layers]
-            self._final = self._norm(take, "esm.encoder.emb_layer_norm_after")
-        self._attention = Attention(name, self._heads, head_width**-0.5)
-        self._cos, self._sin = rotary_tables(
-            int(config["max_position_embeddings"]), head_width, plan.device
-        )
+            return FaesmEncoder(checkpoint, plan)
+        from abag.embed.encoders.packed_esm import PackedEsm
 
-    def _norm(self, take: EncoderWeights, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        return (
-            take(f"{name}.weight", self.width, dtype=torch.float32),
-            take(f"{name}.bias", self.width, dtype=torch.float32),
-        )
+        return PackedEsm(checkpoint, plan, attention)
 
-    def _load_layer(self, take: EncoderWeights, i: int) -> _Layer:
-        at, d, f = f"esm.encoder.layer.{i}", self.width, int(take.config["intermediate_size"])
-        take.ignore(f"{at}.attention.self.rotary_embeddings.inv_freq")
-        projections = [f"{at}.attention.self.{p}" for p in ("query", "key", "value")]
-        query, key, value = projections
-        out_DD = take(f"{at}.attention.output.dense.weight", d, d, dtype=torch.float32)
-        # attention weights sum to 1, so the bias of the values passes through to the output
-        out_bias_D = take(f"{at}.attention.output.dense.bias", d, dtype=torch.float32)
-        value_bias_D = take(f"{value}.bias", d, dtype=torch.float32)
-        shift1_D = self._shift_D
-        shift2_D = shift1_D + out_bias_D + out_DD @ value_bias_D
-        self._shift_D = shift2_D + take(f"{at}.output.dense.bias", d, dtype=torch.float32)
-        return _Layer(
-            shift1_D,
-            *self._norm(take, f"{at}.attention.LayerNorm"),
-            torch.cat([take(f"{p}.weight", d, d) for p in projections]),
-            torch.cat([take(f"{p}.bias", d, dtype=torch.float32) for p in (query, key)]),
-            out_DD.to(self._dtype),
-            shift2_D,
-            *self._norm(take, f"{at}.LayerNorm"),
-            take(f"{at}.intermediate.dense.weight", f, d),
-            take(f"{at}.intermediate.dense.bias", f),
-            take(f"{at}.output.dense.weight", d, f),
-        )
+    def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
+        """Draw weights of an ESM-2 encoder and its contact head."""
+        hidden, inner = config["hidden_size"], config["intermediate_size"]
+        layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
+        weights = {
+            "esm.embeddings.word_embeddings.weight": draw((config["vocab_size"], hidden), 1.0)
+        }
 
-    @torch.inference_mode()
-    def __call__(
-        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
-    ) -> torch.Tensor:
-        """Encode a batch: see `Encoder`."""
-        ops, eps = self._ops, self._eps
-        geometry = self._attention.geometry(batch, self._device)
-        ids_T = to_device(batch.ids, self._device)
-        x_TD = self._embed_VD[ids_T]
-        for i, layer in enumerate(self._layers):
-            if layer_pooling is not None and i in layer_pooling:
-                layer_pooling.add(i, x_TD + layer.shift1_D)
-            y_TD = ops.layer_norm(x_TD, layer.shift1_D, layer.norm1_D, layer.norm1_bias_D, eps)
-            qkv = y_TD @ layer.qkv_3DD.T
-            ops.rotary_(
-                qkv, layer.qk_bias_2D, geometry.positions, self._cos, self._sin, self._heads
-            )
-            x_TD.addmm_(self._attention(qkv, geometry), layer.out_DD.T)
-            y_TD = ops.layer_norm(x_TD, layer.shift2_D, layer.norm2_D, layer.norm2_bias_D, eps)
-            hidden_TF = ops.linear_gelu(y_TD, layer.up_FD, layer.up_bias_F)
-            x_TD.addmm_(hidden_TF, layer.down_DF.T)
-        last_TD = ops.layer_norm(x_TD, self._shift_D, *self._final, eps)
-        if layer_pooling is not None:
-            layer_pooling.add(len(self._layers), last_TD)
-        return last_TD
+        def linear(name: str, rows: int, columns: int) -> None:
+            weights[f"{name}.weight"] = draw((rows, columns), columns**-0.5)
+            weights[f"{name}.bias"] = draw((rows,), 0.1)
+
+        def norm(name: str) -> None:
+            weights[f"{name}.weight"] = 1 + draw((hidden,), 0.1)
+            weights[f"{name}.bias"] = draw((hidden,), 0.1)
+
+        for i in range(layers):
+            at = f"esm.encoder.layer.{i}"
+            for projection in ("query", "key", "value"):
+                linear(f"{at}.attention.self.{projection}", hidden, hidden)
+            linear(f"{at}.attention.output.dense", hidden, hidden)
+            norm(f"{at}.attention.LayerNorm")
+            linear(f"{at}.intermediate.dense", inner, hidden)
+            linear(f"{at}.output.dense", hidden, inner)
+            norm(f"{at}.LayerNorm")
+        norm("esm.encoder.emb_layer_norm_after")
+        linear("esm.contact_head.regression", 1, layers * heads)
+        return weights
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        config = {
+            "tokenizer_class": "EsmTokenizer", "cls_token": "<cls>", "eos_token": "<eos>",
+            "pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>",
+        }  # fmt: skip
+        return {
+            "vocab.txt": "\n".join(_VOCABULARY.split()).encode(),
+            "tokenizer_config.json": json.dumps(config).encode(),
+        }
 
 
-def rotary_tables(
-    positions: int, head_width: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of the rotary angles, in fp32: each (positions, head_width / 2).
-
-    References
-    ----------
-    Su et al., arXiv:2104.09864: pair ``i`` of ``d`` turns by ``position / 10000^(2i / d)``.
-    """
-    pair = torch.arange(0, head_width, 2, dtype=torch.float32)
-    frequency = 1.0 / 10000.0 ** (pair / head_width)
-    angle = torch.outer(torch.arange(positions, dtype=torch.float32), frequency)
-    return angle.cos().to(device), angle.sin().to(device)
-
-
-def _refuse_other_shapes(checkpoint: EncoderCheckpoint) -> None:
-    """Only ESM-2: rotary positions, pre-norm, token dropout."""
-    expected = {
-        "position_embedding_type": "rotary",
-        "emb_layer_norm_before": False,
-        "token_dropout": True,
-        "hidden_act": "gelu",
-    }
-    for key, value in expected.items():
-        found = checkpoint.config.get(key, value)
-        if found != value:
-            msg = (
-                f"{checkpoint.folder}/config.json: {key} {found!r}; only ESM-2 ({value!r}) "
-                "is supported"
-            )
-            raise BadCheckpoint(msg)
+ESM = _EsmFamily(
+    name="esm",
+    vocabulary=Vocabulary(
+        residue_ids("LAGVSERTIDPKQNFYMHWCX", 4), start=0, end=2, pad=1, max_residues=1022,
+        has_cls=True,
+    ),
+    backends=("packed", "reference", "faesm"),
+    config_keys=(
+        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "vocab_size", "layer_norm_eps", "max_position_embeddings",
+    ),
+    transformers_class="EsmModel",
+    transformers_options={"add_pooling_layer": False},
+    unused_weights=("contact_head",),
+    lora_targets=("query", "value"),
+    lora_projections=("query", "key", "value"),
+    layer_list="layer",
+    tiny_config=_TINY_CONFIG,
+    reduced_config={
+        **_TINY_CONFIG, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024,
+        "num_hidden_layers": 4,
+    },
+)  # fmt: skip

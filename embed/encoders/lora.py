@@ -1,6 +1,6 @@
-"""LoRA in a transformers encoder: inserted by peft, trained by whoever has labels, saved for good.
+"""LoRA in a transformers encoder: inserted by peft, trained on labels, saved as an adapter.
 
-The encoder itself stays frozen and in eval mode; only the low-rank factors learn, in fp32.
+The encoder stays frozen and in eval mode; only the low-rank factors learn, in fp32.
 
 References
 ----------
@@ -10,6 +10,7 @@ Hu et al., arXiv:2106.09685: W + (alpha / r) B A, with B zero at the start.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,28 +18,21 @@ import torch
 from torch.utils.checkpoint import checkpoint as recompute
 
 from abag import AbagError
+from abag.embed.encoders.families import FAMILIES
+from abag.embed.encoders.loading import layer_count
 from abag.embed.encoders.options import Lora
 from abag.embed.encoders.reference import (
-    PAD,
     cast_parameters,
-    load_module,
+    load_transformers_model,
     quiet_transformers,
     run_padded,
 )
-from abag.embed.encoders.registry import layer_count
 from abag.embed.weights.adapters import PEFT_PREFIX
-from abag.embed.weights.checkpoints import EncoderCheckpoint, Family
+from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
-
-TARGETS: Mapping[Family, tuple[str, ...]] = {
-    "t5": ("q", "v"),
-    "esm": ("query", "value"),
-    "bert": ("query", "value"),
-}
-_LAYERS: Mapping[Family, str] = {"t5": "block", "esm": "layer", "bert": "layer"}
 
 
 class LoraUnavailable(AbagError):
@@ -46,76 +40,74 @@ class LoraUnavailable(AbagError):
 
 
 class BadLora(AbagError):
-    """LoRA cannot be put where it was asked for."""
+    """LoRA targets or layers that the encoder does not have."""
 
 
 def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
-    """Return the part of the options that one encoder has: the other may be of another family.
+    """Restrict LoRA targets and layers to those that an encoder has.
+
+    The two encoders may be of different families, so a target that only one of them has is not an
+    error.
 
     Raises
     ------
     BadLora
-        Where nothing is left, or the encoder has no weights to adapt.
+        If no target or no layer is left, or the encoder has no weights to adapt.
     """
-    family, last = checkpoint.family, layer_count(checkpoint)
-    if family == "composition":
-        msg = f"encoder {checkpoint.name}: has no weights to adapt. Leave its side out: --sides."
+    family, name = FAMILIES[checkpoint.family], checkpoint.name
+    known, last = family.lora_projections, layer_count(checkpoint)
+    if not known:
+        msg = f"encoder {name}: has no weights to adapt. Leave its side out: --sides."
         raise BadLora(msg)
-    known = _projections(family)
-    targets = tuple(t for t in lora.targets if t in known) or TARGETS[family]
+    targets = tuple(t for t in lora.targets if t in known)
     layers = tuple(n for n in lora.layers if 1 <= n <= last)
-    if lora.targets and not set(targets) & set(lora.targets):
+    if lora.targets and not targets:
         msg = (
-            f"encoder {checkpoint.name}: has none of --targets {','.join(lora.targets)}; "
-            f"expected projections among {', '.join(known)}. Give one that it has."
+            f"encoder {name}: has none of --targets {','.join(lora.targets)}; "
+            f"expected projections among {', '.join(known)}. Give at least one of them."
         )
         raise BadLora(msg)
     if lora.layers and not layers:
         msg = (
-            f"encoder {checkpoint.name}: has none of --layers "
-            f"{','.join(map(str, lora.layers))}; expected layers among 1 to {last}. "
-            "Give one that it has."
+            f"encoder {name}: has none of --layers {','.join(map(str, lora.layers))}; "
+            f"expected layers among 1 to {last}. Give at least one of them."
         )
         raise BadLora(msg)
-    return Lora(
-        rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=targets, layers=layers
-    )
-
-
-def _projections(family: Family) -> tuple[str, ...]:
-    """Linear layers by their names in transformers."""
-    if family == "t5":
-        return ("q", "k", "v", "o", "wi", "wo")
-    return ("query", "key", "value")
+    return replace(lora, targets=targets or family.lora_targets, layers=layers)
 
 
 def import_peft() -> Any:  # noqa: ANN401 - peft is untyped
-    """Import peft, or say which extra brings it.
+    """Import peft.
 
     Raises
     ------
     LoraUnavailable
+        If peft is not installed.
     """
     try:
         import peft
     except ImportError as error:
-        msg = f"abag adapt: peft cannot be imported ({error}); pip install 'abag[lora]'"
+        msg = f"abag adapt: cannot import peft ({error}); run pip install 'abag[lora]'"
         raise LoraUnavailable(msg) from error
     return peft
 
 
 class LoraEncoder(torch.nn.Module):
-    """A transformers encoder with LoRA in it: packed batches to token vectors, with gradients.
+    """A transformers encoder with LoRA: packed batches to token vectors, with gradients.
 
     Parameters
     ----------
-    checkpoint : Checkpoint
-    plan : Plan
-        fp32, or bf16: the frozen weights are then bf16, the factors fp32 under autocast.
+    checkpoint : EncoderCheckpoint
+    plan : DevicePlan
+        fp32, or bf16 with fp32 factors under autocast.
     lora : Lora
-        As `fit_lora` returns it.
+        As returned by `fit_lora`.
     gradient_checkpointing : bool
-        Keep each layer's input only and compute the rest again on the way back.
+        Store only each layer's input, and recompute the rest in the backward pass.
+
+    Raises
+    ------
+    LoraUnavailable, BadCheckpoint, AdapterMismatch
     """
 
     def __init__(
@@ -127,16 +119,16 @@ class LoraEncoder(torch.nn.Module):
         gradient_checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        peft = import_peft()
+        peft, family = import_peft(), FAMILIES[checkpoint.family]
         with quiet_transformers():
-            model = load_module(checkpoint)
+            model = load_transformers_model(checkpoint)
         self._config = peft.LoraConfig(
             r=lora.rank,
             lora_alpha=lora.alpha,
             lora_dropout=lora.dropout,
             target_modules=list(lora.targets),
             layers_to_transform=[n - 1 for n in lora.layers] or None,
-            layers_pattern=_LAYERS[checkpoint.family] if lora.layers else None,
+            layers_pattern=family.layer_list if lora.layers else None,
             base_model_name_or_path=checkpoint.origin,
         )
         frozen = cast_parameters(model.eval().requires_grad_(False), plan)
@@ -144,16 +136,16 @@ class LoraEncoder(torch.nn.Module):
         for parameter in self.factors().values():
             parameter.data = parameter.data.to(plan.device, torch.float32)
         if gradient_checkpointing:
-            for layer in getattr(self._model.encoder, _LAYERS[checkpoint.family]):
+            for layer in getattr(self._model.encoder, family.layer_list):
                 layer.forward = partial(recompute, layer.forward, use_reentrant=False)
-        self._pad, self._plan = PAD[checkpoint.family], plan
+        self._pad_id, self._plan = family.vocabulary.pad, plan
 
     def factors(self) -> dict[str, torch.nn.Parameter]:
-        """Return what learns, by name."""
+        """Return the trainable parameters by name, dtype=float32."""
         return {n: p for n, p in self._model.named_parameters() if p.requires_grad}
 
     def train(self, mode: bool = True) -> LoraEncoder:
-        """Switch the factors' dropout; the encoder's own stays off."""
+        """Set the mode of the factors' dropout; the encoder's own dropout stays off."""
         self.training = mode
         for name, module in self._model.named_modules():
             if "lora_dropout" in name:
@@ -161,15 +153,15 @@ class LoraEncoder(torch.nn.Module):
         return self
 
     def forward(self, batch: PackedBatch) -> torch.Tensor:
-        """Encode a batch: last hidden state of every token, shape=(T, D)."""
+        """Return the last hidden state of every token, shape=(T, D)."""
         device, half = self._plan.device, self._plan.precision == "bf16"
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            out, inside_NL = run_padded(self._model, batch, self._pad, device)
-        hidden_TD: torch.Tensor = out.last_hidden_state[inside_NL]
+            out, is_token_NL = run_padded(self._model, batch, self._pad_id, device)
+        hidden_TD: torch.Tensor = out.last_hidden_state[is_token_NL]
         return hidden_TD
 
     def saved(self, factors: Mapping[str, torch.Tensor]) -> tuple[bytes, dict[str, Any]]:
-        """Return adapter_model.safetensors and adapter_config.json, as peft writes them."""
+        """Return the contents of adapter_model.safetensors and adapter_config.json for peft."""
         from safetensors.torch import save
 
         tensors = {

@@ -1,144 +1,133 @@
-"""IgT5 and ProtT5 over packed tokens: the T5 encoder of transformers, without padding.
-
-T tokens, D model width, H heads, I inner width (H x head width), F feed-forward width.
-"""
+"""IgT5 and ProtT5: T5 encoders that read heavy and light chain as one sequence."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import json
+import struct
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from abag.core.device import to_device
-from abag.embed.kernels.attention import Attention, choose_attention
-from abag.embed.kernels.ops import EncoderOps, FusedOps, PlainOps
-from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
-from abag.embed.weights.tensors import EncoderWeights
+from abag.embed.encoders.encoder import (
+    Config,
+    DrawNormal,
+    Encoder,
+    EncoderShape,
+    Family,
+    Weights,
+)
+from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
+    import torch
+
     from abag.core.device import DevicePlan
-    from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import LayerPooling
+    from abag.embed.weights.checkpoints import EncoderCheckpoint
 
-REACH = 128  # distances beyond it share T5's last bucket
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    norm1_D: torch.Tensor
-    qkv_3ID: torch.Tensor
-    out_DI: torch.Tensor
-    norm2_D: torch.Tensor
-    up_FD: torch.Tensor
-    down_DF: torch.Tensor
+_TINY_CONFIG: Config = {
+    "model_type": "t5", "architectures": ["T5EncoderModel"], "d_model": 64, "d_ff": 256,
+    "d_kv": 16, "num_heads": 4, "num_layers": 2, "vocab_size": 128,
+    "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128,
+    "feed_forward_proj": "relu", "layer_norm_epsilon": 1e-6, "dropout_rate": 0.0,
+    "is_encoder_decoder": False, "use_cache": False, "pad_token_id": 0, "eos_token_id": 1,
+}  # fmt: skip
 
 
-class PackedT5:
-    """A T5 encoder behind the `Encoder` protocol."""
-
-    def __init__(
-        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto"
-    ) -> None:
-        config = checkpoint.config
-        _refuse_other_shapes(checkpoint)
-        self.width = int(config["d_model"])
-        self._device = plan.device
-        self._eps = float(config["layer_norm_epsilon"])
-        heads, inner = int(config["num_heads"]), int(config["num_heads"]) * int(config["d_kv"])
-        name = choose_attention(plan, biased=True, asked=attention)
-        self._ops: EncoderOps = FusedOps() if name == "triton" else PlainOps()
-        # fp16: the residual stream of T5 passes 65,504, so it and what adds to it stay in fp32
-        self._stream = torch.float32 if plan.dtype is torch.float16 else plan.dtype
-        with EncoderWeights(checkpoint, plan) as take:
-            self._embed_VD = take(
-                "shared.weight", int(config["vocab_size"]), self.width, dtype=self._stream
-            )
-            take.ignore("encoder.embed_tokens.weight", "decoder.", "lm_head.")
-            table = take(
-                "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-                int(config["relative_attention_num_buckets"]), heads, dtype=torch.float32,
-            )  # fmt: skip
-            self._layers = [self._load_layer(take, i, inner) for i in range(config["num_layers"])]
-            self._final_D = take("encoder.final_layer_norm.weight", self.width)
-        # T5 leaves 1/sqrt(d) out: it is in the weights
-        bias_HR = bias_by_distance(table).to(plan.dtype)
-        self._attention = Attention(name, heads, 1.0, bias_HR)
-
-    def _load_layer(self, take: EncoderWeights, i: int, inner: int) -> _Layer:
-        at, d, f = f"encoder.block.{i}.layer", self.width, int(take.config["d_ff"])
-        qkv = [take(f"{at}.0.SelfAttention.{p}.weight", inner, d) for p in "qkv"]
-        return _Layer(
-            take(f"{at}.0.layer_norm.weight", d),
-            torch.cat(qkv),
-            take(f"{at}.0.SelfAttention.o.weight", d, inner),
-            take(f"{at}.1.layer_norm.weight", d),
-            take(f"{at}.1.DenseReluDense.wi.weight", f, d),
-            take(f"{at}.1.DenseReluDense.wo.weight", d, f, dtype=self._stream),
+class _T5Family(Family):
+    def shape(self, config: Config) -> EncoderShape:
+        return EncoderShape(
+            layers=config["num_layers"],
+            width=config["d_model"],
+            attention_width=config["num_heads"] * config["d_kv"],
+            feed_forward_width=config["d_ff"],
         )
 
-    @torch.inference_mode()
-    def __call__(
-        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
-    ) -> torch.Tensor:
-        """Encode a batch: see `Encoder`."""
-        geometry = self._attention.geometry(batch, self._device)
-        ids_T = to_device(batch.ids, self._device)
-        x_TD = self._embed_VD[ids_T]
-        delta_TD = torch.zeros_like(x_TD)
-        for i, layer in enumerate(self._layers):
-            if layer_pooling is not None and i in layer_pooling:
-                layer_pooling.add(i, x_TD + delta_TD)
-            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm1_D, self._eps)
-            delta_TD = self._attention(y_TD @ layer.qkv_3ID.T, geometry) @ layer.out_DI.T
-            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm2_D, self._eps)
-            hidden_TF = self._ops.linear_relu(y_TD, layer.up_FD)
-            delta_TD = hidden_TF.to(self._stream) @ layer.down_DF.T
-        last_TD = self._ops.add_rms_norm_(x_TD, delta_TD, self._final_D, self._eps)
-        if layer_pooling is not None:
-            layer_pooling.add(len(self._layers), last_TD)
-        return last_TD
+    def build(
+        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
+    ) -> Encoder:
+        from abag.embed.encoders.packed_t5 import PackedT5
+
+        return PackedT5(checkpoint, plan, attention)
+
+    def keep_fp32_modules(self, model: torch.nn.Module) -> None:
+        """Keep the residual stream in fp32: it exceeds 65,504."""
+        for name, module in model.named_modules():
+            if name.endswith(".wo"):
+                module.float()
+
+    def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
+        """Draw weights of a T5 encoder.
+
+        Query weights include the 1 / sqrt(d_kv) that T5's attention omits, so that the softmax
+        is neither flat nor one-hot.
+        """
+        model, inner = config["d_model"], config["num_heads"] * config["d_kv"]
+        buckets = config["relative_attention_num_buckets"]
+        weights = {"shared.weight": draw((config["vocab_size"], model), 1.0)}
+        for i in range(config["num_layers"]):
+            at = f"encoder.block.{i}.layer"
+            q_scale = (model * config["d_kv"]) ** -0.5
+            weights |= {
+                f"{at}.0.SelfAttention.q.weight": draw((inner, model), q_scale),
+                f"{at}.0.SelfAttention.k.weight": draw((inner, model), model**-0.5),
+                f"{at}.0.SelfAttention.v.weight": draw((inner, model), model**-0.5),
+                f"{at}.0.SelfAttention.o.weight": draw((model, inner), inner**-0.5),
+                f"{at}.0.layer_norm.weight": 1 + draw((model,), 0.1),
+                f"{at}.1.DenseReluDense.wi.weight": draw((config["d_ff"], model), model**-0.5),
+                f"{at}.1.DenseReluDense.wo.weight": draw(
+                    (model, config["d_ff"]), config["d_ff"] ** -0.5
+                ),
+                f"{at}.1.layer_norm.weight": 1 + draw((model,), 0.1),
+            }
+        weights["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = draw(
+            (buckets, config["num_heads"]), 0.5
+        )
+        weights["encoder.final_layer_norm.weight"] = 1 + draw((model,), 0.1)
+        return weights
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        """Return a SentencePiece unigram model with the 28 pieces of ProtT5 and IgT5."""
+        from sentencepiece import sentencepiece_model_pb2
+
+        normal, unknown, control = 1, 2, 3
+        model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+        specials = [("<pad>", control), ("</s>", control), ("<unk>", unknown)]
+        letters = [(f"▁{letter}", normal) for letter in "ALGVSREDTIPKFQNYMHWCXBOUZ"]
+        for rank, (text, kind) in enumerate(specials + letters):
+            piece = model.pieces.add()
+            piece.piece, piece.score, piece.type = text, -float(rank), kind
+        spec = model.trainer_spec
+        spec.model_type, spec.vocab_size = 1, len(model.pieces)
+        spec.pad_id, spec.eos_id, spec.unk_id, spec.bos_id = 0, 1, 2, -1
+        model.normalizer_spec.name = "identity"
+        # some versions of transformers require a normalisation table; this one has no rules: the
+        # size and units of a double-array trie (the root's offset is 1; unit p is the child for
+        # byte p ^ 1 and carries the label p, so that none matches), then no replacements
+        trie = struct.pack("<256I", 1 << 10, *range(1, 256))
+        model.normalizer_spec.precompiled_charsmap = struct.pack("<I", len(trie)) + trie + b"\0"
+        config = {
+            "tokenizer_class": "T5Tokenizer", "extra_ids": 100, "do_lower_case": False,
+            "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>",
+        }  # fmt: skip
+        return {
+            "spiece.model": model.SerializeToString(deterministic=True),
+            "tokenizer_config.json": json.dumps(config).encode(),
+        }
 
 
-def bias_by_distance(table_BH: torch.Tensor, reach: int = REACH) -> torch.Tensor:
-    """Expand T5's bucketed bias to every distance.
-
-    Parameters
-    ----------
-    table_BH : Tensor, shape=(buckets, H)
-
-    Returns
-    -------
-    Tensor, shape=(H, 2 * reach + 1)
-        Column ``reach + d`` belongs to ``d = key - query``.
-
-    References
-    ----------
-    Raffel et al., JMLR 21(140), 2020: half the buckets for each direction, exact up to a
-    quarter of them, then logarithmic up to a distance of 128.
-    """
-    half = len(table_BH) // 2
-    exact = half // 2
-    buckets = []
-    for distance in range(-reach, reach + 1):
-        far = abs(distance)
-        if far >= exact:
-            grown = math.log(far / exact) / math.log(REACH / exact) * (half - exact)
-            far = min(exact + int(grown), half - 1)
-        buckets.append(far + half * (distance > 0))
-    return table_BH[torch.tensor(buckets, device=table_BH.device)].T.contiguous()
-
-
-def _refuse_other_shapes(checkpoint: EncoderCheckpoint) -> None:
-    """Only the T5 of the protein models: plain relu, bias over 128 positions."""
-    for key, expected in (
-        ("feed_forward_proj", "relu"),
-        ("relative_attention_max_distance", REACH),
-    ):
-        found = checkpoint.config.get(key, expected)
-        if found != expected:
-            msg = (
-                f"{checkpoint.folder}/config.json: {key} {found!r}; only {expected!r} is supported"
-            )
-            raise BadCheckpoint(msg)
+T5 = _T5Family(
+    name="t5",
+    vocabulary=Vocabulary(residue_ids("ALGVSREDTIPKFQNYMHWCX", 3), end=1, separator=1),
+    backends=("packed", "reference"),
+    config_keys=(
+        "d_model", "d_kv", "d_ff", "num_layers", "num_heads", "vocab_size",
+        "layer_norm_epsilon", "relative_attention_num_buckets",
+    ),
+    biased_attention=True,
+    transformers_class="T5EncoderModel",
+    lora_targets=("q", "v"),
+    lora_projections=("q", "k", "v", "o", "wi", "wo"),
+    layer_list="block",
+    tiny_config=_TINY_CONFIG,
+    reduced_config={
+        **_TINY_CONFIG, "d_model": 256, "d_kv": 128, "num_heads": 2, "d_ff": 1024, "num_layers": 4,
+    },
+)  # fmt: skip

@@ -1,6 +1,7 @@
-"""Attention within packed sequences: which kernel runs where, and the plain one.
+"""Attention within the sequences of a packed batch: the kernels, and the choice between them.
 
-A packed batch holds T tokens of N sequences end to end; a token attends to its own sequence only.
+A packed batch holds T tokens of N sequences end to end. A token attends to its own sequence only.
+H heads, D head width.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ _TILES = {"biased": (64, 32, 4, 2), "plain": (64, 64, 4, 3)}
 
 
 class AttentionUnavailable(AbagError):
-    """A kernel that this machine, precision or encoder cannot use."""
+    """An attention kernel that this device, precision or encoder cannot use."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchGeometry:
-    """Where the sequences of a packed batch lie, on the device.
+    """Positions of the sequences of a packed batch, on the device.
 
     Attributes
     ----------
     offsets : Tensor, shape=(N + 1,), dtype=int32
     positions : Tensor, shape=(T,), dtype=int32
         Position of each token in its own sequence.
-    tiles : (first, start, stop), each of shape (tiles,), dtype=int32
-        Work list of the Triton kernel, for tiles of its query block.
+    tiles : tuple of 3 Tensors, each shape=(tiles,), dtype=int32
+        Rows of `query_tiles`, for the Triton kernel.
     lengths : ndarray, shape=(N,), dtype=int32
-        On the host.
+        Tokens per sequence, on the host.
     """
 
     offsets: torch.Tensor
@@ -58,12 +59,18 @@ class BatchGeometry:
 
 
 def query_tiles(offsets: NDArray[np.int32], block: int) -> NDArray[np.int32]:
-    """List the tiles of queries of every sequence.
+    """Divide the queries of every sequence into tiles of at most `block` tokens.
+
+    Parameters
+    ----------
+    offsets : ndarray, shape=(N + 1,), dtype=int32
+        Sequence ``i`` owns tokens ``offsets[i]:offsets[i + 1]``.
+    block : int
 
     Returns
     -------
     ndarray, shape=(3, tiles), dtype=int32
-        First query token of a tile; first token and one past the last of its sequence.
+        Rows: first query of the tile, first token of its sequence, one past its last token.
     """
     lengths = np.diff(offsets)
     tiles_N = -(-lengths // block)
@@ -74,16 +81,16 @@ def query_tiles(offsets: NDArray[np.int32], block: int) -> NDArray[np.int32]:
 
 
 class Attention:
-    """Attention of one encoder: heads, scale, optional bias by distance, and the kernel.
+    """The attention of one encoder.
 
     Parameters
     ----------
     name : {"triton", "flash-attn", "varlen", "sdpa"}
     heads : int
     scale : float
-        Factor of the scores, bias included.
-    bias_HR : Tensor, optional, shape=(H, 2 * R + 1)
-        Added to query-key products by distance ``key - query``, clamped to -R ... R.
+        Factor of the scores, applied after the bias is added.
+    bias_HR : Tensor, shape=(H, 2 * R + 1), optional
+        Bias by distance ``key - query``, clamped to -R ... R.
     """
 
     def __init__(
@@ -101,7 +108,7 @@ class Attention:
             self._tiled_bias = tile_bias(bias_HR, *self._tile[:2])
 
     def geometry(self, batch: PackedBatch, device: torch.device) -> BatchGeometry:
-        """Send a batch's geometry to the device, without waiting."""
+        """Start copying the positions of a batch's sequences to the device."""
         lengths = np.diff(batch.offsets)
         positions = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], lengths)
         first, start, stop = query_tiles(batch.offsets, self._tile[0])
@@ -114,15 +121,18 @@ class Attention:
         )
 
     def __call__(self, qkv: torch.Tensor, geometry: BatchGeometry) -> torch.Tensor:
-        """Attend.
+        """Attend within each sequence.
 
         Parameters
         ----------
-        qkv : Tensor, shape=(T, 3 * H * D)
+        qkv : Tensor, shape=(T, 3 * H * D), dtype=float32, bfloat16 or float16
+            Queries of all heads, then keys, then values.
+        geometry : BatchGeometry
 
         Returns
         -------
         Tensor, shape=(T, H * D)
+            In the type of `qkv`.
         """
         if self.name == "triton":
             from abag.embed.kernels import triton_kernels as kernels
@@ -144,7 +154,7 @@ class Attention:
     def _sdpa(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, geometry: BatchGeometry
     ) -> torch.Tensor:
-        """One sequence at a time through torch; the plain twin of every other kernel."""
+        """Use torch, one sequence at a time: the reference for every other kernel."""
         bias = None
         if self._bias_HR is not None:
             scaled = dense_bias(self._bias_HR, geometry.max_length) * self._scale
@@ -165,7 +175,7 @@ class Attention:
 
 
 def dense_bias(bias_HR: torch.Tensor, length: int) -> torch.Tensor:
-    """Expand a bias by distance to every pair: (H, length, length), query before key."""
+    """Expand a bias by distance, (H, 2 * R + 1), to (H, queries, keys), each of `length`."""
     reach = bias_HR.shape[1] // 2
     at = torch.arange(length, device=bias_HR.device)
     distance = (at[None, :] - at[:, None]).clamp(-reach, reach)
@@ -175,7 +185,7 @@ def dense_bias(bias_HR: torch.Tensor, length: int) -> torch.Tensor:
 def _varlen(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, geometry: BatchGeometry, scale: float
 ) -> torch.Tensor:
-    """FlashAttention-2 as built into torch; its scale is always 1/sqrt(D)."""
+    """Use FlashAttention-2 as built into torch; its scale is always 1/sqrt(D)."""
     from torch.nn.attention.varlen import varlen_attn
 
     assert abs(scale - q.shape[-1] ** -0.5) < 1e-9
@@ -198,48 +208,50 @@ def _flash_attn(
 
 
 def kernel_problems(plan: DevicePlan, *, biased: bool) -> dict[AttentionName, str]:
-    """Say which kernels can run, and why not the others.
-
-    Returns
-    -------
-    dict
-        Kernel name to the empty string if it can run, else the reason; best first.
-    """
+    """Return why each kernel cannot run: by name, fastest first; empty if it can run."""
     if plan.device.type != "cuda":
-        only = "needs a CUDA device"
-        return {"triton": only, "flash-attn": only, "varlen": only, "sdpa": ""}
+        problem = "needs a CUDA device"
+        return {"triton": problem, "flash-attn": problem, "varlen": problem, "sdpa": ""}
     capable = torch.cuda.get_device_capability(plan.device) >= (8, 0)
     if plan.precision == "fp32":
         fast = "computes in bf16 or fp16 only"
     else:
         fast = "" if capable else "needs compute capability 8.0"
-    no_bias = "takes no relative bias"
-    names: dict[AttentionName, str] = {
+    no_bias = "does not support a bias by position"
+    return {
         "triton": fast or _missing("triton"),
         "flash-attn": no_bias if biased else fast or _missing("flash_attn"),
         "varlen": no_bias if biased else fast or _missing("torch.nn.attention.varlen"),
         "sdpa": "",
     }
-    return names
 
 
-def choose_attention(plan: DevicePlan, *, biased: bool, asked: str = "auto") -> AttentionName:
-    """Pick the kernel.
+def choose_attention(plan: DevicePlan, *, biased: bool, requested: str = "auto") -> AttentionName:
+    """Choose the attention kernel.
+
+    Parameters
+    ----------
+    plan : DevicePlan
+    biased : bool
+        Whether the encoder adds a bias by relative position.
+    requested : str
+        A kernel's name, or ``"auto"`` for the fastest that runs.
 
     Raises
     ------
     AttentionUnavailable
-        When the kernel asked for cannot run here; the text says why.
+        If the requested kernel is unknown or cannot run on this device.
     """
-    options = kernel_problems(plan, biased=biased)
-    if asked == "auto":
-        return next(name for name, problem in options.items() if not problem)
-    for name, problem in options.items():
-        if name == asked and not problem:
-            return name
-    usable = ", ".join(name for name, problem in options.items() if not problem)
-    reason = {**options}.get(asked, "is not known")  # type: ignore[call-overload]
-    msg = f"--attention {asked}: {reason}; usable here: auto, {usable}"
+    reason = "unknown kernel"
+    usable: list[AttentionName] = []
+    for name, problem in kernel_problems(plan, biased=biased).items():
+        if name == requested:
+            reason = problem
+        if not problem:
+            usable.append(name)
+            if requested in (name, "auto"):
+                return name
+    msg = f"--attention {requested}: {reason}; usable on this device: auto, {', '.join(usable)}"
     raise AttentionUnavailable(msg)
 
 

@@ -1,9 +1,10 @@
-"""Lengths to batches under a token budget. Pure: no torch, no files, no sequences."""
+"""Batches under a token budget, packed without padding or padded for transformers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,29 +12,32 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.embed.packing.tokens import TokenSpan
 
+if TYPE_CHECKING:
+    import torch
+
 
 class BatchTooLarge(AbagError):
     """A single span exceeds the token budget."""
 
 
 def longest_first(lengths: Sequence[int]) -> NDArray[np.int64]:
-    """Order of sequences by descending length, stable: the largest memory is met at once."""
+    """Return the stable order by descending length, so that memory peaks in the first batch."""
     return np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Pieces laid end to end, with no padding.
+    """Spans laid end to end, without padding: T tokens, N spans, S sequences, P poolings.
 
     Attributes
     ----------
     ids : ndarray, shape=(T,), dtype=int32
     offsets : ndarray, shape=(N + 1,), dtype=int32
-        TokenSpan ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
+        Span ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
     weights : ndarray, shape=(T, P), dtype=float32
-        Pooling weights of each token.
+        Weight of each token in each pooling.
     sequences : ndarray, shape=(S,), dtype=int64
-        Which sequences the batch touches, in order of their first token here.
+        Sequences in the batch, in order of their first token.
     bounds : ndarray, shape=(S + 1,), dtype=int32
         Sequence ``sequences[s]`` owns tokens ``bounds[s]:bounds[s + 1]``.
     continues : bool
@@ -49,36 +53,38 @@ class PackedBatch:
 
     @property
     def max_length(self) -> int:
-        """Tokens of the longest span."""
+        """Tokens in the longest span."""
         return int(np.diff(self.offsets).max())
 
 
-def fill_batches(spans: Iterable[tuple[int, TokenSpan]], budget: int) -> Iterator[PackedBatch]:
-    """Fill batches with consecutive spans until the next one would exceed the budget.
+def fill_batches(
+    spans: Iterable[tuple[int, TokenSpan]], budget_tokens: int
+) -> Iterator[PackedBatch]:
+    """Fill batches with consecutive spans, up to a token budget.
 
     Parameters
     ----------
     spans : iterable of (sequence, TokenSpan)
-        Pieces of one sequence are neighbours.
-    budget : int
-        Most tokens in a batch.
+        The spans of one sequence are consecutive.
+    budget_tokens : int
+        Maximum tokens per batch.
 
     Raises
     ------
     BatchTooLarge
-        When one span alone exceeds the budget.
+        If one span alone exceeds the budget.
     """
     held: list[tuple[int, TokenSpan]] = []
     tokens = 0
     for sequence, span in spans:
         length = len(span.ids)
-        if length > budget:
+        if length > budget_tokens:
             msg = (
-                f"a sequence of {length} tokens does not fit into a batch of {budget}; "
+                f"--batch-tokens {budget_tokens}: a sequence has {length} tokens; "
                 f"give --batch-tokens {length} or more"
             )
             raise BatchTooLarge(msg)
-        if tokens + length > budget:
+        if tokens + length > budget_tokens:
             yield pack_spans(held, continues=held[-1][0] == sequence)
             held, tokens = [], 0
         held.append((sequence, span))
@@ -88,7 +94,7 @@ def fill_batches(spans: Iterable[tuple[int, TokenSpan]], budget: int) -> Iterato
 
 
 def pack_spans(spans: Sequence[tuple[int, TokenSpan]], *, continues: bool = False) -> PackedBatch:
-    """Lay spans, each with the sequence it belongs to, end to end."""
+    """Lay spans, each given with its sequence, end to end."""
     offsets = np.zeros(len(spans) + 1, dtype=np.int32)
     np.cumsum([len(span.ids) for _, span in spans], out=offsets[1:])
     owner = np.array([sequence for sequence, _ in spans], dtype=np.int64)
@@ -101,3 +107,23 @@ def pack_spans(spans: Sequence[tuple[int, TokenSpan]], *, continues: bool = Fals
         bounds=np.r_[offsets[first], offsets[-1]].astype(np.int32),
         continues=continues,
     )
+
+
+def pad_batch(
+    batch: PackedBatch, pad_id: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copy a batch into one padded row per span, L tokens wide.
+
+    Returns
+    -------
+    ids_NL : Tensor, shape=(N, L), dtype=int64
+    is_token_NL : Tensor, shape=(N, L), dtype=bool
+        False is padding.
+    """
+    import torch
+
+    lengths_N = torch.from_numpy(batch.offsets).diff()
+    is_token_NL = torch.arange(batch.max_length)[None, :] < lengths_N[:, None]
+    ids_NL = torch.full(is_token_NL.shape, pad_id, dtype=torch.int64)
+    ids_NL[is_token_NL] = torch.from_numpy(batch.ids).long()
+    return ids_NL.to(device), is_token_NL.to(device)

@@ -1,4 +1,4 @@
-"""Weighted sums over tokens: every pooling of every sequence in a batch, in one pass."""
+"""Weighted sums over tokens: every pooling of every sequence in a batch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 def pool_tokens(
     hidden_TD: torch.Tensor, weights_TP: torch.Tensor, bounds: torch.Tensor
 ) -> torch.Tensor:
-    """Sum each sequence's token vectors under each pooling's weights.
+    """Sum each sequence's token vectors with the weights of each pooling.
 
     Parameters
     ----------
-    hidden_TD : Tensor, shape=(T, D)
-        Token vectors, any float type.
+    hidden_TD : Tensor, shape=(T, D), dtype=float32, bfloat16 or float16
+        Token vectors.
     weights_TP : Tensor, shape=(T, P), dtype=float32
-        Share of each token in each pooling.
+        Weight of each token in each pooling.
     bounds : Tensor, shape=(S + 1,), dtype=int64
         Sequence ``s`` owns tokens ``bounds[s]:bounds[s + 1]``; none is empty.
 
@@ -36,28 +36,36 @@ def pool_tokens(
 
 
 class LayerPooling:
-    """Pools what an encoder's layers give, as the encoder passes them.
+    """Pools the token vectors of selected layers while an encoder runs.
 
-    A layer is numbered as in transformers' ``hidden_states``: 1 is what the first layer adds to
-    the embeddings and hands on; the last layer's is normed, the others' are not.
+    Layers are numbered as in transformers' ``hidden_states``: 1 is the output of the first layer.
+    Only the output of the last layer is normalised.
+
+    Parameters
+    ----------
+    layers : sequence of int
+        Layers to pool.
+    weights_TP, bounds : Tensor
+        As in `pool_tokens`.
 
     Attributes
     ----------
     pooled : dict of int to Tensor, shape=(S, P, D), dtype=float32
+        By layer.
     """
 
     def __init__(
         self, layers: Sequence[int], weights_TP: torch.Tensor, bounds: torch.Tensor
     ) -> None:
-        self._wanted = frozenset(layers)
+        self._layers = frozenset(layers)
         self._weights_TP, self._bounds = weights_TP, bounds
         self.pooled: dict[int, torch.Tensor] = {}
 
     def __contains__(self, layer: int) -> bool:
-        """Say whether a layer's vectors are wanted: computing them costs a pass over memory."""
-        return layer in self._wanted
+        """Whether a layer is pooled; an encoder computes its vectors only then."""
+        return layer in self._layers
 
     def add(self, layer: int, hidden_TD: torch.Tensor) -> None:
-        """Pool a layer's token vectors, if they are wanted."""
-        if layer in self._wanted:
+        """Pool the token vectors of a layer, shape (T, D), if it is one of those selected."""
+        if layer in self._layers:
             self.pooled[layer] = pool_tokens(hidden_TD, self._weights_TP, self._bounds)

@@ -1,9 +1,9 @@
-"""Chains to token ids, and which tokens each pooling averages.
+"""Chains to token ids, and the weight of each token in each pooling.
 
-An encoder reads *spans*: runs of tokens that attend to one another and to nothing else. A
-paired antibody is one span for IgT5 and two for an encoder that takes one chain; a long antigen
-chain is several windows. Every pooling here is a weighted sum over tokens, so a span carries
-one weight a token and pooling, and nothing downstream needs to know what a window is.
+An encoder reads spans: tokens that attend to each other and to nothing else. A paired antibody is
+one span for IgT5 and two spans for an encoder that takes one chain; a long antigen chain is several
+overlapping windows. A pooling is a weighted sum over tokens, so each span carries one weight per
+token and pooling, and no later step needs to know about windows.
 """
 
 from __future__ import annotations
@@ -18,81 +18,96 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.embed.sequences.chains import Chains, Kind
 
-TOKENS_VERSION = 1  # changes when the ids, the windows or the pooling weights change
-WINDOW_RESIDUES = 1022  # ESM-2 was trained on 1024 tokens, two of them special
+TOKENS_VERSION = 1
+"""Part of the fingerprint; changes if the ids, the windows or the pooling weights change."""
+WINDOW_RESIDUES = 1022
+"""ESM-2 was trained on 1024 tokens, two of them special."""
 
 LongPolicy = Literal["window", "truncate", "error"]
 
 
 class TokenizerMismatch(AbagError):
-    """A checkpoint's tokenizer disagrees with our table."""
+    """A checkpoint's tokenizer returns other ids than abag's vocabulary."""
 
 
 class SequenceTooLong(AbagError):
-    """A chain is longer than the encoder takes, and the policy is to refuse."""
+    """A chain is longer than the encoder accepts, and the policy is to refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Token ids of one encoder family.
+    """Token ids and length limits of one encoder family.
 
     Attributes
     ----------
     ids : ndarray, shape=(256,), dtype=int32
-        Id of each residue letter by its byte; -1 for what is not a residue.
+        Id of each residue letter, indexed by its ASCII code; -1 if it is not a residue.
     start, end : int or None
-        Tokens before and after every chain, None where the family has none.
-    between : int or None
-        Token between heavy and light; None where a span holds one chain only.
+        Tokens before and after each span; None if the family has none.
+    separator : int or None
+        Token between heavy and light chain; None if a span holds one chain only.
     pad : int
-        Token that fills a padded batch.
+        Padding token.
     max_residues : int or None
-        Longest chain the positions reach, None for no limit.
+        Longest chain that the encoder's positions allow; None for any length.
+    window : int or None
+        Longest antigen chain encoded in one span; None for any length. Attention over longer
+        chains was never trained, even if the positions allow it.
     has_cls : bool
-        Whether the vector at `start` is a pooling of its own.
+        Whether the vector of the start token is a pooling.
     """
 
     ids: NDArray[np.int32]
-    start: int | None
-    end: int | None
-    between: int | None
-    pad: int
-    max_residues: int | None
-    has_cls: bool
+    start: int | None = None
+    end: int | None = None
+    separator: int | None = None
+    pad: int = 0
+    max_residues: int | None = None
+    window: int | None = WINDOW_RESIDUES
+    has_cls: bool = False
 
     @property
-    def specials(self) -> int:
+    def special_tokens(self) -> int:
         """Number of special tokens around one chain."""
         return (self.start is not None) + (self.end is not None)
 
     def encode(self, chain: str) -> NDArray[np.int32]:
-        """Look up residue ids: shape (L,), no special tokens."""
+        """Return the residue ids of a chain, shape (L,), without special tokens."""
         return self.ids[np.frombuffer(chain.encode("ascii"), dtype=np.uint8)]
 
 
-def _lookup(letters: str, first: int, otherwise: int = -1) -> NDArray[np.int32]:
+def residue_ids(letters: str, first: int, other: int = -1) -> NDArray[np.int32]:
+    """Number residue letters consecutively.
+
+    Parameters
+    ----------
+    letters : str
+        Letters in the order of their ids.
+    first : int
+        Id of the first letter.
+    other : int
+        Id of residue letters that `letters` lacks.
+
+    Returns
+    -------
+    ndarray, shape=(256,), dtype=int32
+        See `Vocabulary.ids`.
+    """
     table = np.full(256, -1, dtype=np.int32)
-    table[[ord(c) for c in "ACDEFGHIKLMNPQRSTVWYX"]] = otherwise
+    table[[ord(c) for c in "ACDEFGHIKLMNPQRSTVWYX"]] = other
     table[[ord(c) for c in letters]] = np.arange(first, first + len(letters))
     return table
 
 
-T5 = Vocabulary(_lookup("ALGVSREDTIPKFQNYMHWCX", 3), None, 1, 1, 0, None, False)
-ESM = Vocabulary(_lookup("LAGVSERTIDPKQNFYMHWCX", 4), 0, 2, None, 1, 1022, True)
-# AntiBERTy's vocabulary has no X: its tokenizer answers [UNK], id 1.
-BERT = Vocabulary(_lookup("ACDEFGHIKLMNPQRSTVWY", 5, otherwise=1), 2, 3, None, 0, 510, False)
-COMPOSITION = Vocabulary(_lookup("ACDEFGHIKLMNPQRSTVWYX", 0), None, None, None, 0, None, False)
-
-
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """One run of tokens.
+    """Tokens that attend to each other: L tokens, P poolings.
 
     Attributes
     ----------
     ids : ndarray, shape=(L,), dtype=int32
     weights : ndarray, shape=(L, P), dtype=float32
-        Share of each token in each pooling; zero on special tokens, except `cls`.
+        Weight of each token in each pooling; zero for special tokens, except in ``cls``.
     """
 
     ids: NDArray[np.int32]
@@ -101,24 +116,24 @@ class TokenSpan:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How sequences of one kind become spans of one alphabet.
+    """How sequences of one kind are divided into spans.
 
     Attributes
     ----------
     kind : {"antibody", "antigen"}
-    alphabet : Vocabulary
+    vocabulary : Vocabulary
     long : {"window", "truncate", "error"}
         What happens to a chain of more than `limit` residues.
     """
 
     kind: Kind
-    alphabet: Vocabulary
+    vocabulary: Vocabulary
     long: LongPolicy = "window"
 
     @property
     def poolings(self) -> tuple[str, ...]:
         """Names of the poolings, in the order of `TokenSpan.weights`."""
-        cls = ("cls",) if self.alphabet.has_cls else ()
+        cls = ("cls",) if self.vocabulary.has_cls else ()
         chains = ("heavy_mean", "light_mean") if self.kind == "antibody" else ()
         return ("mean", *cls, *chains)
 
@@ -126,52 +141,63 @@ class Layout:
     def limit(self) -> int | None:
         """Most residues of a chain in one span; None for any number.
 
-        Antigens are windowed for every language model, also for those whose positions have
-        no end: attention over a 5,000-residue chain was never trained. Antibody chains are
-        windowed only where the encoder cannot take them whole.
+        Antibody chains are divided only if the encoder cannot take them whole.
         """
-        if self.alphabet is COMPOSITION:
-            return None
-        if self.kind == "antibody":
-            return self.alphabet.max_residues
-        return min(self.alphabet.max_residues or WINDOW_RESIDUES, WINDOW_RESIDUES)
+        vocabulary = self.vocabulary
+        return vocabulary.max_residues if self.kind == "antibody" else vocabulary.window
+
+    @property
+    def _joins_chains(self) -> bool:
+        return self.kind == "antibody" and self.vocabulary.separator is not None
 
     def is_long(self, chains: Chains) -> bool:
-        """Whether the long-sequence policy touches this sequence."""
+        """Whether the policy for long chains changes how this sequence is encoded."""
         return self.limit is not None and max(map(len, chains)) > self.limit
 
     def span_lengths(self, chains: Chains) -> list[int]:
-        """Tokens in each span, as `spans` would make them."""
-        alphabet = self.alphabet
-        if alphabet.between is not None and self.kind == "antibody":
-            present = sum(map(bool, chains))
-            return [sum(map(len, chains)) + present - 1 + alphabet.specials]
+        """Return the number of tokens in each span of one sequence; see `spans`.
+
+        Raises
+        ------
+        SequenceTooLong
+        """
+        special = self.vocabulary.special_tokens
+        if self._joins_chains:
+            return [sum(map(len, chains)) + sum(map(bool, chains)) - 1 + special]
         return [
-            stop - start + alphabet.specials
+            stop - start + special
             for chain in chains
             if chain
             for start, stop in self._windows(len(chain))
         ]
 
     def spans(self, chains: Chains) -> list[TokenSpan]:
-        """Token ids and pooling weights of one sequence.
+        """Return token ids and pooling weights of one sequence.
 
-        Windows that overlap share a residue's weight equally, so that averaging residue
-        vectors over windows first and over residues then is one weighted sum.
+        Overlapping windows share a residue's weight equally: the weighted sum equals the average
+        over residues of each residue's average over windows.
+
+        Raises
+        ------
+        SequenceTooLong
+            For a long chain if the policy is ``"error"``.
         """
-        if self.alphabet.between is not None and self.kind == "antibody":
-            return [self._joined(chains)]
+        if self._joins_chains:
+            return [self._joined_span(chains)]
         present = [(i, chain) for i, chain in enumerate(chains) if chain]
-        kept = sum(self._kept(len(chain)) for _, chain in present)
+        encoded = sum(self._encoded_residues(len(chain)) for _, chain in present)
         return [
-            span for i, chain in present for span in self._windowed(i, chain, kept, len(present))
+            span
+            for i, chain in present
+            for span in self._window_spans(i, chain, encoded, len(present))
         ]
 
-    def _kept(self, residues: int) -> int:
-        """Residues of a chain that are encoded at all."""
+    def _encoded_residues(self, residues: int) -> int:
+        """Return how many residues of a chain are encoded: fewer if it is truncated."""
         return self._windows(residues)[-1][1]
 
     def _windows(self, residues: int) -> list[tuple[int, int]]:
+        """Return the first residue of each window of a chain, and one past its last."""
         size = self.limit
         if size is None or residues <= size:
             return [(0, residues)]
@@ -179,50 +205,54 @@ class Layout:
             return [(0, size)]
         if self.long == "error":
             msg = (
-                f"{self.kind} chain of {residues} residues: at most {size} fit; "
-                "give --long-antigens window"
+                f"{self.kind} chain of {residues} residues: the limit is {size}; "
+                "give --long-antigens window or truncate"
             )
             raise SequenceTooLong(msg)
         stride = size // 2
         last = -(-(residues - size) // stride)  # ceiling: the first start that reaches the end
         return [(k * stride, min(k * stride + size, residues)) for k in range(last + 1)]
 
-    def _windowed(self, chain_index: int, chain: str, kept: int, chains: int) -> list[TokenSpan]:
+    def _window_spans(
+        self, chain_index: int, chain: str, encoded: int, chains: int
+    ) -> list[TokenSpan]:
+        """Return the windows of one chain; `encoded` counts the residues of all `chains`."""
         windows = self._windows(len(chain))
-        cover = np.zeros(len(chain), dtype=np.float32)
+        cover_L = np.zeros(len(chain), dtype=np.float32)
         for start, stop in windows:
-            cover[start:stop] += 1
-        share = 1 / np.maximum(cover, 1)
-        ids = self.alphabet.encode(chain)
+            cover_L[start:stop] += 1
+        share_L = 1 / np.maximum(cover_L, 1)
+        ids_L = self.vocabulary.encode(chain)
         spans = []
         for start, stop in windows:
-            span = self._framed(ids[start:stop])
-            at = slice(self.alphabet.start is not None, None)
-            inner = span.weights[at][: stop - start]
-            inner[:, 0] = share[start:stop] / kept
+            span = self._framed(ids_L[start:stop])
+            first = int(self.vocabulary.start is not None)
+            residues_LP = span.weights[first : first + stop - start]
+            residues_LP[:, 0] = share_L[start:stop] / encoded
             if self.kind == "antibody":
-                inner[:, self.poolings.index(("heavy_mean", "light_mean")[chain_index])] = share[
-                    start:stop
-                ] / self._kept(len(chain))
-            if self.alphabet.has_cls:
+                pooling = self.poolings.index(("heavy_mean", "light_mean")[chain_index])
+                own = self._encoded_residues(len(chain))
+                residues_LP[:, pooling] = share_L[start:stop] / own
+            if self.vocabulary.has_cls:
                 span.weights[0, 1] = 1 / (chains * len(windows))
             spans.append(span)
         return spans
 
-    def _framed(self, ids: NDArray[np.int32]) -> TokenSpan:
-        """Put the family's special tokens around residue ids; all weights zero."""
-        start = [] if self.alphabet.start is None else [self.alphabet.start]
-        end = [] if self.alphabet.end is None else [self.alphabet.end]
-        framed = np.concatenate([start, ids, end]).astype(np.int32)
-        return TokenSpan(framed, np.zeros((len(framed), len(self.poolings)), dtype=np.float32))
+    def _framed(self, ids_L: NDArray[np.int32]) -> TokenSpan:
+        """Put special tokens around residue ids, with all weights zero."""
+        start = [] if self.vocabulary.start is None else [self.vocabulary.start]
+        end = [] if self.vocabulary.end is None else [self.vocabulary.end]
+        framed_L = np.concatenate([start, ids_L, end]).astype(np.int32)
+        return TokenSpan(framed_L, np.zeros((len(framed_L), len(self.poolings)), dtype=np.float32))
 
-    def _joined(self, chains: Chains) -> TokenSpan:
-        """Heavy, separator, light as one span: the paired input of IgT5."""
+    def _joined_span(self, chains: Chains) -> TokenSpan:
+        """Return heavy chain, separator and light chain as one span: IgT5's paired input."""
         heavy, light = chains
-        gap = [self.alphabet.between] if heavy and light else []
-        ids = np.concatenate([self.alphabet.encode(heavy), gap, self.alphabet.encode(light)])
-        span = self._framed(ids.astype(np.int32))
-        first_light = len(heavy) + len(gap)
+        separator = [self.vocabulary.separator] if heavy and light else []
+        encode = self.vocabulary.encode
+        ids_L = np.concatenate([encode(heavy), separator, encode(light)])
+        span = self._framed(ids_L.astype(np.int32))
+        first_light = len(heavy) + len(separator)
         for name, start, stop in (
             ("heavy_mean", 0, len(heavy)),
             ("light_mean", first_light, first_light + len(light)),
@@ -234,22 +264,25 @@ class Layout:
 
 
 def check_against_tokenizer(
-    layout: Layout, tokenize: Callable[[Chains], Sequence[int]], where: str
+    layout: Layout, tokenize: Callable[[Chains], Sequence[int]], origin: str
 ) -> None:
-    """Compare our ids with the checkpoint's own tokenizer on every residue letter.
+    """Compare abag's ids of every residue letter with those of a checkpoint's tokenizer.
 
     Parameters
     ----------
+    layout : Layout
     tokenize : callable
         Chains of one span to the tokenizer's ids, special tokens included.
+    origin : str
+        Name of the checkpoint, for the message.
 
     Raises
     ------
     TokenizerMismatch
-        Naming the first position that differs.
+        With the first position that differs.
     """
     probes = [("ACDEFGHIKLMNPQRSTVWYX", "")]
-    if layout.alphabet.between is not None:
+    if layout.vocabulary.separator is not None:
         probes.append(("EVQLXW", "DIQMTX"))
     for probe in probes:
         chains: Chains = probe if layout.kind == "antibody" else (probe[0],)
@@ -261,9 +294,9 @@ def check_against_tokenizer(
                 min(len(ours), len(theirs)),
             )
             msg = (
-                f"{where}: its tokenizer disagrees with abag's table at position {at} of "
-                f"{'|'.join(probe)}: {theirs[at : at + 1]} against {ours[at : at + 1]} "
-                f"({len(theirs)} tokens against {len(ours)}); "
-                "use a checkpoint of the family that config.json names"
+                f"{origin}: its tokenizer disagrees with abag's vocabulary at position {at} of "
+                f"{'|'.join(probe)}: {theirs[at : at + 1]}, expected {ours[at : at + 1]} "
+                f"({len(theirs)} tokens, expected {len(ours)}). "
+                "Use a checkpoint of the family that config.json names."
             )
             raise TokenizerMismatch(msg)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.device import default_batch_tokens, measure_matmul_flops
 from abag.core.messages import bar, note
-from abag.embed.encoders.registry import Encoder, count_flops, effective_backend
+from abag.embed.encoders.encoder import Encoder
+from abag.embed.encoders.loading import count_flops
 from abag.embed.packing.batches import longest_first
 from abag.embed.pipeline.stream import Encoded, encode_stream
 from abag.embed.pipeline.task import EncodeTask
@@ -96,7 +97,7 @@ def encode_parts(
     attrs = {
         "precision": task.plan.precision,
         "device": str(task.plan.device),
-        "backend": effective_backend(task.identity, task.options.backend(task.kind)),
+        "backend": task.identity.family.effective_backend(task.options.backend(task.kind)),
     }
     budget = task.options.batch_tokens or default_batch_tokens(task.plan)
     with task.folder.writer(attrs=attrs, commit_seconds=task.options.commit_seconds) as writer:

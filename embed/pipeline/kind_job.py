@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.device import DevicePlan
 from abag.core.messages import say
-from abag.embed.encoders.registry import Identity, check_backend, check_loadable
+from abag.embed.encoders.loading import Identity, check_backend, check_loadable
 from abag.embed.kernels.attention import choose_attention
 from abag.embed.packing.batches import BatchTooLarge
 from abag.embed.packing.tokens import SequenceTooLong
@@ -121,10 +121,11 @@ class KindJob:
             If a sequence has more tokens than ``--batch-tokens``.
         """
         layout, options = self.identity.layout, self.options
-        family, backend = self.identity.checkpoint.family, options.backend(self.kind)
+        family, backend = self.identity.family, options.backend(self.kind)
         check_backend(self.identity, backend, layers=bool(options.layers))
-        if family in ("t5", "esm") and backend == "packed" and options.ray is None:
-            choose_attention(self.plan, biased=family == "t5", asked=options.attention)
+        if family.effective_backend(backend) == "packed" and options.ray is None:
+            biased = family.biased_attention
+            choose_attention(self.plan, biased=biased, requested=options.attention)
         if self.long and options.long_antigens == "error":
             msg = (
                 f"{self.long} {self.kind} sequences have a chain of more than {layout.limit} "

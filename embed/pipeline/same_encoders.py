@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abag import AbagError
-from abag.embed.encoders.registry import identify
+from abag.embed.encoders.loading import identify
 from abag.embed.pipeline.run import EmbedSummary, embed_table
 
 if TYPE_CHECKING:

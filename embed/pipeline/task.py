@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from abag import AbagError
 from abag.core.device import DevicePlan, plan_device
-from abag.embed.encoders.registry import Encoder, Identity, identify, layer_count, load_encoder
+from abag.embed.encoders.encoder import Encoder
+from abag.embed.encoders.loading import Identity, identify, layer_count, load_encoder
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.sequences.chains import Kind
 from abag.embed.store.store import EncoderFolder, Store
@@ -55,7 +56,7 @@ class EncodeTask:
         return (*last, *(f"{name}@{n}" for n in self.layers for name in last))
 
     def load_encoder(self) -> Encoder:
-        """Load the encoder onto its device; see `abag.embed.encoders.registry.load_encoder`."""
+        """Load the encoder onto its device; see `abag.embed.encoders.loading.load_encoder`."""
         backend = self.options.backend(self.kind)
         attention = self.options.attention
         return load_encoder(self.identity, self.plan, backend=backend, attention=attention)

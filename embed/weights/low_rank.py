@@ -1,4 +1,4 @@
-"""A low-rank change of an encoder's weights, in memory."""
+"""Low-rank changes to an encoder's weights, in memory."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class AdapterMismatch(AbagError):
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """What is added to an encoder's weights.
+    """Low-rank matrices that are added to an encoder's weights.
 
     Attributes
     ----------
     folder : Path
     name : str
-        Of the folder in which it was trained; for reading only.
+        Name of the folder in which it was trained; for display only.
     digest : str
-        32 hexadecimal digits over the base's weights, the adapter's and its training pairs.
+        32 hexadecimal digits over the encoder's weights, the adapter's and its training pairs.
     scale : float
         alpha / r.
     factors : mapping of str to (A, B)
-        By module: ``A`` of shape (r, in), ``B`` of shape (out, r), float32.
+        By module: ``A``, shape=(r, in), and ``B``, shape=(out, r), dtype=float32.
     """
 
     folder: Path
@@ -44,13 +44,19 @@ class Adapter:
     factors: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 
     def merge(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """Return a weight with this adapter's change added in fp32; most are returned as they are.
+        """Add this adapter's change, if it has one for this weight.
 
         Parameters
         ----------
         name : str
-            As in the transformers module of the encoder, such as
+            Name in the transformers module, such as
             ``encoder.layer.0.attention.self.query.weight``.
+        weight : Tensor, shape=(out, in)
+
+        Returns
+        -------
+        Tensor, shape=(out, in)
+            float32 if changed, else `weight` itself.
         """
         import torch
 
@@ -60,17 +66,18 @@ class Adapter:
         a_RI, b_OR = self.factors[module]
         return weight.float() + torch.from_numpy(np.float32(self.scale) * (b_OR @ a_RI))
 
-    def refuse_unmerged(self, merged: Iterable[str]) -> None:
-        """Refuse an adapter of which a part fits no weight: it would change less than it says.
+    def check_all_merged(self, merged: Iterable[str]) -> None:
+        """Check that every change was merged into one of these weights.
 
         Raises
         ------
         AdapterMismatch
+            If a change matches no weight.
         """
-        left = sorted(self.factors.keys() - {name.removesuffix(".weight") for name in merged})
-        if left:
+        unmerged = sorted(self.factors.keys() - {name.removesuffix(".weight") for name in merged})
+        if unmerged:
             msg = (
-                f"{self.folder}: {len(left)} of its {len(self.factors)} changes fit no weight of "
-                f"the encoder ({left[0]}); expected all to. Train it again with abag adapt."
+                f"{self.folder}: {len(unmerged)} of its {len(self.factors)} changes match no "
+                f"weight of the encoder ({unmerged[0]}); train the adapter again with abag adapt."
             )
             raise AdapterMismatch(msg)

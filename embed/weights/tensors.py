@@ -1,10 +1,10 @@
-"""Named tensors of a checkpoint, each checked for its shape, none overlooked."""
+"""Named tensors of a checkpoint: every shape is checked, and no tensor is overlooked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from pickle import UnpicklingError  # only the name: what torch.load refuses with
+from pickle import UnpicklingError  # the error of torch.load(weights_only=True)
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,20 +20,37 @@ if TYPE_CHECKING:
 
 
 class EncoderWeights:
-    """Take an encoder's tensors by name, straight to the device.
+    """Reads an encoder's tensors by name, straight to the device, with its adapter merged.
 
-    A name that is missing, a shape that disagrees with config.json, and a tensor that nobody
-    took or named as no part of the encoder are errors: a checkpoint that is not wholly
-    understood would give vectors that are quietly wrong.
+    A context manager that accounts for every tensor: one that was neither read nor ignored is an
+    error at exit, because a checkpoint that is only partly understood gives wrong vectors.
+
+    Parameters
+    ----------
+    checkpoint : EncoderCheckpoint
+    plan : DevicePlan
+    prefix : str
+        Prefix of every name; added if a checkpoint that was saved without a task head lacks it.
+
+    Raises
+    ------
+    BadCheckpoint
+        A file that cannot be read, on entry; unknown tensors, at exit.
+    AdapterMismatch
+        At exit, an adapter with changes that match no tensor.
     """
 
-    def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
+    def __init__(
+        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, *, prefix: str = ""
+    ) -> None:
         self.config: Mapping[str, Any] = checkpoint.config
         self._checkpoint = checkpoint
         self._plan = plan
+        self._prefix = prefix
         self._files = ExitStack()
-        self._home: dict[str, Any] = {}
-        self._left: set[str] = set()
+        self._readers: dict[str, Callable[[str], torch.Tensor]] = {}
+        self._stored_without_prefix = False
+        self._unread: set[str] = set()
         self._merged: list[str] = []
 
     def __enter__(self) -> EncoderWeights:
@@ -44,17 +61,19 @@ class EncoderWeights:
                 first_line = (str(error).splitlines() or [type(error).__name__])[0]
                 msg = f"{path}: cannot be read ({first_line}); the download may be incomplete"
                 raise BadCheckpoint(msg) from error
-        self._add_prefix()
-        self._left = set(self._home)
+        if not any(name.startswith(self._prefix) for name in self._readers):
+            self._stored_without_prefix = True
+            self._readers = {self._prefix + name: read for name, read in self._readers.items()}
+        self._unread = set(self._readers)
         return self
 
     def _open(self, path: Path) -> None:
         if path.suffix == ".safetensors":
             file = self._files.enter_context(safe_open(path, framework="pt"))
-            self._home |= {name: file.get_tensor for name in file.keys()}
+            self._readers |= {name: file.get_tensor for name in file.keys()}
         else:
             tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            self._home |= {name: tensors.__getitem__ for name in tensors}
+            self._readers |= {name: tensors.__getitem__ for name in tensors}
 
     def __exit__(
         self,
@@ -63,27 +82,35 @@ class EncoderWeights:
         trace: TracebackType | None,
     ) -> None:
         self._files.close()
-        if error is None and self._checkpoint.adapter is not None:
-            self._checkpoint.adapter.refuse_unmerged(self._merged)
-        if error is None and self._left:
-            shown = ", ".join(sorted(self._left)[:3])
+        if error is not None:
+            return
+        if self._checkpoint.adapter is not None:
+            self._checkpoint.adapter.check_all_merged(self._merged)
+        if self._unread:
+            shown = ", ".join(sorted(self._unread)[:3])
             msg = (
-                f"{self._checkpoint.folder}: {len(self._left)} weights are not part of a "
+                f"{self._checkpoint.folder}: {len(self._unread)} weights are not part of a "
                 f"{self._checkpoint.family} encoder as config.json describes it ({shown})"
             )
             raise BadCheckpoint(msg)
 
     def __call__(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Take one tensor, in the plan's type unless `dtype` says otherwise."""
-        if name not in self._home:
+        """Read one tensor of the given shape, in `dtype` or else in the plan's type.
+
+        Raises
+        ------
+        BadCheckpoint
+            A tensor that is missing or has another shape.
+        """
+        if name not in self._readers:
             msg = (
                 f"{self._checkpoint.folder}: weight {name} is missing; "
                 "the download may be incomplete"
             )
             raise BadCheckpoint(msg)
-        get, own_name = self._home[name], self._names.get(name, name)
-        tensor: torch.Tensor = get(own_name)
-        self._left.discard(name)
+        bare_name = name.removeprefix(self._prefix)
+        tensor = self._readers[name](bare_name if self._stored_without_prefix else name)
+        self._unread.discard(name)
         if tuple(tensor.shape) != shape:
             msg = (
                 f"{self._checkpoint.folder}: weight {name} has shape {tuple(tensor.shape)}, "
@@ -91,21 +118,10 @@ class EncoderWeights:
             )
             raise BadCheckpoint(msg)
         if self._checkpoint.adapter is not None:
-            in_module = name.removeprefix("esm.")
-            tensor = self._checkpoint.adapter.merge(in_module, tensor)
-            self._merged.append(in_module)
+            tensor = self._checkpoint.adapter.merge(bare_name, tensor)
+            self._merged.append(bare_name)
         return tensor.to(self._plan.device, dtype or self._plan.dtype)
 
     def ignore(self, *prefixes: str) -> None:
-        """Name what a checkpoint may hold beside the encoder: task heads, a decoder."""
-        self._left = {name for name in self._left if not name.startswith(prefixes)}
-
-    def _add_prefix(self) -> None:
-        """ESM checkpoints saved without a task head lack the prefix ``esm.``."""
-        self._names: dict[str, str] = {}
-        if self._checkpoint.family != "esm":
-            return
-        if any(name.startswith("esm.") for name in self._home):
-            return
-        self._names = {f"esm.{name}": name for name in self._home}
-        self._home = {f"esm.{name}": get for name, get in self._home.items()}
+        """Allow tensors that are not part of the encoder, such as task heads or a decoder."""
+        self._unread = {name for name in self._unread if not name.startswith(prefixes)}

@@ -85,8 +85,8 @@ def main(folder, kills, seed):
     from forks import in_child, kill_anywhere
     from transformers import EsmModel, T5EncoderModel  # noqa: F401
 
-    import abag.embed.encoders.esm
-    import abag.embed.encoders.t5  # noqa: F401
+    import abag.embed.encoders.packed_esm
+    import abag.embed.encoders.packed_t5  # noqa: F401
     from abag.adapt.train import Training
 
     torch.set_num_threads(1)

@@ -1,0 +1,175 @@
+"""What an encoder is, and what describes a family of encoders.
+
+A family description is light: it names files, sizes and quirks, and imports torch or transformers
+only when an encoder is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+    from abag.core.device import DevicePlan
+    from abag.embed.packing.batches import PackedBatch
+    from abag.embed.packing.pooling import LayerPooling
+    from abag.embed.packing.tokens import Vocabulary
+    from abag.embed.weights.checkpoints import EncoderCheckpoint
+
+Backend = Literal["packed", "reference", "faesm"]
+Config: TypeAlias = Mapping[str, Any]
+Weights: TypeAlias = dict[str, NDArray[np.float32]]
+DrawNormal: TypeAlias = Callable[[Sequence[int], float], NDArray[np.float32]]
+
+
+class Encoder(Protocol):
+    """Packed token ids to one vector per token."""
+
+    width: int
+
+    def __call__(
+        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
+    ) -> torch.Tensor:
+        """Encode a batch.
+
+        Parameters
+        ----------
+        batch : PackedBatch
+            T tokens.
+        layer_pooling : LayerPooling, optional
+            Receives the token vectors of each layer that it wants.
+
+        Returns
+        -------
+        Tensor, shape=(T, D), dtype=float32, bfloat16 or float16
+            Last hidden state of every token, special tokens included, on the encoder's device.
+        """
+        ...
+
+
+class EncoderShape(NamedTuple):
+    """Sizes that decide how much an encoder computes; all 0 if it has no layers."""
+
+    layers: int = 0
+    width: int = 0
+    attention_width: int = 0
+    feed_forward_width: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One encoder architecture: its tokens, sizes, backends and quirks.
+
+    A new family subclasses this in its own module and is listed in
+    `abag.embed.encoders.families`.
+
+    Attributes
+    ----------
+    name : str
+        ``model_type`` in config.json; part of the fingerprint.
+    vocabulary : Vocabulary
+    backends : tuple of str
+        How its encoders can run, the default first: ``"reference"`` is transformers' own module,
+        any other is built by `build`.
+    config_keys : tuple of str
+        Keys that config.json must have.
+    biased_attention : bool
+        Whether attention adds a bias by relative position.
+    transformers_class : str
+        Class of the reference implementation; empty if there is none.
+    transformers_options : mapping
+        Further arguments of its ``from_pretrained``.
+    unused_weights : tuple of str
+        Names in that class's parameters that are not part of the encoder.
+    lora_targets, lora_projections : tuple of str
+        Linear layers adapted by default, and all that can be adapted; empty if none can.
+    layer_list : str
+        Attribute of the transformers encoder that lists its layers.
+    tiny_config : mapping
+        config.json of the small random checkpoint for tests and demos.
+    reduced_config : mapping
+        The same with few layers but heads as wide as those of the real encoders.
+    """
+
+    name: str
+    vocabulary: Vocabulary
+    backends: tuple[str, ...]
+    config_keys: tuple[str, ...] = ()
+    biased_attention: bool = False
+    transformers_class: str = ""
+    transformers_options: Config = field(default_factory=dict)
+    unused_weights: tuple[str, ...] = ()
+    lora_targets: tuple[str, ...] = ()
+    lora_projections: tuple[str, ...] = ()
+    layer_list: str = ""
+    tiny_config: Config = field(default_factory=dict)
+    reduced_config: Config = field(default_factory=dict)
+
+    def effective_backend(self, backend: str) -> str:
+        """Return the backend that runs when `backend` is requested."""
+        return backend if backend in self.backends else self.backends[0]
+
+    def shape(self, _config: Config) -> EncoderShape:
+        """Read an encoder's sizes from its config.json."""
+        return EncoderShape()
+
+    def builtin_checkpoint(self, alias: str) -> EncoderCheckpoint:
+        """Return the checkpoint of an alias that is not on the hub; by default, no weights."""
+        from abag.embed.weights.checkpoints import EncoderCheckpoint
+
+        return EncoderCheckpoint(alias, self.name, None, (), {}, alias)
+
+    def build(
+        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
+    ) -> Encoder:
+        """Build an encoder, for every backend but ``"reference"``.
+
+        Raises
+        ------
+        BadCheckpoint, AdapterMismatch, AttentionUnavailable, FaesmUnavailable
+        """
+        raise NotImplementedError(backend)
+
+    def load_transformers_model(
+        self, checkpoint: EncoderCheckpoint
+    ) -> tuple[torch.nn.Module, list[str]]:
+        """Load transformers' module in fp32; also returns the names of missing weights."""
+        import transformers
+
+        model, report = getattr(transformers, self.transformers_class).from_pretrained(
+            checkpoint.folder, output_loading_info=True, **self.transformers_options
+        )
+        # parameters only: buffers such as rotary frequencies are computed
+        used = {n for n, _ in model.named_parameters() if not n.startswith(self.unused_weights)}
+        return model.float(), sorted(used & set(report["missing_keys"]))
+
+    def load_tokenizer(self, checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - untyped
+        """Load the checkpoint's tokenizer."""
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(checkpoint.folder, do_lower_case=False)
+
+    def keep_fp32_modules(self, _model: torch.nn.Module) -> None:
+        """Convert the modules of an fp16 model that would overflow back to fp32."""
+
+    def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
+        """Draw weights at the scale that training gives.
+
+        Parameters
+        ----------
+        config : mapping
+            Content of config.json.
+        draw : callable
+            Shape and scale to normal values, dtype=float32.
+        """
+        raise NotImplementedError
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        """Return names and bytes of the tokenizer's files."""
+        raise NotImplementedError

@@ -1,0 +1,187 @@
+"""The ESM-2 encoder on packed tokens, without padding.
+
+T tokens, D hidden width, H heads, F feed-forward width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from abag.core.device import to_device
+from abag.embed.kernels.attention import Attention, choose_attention
+from abag.embed.kernels.ops import EncoderOps, FusedOps, PlainOps
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
+from abag.embed.weights.tensors import EncoderWeights
+
+if TYPE_CHECKING:
+    from abag.core.device import DevicePlan
+    from abag.embed.packing.batches import PackedBatch
+    from abag.embed.packing.pooling import LayerPooling
+
+TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
+"""ESM-2 scales its embeddings by the share of tokens that were not masked in training."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Weights of one layer; a `shift` is the sum of all biases added to the stream before."""
+
+    shift1_D: torch.Tensor
+    norm1_D: torch.Tensor
+    norm1_bias_D: torch.Tensor
+    qkv_3DD: torch.Tensor
+    qk_bias_2D: torch.Tensor
+    out_DD: torch.Tensor
+    shift2_D: torch.Tensor
+    norm2_D: torch.Tensor
+    norm2_bias_D: torch.Tensor
+    up_FD: torch.Tensor
+    up_bias_F: torch.Tensor
+    down_DF: torch.Tensor
+
+
+class PackedEsm:
+    """An ESM-2 encoder on packed tokens; see `Encoder`.
+
+    The residual stream is kept without the biases that each layer adds. They are constant, so
+    their running sum is added where the stream is read, in the norms, and the matrix product can
+    accumulate into the stream in place.
+
+    Parameters
+    ----------
+    checkpoint : EncoderCheckpoint
+    plan : DevicePlan
+    attention : {"auto", "triton", "flash-attn", "varlen", "sdpa"}
+
+    Raises
+    ------
+    BadCheckpoint
+        An unsupported architecture, or weights that do not match config.json.
+    AdapterMismatch, AttentionUnavailable
+    """
+
+    def __init__(
+        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto"
+    ) -> None:
+        config = checkpoint.config
+        _check_architecture(checkpoint)
+        self.width = int(config["hidden_size"])
+        self._device, self._dtype = plan.device, plan.dtype
+        self._eps = float(config["layer_norm_eps"])
+        self._heads = int(config["num_attention_heads"])
+        head_width = self.width // self._heads
+        name = choose_attention(plan, biased=False, requested=attention)
+        self._ops: EncoderOps = PlainOps() if name == "sdpa" else FusedOps()
+        with EncoderWeights(checkpoint, plan, prefix="esm.") as weights:
+            weights.ignore("lm_head.", "esm.contact_head.", "esm.pooler.")
+            weights.ignore("esm.embeddings.position_embeddings.", "esm.embeddings.position_ids")
+            embed_VD = weights(
+                "esm.embeddings.word_embeddings.weight", int(config["vocab_size"]), self.width,
+                dtype=torch.float32,
+            )  # fmt: skip
+            self._embed_VD = (embed_VD * TOKEN_DROPOUT_SCALE).to(plan.dtype)
+            self._shift_D = torch.zeros(self.width, device=plan.device)
+            layers = range(int(config["num_hidden_layers"]))
+            self._layers = [self._load_layer(weights, i) for i in layers]
+            self._final = self._norm(weights, "esm.encoder.emb_layer_norm_after")
+        self._attention = Attention(name, self._heads, head_width**-0.5)
+        self._cos, self._sin = rotary_tables(
+            int(config["max_position_embeddings"]), head_width, plan.device
+        )
+
+    def _norm(self, weights: EncoderWeights, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        return (
+            weights(f"{name}.weight", self.width, dtype=torch.float32),
+            weights(f"{name}.bias", self.width, dtype=torch.float32),
+        )
+
+    def _load_layer(self, weights: EncoderWeights, i: int) -> _Layer:
+        at, d, f = f"esm.encoder.layer.{i}", self.width, int(weights.config["intermediate_size"])
+        weights.ignore(f"{at}.attention.self.rotary_embeddings.inv_freq")
+        projections = [f"{at}.attention.self.{p}" for p in ("query", "key", "value")]
+        query, key, value = projections
+        out_DD = weights(f"{at}.attention.output.dense.weight", d, d, dtype=torch.float32)
+        # attention weights sum to 1, so the bias of the values is a constant of the output
+        out_bias_D = weights(f"{at}.attention.output.dense.bias", d, dtype=torch.float32)
+        value_bias_D = weights(f"{value}.bias", d, dtype=torch.float32)
+        shift1_D = self._shift_D
+        shift2_D = shift1_D + out_bias_D + out_DD @ value_bias_D
+        self._shift_D = shift2_D + weights(f"{at}.output.dense.bias", d, dtype=torch.float32)
+        return _Layer(
+            shift1_D,
+            *self._norm(weights, f"{at}.attention.LayerNorm"),
+            torch.cat([weights(f"{p}.weight", d, d) for p in projections]),
+            torch.cat([weights(f"{p}.bias", d, dtype=torch.float32) for p in (query, key)]),
+            out_DD.to(self._dtype),
+            shift2_D,
+            *self._norm(weights, f"{at}.LayerNorm"),
+            weights(f"{at}.intermediate.dense.weight", f, d),
+            weights(f"{at}.intermediate.dense.bias", f),
+            weights(f"{at}.output.dense.weight", d, f),
+        )
+
+    @torch.inference_mode()
+    def __call__(
+        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
+    ) -> torch.Tensor:
+        """Encode a batch: see `Encoder`."""
+        ops, eps = self._ops, self._eps
+        geometry = self._attention.geometry(batch, self._device)
+        ids_T = to_device(batch.ids, self._device)
+        x_TD = self._embed_VD[ids_T]
+        for i, layer in enumerate(self._layers):
+            if layer_pooling is not None and i in layer_pooling:
+                layer_pooling.add(i, x_TD + layer.shift1_D)
+            y_TD = ops.layer_norm(x_TD, layer.shift1_D, layer.norm1_D, layer.norm1_bias_D, eps)
+            qkv = y_TD @ layer.qkv_3DD.T
+            ops.rotary_(
+                qkv, layer.qk_bias_2D, geometry.positions, self._cos, self._sin, self._heads
+            )
+            x_TD.addmm_(self._attention(qkv, geometry), layer.out_DD.T)
+            y_TD = ops.layer_norm(x_TD, layer.shift2_D, layer.norm2_D, layer.norm2_bias_D, eps)
+            hidden_TF = ops.linear_gelu(y_TD, layer.up_FD, layer.up_bias_F)
+            x_TD.addmm_(hidden_TF, layer.down_DF.T)
+        last_TD = ops.layer_norm(x_TD, self._shift_D, *self._final, eps)
+        if layer_pooling is not None:
+            layer_pooling.add(len(self._layers), last_TD)
+        return last_TD
+
+
+def rotary_tables(
+    positions: int, head_width: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cosines and sines of the rotary angles.
+
+    Returns
+    -------
+    cos, sin : Tensor, shape=(positions, head_width / 2), dtype=float32
+
+    References
+    ----------
+    Su et al., arXiv:2104.09864: pair ``i`` of ``d`` turns by ``position / 10000^(2i / d)``.
+    """
+    pair = torch.arange(0, head_width, 2, dtype=torch.float32)
+    frequency = 1.0 / 10000.0 ** (pair / head_width)
+    angle = torch.outer(torch.arange(positions, dtype=torch.float32), frequency)
+    return angle.cos().to(device), angle.sin().to(device)
+
+
+def _check_architecture(checkpoint: EncoderCheckpoint) -> None:
+    """Check for ESM-2: rotary positions, pre-norm, token dropout."""
+    expected = {
+        "position_embedding_type": "rotary",
+        "emb_layer_norm_before": False,
+        "token_dropout": True,
+        "hidden_act": "gelu",
+    }
+    for key, value in expected.items():
+        found = checkpoint.config.get(key, value)
+        if found != value:
+            msg = (
+                f"{checkpoint.folder}/config.json: {key} {found!r}; only ESM-2 ({value!r}) "
+                "is supported"
+            )
+            raise BadCheckpoint(msg)

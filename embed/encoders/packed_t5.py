@@ -1,0 +1,160 @@
+"""The T5 encoder of IgT5 and ProtT5 on packed tokens, without padding.
+
+T tokens, D model width, H heads, I attention width (H x head width), F feed-forward width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from abag.core.device import to_device
+from abag.embed.kernels.attention import Attention, choose_attention
+from abag.embed.kernels.ops import EncoderOps, FusedOps, PlainOps
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
+from abag.embed.weights.tensors import EncoderWeights
+
+if TYPE_CHECKING:
+    from abag.core.device import DevicePlan
+    from abag.embed.packing.batches import PackedBatch
+    from abag.embed.packing.pooling import LayerPooling
+
+MAX_DISTANCE = 128
+"""Longer distances share T5's last bucket of relative positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    norm1_D: torch.Tensor
+    qkv_3ID: torch.Tensor
+    out_DI: torch.Tensor
+    norm2_D: torch.Tensor
+    up_FD: torch.Tensor
+    down_DF: torch.Tensor
+
+
+class PackedT5:
+    """A T5 encoder on packed tokens; see `Encoder`.
+
+    Parameters
+    ----------
+    checkpoint : EncoderCheckpoint
+    plan : DevicePlan
+    attention : {"auto", "triton", "sdpa"}
+
+    Raises
+    ------
+    BadCheckpoint
+        An unsupported architecture, or weights that do not match config.json.
+    AdapterMismatch, AttentionUnavailable
+    """
+
+    def __init__(
+        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto"
+    ) -> None:
+        config = checkpoint.config
+        _check_architecture(checkpoint)
+        self.width = int(config["d_model"])
+        self._device = plan.device
+        self._eps = float(config["layer_norm_epsilon"])
+        heads, inner = int(config["num_heads"]), int(config["num_heads"]) * int(config["d_kv"])
+        name = choose_attention(plan, biased=True, requested=attention)
+        self._ops: EncoderOps = FusedOps() if name == "triton" else PlainOps()
+        # in fp16 the residual stream would exceed 65,504: it and its addends stay in fp32
+        self._stream = torch.float32 if plan.dtype is torch.float16 else plan.dtype
+        with EncoderWeights(checkpoint, plan) as weights:
+            self._embed_VD = weights(
+                "shared.weight", int(config["vocab_size"]), self.width, dtype=self._stream
+            )
+            weights.ignore("encoder.embed_tokens.weight", "decoder.", "lm_head.")
+            table = weights(
+                "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+                int(config["relative_attention_num_buckets"]), heads, dtype=torch.float32,
+            )  # fmt: skip
+            self._layers = [
+                self._load_layer(weights, i, inner) for i in range(config["num_layers"])
+            ]
+            self._final_D = weights("encoder.final_layer_norm.weight", self.width)
+        # scale 1: T5's weights include the usual 1 / sqrt(head width)
+        bias_HR = bias_by_distance(table).to(plan.dtype)
+        self._attention = Attention(name, heads, 1.0, bias_HR)
+
+    def _load_layer(self, weights: EncoderWeights, i: int, inner: int) -> _Layer:
+        at, d, f = f"encoder.block.{i}.layer", self.width, int(weights.config["d_ff"])
+        qkv = [weights(f"{at}.0.SelfAttention.{p}.weight", inner, d) for p in "qkv"]
+        return _Layer(
+            weights(f"{at}.0.layer_norm.weight", d),
+            torch.cat(qkv),
+            weights(f"{at}.0.SelfAttention.o.weight", d, inner),
+            weights(f"{at}.1.layer_norm.weight", d),
+            weights(f"{at}.1.DenseReluDense.wi.weight", f, d),
+            weights(f"{at}.1.DenseReluDense.wo.weight", d, f, dtype=self._stream),
+        )
+
+    @torch.inference_mode()
+    def __call__(
+        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
+    ) -> torch.Tensor:
+        """Encode a batch: see `Encoder`."""
+        geometry = self._attention.geometry(batch, self._device)
+        ids_T = to_device(batch.ids, self._device)
+        x_TD = self._embed_VD[ids_T]
+        delta_TD = torch.zeros_like(x_TD)
+        for i, layer in enumerate(self._layers):
+            if layer_pooling is not None and i in layer_pooling:
+                layer_pooling.add(i, x_TD + delta_TD)
+            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm1_D, self._eps)
+            delta_TD = self._attention(y_TD @ layer.qkv_3ID.T, geometry) @ layer.out_DI.T
+            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm2_D, self._eps)
+            hidden_TF = self._ops.linear_relu(y_TD, layer.up_FD)
+            delta_TD = hidden_TF.to(self._stream) @ layer.down_DF.T
+        last_TD = self._ops.add_rms_norm_(x_TD, delta_TD, self._final_D, self._eps)
+        if layer_pooling is not None:
+            layer_pooling.add(len(self._layers), last_TD)
+        return last_TD
+
+
+def bias_by_distance(table_BH: torch.Tensor) -> torch.Tensor:
+    """Expand T5's bucketed bias to every distance up to `MAX_DISTANCE`.
+
+    Parameters
+    ----------
+    table_BH : Tensor, shape=(buckets, H)
+
+    Returns
+    -------
+    Tensor, shape=(H, 2 * MAX_DISTANCE + 1)
+        Column ``MAX_DISTANCE + d`` belongs to ``d = key - query``; dtype of `table_BH`.
+
+    References
+    ----------
+    Raffel et al., JMLR 21(140), 2020: half of the buckets per direction; the first half of
+    those are exact distances, the others are logarithmic up to a distance of 128.
+    """
+    half = len(table_BH) // 2
+    exact = half // 2
+    buckets = []
+    for distance in range(-MAX_DISTANCE, MAX_DISTANCE + 1):
+        bucket = abs(distance)
+        if bucket >= exact:
+            logarithmic = math.log(bucket / exact) / math.log(MAX_DISTANCE / exact)
+            bucket = min(exact + int(logarithmic * (half - exact)), half - 1)
+        buckets.append(bucket + half * (distance > 0))
+    return table_BH[torch.tensor(buckets, device=table_BH.device)].T.contiguous()
+
+
+def _check_architecture(checkpoint: EncoderCheckpoint) -> None:
+    """Check for the T5 variant of the protein models: plain ReLU, bias over 128 positions."""
+    for key, expected in (
+        ("feed_forward_proj", "relu"),
+        ("relative_attention_max_distance", MAX_DISTANCE),
+    ):
+        found = checkpoint.config.get(key, expected)
+        if found != expected:
+            msg = (
+                f"{checkpoint.folder}/config.json: {key} {found!r}; only {expected!r} is supported"
+            )
+            raise BadCheckpoint(msg)
