@@ -205,8 +205,9 @@ def test_words_that_abag_does_not_print_are_not_found():
 SAYS_ITSELF = set(
     """
     AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion Incomplete LogDamaged
-    MMseqsFailed MissingVectors NoHeadRows NoRoom NoRuns NoTrials NotFinite
-    NothingToAdaptOn NothingToEvaluate SweepClosed UnequalLengths UnitFailed WrongBackend WrongRank
+    MMseqsFailed MissingVectors NoHeadRows NoRuns NoTrials NotFinite
+    NothingToAdaptOn NothingToEvaluate SweepClosed TemporaryDiskFull UnequalLengths UnitFailed
+    WrongBackend WrongRank
     """.split()
 )
 """Classes of refusal whose line leaves nothing to explain."""

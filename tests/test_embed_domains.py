@@ -51,7 +51,7 @@ def test_two_domains_are_split_in_either_order_and_the_linker_removed(heavy, lig
     assert split_domains(light + linker + heavy) == (heavy, light, how)
 
 
-def test_a_trimmed_end_does_not_take_residues_from_the_other_chain_or_the_linker():
+def test_a_trimmed_domain_takes_no_residues_from_the_other_chain_or_the_linker():
     assert split_domains(VH[:-2] + VL) == (VH[:-2], VL, "glued")
     assert split_domains(D13[0][:-2] + D13[1][2:]) == (D13[0][:-2], D13[1][2:], "glued")
     assert split_domains(VL + "R" + VH) == (VH, VL + "R", "glued")
@@ -60,7 +60,7 @@ def test_a_trimmed_end_does_not_take_residues_from_the_other_chain_or_the_linker
     assert split_domains(VL + "R" + "GGGGS" * 3 + VH[1:]) == (VH[1:], VL + "R", "linker")
 
 
-def test_a_framework_motif_in_cdr3_is_not_taken_for_the_end_of_the_domain():
+def test_a_framework_motif_in_cdr3_does_not_end_the_domain():
     heavy = VH.replace("SRWGGDGFYAMDYWGQG", "SRWGGWGFGAFDYWGQG")
     assert split_domains(heavy + VL) == (heavy, VL, "glued")
     trimmed = D13[0].replace("ARERDYRLDYWGQG", "ARWGYGAFDYWGQG")[:-2]
@@ -74,19 +74,19 @@ def test_a_linker_after_a_broken_framework_motif_is_removed():
     assert split_domains(light + "GGGGS" * 3 + VH) == (VH, light, "linker")
 
 
-def test_an_unknown_linker_is_removed_and_a_stretch_too_short_for_one_refused():
+def test_an_unknown_linker_is_removed_and_a_gap_too_short_for_a_linker_is_refused():
     assert split_domains(VH + "ASPAAPAPASPAAPAP" + VL).form == "linker"
-    with pytest.raises(UnsureDomains, match="boundary is not clear"):
+    with pytest.raises(UnsureDomains, match="two variable domains with an uncertain boundary"):
         split_domains(VH + "TPKWP" + VL)
 
 
 @pytest.mark.parametrize("chain", [VH, VH + CH1, "MGWSCIILFLVATATGVHS" + VH, VH + "AAAHHHHHH"])
-def test_one_heavy_domain_is_one_whole_chain(chain):
+def test_a_string_with_one_heavy_domain_is_a_heavy_chain(chain):
     assert split_domains(chain) == (chain, "", "one chain")
 
 
 @pytest.mark.parametrize("chain", [VL, VL + CK, LAMBDA])
-def test_one_light_domain_is_one_whole_chain(chain):
+def test_a_string_with_one_light_domain_is_a_light_chain(chain):
     assert split_domains(chain) == ("", chain, "one chain")
 
 
@@ -95,7 +95,7 @@ def test_a_full_light_chain_after_a_heavy_domain_is_kept_whole():
 
 
 @pytest.mark.parametrize("text", ["ACD", "A" * 120])
-def test_a_short_string_without_a_known_domain_is_one_heavy_chain(text):
+def test_a_short_string_without_a_known_domain_is_a_heavy_chain(text):
     assert split_domains(text) == (text, "", "no domain")
 
 
@@ -114,7 +114,7 @@ def test_a_short_string_without_a_known_domain_is_one_heavy_chain(text):
         (VH + "GGGGS" * 3 + VL + "M" * 100, "100 residues"),
     ],
 )
-def test_what_is_unsure_is_refused(text, part):
+def test_an_uncertain_split_is_refused(text, part):
     with pytest.raises(UnsureDomains, match=re.escape(part)):
         split_domains(text)
 
@@ -125,12 +125,12 @@ def test_a_random_string_is_never_split(text):
     try:
         assert split_domains(text) == (text, "", "no domain")
     except UnsureDomains:
-        assert len(text) > domains.LONE_RESIDUES
+        assert len(text) > domains.MAX_UNRECOGNIZED_RESIDUES
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from(PAIRS), st.sampled_from(LINKERS), st.booleans(), st.data())
-def test_mutants_lose_no_residue_but_the_linkers(pair, linker, swapped, data):
+def test_a_split_mutant_loses_only_the_residues_of_the_linker(pair, linker, swapped, data):
     first, second = (list(chain) for chain in (reversed(pair) if swapped else pair))
     for chain in (first, second):
         for _ in range(4):
@@ -152,7 +152,7 @@ def test_without_immunum_the_error_says_what_to_do(monkeypatch):
     domains._annotator.cache_clear()
 
 
-def test_the_benchmark_counts_what_is_exact_and_what_is_refused(tmp_path, capsys):
+def test_the_benchmark_counts_exact_and_refused_splits(tmp_path, capsys):
     table = tmp_path / "pairs.csv"
     unknown = "M" * 120
     table.write_text(f"heavy,light,antigen\n{VH},{VL},M\n{unknown},{VL},M\n")

@@ -1,4 +1,4 @@
-"""Tables larger than memory: a stretch of rows at a time, distinct sequences a part at a time."""
+"""Tables larger than memory: read in chunks of rows, embedded in parts of distinct sequences."""
 
 import re
 import tempfile
@@ -28,7 +28,7 @@ from abag.embed.sequences.pairs import (
     read_pair_chunks,
     read_pairs,
 )
-from abag.embed.sequences.partitions import NoRoom, Partitions
+from abag.embed.sequences.partitions import Partitions, TemporaryDiskFull
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 
@@ -59,14 +59,14 @@ def distinct(chains, start):
     st.sampled_from([1, 1000, 1 << 25]),
 )
 @settings(deadline=None)  # 256 parts take 0.2 s on a busy machine
-def test_parts_hold_every_sequence_once_with_its_first_row(stretches, held_bytes, part_bytes):
+def test_parts_hold_every_sequence_once_with_its_first_row(chunks, held_bytes, part_bytes):
     with Partitions("antigen", held_bytes=held_bytes, part_bytes=part_bytes) as collected:
-        check_parts(collected, stretches)
+        check_parts(collected, chunks)
 
 
-def check_parts(collected, stretches):
+def check_parts(collected, chunks):
     first, start = {}, 0
-    for chains in stretches:
+    for chains in chunks:
         found = distinct(chains, start)
         collected.add(found)
         for key, row in zip(found.chains, found.first_rows.tolist(), strict=True):
@@ -85,7 +85,7 @@ def check_parts(collected, stretches):
         assert sum((Counter(part.forms) for part in parts), Counter())["glued"] == len(first)
 
 
-def test_what_does_not_fit_into_memory_is_written_and_few_sequences_of_many_rows_are_not():
+def test_only_sequences_that_do_not_fit_into_memory_are_written_to_disk():
     with Partitions("antigen", held_bytes=4000) as many:
         check_spilling(many, Partitions("antigen", held_bytes=4000))
 
@@ -101,7 +101,7 @@ def check_spilling(many, few):
     assert [len(part.chains) for part in few.parts()] == [3]
 
 
-def test_a_temporary_folder_without_room_is_named_with_the_way_out(monkeypatch):
+def test_a_full_temporary_disk_is_named_with_what_to_do(monkeypatch):
     class Full:
         def __init__(self, **_):
             pass
@@ -119,12 +119,12 @@ def test_a_temporary_folder_without_room_is_named_with_the_way_out(monkeypatch):
             pass
 
     monkeypatch.setattr(partitions_module.tempfile, "TemporaryFile", Full)
-    with pytest.raises(NoRoom, match=r"No space left on device.*TMPDIR"):
+    with pytest.raises(TemporaryDiskFull, match=r"No space left on device.*TMPDIR"):
         Partitions("antigen", held_bytes=1).add(distinct(["A"], 0))
     assert tempfile.gettempdir()
 
 
-# --- stretches of a table -----------------------------------------------------------------------
+# --- chunks of a table --------------------------------------------------------------------------
 
 
 def written(folder, table, how):
@@ -145,15 +145,15 @@ def written(folder, table, how):
 
 @pytest.mark.parametrize("how", ["frame", ".csv", ".csv.gz", ".parquet", ""])
 @pytest.mark.parametrize("limit", [None, 11, 25])
-def test_stretches_are_the_table_cut_into_pieces(tmp_path, how, limit):
+def test_chunks_are_consecutive_rows_of_the_table(tmp_path, how, limit):
     table = demo_table().head(25)
-    stretches = list(read_table_chunks(written(tmp_path, table, how), limit=limit, rows=4))
+    chunks = list(read_table_chunks(written(tmp_path, table, how), limit=limit, rows=4))
     whole = table.head(limit or 25)
     columns = ["heavy", "light", "antigen"]
-    joined = pd.concat([stretch.frame[columns] for stretch in stretches]).fillna("")
-    assert all(len(stretch.frame) <= 4 for stretch in stretches)
+    joined = pd.concat([chunk.frame[columns] for chunk in chunks]).fillna("")
+    assert all(len(chunk.frame) <= 4 for chunk in chunks)
     pd.testing.assert_frame_equal(joined, whole[columns], check_index_type=False, check_dtype=False)
-    assert all(stretch.columns["pkd"] == "pKd" for stretch in stretches)
+    assert all(chunk.columns["pkd"] == "pKd" for chunk in chunks)
 
 
 def test_a_folder_of_parquet_files_is_one_table(tmp_path):
@@ -165,10 +165,10 @@ def test_a_folder_of_parquet_files_is_one_table(tmp_path):
         next(read_table_chunks(tmp_path / "empty"))
 
 
-def test_of_parquet_only_the_sequences_are_read_and_every_column_is_named(tmp_path):
+def test_only_the_sequences_of_parquet_are_read_but_every_column_is_named(tmp_path):
     path = written(tmp_path, demo_table().head(5).drop(columns="antigen"), ".parquet")
-    stretch = next(read_table_chunks(path, only_sequences=True))
-    assert sorted(stretch.frame) == ["heavy", "light"]
+    chunk = next(read_table_chunks(path, only_sequences=True))
+    assert sorted(chunk.frame) == ["heavy", "light"]
     with pytest.raises(AbagError, match=r"no column for antigen; found .*'pKd'"):
         read_all(path)
 
@@ -190,10 +190,10 @@ def read_all(table, **options):
     st.integers(1, 9),
 )
 @settings(deadline=None)
-def test_stretches_give_the_sequences_counts_and_errors_of_the_whole_table(rows, stretch_rows):
+def test_chunks_give_the_sequences_counts_and_errors_of_the_whole_table(rows, chunk_rows):
     frame = pd.DataFrame(rows, columns=["heavy", "antigen"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(read_table_chunks.__kwdefaults__, "rows", stretch_rows)
+        patch.setitem(read_table_chunks.__kwdefaults__, "rows", chunk_rows)
         try:
             pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
         except AbagError as error:
@@ -230,7 +230,7 @@ def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path, monkeypatch
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    """Many stretches, runs on disk and parts, as of a table of 10^8 rows."""
+    """Many chunks, runs on disk and parts, as for a table of 10^8 rows."""
     monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 40)
     monkeypatch.setattr(
         run_module, "Partitions", lambda kind: Partitions(kind, held_bytes=4000, part_bytes=6000)
@@ -259,7 +259,7 @@ def test_a_table_in_many_parts_gives_the_vectors_of_a_table_in_one(tmp_path, mon
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_each_shard_is_checked_once_whatever_the_number_of_parts(tmp_path, monkeypatch):
+def test_each_shard_is_checked_once_for_any_number_of_parts(tmp_path, monkeypatch):
     from abag.embed.store.shard import VectorBlock
 
     embed_table(

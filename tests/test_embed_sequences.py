@@ -226,7 +226,7 @@ def test_a_bad_row_is_refused_by_row_column_and_value(bad, error, parts):
     [
         ("QVQ|DIQ|EVQ", "3 chains; expected heavy|light"),
         (VH + VH, "heavy + heavy; expected one heavy and one light"),
-        (VH + "A" * 116, "cannot be told apart"),
+        (VH + "A" * 116, "the boundary between heavy and light is uncertain"),
     ],
 )
 def test_a_string_that_cannot_be_split_with_certainty_is_refused(text, part):

@@ -1,8 +1,8 @@
-"""An antibody string without separator -> its heavy and light chain.
+"""Splits an antibody string without separator into its heavy and light chain.
 
-The variable domains are found by immunum; the boundary is then set by the end of the first domain's
-framework 4 and, if there is one, the end of the linker. Promises that a string is split only where
-both domains are whole and nothing else of any size is left over; the rest is refused.
+immunum finds the variable domains. The boundary is the end of framework 4 of the first domain or,
+if there is a linker, both of its ends. A string is split only if both domains are complete and
+everything else is short or a constant domain; any other string is refused.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from typing import Any, Literal, NamedTuple
 from abag import AbagError
 
 StringForm = Literal["one chain", "no domain", "glued", "linker"]
+"""What a string was: one variable domain, none that is known, or two without or with a linker."""
 
 WHOLE_DOMAIN = 85
-"""Residues; the shortest variable domain is about 95, and ends may be trimmed."""
-SIDE_RESIDUES = 60
+"""Residues of a complete domain: the shortest has about 95, and its ends may be trimmed."""
+MAX_EXTRA_RESIDUES = 60
 """Signal peptides, linkers and tags are shorter, a second variable domain is longer."""
 SHORTEST_LINKER = 8
-"""Residues between two domains that are no linker known here and fewer may be a chain's own."""
-LONE_RESIDUES = 190
-"""The longest string without any known domain that cannot hide two: one domain and a tag."""
+"""Fewer residues between two domains, unless a known linker, may belong to one of the chains."""
+MAX_UNRECOGNIZED_RESIDUES = 190
+"""A string without a known domain up to this length cannot hold two: one domain and a tag."""
 ALIGNMENT_SLACK = 4
-"""The library misses the first residue of a domain by fewer residues than this."""
+"""immunum misses the first residue of a domain by fewer residues than this."""
 CYSTEINE_104 = 70
 """Residues from a domain's start within which framework 4 cannot begin."""
 
 # [WF]-G-x-G opens framework 4 (IMGT 118-121), which ends at 128 in a heavy, 127 in a light chain.
-# The end of VTVSS is often trimmed; kappa may carry the R, lambda the G of its constant domain.
-# Look-ahead, because a CDR3 may hold the motif too (...RWGGWGFGAFDYWGQGTLVTVSS).
+# The end of VTVSS is often trimmed; kappa may include the R, lambda the G of its constant domain.
+# Look-ahead, because a CDR3 may contain the motif too (...RWGGWGFGAFDYWGQGTLVTVSS).
 _FRAMEWORK_4 = {
     "heavy": re.compile("(?=([WF]G.G.{5}(?:S[SAP]?)?))"),
     "light": re.compile("(?=([WF]G.G.{6}(?:R|G(?![GS]))?))"),
@@ -41,11 +42,11 @@ _CONSTANT_DOMAIN = re.compile(".{0,25}P[ST]V..[LF].P")
 
 
 class UnsureDomains(AbagError):
-    """An antibody string that cannot be told apart into heavy and light with certainty."""
+    """An antibody string that cannot be split into heavy and light with certainty."""
 
 
 class DomainSplit(NamedTuple):
-    """Heavy and light chain of one string (either may be empty), and what the string was."""
+    """Heavy and light chain of one string, of which one may be empty."""
 
     heavy: str
     light: str
@@ -64,29 +65,29 @@ def split_domains(sequence: str) -> DomainSplit:
     Parameters
     ----------
     sequence : str
-        Upper-case residues: a heavy or a light chain, both glued, or a single-chain Fv, with the
-        domains in either order.
+        Upper-case residues: a heavy or light chain, both concatenated, or a single-chain Fv, with
+        the domains in either order.
 
     Returns
     -------
-    Split
-        Every residue of the string but a linker's. A string without a known domain is taken for a
-        heavy chain (say, a nanobody too unlike those known).
+    DomainSplit
+        Every residue of the string except those of a linker. A string without a known domain is
+        returned as a heavy chain, for instance a nanobody unlike the known ones.
 
     Raises
     ------
     UnsureDomains
-        Two domains of one type, more than two, a fragment of one, or a stretch that no domain,
-        linker, tag or constant domain explains.
+        Two domains of the same type, more than two domains, a fragment of a domain, or residues
+        that are not a domain, linker, tag or constant domain.
     """
     domains = _find_domains(sequence)
     if not domains:
-        _check_side(sequence, LONE_RESIDUES)
+        _refuse_unexplained(sequence, MAX_UNRECOGNIZED_RESIDUES)
         return DomainSplit(sequence, "", "no domain")
-    _check_side(sequence[: domains[0].start], SIDE_RESIDUES)
+    _refuse_unexplained(sequence[: domains[0].start])
     tail = sequence[domains[-1].end :]
     if not _CONSTANT_DOMAIN.match(tail):
-        _check_side(tail, SIDE_RESIDUES)
+        _refuse_unexplained(tail)
     if len(domains) == 1:
         return _arranged(domains[0].chain, sequence, "", "one chain")
     return _split_at_boundary(sequence, *_checked_pair(domains))
@@ -106,19 +107,19 @@ def _annotator() -> Any:  # noqa: ANN401  # immunum ships no types
         from immunum import Annotator
     except ImportError as error:
         msg = (
-            "immunum: not installed; it finds heavy and light in an antibody string without "
-            "separator. pip install immunum, or give two columns, or heavy|light."
+            "immunum: not installed, but needed to split an antibody string without separator. "
+            "Run pip install immunum, or give two columns or heavy|light."
         )
         raise AbagError(msg) from error
     return Annotator(["IGH", "IGK", "IGL"], "imgt")
 
 
-def _check_side(side: str, most: int) -> None:
-    if len(side) > most:
+def _refuse_unexplained(residues: str, most: int = MAX_EXTRA_RESIDUES) -> None:
+    if len(residues) > most:
         msg = (
-            f"{len(side)} residues are no known variable domain, linker, tag or constant domain; "
-            "heavy and light cannot be told apart. Give them in two columns or as heavy|light "
-            "(heavy| for a heavy chain alone)."
+            f"{len(residues)} residues are not a known variable domain, linker, tag or constant "
+            "domain, so the boundary between heavy and light is uncertain. Give them in two "
+            "columns or as heavy|light (heavy| for a heavy chain alone)."
         )
         raise UnsureDomains(msg)
 
@@ -133,7 +134,8 @@ def _checked_pair(domains: list[_Domain]) -> tuple[_Domain, _Domain]:
         raise UnsureDomains(msg)
     if min(domain.end - domain.start for domain in domains) < WHOLE_DOMAIN:
         msg = (
-            "holds one whole variable domain and a fragment of another; expected two whole ones. "
+            "holds a complete variable domain and a fragment of another; expected two complete "
+            "ones. "
             "Give heavy and light in two columns or as heavy|light."
         )
         raise UnsureDomains(msg)
@@ -146,20 +148,20 @@ def _split_at_boundary(sequence: str, first: _Domain, second: _Domain) -> Domain
     short = 0 < len(between) < SHORTEST_LINKER and not _LINKER.fullmatch(between)
     if short or start < end:
         msg = (
-            "holds two variable domains whose boundary is not clear. "
+            "holds two variable domains with an uncertain boundary. "
             "Give them in two columns or as heavy|light."
         )
         raise UnsureDomains(msg)
-    _check_side(between, SIDE_RESIDUES)
+    _refuse_unexplained(between)
     form: StringForm = "linker" if between else "glued"
     return _arranged(first.chain, sequence[:end], sequence[start:], form)
 
 
 def _boundary(sequence: str, first: _Domain, second: _Domain) -> tuple[int, int]:
-    """Give the end of the first chain and the start of the second, with at most a linker between.
+    """Return the end of the first chain and the start of the second.
 
-    The library may take residues of a linker, or of a neighbour with a trimmed end, for those of a
-    domain. So a known linker goes before it, and so does the end of the motif where both are close.
+    immunum may assign residues of a linker, or of a neighbor with a trimmed end, to a domain. So a
+    known linker takes precedence, and so does the end of the framework 4 motif if it is close.
     """
     earliest, latest = first.start + CYSTEINE_104, second.start + ALIGNMENT_SLACK
     for linker in _LINKER.finditer(sequence, earliest, latest):

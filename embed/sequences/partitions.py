@@ -1,8 +1,8 @@
-"""The distinct sequences of one kind, however many: sorted on disk, taken up a part at a time.
+"""Distinct sequences of one kind, more than fit into memory: sorted on disk, read back in parts.
 
-What does not fit into memory is written, sorted by key, to a temporary file that has no name: it
-goes with the process, however that ends. A part is a range of keys, so it is the same whatever
-the rows' order, and each of its sequences is there once.
+What does not fit is written, sorted by key, to a temporary file without a name, which disappears
+with the process. A part is a range of keys, so it does not depend on the order of the rows, and
+holds each of its sequences once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from abag.core.keys import KEY_BYTES, sort_keys
 from abag.embed.sequences.chains import Chains, Kind
 from abag.embed.sequences.pairs import UniqueSequences
 
-HELD_BYTES = 64 << 20  # in memory before a run is written
-PART_BYTES = 32 << 20  # of text: about 140,000 antibodies, and minutes of a GPU
-BUCKETS = 256  # by the first byte of the key: the finest that parts can be
+HELD_BYTES = 64 << 20  # in memory before they are written
+PART_BYTES = 32 << 20  # about 140,000 antibodies, which take a GPU minutes
+BUCKETS = 256  # by the first byte of the key: the smallest possible parts
 _SCHEMA = pa.schema(
     {
         "key": pa.binary(KEY_BYTES),
-        "text": pa.large_string(),
+        "chains": pa.list_(pa.large_string()),
         "row": pa.int64(),
         "replaced": pa.int32(),
         "form": pa.string(),
@@ -35,12 +35,12 @@ _SCHEMA = pa.schema(
 )
 
 
-class NoRoom(AbagError):
-    """A temporary folder that cannot hold a table's sequences."""
+class TemporaryDiskFull(AbagError):
+    """The temporary folder cannot hold the sequences of a table."""
 
 
 class SequencePart(NamedTuple):
-    """Distinct sequences whose keys lie in one range.
+    """N distinct sequences whose keys are in one range.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class SequencePart(NamedTuple):
     keys : ndarray, shape=(N, 16), dtype=uint8
         Ascending.
     rows : ndarray, shape=(N,), dtype=int64
-        1-based data row in which each was met first.
+        1-based row of the table in which each sequence occurs first.
     forms : mapping
         `StringForm` of the antibodies given as one string, to their number.
     replaced : int
@@ -62,18 +62,20 @@ class SequencePart(NamedTuple):
     replaced: int = 0
 
     def take(self, at: NDArray[np.int64]) -> SequencePart:
-        """Give some of the sequences, in the order of `at`."""
+        """Select sequences by index; without the counts of the part."""
         return SequencePart([self.chains[i] for i in at.tolist()], self.keys[at], self.rows[at])
 
 
 class Partitions:
-    """Collects distinct sequences, and gives them back in parts; a context manager.
+    """Collects the sequences of a table and returns them in parts; a context manager.
 
     Parameters
     ----------
     kind : {"antibody", "antigen"}
-    held_bytes, part_bytes : int
-        Sizes in memory; smaller ones are for tests.
+    held_bytes : int
+        Size in memory above which sequences are written to disk.
+    part_bytes : int
+        Approximate size of a part in memory.
     """
 
     def __init__(
@@ -82,7 +84,8 @@ class Partitions:
         self.kind: Kind = kind
         self._held_bytes, self._part_bytes = held_bytes, part_bytes
         self._held = _SCHEMA.empty_table()
-        self._runs: list[list[int]] = []  # bucket b of a run: bytes [b] to [b + 1] of the file
+        # bucket b of a sorted run is bytes [b] to [b + 1] of the file
+        self._runs: list[list[int]] = []
         self._file: IO[bytes] | None = None
         self._bucket_bytes = np.zeros(BUCKETS, np.int64)
         self._only: SequencePart | None = None
@@ -95,12 +98,17 @@ class Partitions:
             self._file.close()
 
     def add(self, unique: UniqueSequences) -> None:
-        """Take up the sequences of some rows; those of earlier rows come first."""
+        """Add the sequences of some rows, in the order of the table.
+
+        Raises
+        ------
+        TemporaryDiskFull
+        """
         columns = [
             pa.Array.from_buffers(
                 _SCHEMA.field("key").type, len(unique.keys), [None, pa.py_buffer(unique.keys)]
             ),
-            pa.array(["|".join(chains) for chains in unique.chains], pa.large_string()),
+            pa.array(unique.chains, _SCHEMA.field("chains").type),
             pa.array(unique.first_rows),
             pa.array(unique.replaced),
             pa.array(unique.forms, pa.string()),
@@ -114,7 +122,7 @@ class Partitions:
             self._write()
 
     def parts(self) -> Iterator[SequencePart]:
-        """Give every sequence once, in parts of ascending keys."""
+        """Yield every sequence once, in parts with ascending keys."""
         if self._only is None:
             self._held = _sorted_distinct(self._held)
             ranges = self._ranges()
@@ -126,7 +134,7 @@ class Partitions:
         yield self._only
 
     def _ranges(self) -> list[tuple[int, int]]:
-        """Join neighbouring buckets to parts of about the same size."""
+        """Join neighboring buckets into parts of similar size."""
         held = self._held.nbytes / max(1, len(self._held)) * np.diff(_bounds(self._held))
         ends = np.cumsum(self._bucket_bytes + held)
         part = np.maximum(ends - 1, 0) // self._part_bytes
@@ -134,14 +142,14 @@ class Partitions:
         return list(pairwise([0, *cuts.tolist(), BUCKETS]))
 
     def _load(self, first: int, last: int) -> pa.Table:
-        """Bring the buckets from `first` up to `last` together, each sequence once."""
+        """Merge the buckets from `first` up to `last`, each sequence once."""
         held = _bounds(self._held)
         tables = [self._read(run[first], run[last]) for run in self._runs]
         tables.append(self._held.slice(held[first], held[last] - held[first]))
         return _sorted_distinct(pa.concat_tables(tables))
 
     def _read(self, start: int, end: int) -> pa.Table:
-        assert self._file is not None  # a run lies in it
+        assert self._file is not None  # it holds a run
         self._file.seek(start)
         stream = pa.BufferReader(self._file.read(end - start))
         batches = []
@@ -150,7 +158,7 @@ class Partitions:
         return pa.Table.from_batches(batches, _SCHEMA)
 
     def _write(self) -> None:
-        """Move what is held to the end of the file, a batch a bucket."""
+        """Move the held sequences to the end of the file, one batch per bucket."""
         bounds = _bounds(self._held)
         try:
             if self._file is None:
@@ -163,10 +171,11 @@ class Partitions:
             self._file.flush()
         except OSError as error:
             msg = (
-                f"{tempfile.gettempdir()}: cannot hold the table's sequences ({error}); expected "
-                "room for about the size of the unpacked table. Set TMPDIR to a disk that has it."
+                f"{tempfile.gettempdir()}: cannot hold the sequences of the table ({error}); "
+                "expected free space of about the size of the uncompressed table. Set TMPDIR to a "
+                "larger disk."
             )
-            raise NoRoom(msg) from error
+            raise TemporaryDiskFull(msg) from error
         self._bucket_bytes += np.diff(offsets)
         self._runs.append(offsets)
         self._held = _SCHEMA.empty_table()
@@ -194,7 +203,7 @@ def _bounds(table: pa.Table) -> list[int]:
 
 
 def _part(table: pa.Table) -> SequencePart:
-    chains = [tuple(text.split("|")) for text in table["text"].to_pylist()]
+    chains = [tuple(chains) for chains in table["chains"].to_pylist()]
     counts = table["form"].value_counts().to_pylist()
     forms = {count["values"]: count["counts"] for count in counts}
     replaced = int(table["replaced"].to_numpy().sum())
