@@ -226,7 +226,7 @@ def _old_way(
         (antibody, pairs.keys("antibody")),
         (antigen, pairs.keys("antigen")),
     ):
-        speed = side.folder.residues_per_s()
+        speed = side.folder.notes.residues_per_s()
         if speed is None:
             return None
         seconds += epochs * float(side.folder.lengths(keys).sum()) / speed

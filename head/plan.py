@@ -396,7 +396,7 @@ def _at_store_speed(store: Path | str, work: _Work, here: MachinePlan) -> Machin
     opened, embed_s = open_store(store), 0.0
     for kind, encoder, tokens in zip(BOTH, work.encoders, work.tokens, strict=True):
         try:
-            rate = opened.folder(kind, encoder).residues_per_s()
+            rate = opened.folder(kind, encoder).notes.residues_per_s()
         except AbagError:  # the store has no vectors of this encoder
             rate = None
         if rate is None:

@@ -184,7 +184,7 @@ def test_a_path_that_can_hold_no_store_fails(tmp_path):
     for store, words in (
         (tmp_path / "file", "not a packed store"),
         (tmp_path / "file" / "store", "a folder was expected"),
-        (tmp_path, "holds file, and no store"),
+        (tmp_path, "is not a store, it holds file"),
     ):
         (check,) = check_store(store)
         assert check.state == "FAIL"

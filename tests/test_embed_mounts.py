@@ -1,4 +1,4 @@
-"""Remote file systems are told from disks, and waited for; disks are not."""
+"""Remote file systems are recognized and retried; local disks are not retried."""
 
 import errno
 import os
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from abag.core.messages import reporting
 from abag.embed.store import filesystem as mounts
 from abag.embed.store.filesystem import Mount, StoreUnreachable, is_local, mount_of, retry_if_remote
 from abag.embed.store.store import open_store
@@ -44,18 +45,18 @@ def table(tmp_path, monkeypatch):
         ("/mnt/over/store", "fuse.sshfs", False),
     ],
 )
-def test_the_longest_and_latest_mount_point_says_what_a_path_lies_on(table, path, kind, local):
+def test_the_longest_and_latest_mount_point_decides_the_file_system(table, path, kind, local):
     assert mount_of(Path(path)).kind == kind
     assert is_local(Path(path)) is local
 
 
-def test_a_machine_without_a_mount_table_has_disks(table):
+def test_without_a_mount_table_every_path_is_local(table):
     table.unlink()
     assert mount_of(Path("/anywhere")) == Mount("/", "unknown")
     assert is_local(Path("/anywhere"))
 
 
-def test_this_machines_own_mount_table_is_understood(tmp_path):
+def test_this_machines_mount_table_is_parsed(tmp_path):
     assert not is_local(Path("/proc"))
     assert Path(mount_of(tmp_path).point).is_dir()
 
@@ -84,15 +85,17 @@ class Away:
 
 
 @pytest.fixture
-def hasty(monkeypatch):
-    """No pause between tries."""
+def no_delay(monkeypatch):
+    """No pause between attempts."""
     monkeypatch.setattr(mounts, "FIRST_PAUSE_SECONDS", 0.0)
 
 
-def test_a_remote_file_system_is_waited_for_and_the_wait_is_said_once(table, hasty, caplog):
-    where = Path("/content/drive/MyDrive/store")
-    assert retry_if_remote(Away(3, errno.ENOTCONN), where) == "here"
-    assert caplog.text.count("trying again") == 1
+def test_a_remote_file_system_is_retried_and_the_wait_is_reported_once(table, no_delay):
+    path, messages = Path("/content/drive/MyDrive/store"), []
+    with reporting(messages.append):
+        assert retry_if_remote(Away(3, errno.ENOTCONN), path) == "here"
+    assert len(messages) == 1
+    assert "trying again" in messages[0]
 
 
 @pytest.mark.parametrize(
@@ -103,14 +106,14 @@ def test_a_remote_file_system_is_waited_for_and_the_wait_is_said_once(table, has
         ("/content/drive/store", errno.EACCES),
     ],
 )
-def test_what_will_not_pass_is_raised_at_once(table, hasty, where, code):
+def test_a_permanent_error_is_raised_at_once(table, no_delay, where, code):
     act = Away(1, code)
     with pytest.raises(OSError, match=os.strerror(code)):
         retry_if_remote(act, Path(where))
     assert act.left == 0
 
 
-def test_waiting_for_a_remote_file_system_ends(table, hasty, monkeypatch):
+def test_a_remote_file_system_is_not_retried_for_ever(table, no_delay, monkeypatch):
     monkeypatch.setattr(mounts, "RETRY_SECONDS", 0.05)
     with pytest.raises(OSError, match="not connected"):
         retry_if_remote(Away(10**9, errno.ENOTCONN), Path("/content/drive/store"))

@@ -422,5 +422,5 @@ def test_stage_two_says_what_re_encoding_every_epoch_would_have_taken(tmp_path):
     options = {"split": "random", "epochs": 2, "report": False, "say": said.append}
     abag.fit(table, tmp_path / "store", tmp_path / "run", **options)
     folder = abag.open_store(tmp_path / "store").folder("antibody")
-    assert folder.residues_per_s() > 0
+    assert folder.notes.residues_per_s() > 0
     assert any("re-encoding every pair in all 2 epochs would have taken" in line for line in said)

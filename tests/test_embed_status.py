@@ -1,4 +1,4 @@
-"""abag store info answers, from any process, how far a run is and what it spares."""
+"""abag store info shows, from any process, how far a run is and what it saves."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from abag.head.data.demo import demo_table
 
 PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
-BEGUN = {
+PLAN = {
     "table": "pairs.csv", "rows": 400, "sequences": 50, "to_encode": 40,
     "residues": 10_000, "residues_to_encode": 8000, "residues_of_rows": 80_000,
 }  # fmt: skip
@@ -35,15 +35,15 @@ def add(folder, count, seed=0):
 
 
 def begin(folder, *, started, **changes):
-    """Note a run that began some seconds ago."""
-    folder.note_run({**BEGUN})
-    noted = json.loads((folder.path / "run.json").read_text())
-    noted |= {"started": time.time() - started, **changes}
-    (folder.path / "run.json").write_text(json.dumps(noted))
+    """Record a run that started some seconds ago."""
+    folder.notes.start_run(PLAN)
+    record = json.loads((folder.path / "run.json").read_text())
+    record |= {"started": time.time() - started, **changes}
+    (folder.path / "run.json").write_text(json.dumps(record))
 
 
 def commit_ago(folder, seconds):
-    """Let the newest shard have been committed some seconds ago."""
+    """Make the newest shard look as if it was committed some seconds ago."""
     newest = max(folder.path.glob("*.h5"), key=lambda path: path.stat().st_mtime_ns)
     os.utime(newest, (time.time() - seconds,) * 2)
 
@@ -53,32 +53,32 @@ def progress(folder):
     return encoder["progress"]
 
 
-def test_a_running_run_is_told_with_its_speed_and_the_time_left(folder):
+def test_a_running_run_is_shown_with_its_speed_and_the_time_left(folder):
     begin(folder, started=100)
     add(folder, 10)
     commit_ago(folder, 50)
-    told = progress(folder)
-    assert (told["encoded"], told["to_encode"], told["state"]) == (10, 40, "running")
-    assert told["process"] == f"{host_name()}:{os.getpid()}"
-    assert told["sequences_per_s"] == pytest.approx(10 / 50, rel=0.05)
-    assert told["residues_per_s"] == pytest.approx(2000 / 50, rel=0.05)
-    assert told["seconds_left"] == pytest.approx((8000 - 2000) / 40 - 50, rel=0.1)
-    assert told["factor"] == 50 * 80_000 / 10_000
-    assert told["seconds_spared"] == pytest.approx((50 * 80_000 - 10_000) / 40, rel=0.05)
+    shown = progress(folder)
+    assert (shown["encoded"], shown["to_encode"], shown["state"]) == (10, 40, "running")
+    assert shown["process"] == f"{host_name()}:{os.getpid()}"
+    assert shown["sequences_per_s"] == pytest.approx(10 / 50, rel=0.05)
+    assert shown["residues_per_s"] == pytest.approx(2000 / 50, rel=0.05)
+    assert shown["seconds_left"] == pytest.approx((8000 - 2000) / 40 - 50, rel=0.1)
+    assert shown["factor"] == 50 * 80_000 / 10_000
+    assert shown["seconds_spared"] == pytest.approx((50 * 80_000 - 10_000) / 40, rel=0.05)
 
 
-def test_speed_is_that_of_the_last_ten_minutes_and_older_rows_still_count(folder):
+def test_speed_covers_the_last_ten_minutes_and_progress_all_rows(folder):
     begin(folder, started=3000)
     add(folder, 20)
     commit_ago(folder, 2000)
     add(folder, 6, seed=1)
     commit_ago(folder, 100)
-    told = progress(folder)
-    assert told["encoded"] == 26
-    assert told["sequences_per_s"] == pytest.approx(6 / 600, rel=0.05)
+    shown = progress(folder)
+    assert shown["encoded"] == 26
+    assert shown["sequences_per_s"] == pytest.approx(6 / 600, rel=0.05)
 
 
-def test_the_time_before_the_first_commit_does_not_slow_what_follows(folder):
+def test_the_time_before_the_first_commit_does_not_lower_the_speed(folder):
     begin(folder, started=500)
     for seed, ago in enumerate((90, 60, 30)):
         add(folder, 9, seed)
@@ -86,23 +86,23 @@ def test_the_time_before_the_first_commit_does_not_slow_what_follows(folder):
     assert progress(folder)["sequences_per_s"] == pytest.approx(18 / 60, rel=0.05)
 
 
-def test_the_time_before_encoding_began_does_not_slow_a_single_commit(folder):
+def test_the_time_before_encoding_does_not_lower_the_speed_of_a_single_commit(folder):
     begin(folder, started=500)
-    folder.note_encoding()
-    noted = json.loads((folder.path / "run.json").read_text())
-    assert noted["encoding_since"] == pytest.approx(time.time(), abs=5)
+    folder.notes.start_encoding()
+    record = json.loads((folder.path / "run.json").read_text())
+    assert record["encoding_since"] == pytest.approx(time.time(), abs=5)
     begin(folder, started=500, encoding_since=time.time() - 40)
     add(folder, 10)
     commit_ago(folder, 30)
     assert progress(folder)["sequences_per_s"] == pytest.approx(10 / 10, rel=0.05)
 
 
-def test_rows_of_earlier_runs_are_no_progress_of_this_one(folder):
+def test_rows_of_earlier_runs_do_not_count_as_progress(folder):
     add(folder, 30)
     commit_ago(folder, 500)
     begin(folder, started=100)
-    told = progress(folder)
-    assert (told["encoded"], told["sequences_per_s"], told["seconds_left"]) == (0, None, None)
+    shown = progress(folder)
+    assert (shown["encoded"], shown["sequences_per_s"], shown["seconds_left"]) == (0, None, None)
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,16 @@ def test_the_state_of_a_run_follows_from_its_process_and_its_rows(folder, change
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"table": "x"}'])
-def test_a_damaged_note_is_no_progress(folder, text):
+def test_a_damaged_run_record_shows_no_progress(folder, text):
     (folder.path / "run.json").write_text(text)
     assert progress(folder) is None
 
 
-def test_stage_one_notes_what_it_sets_out_to_do_and_what_the_old_way_would_have_taken(tmp_path):
+def test_embed_records_its_plan_and_the_cost_of_encoding_every_epoch(tmp_path):
     table = demo_table().head(60)
     embed_table(table, tmp_path / "store", limit=20, **PLAIN)
     summary = embed_table(table, tmp_path / "store", **PLAIN)
-    told = {e["kind"]: e["progress"] for e in info(open_store(tmp_path / "store"))["encoders"]}
+    shown = {e["kind"]: e["progress"] for e in info(open_store(tmp_path / "store"))["encoders"]}
     for kind, plural, chains in (
         (
             "antibody",
@@ -141,11 +141,11 @@ def test_stage_one_notes_what_it_sets_out_to_do_and_what_the_old_way_would_have_
         ),
         ("antigen", "antigens", list(table["antigen"])),
     ):
-        assert told[kind]["state"] == "finished"
-        assert told[kind]["rows"] == 60
-        assert told[kind]["encoded"] == told[kind]["to_encode"] == summary[plural]["encoded"]
+        assert shown[kind]["state"] == "finished"
+        assert shown[kind]["rows"] == 60
+        assert shown[kind]["encoded"] == shown[kind]["to_encode"] == summary[plural]["encoded"]
         once, always = sum(map(len, set(chains))), 50 * sum(map(len, chains))
-        assert told[kind]["factor"] == pytest.approx(always / once, abs=0.1)
+        assert shown[kind]["factor"] == pytest.approx(always / once, abs=0.1)
 
 
 def test_another_process_reads_how_a_run_is_doing_and_writes_nothing(folder):
@@ -169,10 +169,10 @@ def test_another_process_reads_how_a_run_is_doing_and_writes_nothing(folder):
     assert {p: p.read_bytes() for p in store.rglob("*") if p.is_file()} == before
 
 
-def test_damage_and_what_waits_are_on_the_screen(folder, monkeypatch):
+def test_damage_and_spooled_sequences_are_shown(folder, monkeypatch):
     add(folder, 10)
     next(folder.path.glob("*.h5")).write_bytes(b"")
     monkeypatch.setattr("abag.embed.store.status.spooled_rows", lambda _: 7)
     text = "\n".join(describe(info(open_store(folder.path.parent))))
-    assert "7 sequences wait on this machine" in text
+    assert "7 sequences are in a local spool on this machine" in text
     assert "damaged: " in text

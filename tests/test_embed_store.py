@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 import random
 import re
@@ -23,6 +22,7 @@ from hypothesis import strategies as st
 
 from abag import AbagError
 from abag.core.files import STALE_SECONDS, partial_path
+from abag.core.messages import reporting
 from abag.embed.sequences.chains import keys_array
 from abag.embed.store import filesystem as mounts
 from abag.embed.store import hdf5_layout as hdf5
@@ -192,7 +192,7 @@ def test_two_encoders_of_one_name_have_to_be_told_apart(filled):
 def test_making_a_folder_again_returns_it_and_another_fingerprint_is_refused(filled):
     store = open_store(filled.path.parent)
     assert store.create_folder("antibody", {**INFO, "note": "new"}).rows == 50
-    with pytest.raises(StoreMismatch, match="was expected"):
+    with pytest.raises(StoreMismatch, match="expected 3f2c9b1e0000"):
         store.create_folder("antibody", {**INFO, "fingerprint": "3f2c9b1e" + 24 * "0"})
 
 
@@ -213,7 +213,7 @@ def test_what_holds_no_store_is_refused_and_left_alone(tmp_path):
     with pytest.raises(NotAStore, match="is empty"):
         open_store(tmp_path)
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(NotAStore, match=r"holds thesis.txt, and no store"):
+    with pytest.raises(NotAStore, match=r"is not a store, it holds thesis\.txt"):
         open_store(tmp_path, create=True)
     with pytest.raises(NotAStore, match="not a packed store"):
         open_store(tmp_path / "thesis.txt")
@@ -231,12 +231,13 @@ def test_a_store_of_a_later_version_is_refused(filled):
         open_store(filled.path.parent)
 
 
-def test_a_damaged_encoder_json_is_named_and_rewritten_by_the_next_run(filled, caplog):
+def test_a_damaged_encoder_json_is_named_and_rewritten_by_the_next_run(filled):
     (filled.path / "encoder.json").write_text("{")
-    store = open_store(filled.path.parent)
-    assert store.folders() == []
+    store, messages = open_store(filled.path.parent), []
+    with reporting(messages.append):
+        assert store.folders() == []
     assert "encoder.json" in store.damaged[0][1]
-    assert "skipped" in caplog.text
+    assert "skipped" in messages[0]
     assert store.create_folder("antibody", INFO).missing(keys_of(50)).sum() == 0
 
 
@@ -376,12 +377,12 @@ def test_values_that_the_number_format_cannot_hold_are_refused(folder, value, dt
 
 
 @pytest.mark.parametrize("wrong", ["Mean", "../mean", "wide"])
-def test_what_the_format_cannot_hold_is_refused_at_once(folder, monkeypatch, wrong):
+def test_arrays_that_the_format_does_not_allow_are_refused(folder, monkeypatch, wrong):
     monkeypatch.setattr(shards, "MAX_ARRAY_BYTES", 1000)
     vectors = vectors_of(3, width=200 if wrong == "wide" else 8)
     with pytest.raises(ValueError, match=r"(?i)mean|component"), folder.writer(attrs={}) as out:
         out.add(keys_of(3), np.ones(3), {wrong.replace("wide", "mean"): vectors})
-    with pytest.raises(ValueError, match="store's own"):
+    with pytest.raises(ValueError, match="set by the store"):
         folder.writer(attrs={"rows": 3})
 
 
@@ -429,19 +430,19 @@ def operations(folder):
 
 
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
-@pytest.mark.parametrize("stage", [False, True], ids=["direct", "staged"])
-def test_one_failure_at_any_operation_of_a_commit_heals(folder, local, code, stage):
+@pytest.mark.parametrize("spool_first", [False, True], ids=["direct", "spooled"])
+def test_one_failure_at_any_operation_of_a_commit_is_recovered(folder, local, code, spool_first):
     for n in range(1, operations(folder) + 1):
         keys, vectors = keys_of(9, seed=100 + n), vectors_of(9, seed=n)
         files = Clumsy(lambda call, n=n: call == n, code)
-        assert add(folder, keys, vectors, files=files, stage=stage).committed == 9
+        assert add(folder, keys, vectors, files=files, spool_first=spool_first).committed == 9
         assert np.array_equal(afresh(folder).read(keys), vectors.astype(np.float32))
     assert not list(folder.path.glob("*.partial"))
     assert not list(local.iterdir())
 
 
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
-def test_what_a_store_does_not_take_waits_and_is_published_by_one_command(folder, local, code):
+def test_uncommitted_shards_are_spooled_and_published_by_one_command(folder, local, code):
     for n in range(1, operations(folder) + 1):
         keys, vectors = keys_of(45, seed=200 + n), vectors_of(45, seed=n)
         files = Clumsy(lambda call, n=n: call >= n, code)
@@ -453,11 +454,11 @@ def test_what_a_store_does_not_take_waits_and_is_published_by_one_command(folder
         assert "\n" not in str(caught.value)
 
 
-def test_a_store_that_comes_back_gets_everything_in_the_end(folder, local, caplog):
-    down = threading.Event()
+def test_a_store_that_recovers_receives_everything(folder, local):
+    down, messages = threading.Event(), []
     down.set()
     files = Clumsy(lambda _: down.is_set(), errno.ENOTCONN)
-    with folder.writer(attrs={}, commit_rows=10, files=files) as out:
+    with reporting(messages.append), folder.writer(attrs={}, commit_rows=10, files=files) as out:
         for at in range(0, 100, 10):
             part = slice(at, at + 10)
             out.add(keys_of(100)[part], np.ones(10), {"mean": vectors_of(100)[part]})
@@ -466,11 +467,12 @@ def test_a_store_that_comes_back_gets_everything_in_the_end(folder, local, caplo
         down.clear()
     assert out.committed == 100
     assert np.array_equal(afresh(folder).read(keys_of(100)), vectors_of(100).astype(np.float32))
-    assert "can be written to again" in caplog.text
+    assert "cannot be written to" in messages[0]
+    assert messages[-1] == f"{folder.path}: is writable again."
     assert not list(local.iterdir())
 
 
-def test_an_error_of_the_run_comes_before_the_stores_but_names_what_waits(folder, local):
+def test_an_error_of_the_run_takes_precedence_and_notes_the_spooled_shards(folder, local):
     def failing():
         files = Clumsy(lambda _: True)
         with folder.writer(attrs={}, files=files, retry_seconds=0.0) as out:
@@ -483,9 +485,9 @@ def test_an_error_of_the_run_comes_before_the_stores_but_names_what_waits(folder
     assert "abag store merge" in caught.value.__notes__[0]
 
 
-def test_what_could_be_kept_nowhere_is_said(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("abag.embed.store.writer.commit_shard", refuse)
-    with pytest.raises(StoreUnreachable, match="9 sequences could be kept nowhere"):
+def test_sequences_that_cannot_be_spooled_either_are_counted(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("abag.embed.store.publisher.commit_shard", refuse)
+    with pytest.raises(StoreUnreachable, match="9 sequences could not be kept"):
         add(folder, keys_of(9), vectors_of(9), retry_seconds=0.0)
 
 
@@ -523,7 +525,6 @@ def outcome(folder):
 
 @pytest.mark.parametrize("times", [250, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_flipped_bits_never_give_a_wrong_vector_and_are_all_found(filled, times):
-    logging.disable()
     path, rng = shard_of(filled, 1), random.Random(4)
     whole = path.read_bytes()
     detected = 0
@@ -531,9 +532,9 @@ def test_flipped_bits_never_give_a_wrong_vector_and_are_all_found(filled, times)
         at = rng.randrange(len(whole))
         flipped = whole[at] ^ (1 << rng.randrange(8))
         path.write_bytes(whole[:at] + bytes([flipped]) + whole[at + 1 :])
-        assert outcome(filled) in (30, 40, 50)
-        detected += len(upkeep.verify(open_store(filled.path.parent)))
-    logging.disable(logging.NOTSET)
+        with reporting(silent=True):
+            assert outcome(filled) in (30, 40, 50)
+            detected += len(upkeep.verify(open_store(filled.path.parent)))
     assert detected == times
 
 
@@ -560,14 +561,15 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_shard_is_named_left_in_place_and_encoded_again(filled, caplog, how):
-    path = shard_of(filled)
+def test_a_damaged_shard_is_named_left_in_place_and_encoded_again(filled, how):
+    path, messages = shard_of(filled), []
     path.write_bytes(DAMAGE[how](path.read_bytes()))
     fresh = afresh(filled)
-    missing = fresh.missing(keys_of(50), verify=True)
+    with reporting(messages.append):
+        missing = fresh.missing(keys_of(50), verify=True)
     assert 10 <= missing.sum() <= 20
     assert [(p, path.name in why) for p, why in fresh.damaged] == [(path, True)]
-    assert caplog.text.count("count as missing") == 1
+    assert "".join(messages).count("count as missing") == 1
     add(fresh, keys_of(50)[missing], vectors_of(50)[missing])
     assert outcome(filled) == 50
     assert path.exists()
@@ -814,7 +816,6 @@ def test_a_flipped_bit_in_a_packed_store_is_found(filled, tmp_path):
     path = tmp_path / "packed.h5"
     upkeep.pack(open_store(filled.path.parent), path)
     whole, rng = path.read_bytes(), random.Random(5)
-    logging.disable()
     for _ in range(100):
         at = rng.randrange(len(whole))
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
@@ -822,8 +823,8 @@ def test_a_flipped_bit_in_a_packed_store_is_found(filled, tmp_path):
             packed = open_store(path)
         except NotAStore:
             continue
-        assert upkeep.verify(packed)
-    logging.disable(logging.NOTSET)
+        with reporting(silent=True):
+            assert upkeep.verify(packed)
 
 
 # --- the specification ---------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def test_a_store_that_was_written_here_gives_its_own_speed(tmp_path):
     store = open_store(tmp_path / "store", create=True)
     for kind, name, rate in (("antibody", "igt5", 100), ("antigen", "esm2-650m", 50)):
         folder = store.create_folder(kind, {"name": name, "fingerprint": "ab" * 16})
-        folder.note_speed(10 * rate, 10.0, "cpu")
+        folder.notes.note_speed(10 * rate, 10.0, "cpu")
     found = plan(table(), store=tmp_path / "store")
     (here,) = (m for name, m in found["machines"].items() if name.startswith("this machine"))
     tokens = [found[side]["tokens"] for side in ("antibodies", "antigens")]

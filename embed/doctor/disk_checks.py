@@ -154,11 +154,6 @@ def _check_locality(store: Path) -> Check:
     return Check("store: kind", "note" if waiting else "ok", text, values)
 
 
-def size_text(size: int) -> str:
-    """Say a number of bytes."""
-    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
-
-
 def first_line(error: BaseException) -> str:
     """Say what an error says, in one line that fits a screen."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]

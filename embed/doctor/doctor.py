@@ -24,13 +24,13 @@ from abag.embed.doctor.disk_checks import (
     check_store,
     check_temporary_folder,
     first_line,
-    size_text,
 )
 from abag.embed.doctor.versions import cuda_of_torch, installed, versions
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.families import FAMILIES, guess_family, hub_name_of
 from abag.embed.kernels.attention import choose_attention, kernel_problems
 from abag.embed.sequences.chains import Kind
+from abag.embed.store.status import size_text
 from abag.embed.weights.checkpoints import EncoderCheckpoint, EncoderNotFound
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")

@@ -195,7 +195,7 @@ class KindJob:
         """Create the folder; with `reading`, record what this run will do for `store info`."""
         self._folder = create_folder(self._store, self.identity, self.options)
         if reading is not None and self.missing:
-            self._folder.note_run(
+            self._folder.notes.start_run(
                 {
                     "table": reading.source,
                     "rows": reading.rows,
@@ -219,7 +219,7 @@ class KindJob:
             self.note_encoding()
         with EncodeProgress(task, self._own, shown=not rank.number) as progress:
             encode_parts(task, encoder, self.own_parts(), progress)
-        self._folder.note_speed(progress.residues, progress.seconds, str(self.plan.device))
+        self._folder.notes.note_speed(progress.residues, progress.seconds, str(self.plan.device))
         name = f"{rank}: " if rank.world > 1 else ""
         say(
             f"{name}{progress.sequences:,} {self.plural}, {progress.tokens:,} tokens; loaded in "
@@ -230,7 +230,7 @@ class KindJob:
 
     def note_encoding(self) -> None:
         """Record when encoding began, for `abag store info`."""
-        self._folder.note_encoding()
+        self._folder.notes.start_encoding()
 
     def wait_for_others(self) -> float:
         """Wait until the store holds what other ranks encode; return the seconds waited.

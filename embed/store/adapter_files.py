@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from pathlib import Path
 
 from abag import AbagError
-from abag.core.files import Files, write_bytes
+from abag.core.files import Files, is_partial, write_bytes
+from abag.embed.store.shard import DamagedShard
 
 ADAPTER_FOLDER = "adapter"
 ADAPTER_FILE = "adapter.json"
@@ -20,19 +22,66 @@ class AdapterDamaged(AbagError):
 
 
 def write_adapter_files(
-    folder: Path, extras: Mapping[str, bytes], files: Files | None = None
+    folder: Path, contents: Mapping[str, bytes], files: Files | None = None
 ) -> None:
-    """Write files into an encoder's folder, each whole or not at all; what is there stays."""
+    """Write an adapter's files into an encoder's folder; existing files stay as they are.
+
+    Parameters
+    ----------
+    folder : Path
+    contents : mapping of str to bytes
+        By path in the folder.
+    files : Files, optional
+        The file system.
+
+    Raises
+    ------
+    AdapterDamaged
+        If a path is not that of an adapter's file.
+    """
     known = {
         f"{ADAPTER_FOLDER}/{name}"
         for kind in ("antibody", "antigen")
         for name in (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE, ADAPTER_FILE)
     }
-    for name, content in extras.items():
-        if name not in known:  # a name from a packed store must not lead out of the folder
-            msg = f"{folder}: {name!r} is no file of an adapter. Embed the sequences anew."
+    for name, content in contents.items():
+        if name not in known:  # a path from a packed store must not lead out of the folder
+            msg = f"{folder}: {name!r} is not a file of an adapter. Embed the sequences again."
             raise AdapterDamaged(msg)
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             write_bytes(path, content, concurrent=True, files=files)
+
+
+def read_adapter_files(folder: Path) -> dict[str, bytes]:
+    """Read an adapter's files from an encoder's folder, by path; empty without an adapter.
+
+    Raises
+    ------
+    OSError
+    """
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted((folder / ADAPTER_FOLDER).rglob("*"))
+        if path.is_file() and not is_partial(path)
+    }
+
+
+def pack_adapter_files(contents: Mapping[str, bytes]) -> dict[str, str]:
+    """Encode an adapter's files for the JSON of a packed store."""
+    return {name: base64.b64encode(content).decode() for name, content in contents.items()}
+
+
+def unpack_adapter_files(folder: Path, packed: Mapping[str, str]) -> dict[str, bytes]:
+    """Decode an adapter's files from the JSON of a packed store.
+
+    Raises
+    ------
+    DamagedShard
+    """
+    try:
+        return {name: base64.b64decode(text) for name, text in dict(packed).items()}
+    except (TypeError, ValueError) as error:
+        msg = f"{folder}: its adapter cannot be read ({error})."
+        raise DamagedShard(msg) from error

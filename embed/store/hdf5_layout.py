@@ -1,7 +1,9 @@
-"""Make shards and packed stores: the only file that speaks to the HDF5 library.
+"""Lay out new shards and packed stores; the only module that uses the HDF5 library.
 
-HDF5 lays out names, types and attributes once, around holes; the arrays and the table of contents
-are then written by plain calls, whose failures mean what they say.
+HDF5 writes names, types and attributes once, to a skeleton file on the local disk whose arrays
+are holes. The arrays and the table of contents are then written by plain system calls, so that a
+full disk raises an OSError and cannot leave the library with a file that it can neither close
+nor forget.
 """
 
 from __future__ import annotations
@@ -34,21 +36,34 @@ from abag.embed.store.shard import (
     gaps_between,
 )
 
-_BLANK = ("0" * 8, "0" * 2 * DIGEST_BYTES)  # a CRC-32 and a digest that are not known yet
+# same length as the real values, which are not known yet
+_NO_CRC, _NO_DIGEST = "0" * 8, "0" * 2 * DIGEST_BYTES
+_LONGEST_OFFSET = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSource:
-    """A block to be written; `load` gives one array at a time, so that a pack needs no memory."""
+    """A block to be written; arrays are loaded one at a time, so that packing needs no memory.
+
+    Attributes
+    ----------
+    group : str
+        Its HDF5 group.
+    attrs : mapping
+    shapes : mapping of str to (str, tuple of int)
+        Dtype and shape of each array.
+    load : callable
+        Returns an array by its name.
+    """
 
     group: str
     attrs: Attrs
-    shapes: Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
+    shapes: Mapping[str, tuple[str, tuple[int, ...]]]
     load: Callable[[str], NDArray[Any]]
 
     @classmethod
     def of(cls, attrs: Attrs, arrays: Mapping[str, NDArray[Any]]) -> BlockSource:
-        """Make the one block of a shard from arrays in memory."""
+        """Make the block of a shard from arrays in memory, each with N rows."""
         shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
         return cls("/", attrs, shapes, arrays.__getitem__)
 
@@ -56,59 +71,73 @@ class BlockSource:
 def shard_chunks(
     blocks: Sequence[BlockSource], about: Mapping[str, Any] | None = None
 ) -> Iterator[Chunk]:
-    """Yield the bytes of a new file, each with its offset, the table of contents last.
+    """Yield the bytes of a new file in parts, the table of contents last.
 
     Parameters
     ----------
-    blocks : sequence of NewBlock
+    blocks : sequence of BlockSource
+        One for a shard, any number for a packed store.
     about : mapping, optional
-        What is true of the file as a whole; JSON values.
+        Properties of the file as a whole; JSON values.
 
     Yields
     ------
-    (offset, buffer)
+    (int, buffer)
+        Offset and bytes of each part.
 
     Raises
     ------
     ValueError
-        When the format has no such arrays.
+        If the format does not allow an array's dtype or shape.
     """
     about = about or {}
-    room = HEADER_BYTES + len(_toc(_placed(blocks, None), 1 << 50, _BLANK[1], about))
+    longest = _table_of_contents(_located(blocks, None), _LONGEST_OFFSET, _NO_DIGEST, about)
+    user_block = max(512, 1 << (HEADER_BYTES + len(longest)).bit_length())
     with tempfile.TemporaryDirectory(prefix="abag-skeleton-") as folder:
         skeleton = Path(folder) / "skeleton.h5"
-        offsets = _write_skeleton(skeleton, blocks, user_block=max(512, 1 << room.bit_length()))
-        placed = _placed(blocks, offsets)
+        with h5py.File(skeleton, "w", userblock_size=user_block) as file:
+            offsets = [_reserve(file.require_group(block.group), block) for block in blocks]
+        located = _located(blocks, offsets)
         size = skeleton.stat().st_size
-        start = len(_front(_toc(placed, size, _BLANK[1], about)))
-        for block in placed:  # what no reader would take is refused before it is written
+        start = len(_front(_table_of_contents(located, size, _NO_DIGEST, about)))
+        for block in located:  # refuse now what no reader would accept
             check_block(block, start, size)
-        gaps = _readgaps_between(skeleton, list(gaps_between(start, size, placed)))
+        with skeleton.open("rb") as file:
+            gaps = [
+                (begin, os.pread(file.fileno(), end - begin, begin))
+                for begin, end in gaps_between(start, size, located)
+            ]
     yield from gaps
     hashed = []
-    for new, place in zip(blocks, placed, strict=True):
+    for source, block in zip(blocks, located, strict=True):
         arrays = {}
-        for name, array in place.arrays.items():
-            view = as_bytes(np.ascontiguousarray(new.load(name), dtype=array.dtype))
-            yield array.offset, view
-            crc = f"{zlib.crc32(view):08x}"
-            arrays[name] = ArrayEntry(array.dtype, array.shape, array.offset, crc, digest_of(view))
-        hashed.append(VectorBlock(place.path, place.group, place.attrs, arrays))
+        for name, entry in block.arrays.items():
+            data = as_bytes(np.ascontiguousarray(source.load(name), dtype=entry.dtype))
+            yield entry.offset, data
+            crc = f"{zlib.crc32(data):08x}"
+            arrays[name] = ArrayEntry(entry.dtype, entry.shape, entry.offset, crc, digest_of(data))
+        hashed.append(VectorBlock(block.path, block.group, block.attrs, arrays))
     rest = digest_of(b"".join(data for _, data in gaps))
-    yield 0, _front(_toc(hashed, size, rest, about))
+    yield 0, _front(_table_of_contents(hashed, size, rest, about))
 
 
-def _placed(
+def _located(
     blocks: Sequence[BlockSource], offsets: Sequence[Mapping[str, int]] | None
 ) -> list[VectorBlock]:
-    """Return the blocks as they will lie in the file, their digests still unknown."""
+    """Return the blocks at their offsets in the file, without checksums."""
     return [
         VectorBlock(
             Path(),
             block.group,
             block.attrs,
             {
-                name: ArrayEntry(dtype, shape, offsets[i][name] if offsets else 1 << 50, *_BLANK)
+                name: ArrayEntry(
+                    dtype,
+                    shape,
+                    offsets[i][name] if offsets else _LONGEST_OFFSET,
+                    _NO_CRC,
+                    _NO_DIGEST,
+                )
                 for name, (dtype, shape) in block.shapes.items()
             },
         )
@@ -116,17 +145,19 @@ def _placed(
     ]
 
 
-def _toc(blocks: Sequence[VectorBlock], size: int, rest: str, about: Mapping[str, Any]) -> bytes:
-    """Serialise; its length does not depend on what the digests are."""
+def _table_of_contents(
+    blocks: Sequence[VectorBlock], size: int, rest_digest: str, about: Mapping[str, Any]
+) -> bytes:
+    """Serialize; the length does not depend on the values of the checksums."""
     toc = {
         "file_bytes": size,
-        "rest_digest": rest,
+        "rest_digest": rest_digest,
         "about": about,
         "blocks": [
             {
                 "group": block.group,
                 "attrs": block.attrs,
-                "arrays": {name: asdict(array) for name, array in block.arrays.items()},
+                "arrays": {name: asdict(entry) for name, entry in block.arrays.items()},
             }
             for block in blocks
         ],
@@ -134,37 +165,23 @@ def _toc(blocks: Sequence[VectorBlock], size: int, rest: str, about: Mapping[str
     return json.dumps(toc, separators=(",", ":")).encode()
 
 
-def _front(toc: bytes) -> bytes:
-    return f"{FORMAT} {VERSION} {len(toc)} {digest_of(toc)}\n".encode() + toc
+def _front(table_of_contents: bytes) -> bytes:
+    digest = digest_of(table_of_contents)
+    return f"{FORMAT} {VERSION} {len(table_of_contents)} {digest}\n".encode() + table_of_contents
 
 
-def _write_skeleton(
-    path: Path, blocks: Sequence[BlockSource], *, user_block: int
-) -> list[dict[str, int]]:
-    """Let HDF5 write names, types and attributes and reserve the arrays; return their offsets.
-
-    The arrays stay holes. So no HDF5 call ever meets the store's file system, where a full disk
-    would leave the library with a file that it can neither close nor forget.
-    """
-    with h5py.File(path, "w", userblock_size=user_block) as file:
-        return [_reserve(file.require_group(block.group), block) for block in blocks]
-
-
-def _reserve(group: Any, block: BlockSource) -> dict[str, int]:  # noqa: ANN401
+def _reserve(group: Any, block: BlockSource) -> dict[str, int]:  # noqa: ANN401 -- h5py is untyped
+    """Write a block's attributes, and reserve its arrays; return their offsets."""
     for name, value in block.attrs.items():
         group.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
-    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plan.set_layout(h5py.h5d.CONTIGUOUS)
-    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_layout(h5py.h5d.CONTIGUOUS)
+    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     offsets = {}
     for name, (dtype, shape) in block.shapes.items():
-        kind = h5py.h5t.py_create(np.dtype(dtype))
+        datatype = h5py.h5t.py_create(np.dtype(dtype))
         space = h5py.h5s.create_simple(shape)
-        offsets[name] = h5py.h5d.create(group.id, name.encode(), kind, space, plan).get_offset()
+        dataset = h5py.h5d.create(group.id, name.encode(), datatype, space, creation)
+        offsets[name] = dataset.get_offset()
     return offsets
-
-
-def _readgaps_between(path: Path, gaps: Sequence[tuple[int, int]]) -> list[tuple[int, bytes]]:
-    with path.open("rb") as file:
-        return [(start, os.pread(file.fileno(), end - start, start)) for start, end in gaps]

@@ -1,10 +1,10 @@
-"""One shard: an immutable HDF5 file that carries its own table of contents. This file reads it.
+"""Read and verify shards: immutable HDF5 files with their own table of contents.
 
-Any HDF5 reader can open a shard. abag itself never lets the HDF5 library parse one: the user
-block, the bytes at the front that HDF5 leaves to the application, says as text where each array
-lies and what its bytes must hash to, and abag reads those bytes and nothing else. So a link out
-of the file, a lying header or a flipped bit is refused before it can do anything, and opening
-takes microseconds. docs/store-format.md is the specification.
+Any HDF5 reader can open a shard, but abag does not parse shards with the HDF5 library. The user
+block (the bytes at the front of a file that HDF5 leaves to the application) holds the offset and
+the checksums of each array as text, and abag reads only those bytes. Links out of the file,
+forged headers and flipped bits are therefore rejected before they have any effect, and opening a
+shard takes microseconds. docs/store-format.md is the specification.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from abag.core.files import Chunk, Files, write_chunks
 FORMAT = "abag-shard"
 VERSION = 1
 DIGEST_BYTES = 16
-MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; what one read may take of memory
+MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; bounds the memory of one read
 MAX_ARRAYS = 64
 MAX_CONTENTS_BYTES = 1 << 20
 MAX_PACKED_CONTENTS_BYTES = 64 << 20  # about 300 million rows
@@ -45,33 +45,46 @@ Attrs = Mapping[str, str | int | float]
 
 
 class DamagedShard(AbagError):
-    """A file that is not, or is no longer, what a writer committed."""
+    """A file that is not what a writer committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayEntry:
-    """Where one array lies in the file, and what its bytes must hash to."""
+    """The location and the checksums of one array in a file."""
 
     dtype: str
     shape: tuple[int, ...]
     offset: int
-    crc32: str  # quick: checked at each read
-    digest: str  # thorough: checked after writing, by verify, and before vectors are reused
+    crc32: str  # checked at each read
+    digest: str  # checked after writing, by verify, and before vectors are reused
 
     @property
     def nbytes(self) -> int:
-        """Bytes it takes in the file."""
+        """Size in the file."""
         return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
     @property
     def end(self) -> int:
-        """Offset of the first byte after it."""
+        """Offset of the first byte after the array."""
         return self.offset + self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class VectorBlock:
-    """N sequences: their keys, lengths, vectors and flags. A shard is one block, a pack many."""
+    """Keys, lengths, vectors and flags of N sequences; a shard is one block, a packed store many.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    group : str
+        The HDF5 group of the arrays; ``/`` in a shard.
+    attrs : mapping
+        How the vectors were made.
+    arrays : mapping of str to ArrayEntry
+        ``key`` (N, 16) uint8, ``length`` (N,) int32, one (N, D) float16 or float32 array per
+        pooling, and flags (N,) uint8.
+    """
 
     path: Path
     group: str
@@ -85,37 +98,42 @@ class VectorBlock:
 
     @property
     def widths(self) -> dict[str, int]:
-        """Pooling name to vector width."""
+        """Vector width of each pooling."""
         return {n: a.shape[1] for n, a in self.arrays.items() if len(a.shape) == 2 and n != "key"}
 
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:
-        """Array name to the shape of one row: the same in all shards of an encoder."""
+        """Shape of one row of each array; the same in all shards of an encoder."""
         return {name: array.shape[1:] for name, array in self.arrays.items()}
 
     def load(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Read one array whole and check its CRC-32.
+        """Read one array and check its CRC-32.
 
         Parameters
         ----------
         name : str
         out : ndarray, optional
-            Contiguous, of the array's shape; filled, converted to its type, and returned.
+            Where to put the values, converted to its dtype. Contiguous, of the array's shape.
+
+        Returns
+        -------
+        ndarray, shape=(N, ...)
+            `out`, or a new array of the stored dtype.
 
         Raises
         ------
         DamagedShard
-            When the bytes are not those that were written.
+            If the bytes are not those that were written.
         """
         array = self.arrays[name]
         if out is None:
             out = np.empty(array.shape, array.dtype)
         row_bytes = array.nbytes // self.rows
-        step = max(1, _CHUNK_BYTES // row_bytes)  # small: still in the cache for CRC and conversion
+        step = max(1, _CHUNK_BYTES // row_bytes)  # small enough to stay in the CPU cache
         same = out.dtype == array.dtype
         scratch: NDArray[Any] = np.empty((0 if same else step, *array.shape[1:]), array.dtype)
         crc = 0
-        with open_plain(self.path) as file:
+        with open_regular(self.path) as file:
             for at in range(0, self.rows, step):
                 part = out[at : at + step]
                 data = part if same else scratch[: len(part)]
@@ -128,7 +146,7 @@ class VectorBlock:
         return out
 
     def check(self) -> None:
-        """Check every byte of the arrays and, in a shard, of the file, against its digests.
+        """Check the digests of all arrays and, in a shard, of the rest of the file.
 
         Raises
         ------
@@ -139,22 +157,37 @@ class VectorBlock:
             read_table_of_contents(self.path).check_rest()
 
     def check_arrays(self) -> None:
-        """Check every byte of the arrays against its digest."""
+        """Check the digests of all arrays.
+
+        Raises
+        ------
+        DamagedShard
+        """
         for name, array in self.arrays.items():
             if _file_digest(self.path, [(array.offset, array.end)]) != array.digest:
                 raise _damaged(self.path, f"the bytes of {name!r} do not match their digest")
 
     def load_rows(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Read some rows of one array, unchecked: the caller has checked the block before.
+        """Read some rows of one array without checks; call :meth:`check` before.
+
+        Parameters
+        ----------
+        name : str
+        rows : ndarray, shape=(n,), dtype=int64
 
         Returns
         -------
-        ndarray, shape=(len(rows), ...)
+        ndarray, shape=(n, ...)
+
+        Raises
+        ------
+        DamagedShard
+            If the file ends early.
         """
         array = self.arrays[name]
         data = np.empty((len(rows), *array.shape[1:]), array.dtype)
         row_bytes = array.nbytes // self.rows
-        with open_plain(self.path) as file:
+        with open_regular(self.path) as file:
             for i, row in enumerate(rows.tolist()):
                 _fill(file, array.offset + row * row_bytes, as_bytes(data[i : i + 1]))
         return data
@@ -162,7 +195,17 @@ class VectorBlock:
 
 @dataclass(frozen=True, slots=True)
 class TableOfContents:
-    """A file's table of contents, checked against its digest, the file's size and the format."""
+    """A file's table of contents.
+
+    Attributes
+    ----------
+    start : int
+        Offset of the first byte after the table.
+    rest_digest : str
+        Digest of all bytes after `start` that belong to no array.
+    about : mapping
+        Properties of the file as a whole; JSON values.
+    """
 
     path: Path
     start: int
@@ -172,7 +215,7 @@ class TableOfContents:
     blocks: tuple[VectorBlock, ...]
 
     def check_rest(self) -> None:
-        """Check the bytes that belong to no array: HDF5's names, types and attributes.
+        """Check the bytes outside the arrays: HDF5's names, types and attributes.
 
         Raises
         ------
@@ -187,29 +230,29 @@ class TableOfContents:
 
 
 def read_table_of_contents(path: Path, *, most_bytes: int = MAX_CONTENTS_BYTES) -> TableOfContents:
-    """Read and check a file's table of contents; no array is read.
+    """Read a file's table of contents and check it against the file; no array is read.
 
     Parameters
     ----------
     path : Path
     most_bytes : int
-        What the table may take; a longer one is refused unread.
+        Longest table to read.
 
     Raises
     ------
     DamagedShard
-        When the file is no shard, was cut short, or its contents contradict the file.
+        If the file is not a shard, was truncated, or contradicts its table of contents.
     """
-    with open_plain(path) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if not size:
             raise _damaged(path, "the file is empty")
         match = _HEADER.match(_read(file, 0, min(size, HEADER_BYTES)))
         if match is None:
-            raise _damaged(path, "it does not begin as an abag shard")
+            raise _damaged(path, "not an abag shard")
         version, length = int(match[1]), int(match[2])
         if version != VERSION:
-            raise _damaged(path, f"format version {version}, this abag reads {VERSION}")
+            raise _damaged(path, f"format version {version}; this abag reads {VERSION}")
         if match.end() + length > min(size, most_bytes):
             raise _damaged(path, f"a table of contents of {length} bytes in a file of {size}")
         text = _read(file, match.end(), length)
@@ -217,12 +260,12 @@ def read_table_of_contents(path: Path, *, most_bytes: int = MAX_CONTENTS_BYTES) 
         raise _damaged(path, "its table of contents does not match its digest")
     contents = _parse(path, match.end() + length, text)
     if contents.file_bytes != size:
-        raise _damaged(path, f"{size} bytes, {contents.file_bytes} were written")
+        raise _damaged(path, f"{size} bytes; expected {contents.file_bytes}")
     return contents
 
 
 def check_file(path: Path) -> None:
-    """Check every byte of a shard or of a packed store.
+    """Check every byte of a shard or a packed store.
 
     Raises
     ------
@@ -247,7 +290,7 @@ def commit_shard(path: Path, chunks: Iterable[Chunk], files: Files) -> None:
 
 
 def _parse(path: Path, start: int, text: bytes) -> TableOfContents:
-    """Turn a table of contents into typed values that stay inside the file."""
+    """Convert a table of contents to typed values, and check that all arrays are in the file."""
     try:
         toc = json.loads(text)
         blocks = tuple(
@@ -259,7 +302,7 @@ def _parse(path: Path, start: int, text: bytes) -> TableOfContents:
         for block in blocks:
             check_block(block, start, contents.file_bytes)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise _damaged(path, f"its table of contents is wrong ({error})") from error
+        raise _damaged(path, f"its table of contents is invalid ({error})") from error
     return contents
 
 
@@ -273,7 +316,12 @@ def _arrays(table: Mapping[str, Mapping[str, Any]]) -> dict[str, ArrayEntry]:
 
 
 def check_block(block: VectorBlock, start: int, file_bytes: int) -> None:
-    """Raise ValueError unless the arrays are of the format's shapes, between start and end."""
+    """Check that a block's arrays have valid shapes and lie between `start` and `file_bytes`.
+
+    Raises
+    ------
+    ValueError
+    """
     rows = block.arrays["key"].shape[0]
     if not all(isinstance(value, str | int | float) for value in block.attrs.values()):
         msg = f"attributes {block.attrs}"
@@ -292,7 +340,7 @@ def check_block(block: VectorBlock, start: int, file_bytes: int) -> None:
 
 
 def _is_known(name: str, array: ArrayEntry) -> bool:
-    """Say whether type and shape are among those that the format allows."""
+    """Whether the format allows an array of this dtype and shape."""
     row = array.shape[1:]
     if name == "key":
         return (array.dtype, row) == ("|u1", (16,))
@@ -303,29 +351,35 @@ def _is_known(name: str, array: ArrayEntry) -> bool:
     return array.dtype in ("<f2", "<f4") and len(row) == 1 and row[0] > 0
 
 
-def open_plain(path: Path) -> BinaryIO:
-    """Open a plain file; never follow a link out of the store, never wait on a pipe.
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file without following links or blocking on pipes.
 
     Raises
     ------
     DamagedShard
-        When the path is anything else.
+        If the path is not a regular file.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise _damaged(path, "a link or a pipe; a plain file was expected") from error
+            raise _damaged(path, "a link or a pipe; expected a regular file") from error
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise _damaged(path, "not a plain file")
+        raise _damaged(path, "not a regular file")
     return open(fd, "rb", buffering=0)  # noqa: PTH123 -- a descriptor, not a path
 
 
-def read_plain(path: Path, most_bytes: int) -> bytes:
-    """Read the front of a plain file."""
-    with open_plain(path) as file:
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Read at most `most_bytes` from the start of a regular file.
+
+    Raises
+    ------
+    DamagedShard
+        If the path is not a regular file.
+    """
+    with open_regular(path) as file:
         return _read(file, 0, min(os.fstat(file.fileno()).st_size, most_bytes))
 
 
@@ -336,7 +390,7 @@ def _read(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 def _fill(file: BinaryIO, offset: int, view: memoryview) -> None:
-    """Read from `offset` on until `view` is full."""
+    """Fill a buffer from a file, starting at `offset`."""
     while len(view):
         got = os.preadv(file.fileno(), [view], offset)
         if not got:
@@ -345,10 +399,10 @@ def _fill(file: BinaryIO, offset: int, view: memoryview) -> None:
 
 
 def _file_digest(path: Path, spans: Iterable[tuple[int, int]]) -> str:
-    """Hash stretches of a file, one after the other."""
+    """Hash (start, end) spans of a file, one after the other."""
     hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
     buffer = memoryview(bytearray(_CHUNK_BYTES))
-    with open_plain(path) as file:
+    with open_regular(path) as file:
         for start, end in spans:
             for at in range(start, end, _CHUNK_BYTES):
                 part = buffer[: end - at]
@@ -358,7 +412,7 @@ def _file_digest(path: Path, spans: Iterable[tuple[int, int]]) -> str:
 
 
 def gaps_between(start: int, end: int, blocks: Sequence[VectorBlock]) -> Iterator[tuple[int, int]]:
-    """Yield the stretches from `start` to `end` that belong to no array."""
+    """Yield the (start, end) spans of a file that belong to no array."""
     spans = sorted((a.offset, a.end) for block in blocks for a in block.arrays.values())
     for left, right in [*spans, (end, end)]:
         if left > start:
@@ -367,12 +421,12 @@ def gaps_between(start: int, end: int, blocks: Sequence[VectorBlock]) -> Iterato
 
 
 def as_bytes(data: NDArray[Any]) -> memoryview:
-    """View a contiguous array as its bytes."""
+    """Return the bytes of a contiguous array, without a copy."""
     return data.reshape(-1).view(np.uint8).data
 
 
 def digest_of(data: bytes | memoryview) -> str:
-    """Hash with blake2b, as the format does everywhere."""
+    """Return the blake2b digest that the format uses: 32 hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 
 

@@ -1,7 +1,8 @@
-"""Waiting rooms: stores on the local disk, for shards that their own store does not take yet.
+"""Spools: local stores for shards that their own store does not accept at the moment.
 
-A room's name says which store it waits for. Its writer holds a lock on it while it lives, so the
-next `abag embed` into that store knows which rooms are left over, and brings in what they hold.
+The name of a spool says which store it belongs to. Its writer holds a lock on it while it lives.
+The next ``abag embed`` into that store finds the spools of dead writers, and moves their shards
+into the store.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import logging
 import os
 import shutil
 import tempfile
@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from abag.core.files import Files, read_chunks
+from abag.core.messages import say
 from abag.embed.store.filesystem import StoreUnreachable, retry_if_remote
 from abag.embed.store.shard import DamagedShard, check_file, commit_shard, read_table_of_contents
 from abag.embed.store.store_files import (
@@ -28,11 +29,23 @@ from abag.embed.store.store_files import (
 )
 
 _LOCK = ".lock"
-_log = logging.getLogger("abag")
 
 
 class Spool:
-    """One writer's waiting room, made on first use."""
+    """One writer's spool, created on first use.
+
+    Parameters
+    ----------
+    folder : Path
+        The encoder's folder in the store that the shards belong to.
+    info : mapping
+        Content of its encoder.json.
+
+    Attributes
+    ----------
+    path : Path or None
+        The spool, once it exists.
+    """
 
     def __init__(self, folder: Path, info: Mapping[str, object]) -> None:
         self.path: Path | None = None
@@ -40,19 +53,25 @@ class Spool:
         self._lock = -1
 
     def folder(self) -> Path:
-        """Return the encoder's folder in the room."""
+        """Return the encoder's folder in the spool.
+
+        Raises
+        ------
+        OSError
+            If the local disk cannot be written to.
+        """
         if self.path is None:
-            room = Path(tempfile.mkdtemp(prefix=_prefix(self._folder.parent)))
-            self._lock = _locked(room)
-            self.path = room
+            spool = Path(tempfile.mkdtemp(prefix=_prefix(self._folder.parent)))
+            self._lock = _lock(spool)
+            self.path = spool
         path = self.path / self._folder.name
         if not path.exists():
-            create_encoder_folder(self.path / self._folder.name, self._info, Files())
-            create_store(self.path, Files())  # last: a room without its mark is nobody's yet
+            create_encoder_folder(path, self._info, Files())
+            create_store(self.path, Files())  # last: without its mark, nobody lists the spool
         return path
 
-    def leave(self, *, empty: bool) -> None:
-        """Remove the room, or leave what waits in it to whoever opens the store next."""
+    def close(self, *, empty: bool) -> None:
+        """Remove the spool, or leave its shards to the next run into the store."""
         if self.path is not None:
             if empty:
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -60,67 +79,61 @@ class Spool:
 
 
 def list_spools(store: Path) -> list[Path]:
-    """List the rooms of this user that wait for a store, whether their writers live or not."""
-    rooms = Path(tempfile.gettempdir()).glob(_prefix(store) + "*")
-    # a room of somebody else, or a link, is no room: its vectors are anybody's
-    return sorted(room for room in rooms if _is_own_folder(room) and (room / STORE_FILE).exists())
+    """List this user's spools for a store, whether or not their writers live."""
+    paths = Path(tempfile.gettempdir()).glob(_prefix(store) + "*")
+    # links and folders of other users are ignored: anybody may have written their vectors
+    return sorted(path for path in paths if _is_own_folder(path) and (path / STORE_FILE).exists())
 
 
 def spooled_rows(store: Path) -> int:
-    """Count the sequences that wait for a store on this machine."""
-    paths = (path for room in list_spools(store) for path in room.glob("*/*.h5"))
-    return sum(map(_rows, paths))
-
-
-def _rows(path: Path) -> int:
-    try:
-        return read_table_of_contents(path).blocks[0].rows
-    except (OSError, DamagedShard):  # taken in since it was listed, or not to be taken in at all
-        return 0
+    """Count the sequences in the spools for a store on this machine."""
+    shards = (shard for spool in list_spools(store) for shard in spool.glob("*/*.h5"))
+    return sum(map(_rows, shards))
 
 
 def publish_spools(store: Path, files: Files | None = None) -> int:
-    """Bring into a store what earlier writers could not, and remove their rooms.
+    """Move the shards of dead writers into their store, and remove their spools.
 
     Returns
     -------
     int
-        Sequences brought in.
+        Number of sequences moved.
 
     Raises
     ------
     StoreUnreachable
-        When the store does not take them either; they stay where they are.
+        If the store cannot be written to; the shards stay in their spool.
     """
-    brought = 0
-    for room in list_spools(store):
+    published = 0
+    for spool in list_spools(store):
         try:
-            lock = _locked(room)
+            lock = _lock(spool)
         except OSError:  # its writer lives, or another process was quicker
             continue
         try:
-            brought += _bring_in(room, store, files or Files())
+            published += _publish(spool, store, files or Files())
         except (OSError, DamagedShard) as error:
             msg = (
-                f"{store}: cannot be written to ({error}); a writable store was expected. What "
-                f"waits in {room} stays there; run the same command again when the store is back."
+                f"{store}: cannot be written to ({error}); expected a writable store. The "
+                f"uncommitted shards stay in {spool}; run the same command again when the store "
+                "is available."
             )
             raise StoreUnreachable(msg) from error
         finally:
             os.close(lock)
-    return brought
+    return published
 
 
-def _bring_in(room: Path, store: Path, files: Files) -> int:
+def _publish(spool: Path, store: Path, files: Files) -> int:
     rows = 0
-    for folder in sorted(path.parent for path in room.glob(f"*/{ENCODER_FILE}")):
+    for folder in sorted(path.parent for path in spool.glob(f"*/{ENCODER_FILE}")):
         target = store / folder.name
         info = json.loads((folder / ENCODER_FILE).read_text(encoding="utf-8"))
         retry_if_remote(partial(_create_if_new, target, info, files), store)
         for shard in sorted(folder.glob("*.h5")):
-            rows += _bring_shard(shard, target / shard.name, files)
-    shutil.rmtree(room, ignore_errors=True)
-    _log.warning("%s: took in %d sequences that waited in %s.", store, rows, room)
+            rows += _publish_shard(shard, target / shard.name, files)
+    shutil.rmtree(spool, ignore_errors=True)
+    say(f"{store}: added {rows} sequences of an earlier run from {spool}.")
     return rows
 
 
@@ -131,15 +144,22 @@ def _create_if_new(target: Path, info: Mapping[str, object], files: Files) -> No
         create_encoder_folder(target, info, files)
 
 
-def _bring_shard(shard: Path, target: Path, files: Files) -> int:
-    """Copy a shard into the store; one that is damaged is left out, and encoded again."""
+def _publish_shard(shard: Path, target: Path, files: Files) -> int:
+    """Copy a shard into the store and return its rows; leave a damaged one out."""
     try:
         check_file(shard)
     except DamagedShard as error:
-        _log.warning("%s It is left out.", error)
+        say(f"{error} It is left out; its sequences will be encoded again.")
         return 0
     retry_if_remote(lambda: commit_shard(target, read_chunks(shard), files), target)
-    return read_table_of_contents(shard).blocks[0].rows
+    return _rows(shard)
+
+
+def _rows(shard: Path) -> int:
+    try:
+        return read_table_of_contents(shard).blocks[0].rows
+    except (OSError, DamagedShard):  # moved into the store since it was listed, or damaged
+        return 0
 
 
 def _prefix(store: Path) -> str:
@@ -151,15 +171,15 @@ def _is_own_folder(path: Path) -> bool:
     return not path.is_symlink() and path.is_dir() and path.stat().st_uid == os.getuid()
 
 
-def _locked(room: Path) -> int:
-    """Lock a room; the lock goes with the process, however that ends.
+def _lock(spool: Path) -> int:
+    """Lock a spool until the descriptor is closed or the process ends.
 
     Raises
     ------
     BlockingIOError
-        When its writer lives.
+        If its writer lives.
     """
-    lock = os.open(room / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    lock = os.open(spool / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a store holds, and how a run that adds to it is doing; read only, from any process."""
+"""What a store holds, and how far a run that adds to it is; reads only, from any process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
 from abag.core.files import host_name, is_process_alive, partial_owner
+from abag.core.keys import KEY_BYTES, distinct_keys
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.maintenance import first_places
+from abag.embed.store.run_notes import RunRecord
 from abag.embed.store.shard import VectorBlock
 from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import Store
@@ -28,90 +29,128 @@ class StoreProgress(TypedDict):
     table: str
     rows: int
     sequences: int
-    """Unique ones in the table."""
+    """Unique sequences in the table."""
     to_encode: int
-    """Those that were missing when the run began."""
+    """Sequences that were missing when the run began."""
     encoded: int
-    """Those that are committed since."""
+    """Sequences that were committed since."""
     state: str
-    """running, finished, stopped, or unknown: begun on another machine, and silent for a while."""
+    """running, finished, stopped, or unknown: started on another machine and silent since."""
     process: str
+    """host:pid."""
     sequences_per_s: float | None
+    """Over the ten minutes before the last commit."""
     residues_per_s: float | None
-    """Both over the ten minutes before the last commit."""
+    """Over the ten minutes before the last commit."""
     seconds_left: float | None
     factor: float
-    """How many times as many residues the table has if every pair is encoded in 50 epochs."""
+    """Residues of encoding every pair in 50 epochs, relative to encoding each sequence once."""
     seconds_spared: float | None
 
 
-def info(store: Store) -> dict[str, Any]:
-    """Say what a store holds.
+class EncoderInfo(TypedDict):
+    """What a store holds of one encoder."""
 
-    Returns
-    -------
-    dict
-        JSON values: ``path``, ``rows``, ``bytes``, ``encoders`` (one entry per folder, with its
-        ``progress``, a `StoreProgress` or None), ``waiting`` (sequences in the local spool that the
-        store does not hold yet), ``damaged``.
+    folder: str
+    kind: str
+    encoder: str
+    fingerprint: str
+    rows: int
+    unique: int
+    shards: int
+    bytes: int
+    poolings: dict[str, int]
+    """Vector width of each pooling."""
+    values: dict[str, int]
+    """Rows per number format."""
+    attrs: dict[str, dict[str, int]]
+    """Rows per value of each attribute."""
+    newest_seconds_ago: float | None
+    oldest_seconds_ago: float | None
+    rows_in_last_10_minutes: int
+    writing: list[str]
+    """Processes that are writing a shard, as host:pid."""
+    progress: StoreProgress | None
+    damaged: list[str]
+
+
+class StoreInfo(TypedDict):
+    """The keys of ``abag store info --json``."""
+
+    path: str
+    rows: int
+    bytes: int
+    encoders: list[EncoderInfo]
+    waiting: int
+    """Sequences in the local spools for the store."""
+    damaged: list[str]
+
+
+def info(store: Store) -> StoreInfo:
+    """Describe the content of a store.
+
+    Raises
+    ------
+    StoreUnreachable
     """
-    encoders = [_describe(folder) for folder in store.folders()]
-    return {
-        "path": str(store.path),
-        "rows": sum(e["rows"] for e in encoders),
-        "bytes": sum(e["bytes"] for e in encoders),
-        "encoders": encoders,
-        "waiting": spooled_rows(store.path),
-        "damaged": [f"{what}" for _, what in store.damaged],
-    }
+    encoders = [_encoder_info(folder) for folder in store.folders()]
+    return StoreInfo(
+        path=str(store.path),
+        rows=sum(e["rows"] for e in encoders),
+        bytes=sum(e["bytes"] for e in encoders),
+        encoders=encoders,
+        waiting=spooled_rows(store.path),
+        damaged=[what for _, what in store.damaged],
+    )
 
 
-def _describe(folder: EncoderFolder) -> dict[str, Any]:
-    blocks = folder.blocks()
+def _encoder_info(folder: EncoderFolder) -> EncoderInfo:
+    blocks, keys = folder.blocks(), folder.keys()
     now = time.time()
-    states = {path: path.stat() for path in {block.path for block in blocks}}
-    ages = [now - state.st_mtime for state in states.values()]
-    recent = [b.rows for b in blocks if now - states[b.path].st_mtime < RECENT_SECONDS]
-    return {
-        "folder": folder.path.name,
-        "kind": folder.kind,
-        "encoder": folder.name,
-        "fingerprint": folder.fingerprint,
-        "rows": folder.rows,
-        "unique": len(first_places(folder.keys())),
-        "shards": len(blocks),
-        "bytes": sum(a.nbytes for block in blocks for a in block.arrays.values()),
-        "poolings": blocks[0].widths if blocks else {},
-        "values": _rows_by(blocks, lambda block: _values(block)),
-        "attrs": {
+    written = {path: path.stat().st_mtime for path in {block.path for block in blocks}}
+    ages = [now - at for at in written.values()]
+    return EncoderInfo(
+        folder=folder.path.name,
+        kind=folder.kind,
+        encoder=folder.name,
+        fingerprint=folder.fingerprint,
+        rows=sum(block.rows for block in blocks),
+        unique=len(distinct_keys(np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *keys]))[0]),
+        shards=len(blocks),
+        bytes=sum(a.nbytes for block in blocks for a in block.arrays.values()),
+        poolings=blocks[0].widths if blocks else {},
+        values=_rows_by(blocks, _number_format),
+        attrs={
             name: _rows_by(blocks, lambda block, name=name: block.attrs.get(name))  # type: ignore[misc]
             for name in sorted({name for b in blocks for name in b.attrs} - _OWN_ATTRS)
         },
-        "newest_seconds_ago": round(min(ages), 1) if ages else None,
-        "oldest_seconds_ago": round(max(ages), 1) if ages else None,
-        "rows_in_last_10_minutes": sum(recent),
-        "writing": _writers(folder.path),
-        "progress": _progress(folder, blocks, {p: s.st_mtime for p, s in states.items()}, now),
-        "damaged": [what for _, what in folder.damaged],
-    }
+        newest_seconds_ago=round(min(ages), 1) if ages else None,
+        oldest_seconds_ago=round(max(ages), 1) if ages else None,
+        rows_in_last_10_minutes=sum(
+            b.rows for b in blocks if now - written[b.path] < RECENT_SECONDS
+        ),
+        writing=_writers(folder.path),
+        progress=_progress(folder, blocks, written, now),
+        damaged=[what for _, what in folder.damaged],
+    )
 
 
 def _rows_by(
     blocks: Sequence[VectorBlock], value: Callable[[VectorBlock], object]
 ) -> dict[str, int]:
-    """Count rows by what `value` says of their block."""
+    """Count rows per value of a property of their block."""
     rows: Counter[str] = Counter()
     for block in blocks:
         rows[str(value(block))] += block.rows
     return dict(rows)
 
 
-def _values(block: VectorBlock) -> str:
+def _number_format(block: VectorBlock) -> str:
     return np.dtype(block.arrays[next(iter(block.widths))].dtype).name
 
 
 def _writers(folder: Path) -> list[str]:
-    """Name the processes that are writing a shard at this moment, as host:pid."""
+    """List the processes that are writing a shard, as host:pid."""
     if not folder.is_dir():
         return []
     owners = (partial_owner(path) for path in folder.glob("*.partial"))
@@ -121,35 +160,35 @@ def _writers(folder: Path) -> list[str]:
 def _progress(
     folder: EncoderFolder, blocks: Sequence[VectorBlock], written: Mapping[Path, float], now: float
 ) -> StoreProgress | None:
-    """Compare what the latest run set out to do with what was committed since."""
-    begun = folder.noted_run()
-    if begun is None:
+    """Compare what the latest run has to do with what was committed since it started."""
+    run = folder.notes.latest_run()
+    if run is None:
         return None
-    started = float(begun["started"])
+    started = run["started"]
     since = [b for b in blocks if written[b.path] >= started - 1]  # clocks of servers are coarse
-    encoded = min(int(begun["to_encode"]), sum(block.rows for block in since))
+    encoded = min(run["to_encode"], sum(block.rows for block in since))
     newest = max((written[b.path] for b in since), default=started)
-    recent, seconds = _recent(since, written, float(begun.get("encoding_since", started)))
+    recent, seconds = _recent(since, written, run.get("encoding_since", started))
     speed = _residues(recent) / seconds if seconds > 0 else None
-    state = _state(begun, encoded, now - newest)
+    state = _state(run, encoded, now - newest)
     left = None
     if speed and state == "running":
-        todo = int(begun["residues_to_encode"]) - _residues(since)
-        left = round(max(0.0, todo / speed - (now - newest)), 1)
-    old_way = EPOCHS * int(begun["residues_of_rows"])
+        residues_left = run["residues_to_encode"] - _residues(since)
+        left = round(max(0.0, residues_left / speed - (now - newest)), 1)
+    every_epoch = EPOCHS * run["residues_of_rows"]
     return StoreProgress(
-        table=str(begun["table"]),
-        rows=int(begun["rows"]),
-        sequences=int(begun["sequences"]),
-        to_encode=int(begun["to_encode"]),
+        table=run["table"],
+        rows=run["rows"],
+        sequences=run["sequences"],
+        to_encode=run["to_encode"],
         encoded=encoded,
         state=state,
-        process=f"{begun['host']}:{begun['pid']}",
+        process=f"{run['host']}:{run['pid']}",
         sequences_per_s=round(sum(b.rows for b in recent) / seconds, 2) if speed else None,
         residues_per_s=round(speed, 1) if speed else None,
         seconds_left=left,
-        factor=round(old_way / int(begun["residues"]), 1),
-        seconds_spared=round((old_way - int(begun["residues"])) / speed, 1) if speed else None,
+        factor=round(every_epoch / run["residues"], 1),
+        seconds_spared=round((every_epoch - run["residues"]) / speed, 1) if speed else None,
     )
 
 
@@ -158,7 +197,8 @@ def _recent(
 ) -> tuple[list[VectorBlock], float]:
     """Return what was committed lately, and in how many seconds.
 
-    The time goes from one commit to the last where there are two, else from when encoding began.
+    With two commits or more, the time runs from the first to the last, and the first commit does
+    not count; otherwise, from the start of encoding.
     """
     newest = max((written[b.path] for b in since), default=started)
     window = max(started, newest - RECENT_SECONDS)
@@ -172,84 +212,86 @@ def _residues(blocks: Iterable[VectorBlock]) -> int:
     return sum(int(block.load("length").sum(dtype=np.int64)) for block in blocks)
 
 
-def _state(begun: Mapping[str, Any], encoded: int, silent_seconds: float) -> str:
-    if encoded >= int(begun["to_encode"]):
+def _state(run: RunRecord, encoded: int, silent_seconds: float) -> str:
+    if encoded >= run["to_encode"]:
         return "finished"
-    if begun["host"] == host_name():
-        return "running" if is_process_alive(int(begun["pid"])) else "stopped"
+    if run["host"] == host_name():
+        return "running" if is_process_alive(run["pid"]) else "stopped"
     return "running" if silent_seconds < RECENT_SECONDS else "unknown"
 
 
-# --- for a person --------------------------------------------------------------------------------
+# --- text ----------------------------------------------------------------------------------------
 
 
-def describe(told: Mapping[str, Any]) -> Iterator[str]:
-    """Lay :func:`info` out as a screen of text."""
-    encoders = told["encoders"]
-    yield f"{told['path']}: {told['rows']:,} vectors of {len(encoders)} encoders, " + _size(
-        told["bytes"]
+def describe(store: StoreInfo) -> Iterator[str]:
+    """Yield the lines that ``abag store info`` prints."""
+    encoders = store["encoders"]
+    yield (
+        f"{store['path']}: {store['rows']:,} vectors of {len(encoders)} encoders, "
+        f"{size_text(store['bytes'])}"
     )
     for encoder in encoders:
         yield from _describe_encoder(encoder)
-    if told["waiting"]:
-        yield f"{told['waiting']:,} sequences wait on this machine: run abag embed again"
-    for what in told["damaged"]:
+    if store["waiting"]:
+        yield (
+            f"{store['waiting']:,} sequences are in a local spool on this machine: "
+            "run abag embed again to add them"
+        )
+    for what in store["damaged"]:
         yield f"damaged: {what}"
 
 
-def _describe_encoder(told: Mapping[str, Any]) -> Iterator[str]:
+def _describe_encoder(encoder: EncoderInfo) -> Iterator[str]:
     yield ""
-    again = told["rows"] - told["unique"]
+    duplicates = encoder["rows"] - encoder["unique"]
     yield (
-        f"{told['kind']} · {told['encoder']} ({told['fingerprint'][:8]}): {told['unique']:,} "
-        f"sequences in {told['shards']:,} shards, {_size(told['bytes'])}"
-        + (f"; {again:,} stored twice" if again else "")
+        f"{encoder['kind']} · {encoder['encoder']} ({encoder['fingerprint'][:8]}): "
+        f"{encoder['unique']:,} sequences in {encoder['shards']:,} shards, "
+        f"{size_text(encoder['bytes'])}" + (f"; {duplicates:,} stored twice" if duplicates else "")
     )
-    if told["poolings"]:
-        poolings = ", ".join(f"{name} {width}" for name, width in told["poolings"].items())
-        made = [
-            *told["values"],
-            *told["attrs"].get("precision", ()),
-            *told["attrs"].get("device", ()),
-        ]
+    if encoder["poolings"]:
+        poolings = ", ".join(f"{name} {width}" for name, width in encoder["poolings"].items())
+        attrs = (encoder["attrs"].get(name, {}) for name in ("precision", "device"))
+        made = [*encoder["values"], *(value for counts in attrs for value in counts)]
         yield f"  {poolings} · {', '.join(made)}"
-    if told["newest_seconds_ago"] is not None:
-        yield f"  last commit {_ago(told['newest_seconds_ago'])} ago" + (
-            f", written by {', '.join(told['writing'])}" if told["writing"] else ""
+    if encoder["newest_seconds_ago"] is not None:
+        writers = ", ".join(encoder["writing"])
+        yield f"  last commit {duration_text(encoder['newest_seconds_ago'])} ago" + (
+            f", written by {writers}" if writers else ""
         )
-    if told["progress"]:
-        yield from _describe_progress(told["progress"])
-    for what in told["damaged"]:
+    if encoder["progress"]:
+        yield from _describe_progress(encoder["progress"])
+    for what in encoder["damaged"]:
         yield f"  damaged: {what}"
 
 
-def _describe_progress(told: StoreProgress) -> Iterator[str]:
-    share = told["encoded"] / told["to_encode"] if told["to_encode"] else 1.0
+def _describe_progress(run: StoreProgress) -> Iterator[str]:
+    share = run["encoded"] / run["to_encode"] if run["to_encode"] else 1.0
     yield (
-        f"  {told['table']}: {told['encoded']:,} of {told['to_encode']:,} sequences encoded "
-        f"({share:.0%}), {told['state']}"
-        + (f" ({told['process']})" if told["state"] in ("running", "unknown") else "")
+        f"  {run['table']}: {run['encoded']:,} of {run['to_encode']:,} sequences encoded "
+        f"({share:.0%}), {run['state']}"
+        + (f" ({run['process']})" if run["state"] in ("running", "unknown") else "")
     )
-    if told["residues_per_s"]:
-        left = told["seconds_left"]
+    if run["residues_per_s"]:
+        left = run["seconds_left"]
         yield (
-            f"  {told['sequences_per_s']:,.1f} sequences/s, {told['residues_per_s']:,.0f} "
-            "residues/s over its last minutes"
-            + (f"; {_ago(left)} left" if left is not None else "")
+            f"  {run['sequences_per_s']:,.1f} sequences/s, {run['residues_per_s']:,.0f} residues/s "
+            "over its last minutes" + (f"; {duration_text(left)} left" if left is not None else "")
         )
-    spared = told["seconds_spared"]
+    spared = run["seconds_spared"]
     yield (
-        f"  {told['factor']:,.0f} times less than encoding each of {told['rows']:,} rows in each "
-        f"of {EPOCHS} epochs" + (f", which would take {_ago(spared)} more" if spared else "")
+        f"  {run['factor']:,.0f} times less than encoding each of {run['rows']:,} rows in each of "
+        f"{EPOCHS} epochs" + (f", which would take {duration_text(spared)} more" if spared else "")
     )
 
 
-def _size(count: float) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
+def size_text(size: float) -> str:
+    """Write a number of bytes in GB or MB."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 
 
-def _ago(seconds: float) -> str:
-    """Say a time in its largest fitting unit."""
+def duration_text(seconds: float) -> str:
+    """Write a duration in the largest unit of which it has at least two."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.1f} {unit}"

@@ -2,27 +2,109 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 from abag.core.files import Files, write_json
+from abag.embed.store.shard import DamagedShard, read_regular
 
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
-SPEED_FILE = "speed.json"
-RUN_FILE = "run.json"
 STORE_MARK = {"format": "abag-store", "version": 1}
+FOLDER_NAME = re.compile(r"(antibody|antigen)-([A-Za-z0-9._-]+)-([0-9a-f]{8})")
+"""Name of an encoder's folder: kind, encoder, and the first 8 digits of its fingerprint."""
+_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
+_MAX_JSON_BYTES = 1 << 20
 
 
 def create_store(root: Path, files: Files) -> None:
-    """Make a folder a store."""
+    """Make a folder a store.
+
+    Raises
+    ------
+    OSError
+    """
     root.mkdir(parents=True, exist_ok=True)
     write_json(root / STORE_FILE, STORE_MARK, concurrent=True, files=files)
     files.sync_folder(root.resolve().parent)
 
 
 def create_encoder_folder(path: Path, info: Mapping[str, object], files: Files) -> None:
-    """Create the folder for the vectors of one encoder."""
+    """Create the folder for the vectors of one encoder.
+
+    Raises
+    ------
+    OSError
+    """
     path.mkdir(exist_ok=True)
     write_json(path / ENCODER_FILE, info, concurrent=True, files=files)
     files.sync_folder(path.parent)
+
+
+def read_or_create_info(path: Path, info: dict[str, Any], files: Files) -> dict[str, Any]:
+    """Return the content of encoder.json; write it if it is missing or damaged.
+
+    Raises
+    ------
+    OSError
+    """
+    try:
+        return read_encoder_info(path)
+    except DamagedShard:
+        create_encoder_folder(path, info, files)
+        return info
+
+
+def read_encoder_info(path: Path) -> dict[str, Any]:
+    """Read the encoder.json of an encoder folder.
+
+    Raises
+    ------
+    DamagedShard
+        If the path is not a folder, or its encoder.json is missing or belongs elsewhere.
+    """
+    if path.is_symlink() or not path.is_dir():
+        msg = f"{path}: is not a folder."
+        raise DamagedShard(msg)
+    try:
+        return check_encoder_info(path, read_json(path / ENCODER_FILE))
+    except FileNotFoundError as error:
+        msg = f"{path}: has no {ENCODER_FILE}."
+        raise DamagedShard(msg) from error
+
+
+def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
+    """Return the content of encoder.json if it agrees with the folder's name.
+
+    Raises
+    ------
+    DamagedShard
+    """
+    match = FOLDER_NAME.fullmatch(path.name)
+    if match and isinstance(info, dict) and isinstance(info.get("name"), str):
+        fingerprint = str(info.get("fingerprint"))
+        known = info.get("kind") == match[1] and _FINGERPRINT.fullmatch(fingerprint)
+        if known and fingerprint.startswith(match[3]):
+            return info
+    msg = f"{path}: {ENCODER_FILE} does not match the folder's name."
+    raise DamagedShard(msg)
+
+
+def read_json(path: Path) -> object:
+    """Read a JSON file of at most 1 MiB.
+
+    Raises
+    ------
+    DamagedShard
+        If it is not a regular file, or not valid JSON.
+    OSError
+    """
+    text = read_regular(path, _MAX_JSON_BYTES)
+    try:
+        return cast("object", json.loads(text))
+    except (ValueError, RecursionError) as error:
+        msg = f"{path}: is not valid JSON ({error})."
+        raise DamagedShard(msg) from error

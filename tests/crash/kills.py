@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import random
 import select
@@ -27,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from abag.core.files import Files
+from abag.core.messages import reporting
 from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import open_store
 
@@ -69,7 +69,7 @@ class SuicidalFiles(Files):
         self.step()
 
 
-def child(root: Path, seed: int, report: int, files: Files, stage: bool) -> None:
+def child(root: Path, seed: int, report: int, files: Files, spool_first: bool) -> None:
     """Add what is missing; write (row, committed?) pairs to `report`."""
     rng = random.Random(seed)
     tempfile.tempdir = str(root.parent)  # what killed children leave there goes with the store
@@ -79,7 +79,7 @@ def child(root: Path, seed: int, report: int, files: Files, stage: bool) -> None
     rows = np.flatnonzero(folder.missing(KEYS, verify=True))
     rows = rows[np.random.default_rng(seed).permutation(len(rows))]
     told = 0
-    options = {"commit_rows": COMMIT_ROWS, "commit_seconds": 0.01, "stage": stage}
+    options = {"commit_rows": COMMIT_ROWS, "commit_seconds": 0.01, "spool_first": spool_first}
     with folder.writer(attrs={}, **options) as writer:
         for at in range(0, len(rows), BATCH):
             part = rows[at : at + BATCH]
@@ -96,7 +96,7 @@ def tell(report: int, rows, told: int, committed: int) -> int:
     return committed
 
 
-def spawn(root: Path, seed: int, files: Files, stage: bool) -> tuple[int, int]:
+def spawn(root: Path, seed: int, files: Files, spool_first: bool) -> tuple[int, int]:
     """Fork a child; return its process and the pipe it reports to."""
     receive, send = os.pipe()
     pid = os.fork()
@@ -106,7 +106,7 @@ def spawn(root: Path, seed: int, files: Files, stage: bool) -> tuple[int, int]:
     code = 1
     try:
         os.close(receive)
-        child(root, seed, send, files, stage)
+        child(root, seed, send, files, spool_first)
         code = 0
     except BaseException:  # noqa: BLE001 -- told, and the parent stops
         traceback.print_exc()
@@ -143,7 +143,7 @@ def check(root: Path, acknowledged: set[int], counts: Counter) -> set[int]:
     return set(present.tolist())
 
 
-def run(kills: int, writers: int, seed: int, *, steps: bool, stage: bool) -> dict[str, int]:
+def run(kills: int, writers: int, seed: int, *, steps: bool, spool_first: bool) -> dict[str, int]:
     """Kill until there were enough, on one store after the other."""
     rng = random.Random(seed)
     counts = Counter(dict.fromkeys(("kills", "stores", "lost", "unreadable", "wrong"), 0))
@@ -154,7 +154,7 @@ def run(kills: int, writers: int, seed: int, *, steps: bool, stage: bool) -> dic
             while len(present) < SEQUENCES:
                 step = step + 1 if steps else 0
                 children = [
-                    spawn(root, rng.randrange(1 << 30), files, stage)
+                    spawn(root, rng.randrange(1 << 30), files, spool_first)
                     for files in (SuicidalFiles(step) if steps else Files() for _ in range(writers))
                 ]
                 for pid, receive in children:
@@ -187,12 +187,13 @@ def main() -> None:
     parser.add_argument("--writers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", action="store_true", help="kill at each file operation")
-    parser.add_argument("--staged", action="store_true", help="write by way of the local disk")
+    parser.add_argument("--spool-first", action="store_true", help="write to the local disk first")
     options = parser.parse_args()
-    logging.disable()
-    counts = run(
-        options.kills, options.writers, options.seed, steps=options.steps, stage=options.staged
-    )
+    with reporting(silent=True):
+        counts = run(
+            options.kills, options.writers, options.seed,
+            steps=options.steps, spool_first=options.spool_first,
+        )  # fmt: skip
     json.dump(counts, sys.stdout)
 
 

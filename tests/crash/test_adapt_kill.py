@@ -87,12 +87,12 @@ def main(folder, kills, seed):
 
     import abag.embed.encoders.packed_esm
     import abag.embed.encoders.packed_t5  # noqa: F401
-    from abag.adapt.train import Training
+    from abag.adapt.training import AdapterTraining
 
     torch.set_num_threads(1)
     assert in_child(lambda: make_inputs(folder)) == 0
     kill_anywhere(
-        folder, kills, seed, lambda out: adapt(folder, out), step=(Training, "_step"),
+        folder, kills, seed, lambda out: adapt(folder, out), step=(AdapterTraining, "_step"),
         snapshot=snapshot,
         summary=lambda out: json.loads((out / "a" / "adapter.json").read_text())["summary"],
     )  # fmt: skip

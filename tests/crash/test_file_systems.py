@@ -8,6 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from abag.core.messages import reporting
 from abag.embed.store import maintenance as upkeep
 from abag.embed.store.store import StoreUnreachable, open_store
 
@@ -61,15 +62,15 @@ def test_a_full_disk_loses_nothing_and_one_command_publishes_the_rest(disk):
     assert_whole(disk / "store")
 
 
-def test_a_disk_that_grows_in_time_gets_everything(disk, caplog, monkeypatch):
+def test_a_disk_that_grows_in_time_receives_everything(disk):
     folder = open_store(disk / "store", create=True).create_folder("antibody", INFO)
     sizes = iter(["size=2m", "size=8m"])
 
     def grow(*_):
         mount("-o", f"remount,{next(sizes, 'size=8m')}", str(disk))
 
-    monkeypatch.setattr("abag.embed.store.writer._log.warning", grow)
-    assert add_all(folder).committed == 4000
+    with reporting(grow):
+        assert add_all(folder).committed == 4000
     assert_whole(disk / "store")
 
 

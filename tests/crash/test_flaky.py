@@ -120,19 +120,21 @@ def test_what_a_drive_that_goes_away_did_not_take_is_brought_in_by_the_next_run(
         impatient(patched)
         with pytest.raises(StoreUnreachable) as caught:
             embed(store, table)
-    safe, waiting = map(int, SAID.search(str(caught.value)).groups())
-    assert waiting == spooled_rows(store) > 0
+    committed, spooled = map(int, COUNTS.search(str(caught.value)).groups())
+    assert spooled == spooled_rows(store) > 0
     resumed = embed(store, table)
     reused = resumed["antibodies"]["reused"] + resumed["antigens"]["reused"]
     assert reused == sum(folder.rows for folder in open_store(whole).folders()) - sum(
         resumed[plural]["encoded"] for plural in ("antibodies", "antigens")
     )
-    assert reused >= safe + waiting
+    assert reused >= committed + spooled
     assert_equal_stores(store, whole)
     assert list_spools(store) == []
 
 
-SAID = re.compile(r"Of this run (\d+) sequences are safe in it, (\d+) wait in \S+; .*same command")
+COUNTS = re.compile(
+    r"Of this run, (\d+) sequences are committed and (\d+) are kept in \S+. .*same command"
+)
 
 
 def impatient(patched):

@@ -1,4 +1,4 @@
-"""What waits on the local disk for a store is brought in by whoever opens the store next."""
+"""Shards in a local spool are published by the next run into their store."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from abag.core.files import Files
+from abag.core.messages import reporting
 from abag.embed.store import filesystem as mounts
 from abag.embed.store import maintenance as upkeep
 from abag.embed.store.spool import list_spools, publish_spools, spooled_rows
@@ -34,7 +35,7 @@ def machine(tmp_path, monkeypatch):
 
 
 class Down(Files):
-    """A store that takes nothing until it is `up`."""
+    """A store that fails until it is `up`."""
 
     up = False
 
@@ -44,10 +45,10 @@ class Down(Files):
         super().replace(source, target)
 
 
-def begun(store, **options):
-    """A writer that was given everything, and a store that takes none of it."""
+def writer_with_spooled_shards(store, **options):
+    """Return a writer with all rows in its spool, for a store that accepts none."""
     folder = open_store(store, create=True).create_folder("antibody", INFO)
-    out = folder.writer(attrs={}, commit_rows=10, stage=True, **options)
+    out = folder.writer(attrs={}, commit_rows=10, spool_first=True, **options)
     out.add(KEYS, np.ones(40), {"mean": VECTORS})
     while spooled_rows(store) < 40:
         time.sleep(0.005)
@@ -58,14 +59,14 @@ CHILD = """
 import sys, time, tempfile
 tempfile.tempdir = sys.argv[2]
 sys.path.insert(0, sys.argv[3])
-import test_waiting
-test_waiting.begun(test_waiting.Path(sys.argv[1]), files=test_waiting.Down())
+import test_spool
+test_spool.writer_with_spooled_shards(test_spool.Path(sys.argv[1]), files=test_spool.Down())
 print("staged", flush=True)
 time.sleep(600)
 """
 
 
-def test_what_waits_when_its_writer_is_killed_is_brought_in_by_the_next_run(machine):
+def test_the_shards_of_a_killed_writer_are_published_by_the_next_run(machine):
     store, here = machine / "store", str(Path(__file__).parent)
     command = [sys.executable, "-c", CHILD, str(store), str(machine / "local"), here]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -78,9 +79,9 @@ def test_what_waits_when_its_writer_is_killed_is_brought_in_by_the_next_run(mach
     assert list_spools(store) == []
 
 
-def test_the_room_of_a_living_writer_is_left_to_it(machine):
+def test_the_spool_of_a_living_writer_is_left_alone(machine):
     files = Down()
-    out = begun(machine / "store", files=files)
+    out = writer_with_spooled_shards(machine / "store", files=files)
     assert publish_spools(machine / "store") == 0
     files.up = True
     out.close()
@@ -88,48 +89,49 @@ def test_the_room_of_a_living_writer_is_left_to_it(machine):
     assert list_spools(machine / "store") == []
 
 
-def left_over(store):
-    """A room whose writer gave up."""
-    out = begun(store, files=Down(), retry_seconds=0.0)
+def abandoned_spool(store):
+    """Return the spool of a writer that gave up."""
+    out = writer_with_spooled_shards(store, files=Down(), retry_seconds=0.0)
     with pytest.raises(StoreUnreachable):
         out.close()
-    (room,) = list_spools(store)
-    return room
+    (spool,) = list_spools(store)
+    return spool
 
 
-def test_a_store_that_still_takes_nothing_leaves_the_room_as_it_was(machine):
-    room = left_over(machine / "store")
-    before = {p: p.read_bytes() for p in room.rglob("*.h5")}
-    with pytest.raises(StoreUnreachable, match=f"waits in {room} stays there"):
+def test_a_store_that_still_fails_leaves_the_spool_as_it_was(machine):
+    spool = abandoned_spool(machine / "store")
+    before = {p: p.read_bytes() for p in spool.rglob("*.h5")}
+    with pytest.raises(StoreUnreachable, match=f"uncommitted shards stay in {spool}"):
         publish_spools(machine / "store", Down())
-    assert {p: p.read_bytes() for p in room.rglob("*.h5")} == before
+    assert {p: p.read_bytes() for p in spool.rglob("*.h5")} == before
     assert publish_spools(machine / "store") == 40
 
 
 @pytest.mark.parametrize("lost", ["store/antibody-igt5-3f2c9b1e", "store"])
-def test_a_room_brings_in_its_encoder_where_the_store_lost_it(machine, lost):
-    left_over(machine / "store")
+def test_a_spool_restores_an_encoder_folder_that_the_store_lost(machine, lost):
+    abandoned_spool(machine / "store")
     (machine / lost).rename(machine / "gone")
     assert publish_spools(machine / "store") == 40
     assert open_store(machine / "store").folder("antibody").rows == 40
 
 
-def test_a_damaged_shard_that_waited_is_left_out_and_said(machine, caplog):
-    room = left_over(machine / "store")
-    shard = next(room.rglob("*.h5"))
+def test_a_damaged_spooled_shard_is_left_out_and_reported(machine):
+    spool, messages = abandoned_spool(machine / "store"), []
+    shard = next(spool.rglob("*.h5"))
     shard.write_bytes(shard.read_bytes()[:-1])
-    assert publish_spools(machine / "store") == 30
-    assert f"{shard.name}: " in caplog.text
+    with reporting(messages.append):
+        assert publish_spools(machine / "store") == 30
+    assert f"{shard.name}: " in messages[0]
     assert upkeep.verify(open_store(machine / "store")) == []
 
 
-def test_rooms_of_other_stores_other_people_and_links_are_left_alone(machine, monkeypatch):
-    room = left_over(machine / "store")
+def test_links_and_spools_of_other_stores_or_users_are_left_alone(machine, monkeypatch):
+    spool = abandoned_spool(machine / "store")
     assert publish_spools(machine / "other") == 0
     me = os.getuid()
     monkeypatch.setattr("os.getuid", lambda: me + 1)
     assert list_spools(machine / "store") == []
     monkeypatch.setattr("os.getuid", lambda: me)
-    room.rename(machine / "elsewhere")
-    room.symlink_to(machine / "elsewhere")
+    spool.rename(machine / "elsewhere")
+    spool.symlink_to(machine / "elsewhere")
     assert list_spools(machine / "store") == []

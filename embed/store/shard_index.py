@@ -1,0 +1,266 @@
+"""The sound shards of one encoder's folder, found by key while other processes add to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag.core.keys import KeyIndex
+from abag.core.messages import say
+from abag.embed.store.filesystem import StoreUnreachable, retry_if_remote
+from abag.embed.store.shard import DamagedShard, VectorBlock, read_table_of_contents
+
+READERS = min(8, os.cpu_count() or 1)
+
+FileVersion = tuple[int, int]
+"""Size in bytes and time of the last change in nanoseconds."""
+
+
+class RowRequest(NamedTuple):
+    """Rows to read from one block."""
+
+    block: VectorBlock
+    rows: NDArray[np.int64]
+    """(n,) rows of the block."""
+    places: NDArray[np.int64]
+    """(n,) where they belong in the result."""
+
+
+class _OpenShard(NamedTuple):
+    block: VectorBlock
+    keys: NDArray[np.uint8]
+    version: FileVersion
+
+
+class ShardIndex:
+    """Finds keys in the shards of a folder, or in the blocks of a packed store.
+
+    Each call looks for new shards first. A damaged shard is reported once and skipped; its keys
+    count as missing. An object serves one thread at a time.
+
+    Parameters
+    ----------
+    folder : Path
+    identity : mapping
+        Values of the attributes ``kind`` and ``fingerprint`` of the folder's shards.
+    packed : iterable of VectorBlock, optional
+        The blocks in a packed store.
+
+    Attributes
+    ----------
+    folder : Path
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: Mapping[str, str],
+        packed: Iterable[VectorBlock] | None = None,
+    ) -> None:
+        self.folder, self._identity = folder, identity
+        self._packed = None if packed is None else {block.group: block for block in packed}
+        self._open: dict[str, _OpenShard] = {}
+        self._damaged: dict[str, tuple[FileVersion, str]] = {}
+        self._verified: set[str] = set()
+        self._order: list[str] = []
+        self._keys = KeyIndex([])
+
+    @property
+    def damaged(self) -> list[tuple[Path, str]]:
+        """Path of each damaged shard, and the reason."""
+        return [(self.folder / name, self._damaged[name][1]) for name in sorted(self._damaged)]
+
+    def blocks(self) -> list[VectorBlock]:
+        """Return the sound blocks, in the order in which keys are looked up."""
+        return [self._open[name].block for name in self._order]
+
+    def keys(self) -> list[NDArray[np.uint8]]:
+        """Return the keys of each block, shape=(n, 16), dtype=uint8."""
+        return [self._open[name].keys for name in self._order]
+
+    def find(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Look keys up; see :meth:`abag.core.keys.KeyIndex.find`."""
+        return self._keys.find(keys)
+
+    def verify(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Look keys up in shards that pass a check of every byte, made once per shard.
+
+        Parameters and results as for :meth:`find`.
+
+        Raises
+        ------
+        StoreUnreachable
+        """
+        block, row = self.find(keys)
+        while not self.for_each(block, row, self._verify_once):
+            block, row = self.find(keys)
+        return block, row
+
+    def _verify_once(self, request: RowRequest) -> None:
+        name = self._name(request.block)
+        if name not in self._verified:
+            request.block.check()
+            self._verified.add(name)
+
+    def check(self) -> None:
+        """Check every byte of every shard; :attr:`damaged` lists those that fail.
+
+        Raises
+        ------
+        StoreUnreachable
+        """
+        every_block = np.arange(len(self._order))
+        self.for_each(every_block, every_block, lambda request: request.block.check())
+
+    def for_each(
+        self,
+        block: NDArray[np.int64],
+        row: NDArray[np.int64],
+        work: Callable[[RowRequest], None],
+    ) -> bool:
+        """Call a function once per block that holds requested rows, in several threads.
+
+        Parameters
+        ----------
+        block, row : ndarray, shape=(N,), dtype=int64
+            As :meth:`find` returns them; absent keys (-1) are ignored.
+        work : callable
+            May raise DamagedShard.
+
+        Returns
+        -------
+        bool
+            False if a shard was found to be damaged; it is then skipped from now on.
+
+        Raises
+        ------
+        StoreUnreachable
+        """
+
+        def attempt(request: RowRequest) -> DamagedShard | None:
+            try:
+                retry_if_remote(lambda: work(request), self.folder)
+            except DamagedShard as error:
+                return error
+            except FileNotFoundError:
+                return DamagedShard(f"{request.block.path}: was removed while it was read.")
+            return None
+
+        requests = self._requests(block, row)
+        try:
+            with ThreadPoolExecutor(READERS) as pool:
+                futures = [pool.submit(copy_context().run, attempt, each) for each in requests]
+                errors = [future.result() for future in futures]
+        except OSError as error:
+            raise self.unreadable(error) from error
+        for request, damage in zip(requests, errors, strict=True):
+            if damage is not None:
+                name = self._name(request.block)
+                self._skip(name, self._open[name].version, damage)
+        if any(errors):
+            self._rebuild()
+        return not any(errors)
+
+    def _requests(self, block: NDArray[np.int64], row: NDArray[np.int64]) -> list[RowRequest]:
+        """Group requested rows by block."""
+        order = np.argsort(block, kind="stable")
+        numbers, starts = np.unique(block[order], return_index=True)
+        parts = np.split(order, starts[1:]) if numbers.size else []
+        blocks = self.blocks()
+        return [
+            RowRequest(blocks[number], row[places], places)
+            for number, places in zip(numbers.tolist(), parts, strict=True)
+            if number >= 0
+        ]
+
+    def _name(self, block: VectorBlock) -> str:
+        return block.path.name if self._packed is None else block.group
+
+    # --- following what other processes add ---
+
+    def refresh(self) -> None:
+        """Open shards that appeared or changed, and forget those that are gone.
+
+        Raises
+        ------
+        StoreUnreachable
+        """
+        try:
+            versions = retry_if_remote(self._versions, self.folder)
+            gone = [n for n, shard in self._open.items() if versions.get(n) != shard.version]
+            self._open = {name: self._open[name] for name in self._open.keys() - gone}
+            self._verified.difference_update(gone)
+            self._damaged = {n: d for n, d in self._damaged.items() if versions.get(n) == d[0]}
+            new = sorted(versions.keys() - self._open.keys() - self._damaged.keys())
+            for name in new:
+                retry_if_remote(partial(self._add, name, versions[name]), self.folder)
+        except OSError as error:
+            raise self.unreadable(error) from error
+        if gone or new:
+            self._rebuild()
+
+    def _versions(self) -> dict[str, FileVersion]:
+        if self._packed is not None:
+            return dict.fromkeys(self._packed, (0, 0))
+        versions = {}
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".h5"):
+                    state = entry.stat(follow_symlinks=False)
+                    versions[entry.name] = (state.st_size, state.st_mtime_ns)
+        return versions
+
+    def _add(self, name: str, version: FileVersion) -> None:
+        """Open one shard and read its keys; remember it as damaged if that fails."""
+        try:
+            block = self._packed[name] if self._packed else _read_shard(self.folder / name)
+            self._refuse_foreign(block)
+            self._open[name] = _OpenShard(block, block.load("key"), version)
+        except DamagedShard as error:
+            self._skip(name, version, error)
+        except FileNotFoundError:  # removed since the folder was listed
+            return
+
+    def _refuse_foreign(self, block: VectorBlock) -> None:
+        """Raise DamagedShard if a shard belongs to another encoder or has other poolings."""
+        kind, fingerprint = block.attrs.get("kind"), block.attrs.get("fingerprint")
+        if {"kind": kind, "fingerprint": fingerprint} != self._identity:
+            msg = (
+                f"{block.path}: made by {kind} encoder {fingerprint}; "
+                f"expected {self._identity['fingerprint']}."
+            )
+            raise DamagedShard(msg)
+        layout = next((shard.block.layout for shard in self._open.values()), block.layout)
+        if block.layout != layout:
+            msg = f"{block.path}: holds {block.layout}; the other shards hold {layout}."
+            raise DamagedShard(msg)
+
+    def _skip(self, name: str, version: FileVersion, error: DamagedShard) -> None:
+        self._open.pop(name, None)
+        self._damaged[name] = version, str(error)
+        say(f"{error} The shard is skipped and its sequences count as missing.")
+
+    def _rebuild(self) -> None:
+        self._order = sorted(self._open)
+        self._keys = KeyIndex(self.keys())
+
+    def unreadable(self, error: OSError) -> StoreUnreachable:
+        """Return the error for a folder that cannot be read."""
+        msg = f"{self.folder}: cannot be read ({error}); expected a readable store. Try again."
+        return StoreUnreachable(msg)
+
+
+def _read_shard(path: Path) -> VectorBlock:
+    blocks = read_table_of_contents(path).blocks
+    if [block.group for block in blocks] != ["/"]:
+        msg = f"{path}: is not a single shard (a packed store?). Use abag store merge."
+        raise DamagedShard(msg)
+    return blocks[0]
