@@ -218,6 +218,19 @@ class Options:
         return cls(**options)
 
     @classmethod
+    def take(cls, options: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
+        """Make the options from those keyword arguments that they know; return the others too.
+
+        Raises
+        ------
+        BadOption
+            If a value is invalid.
+        """
+        known = {one.name for one in schema(cls)}
+        others = {name: value for name, value in options.items() if name not in known}
+        return cls(**{n: value for n, value in options.items() if n in known}), others
+
+    @classmethod
     def changeable(cls) -> frozenset[str]:
         """Return the names of the options that may differ when a run is resumed."""
         return frozenset(one.name for one in schema(cls) if one.declaration.may_change)

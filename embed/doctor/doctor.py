@@ -25,6 +25,7 @@ from abag.embed.doctor.disk_checks import (
     check_temporary_folder,
     first_line,
 )
+from abag.embed.doctor.options import DoctorOptions
 from abag.embed.doctor.versions import cuda_of_torch, installed, versions
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.families import FAMILIES, guess_family, hub_name_of
@@ -36,41 +37,33 @@ from abag.embed.weights.checkpoints import EncoderCheckpoint, EncoderNotFound
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def examine(
-    *,
-    store: Path | None = None,
-    antibody_encoder: str = "igt5",
-    antigen_encoder: str = "esm2-650m",
-    device: str = "auto",
-) -> Iterator[Check]:
+def examine(**options: Any) -> Iterator[Check]:  # noqa: ANN401 - the fields of DoctorOptions
     """Look at everything that stage one and two will need; yields as it goes.
 
     Parameters
     ----------
-    store : path, optional
-        Where vectors will lie; None: nothing is said of a store.
-    antibody_encoder, antigen_encoder : str
-        Nothing is downloaded: weights that are not on disk are looked up in the hub.
-    device : str
-        As for ``abag embed``.
+    **options
+        Fields of `DoctorOptions`. Nothing is downloaded: weights that are not on disk are looked
+        up in the hub.
     """
+    chosen = DoctorOptions.from_keywords(options, "doctor")
     encoders: list[tuple[Kind, str]] = [
-        ("antibody", antibody_encoder),
-        ("antigen", antigen_encoder),
+        ("antibody", chosen.antibody_encoder),
+        ("antigen", chosen.antigen_encoder),
     ]
     yield check_versions()
     yield check_temporary_folder()
-    if store is not None:
-        yield from check_store(store)
+    if chosen.store is not None:
+        yield from check_store(Path(chosen.store))
     found = {kind: _found(name) for kind, name in encoders}
     for kind, name in encoders:
         yield check_weights(kind, name, found[kind])
     try:
-        plan = plan_device(device)
+        plan = plan_device(chosen.device)
     except AbagError as error:
         yield Check("device", "FAIL", str(error))
         return
-    yield check_device(plan, asked=device)
+    yield check_device(plan, asked=chosen.device)
     yield check_precision(plan)
     for kind, name in encoders:
         yield check_attention(plan, kind, name, found[kind])

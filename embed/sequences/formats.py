@@ -73,6 +73,9 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
     BadTable
         The path does not exist, or cannot be read as its format.
     """
+    if not path.suffix and not path.exists():
+        msg = f"{path}: does not exist; expected a table. Check the path."
+        raise BadTable(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
         suffix = suffix_of(file)
         try:

@@ -39,3 +39,11 @@ class PredictOptions(DeviceOptions, TableOptions):
         default_text="as in the run",
         help="Alias or folder of the run's antigen encoder on this machine.",
     )
+
+    def embed_options(self) -> dict[str, str | None]:
+        """Return the options for encoding new sequences."""
+        return {
+            "antibody_encoder": self.antibody_encoder,
+            "antigen_encoder": self.antigen_encoder,
+            "device": self.device,
+        }

@@ -9,10 +9,10 @@ P pairs, N antibodies, M antigens.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from abag.head.prediction.inputs import (
     encode_missing,
     row_bar,
 )
+from abag.head.prediction.options import PredictOptions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -56,16 +57,9 @@ def predict(
     predictor: Predictor,
     out: Path | str,
     *,
-    store: Path | str | None = None,
-    cross: TableLike | None = None,
-    force: bool = False,
-    columns: Mapping[str, str] | None = None,
-    antigen: str | None = None,
-    limit: int | None = None,
-    bad_rows: Literal["error", "skip"] = "error",
     say: Callable[[str], None] | None = None,
     progress: bool = False,
-    **embed_options: Any,  # noqa: ANN401 - the fields of EmbedOptions
+    **options: Any,  # noqa: ANN401 - the fields of PredictOptions, then those of EmbedOptions
 ) -> PredictSummary:
     """Score the pairs of a table, and write its rows and columns beside their scores.
 
@@ -79,22 +73,12 @@ def predict(
         From `abag.load_predictor`; `abag.predict` takes the run folder instead.
     out : path
         Its suffix decides on the format; written whole or not at all.
-    store : path, optional
-        Holds the vectors, and receives those of new sequences; by default the run's own.
-    cross : path or DataFrame, optional
-        Score each distinct antibody of ``table`` against each distinct antigen of this table,
-        which may be the same.
-    force : bool
-        Replace ``out`` if it exists.
-    columns, antigen, limit, bad_rows
-        How the tables are read, see `abag.embed.sequences.pairs.TableOptions`.
     say : callable, optional
         Receives each message; by default they go to stderr.
     progress : bool
         Show progress bars on stderr.
-    **embed_options
-        Options of `abag.embed_table` for new sequences; ``antibody_encoder`` and
-        ``antigen_encoder`` say where the run's encoders are on this machine.
+    **options
+        Fields of `PredictOptions`, and other options of `abag.embed_table` for new sequences.
 
     Returns
     -------
@@ -107,21 +91,22 @@ def predict(
     AbagError
         If anything is refused; ``out`` is then unchanged.
     """
-    options = TableOptions(columns=columns or {}, antigen=antigen, limit=limit, bad_rows=bad_rows)
+    chosen, others = PredictOptions.take(options)
+    cross = chosen.cross
     start_s, out = time.monotonic(), Path(out)
     with messages.reporting(say, bars=progress):
-        _check_out(out, (table, cross), force=force)
-        embed_options |= {"progress": progress}
-        scorer = Scorer(predictor, predictor.resolve_store(store), embed_options)
+        _check_out(out, (table, cross), force=chosen.force)
+        embed_options = chosen.embed_options() | others | {"progress": progress}
+        scorer = Scorer(predictor, predictor.resolve_store(chosen.store), embed_options)
         for spec in (predictor.antibody, predictor.antigen):
             if spec.random_weights:
                 messages.say(
                     f"{spec.name} has random weights: these scores have no biological meaning"
                 )
         if cross is None:
-            scored = _predict_pairs(scorer, table, out, options)
+            scored = _predict_pairs(scorer, table, out, chosen)
         else:
-            scored = predict_all_pairs(scorer, table, cross, out, options)
+            scored = predict_all_pairs(scorer, table, cross, out, chosen)
         messages.say(f"{out}: {scored['rows']:,} rows; {_describe_far(scored)}")
     seconds = round(time.monotonic() - start_s, 3)
     return {"out": str(out), **scored, "seconds": seconds}

@@ -26,11 +26,12 @@ from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import compare, verdict
 from abag.head.evaluation.metrics import headline_metrics
 from abag.head.runs.external_table import KEYS, count_known, keyed, score_table
+from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run
 from abag.head.runs.summary import average_parts, score_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from abag.embed.sequences.pairs import SequenceTable
 
@@ -49,12 +50,8 @@ def evaluate(
     run: Path | str,
     *,
     table: Path | str | pd.DataFrame | None = None,
-    store: Path | str | None = None,
-    predictions: Path | str | pd.DataFrame | None = None,
-    columns: Mapping[str, str] | None = None,
-    antigen: str | None = None,
-    affinity_type: str | None = None,
     say: Callable[[str], None] | None = None,
+    **options: Any,  # noqa: ANN401 - the fields of EvaluateOptions
 ) -> dict[str, Any]:
     """Score a run on its saved split, and maybe on another table or beside other predictions.
 
@@ -64,18 +61,12 @@ def evaluate(
         Folder of a finished run.
     table : path or DataFrame, optional
         Other measured pairs, their labels read as the run read its own.
-    store : path, optional
-        Holds the vectors of ``table``; by default the store of the run.
-    predictions : path or DataFrame, optional
-        The run's pairs with somebody's prediction of their pKd, for every test pair at least. With
-        folds, a column ``fold`` says which one's test part a row is for; without it a pair's
-        prediction stands in every fold.
-    columns, antigen
-        How ``table`` or ``predictions`` is read, see `abag.embed.sequences.pairs.TableOptions`.
-    affinity_type : str, optional
-        Rows of ``table`` to score; by default those of the run's own type.
     say : callable, optional
         Takes each message; by default they go to stderr.
+    **options
+        Fields of `EvaluateOptions`. ``predictions`` must cover every test pair. With folds, its
+        column ``fold`` says which fold a row is for; without it a pair's prediction is used in
+        every fold.
 
     Returns
     -------
@@ -92,23 +83,24 @@ def evaluate(
     AbagError
         If a table cannot be read, or the store lacks some of its sequences.
     """
-    _refuse_unread(table, predictions, store, columns or antigen, affinity_type)
+    chosen = EvaluateOptions.from_keywords(options, "evaluate")
+    _refuse_unread(table, chosen)
     say = say or _to_stderr
     saved = read_run(Path(run))
     scores, cv = _scored(saved, saved.predicted)
     result: dict[str, Any] = {**saved.summary, "run": str(run), "metrics": scores}
     if cv is not None:
         result["cv"] = saved.summary["cv"] | {"head": cv}
-    reading = TableOptions(columns=columns or {}, antigen=antigen)
+    reading = TableOptions(columns=chosen.columns, antigen=chosen.antigen)
     if table is not None:
         other = read_pairs(table, replace(reading, bad_rows=saved.config["bad_rows"]))
-        pairs = label_pairs(other, _label_options(saved, other, affinity_type, say))
+        pairs = label_pairs(other, _label_options(saved, other, chosen.affinity_type, say))
         with reporting(say):
             report_counts(pairs)
         result["table"] = count_known(saved, pairs, say)
-        score_table(result, Path(run), saved, pairs, store, say)
-    if predictions is not None:
-        result["predictions"] = _beside(saved, read_pairs(predictions, reading), say)
+        score_table(result, Path(run), saved, pairs, chosen.store, say)
+    if chosen.predictions is not None:
+        result["predictions"] = _beside(saved, read_pairs(chosen.predictions, reading), say)
     return result
 
 
@@ -116,17 +108,15 @@ def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _refuse_unread(
-    table: object, predictions: object, store: object, reading: object, affinity_type: object
-) -> None:
-    """Refuse an input that nothing would be done with."""
-    if table is not None and predictions is not None:
+def _refuse_unread(table: object, options: EvaluateOptions) -> None:
+    """Refuse an input that would not be used."""
+    if table is not None and options.predictions is not None:
         msg = "evaluate: both a TABLE and --predictions; expected one. Run it once for each."
         raise NothingToEvaluate(msg)
-    if table is None and (store or affinity_type):
+    if table is None and (options.store or options.affinity_type):
         msg = "evaluate: --store and --affinity-type are for a TABLE, and there is none. Give one."
         raise NothingToEvaluate(msg)
-    if table is None and predictions is None and reading:
+    if table is None and options.predictions is None and (options.columns or options.antigen):
         msg = "evaluate: --column and --antigen are for a TABLE or --predictions. Give one."
         raise NothingToEvaluate(msg)
 

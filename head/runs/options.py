@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from abag.core.options import option
 from abag.core.shared_options import EncoderOptions
@@ -18,7 +19,7 @@ class EvaluateOptions(ColumnOptions):
     store: Path | str | None = option(
         None, default_text="the store of the run", help="Store that holds the vectors of TABLE."
     )
-    predictions: Path | str | None = option(
+    predictions: Path | str | Any | None = option(
         None, metavar="FILE", help="Table of the run's pairs with somebody's predicted pKd."
     )
     affinity_type: str | None = option(

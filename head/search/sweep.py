@@ -14,7 +14,7 @@ import socket
 import sys
 import warnings
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -131,8 +131,8 @@ def sweep(
     """
     _require_optuna()
     folder, say = Path(folder), say or _to_stderr
-    own = {f.name: options.pop(f.name) for f in fields(SweepOptions) if f.name in options}
-    chosen, config = SweepOptions.from_keywords(own, "sweep"), _config(options)
+    chosen, options = SweepOptions.take(options)
+    config = _config(options)
     pairs = label_pairs(read_pairs(table, config), config)
     with reporting(say):
         report_counts(pairs)
