@@ -1,4 +1,4 @@
-"""The documentation: it builds in strict mode, its code runs, and it quotes what abag prints."""
+"""The documentation builds in strict mode, its code runs, and it quotes real messages."""
 
 import ast
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = {"", "text", "json"}
-"""Languages of blocks that are read, not run."""
+"""Languages of blocks that are not code."""
 SKIPPED = {
     "README.md": ["run by .ci/run", "run by .ci/run"],
     "CONTRIBUTING.md": ["installs"],
@@ -36,9 +36,9 @@ SKIPPED = {
     "docs/how-to/rent-a-gpu.md": ["installs, and encodes with the real weights"],
     "docs/why-numbers-differ.md": ["a benchmark; the tests run it at tiny size"],
 }
-"""Blocks that are not run, by page, with the reason that their fence gives."""
-ELSEWHERE = {ROOT / "docs" / "examples.md"}
-"""Pages that another test runs (test_examples.py)."""
+"""Reasons, given in the fences, of the blocks that are not run, by page."""
+TESTED_ELSEWHERE = {ROOT / "docs" / "examples.md"}
+"""Pages run by test_examples.py."""
 
 
 # ---- the site ------------------------------------------------------------------------------
@@ -64,16 +64,16 @@ def test_the_site_has_every_command_and_every_public_function(site):
     assert 'id="abag.load_predictor"' in python
 
 
-def test_a_block_that_is_not_run_is_code_on_its_page_too(site):
+def test_a_skipped_block_is_shown_as_code(site):
     page = (site / "tutorial.html").read_text()
     assert "data-skip" not in page
     assert '<h2 id="the-table">' in page
 
 
-def test_the_site_asks_no_other_server_for_anything(site):
-    asked = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*(?:src|href)=["']?(https?:)?//""")
+def test_the_site_loads_nothing_from_other_servers(site):
+    external = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*(?:src|href)=["']?(https?:)?//""")
     for page in site.rglob("*.html"):
-        assert not asked.search(page.read_text()), page
+        assert not external.search(page.read_text()), page
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text()), sheet
 
@@ -84,7 +84,7 @@ def test_the_site_asks_no_other_server_for_anything(site):
 class Block(NamedTuple):
     language: str
     reason: str | None
-    """Why it is not run."""
+    """The reason for not running it, if any."""
     code: str
 
 
@@ -98,7 +98,7 @@ def name(page):
     return str(page.relative_to(ROOT))
 
 
-def test_every_block_says_whether_it_is_run_and_these_are_not():
+def test_only_the_listed_blocks_are_not_run():
     found = {}
     for page in PAGES:
         for block in blocks(page):
@@ -109,8 +109,8 @@ def test_every_block_says_whether_it_is_run_and_these_are_not():
 
 
 @pytest.fixture
-def reader(tmp_path, monkeypatch):
-    """Pairs measured and new in an empty folder; tiny random weights stand for the hub's."""
+def workplace(tmp_path, monkeypatch):
+    """A folder with two tables; small random models replace those of the hub."""
 
     def from_hub(_name, hub_name, **_):
         kind = "tiny-esm2" if "esm" in hub_name.lower() else "tiny-igt5"
@@ -118,9 +118,9 @@ def reader(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checkpoint_lookup, "_hub_folder", from_hub)
     monkeypatch.chdir(tmp_path)
-    # its own tests draw the report, which takes longer than such a fit
+    # drawing the report takes longer than such a fit, and has its own tests
     monkeypatch.setattr(outcome, "write_report", lambda path, _: path.write_text("drawn"))
-    halves = [demo_table(seed).head(45) for seed in (0, 1)]  # enough antigens for one split
+    halves = [demo_table(seed).head(45) for seed in (0, 1)]  # enough antigens for a split
     table = pd.concat(halves)
     table.to_csv("pairs.csv", index=False)
     table.drop(columns="pKd").head(20).to_csv("new.csv", index=False)
@@ -136,11 +136,12 @@ def reader(tmp_path, monkeypatch):
 RUN = [
     page
     for page in PAGES
-    if page not in ELSEWHERE and any(b.language not in SHOWN and not b.reason for b in blocks(page))
+    if page not in TESTED_ELSEWHERE
+    and any(b.language not in SHOWN and not b.reason for b in blocks(page))
 ]
 
 
-@pytest.mark.usefixtures("reader")
+@pytest.mark.usefixtures("workplace")
 @pytest.mark.parametrize("page", RUN, ids=name)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page):
     names = {}
@@ -155,7 +156,7 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page):
 
 
 def run(line):
-    """Run one line as a shell would; a plain `abag ...` in this process, which has torch."""
+    """Run one line in a shell; a plain `abag` command runs in this process, to save imports."""
     if line.startswith("abag ") and not set(line) & set("|&;<>$*`"):
         result = CliRunner().invoke(main, shlex.split(line)[1:])
         assert result.exit_code == 0, f"{line}\n{result.output}{result.exception}"
@@ -167,7 +168,7 @@ def run(line):
 
 
 def texts(tree):
-    """Every text in the code, with … for what it is filled in with."""
+    """Yield every string in the code, with … for interpolated values."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             parts = (v.value if isinstance(v, ast.Constant) else "…" for v in node.values)
@@ -193,16 +194,16 @@ def is_printed(heading, printed=PRINTED):
 
 
 @pytest.mark.parametrize("heading", HEADINGS)
-def test_a_heading_of_the_troubleshooting_page_is_what_abag_prints(heading):
+def test_a_heading_of_the_troubleshooting_page_quotes_a_message(heading):
     assert is_printed(heading)
 
 
-def test_words_that_abag_does_not_print_are_not_found():
+def test_a_text_that_abag_does_not_print_is_not_found():
     assert len(HEADINGS) >= 40
     assert not is_printed("no column for …; sorry")
 
 
-SAYS_ITSELF = set(
+SELF_EXPLANATORY = set(
     """
     AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion Incomplete LogDamaged
     MMseqsFailed MissingVectors NoHeadRows NoRuns NoTrials NotFinite
@@ -210,13 +211,13 @@ SAYS_ITSELF = set(
     WrongBackend WrongRank
     """.split()
 )
-"""Classes of refusal whose line leaves nothing to explain."""
-PIECED = {"DamagedShard", "MixedPrecision", "LegacyFile"}
-"""Classes whose words come from elsewhere than where they are raised; they are on the page."""
+"""Error classes with messages that need no further explanation."""
+ASSEMBLED = {"DamagedShard", "MixedPrecision", "LegacyFile"}
+"""Error classes with messages assembled elsewhere than where they are raised; the page has them."""
 
 
-def refusals():
-    """Name every class of refusal, with the texts that it is made of."""
+def error_classes():
+    """Return every error class with the strings of its messages."""
     bases = {
         node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
         for module in MODULES
@@ -242,10 +243,10 @@ def refusals():
     return found
 
 
-def test_every_class_of_refusal_is_on_the_troubleshooting_page_or_says_it_all():
+def test_every_error_class_is_on_the_troubleshooting_page_or_self_explanatory():
     unexplained = {
         name
-        for name, printed in refusals().items()
+        for name, printed in error_classes().items()
         if not any(is_printed(heading, printed) for heading in HEADINGS)
     }
-    assert unexplained == SAYS_ITSELF | PIECED
+    assert unexplained == SELF_EXPLANATORY | ASSEMBLED

@@ -1,4 +1,4 @@
-"""docs/examples.md runs from top to bottom, and has every verb."""
+"""docs/examples.md runs from top to bottom and covers every public function."""
 
 import re
 import shlex
@@ -29,16 +29,16 @@ def test_the_page_runs_from_top_to_bottom(tmp_path, monkeypatch):
             assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception!r}"
 
 
-VERBS = [name for name in abag.__all__ if name[0].islower()]
+FUNCTIONS = [name for name in abag.__all__ if name[0].islower()]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_function_has_an_example(verb):
-    assert re.search(rf"abag\.{verb}\(", "".join(text for _, text in BLOCKS))
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_has_an_example(name):
+    assert re.search(rf"abag\.{name}\(", "".join(text for _, text in BLOCKS))
 
 
-def test_every_function_can_be_had_from_the_package():
-    assert VERBS == [
+def test_the_package_exports_every_public_function():
+    assert FUNCTIONS == [
         "adapt_encoders",
         "embed_table",
         "evaluate",
@@ -50,6 +50,6 @@ def test_every_function_can_be_had_from_the_package():
         "runs",
         "sweep",
     ]
-    for verb in VERBS:
-        assert callable(getattr(abag, verb))
-        assert getattr(abag, verb).__doc__
+    for name in FUNCTIONS:
+        assert callable(getattr(abag, name))
+        assert getattr(abag, name).__doc__

@@ -1,7 +1,7 @@
-"""The notebook from top to bottom in a clean kernel, and again after the kernel was killed.
+"""The notebook runs in a clean kernel from top to bottom, also after its kernel was killed.
 
-It installs this checkout into an environment of its own, beside the packages of the one that the
-tests run in; a plain folder stands for Drive and tiny encoders for the real ones.
+It installs this checkout into a new environment that shares the packages of the test environment.
+A local folder replaces Drive, and small random encoders replace the real ones.
 """
 
 import json
@@ -38,7 +38,7 @@ finally:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the tree, so that the build leaves nothing in it."""
+    """A copy of the tree, so that building it leaves no files behind."""
     copy = tmp_path_factory.mktemp("source") / "abag"
     left_out = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "site", "__pycache__")
     return shutil.copytree(ROOT, copy, ignore=left_out)
@@ -46,10 +46,10 @@ def checkout(tmp_path_factory):
 
 @pytest.fixture
 def notebook(tmp_path, checkout):
-    """Start the notebook in a kernel that does not know abag; returns the process."""
+    """Return a function that starts the notebook in a kernel without abag."""
     home = tmp_path / "home"
     venv.create(home, with_pip=False, symlinks=True)
-    # as it stands in a .pth, the folder's own .pth files, such as an editable abag's, are not read
+    # .pth files of the parent environment, such as that of an editable abag, are not processed
     parents = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     own = next(home.glob("lib/python*/site-packages"))
     (own / "parent.pth").write_text("\n".join(sorted(parents)))
@@ -59,7 +59,7 @@ def notebook(tmp_path, checkout):
     spec.write_text(json.dumps({"argv": start, "display_name": "abag", "language": "python"}))
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
         "JUPYTER_PATH": str(home / "jupyter"), "IPYTHONDIR": str(home / "ipython"),
-        "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0",  # nothing is fetched; 0 means none
+        "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0",  # no downloads; 0 enables the option
         "PIP_DISABLE_PIP_VERSION_CHECK": "1", "OMP_NUM_THREADS": "1",
         "ABAG_SOURCE": str(checkout), "ABAG_WORK": str(tmp_path / "drive"),
         "ABAG_ANTIBODY": "tiny-igt5", "ABAG_ANTIGEN": "tiny-esm2",
@@ -75,7 +75,7 @@ def notebook(tmp_path, checkout):
 
 
 def printed(path):
-    """Everything that an executed notebook's cells printed, by cell."""
+    """Return the output of every code cell by its id."""
     cells = nbformat.read(path, 4).cells
     return {
         cell.id: "".join(out.get("text", "") for out in cell.outputs)
@@ -84,7 +84,7 @@ def printed(path):
     }
 
 
-def test_the_notebook_is_kept_without_outputs():
+def test_the_notebook_is_stored_without_outputs():
     notebook = nbformat.read(NOTEBOOK, 4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -93,7 +93,7 @@ def test_the_notebook_is_kept_without_outputs():
 
 
 def settings(monkeypatch, folder, address=None):
-    """Run the first cell in a folder, with the repository's address written into it or not."""
+    """Run the settings cell in a folder, optionally with a repository address; return SOURCE."""
     (code,) = (c.source for c in nbformat.read(NOTEBOOK, 4).cells if c.id == "settings")
     first, rest = code.split("\n", 1)
     assert first.startswith("REPOSITORY = ")
@@ -104,27 +104,23 @@ def settings(monkeypatch, folder, address=None):
     return names["SOURCE"]
 
 
-def test_an_address_left_as_it_was_is_one_clear_line_unless_a_checkout_is_at_hand(
-    tmp_path, monkeypatch
-):
+def test_a_missing_repository_address_is_one_clear_line_outside_a_checkout(tmp_path, monkeypatch):
     with pytest.raises(Exception, match="in the first line of this cell") as stopped:
         settings(monkeypatch, tmp_path)
-    (line,) = stopped.value._render_traceback_()  # what IPython shows in place of a traceback
+    (line,) = stopped.value._render_traceback_()  # shown by IPython instead of a traceback
     assert line == f"Stopped: {stopped.value}"
     assert settings(monkeypatch, ROOT) == settings(monkeypatch, ROOT / "notebooks") == str(ROOT)
     assert settings(monkeypatch, ROOT, "https://lab.org/abag") == "git+https://lab.org/abag"
 
 
-def test_the_notebook_runs_from_a_clean_kernel_to_the_predictor_that_one_takes_home(
-    notebook, tmp_path
-):
+def test_the_notebook_runs_in_a_clean_kernel_from_install_to_predictor(notebook, tmp_path):
     started = notebook()
     _, errors = started.communicate()
     assert started.returncode == 0, errors
-    said = printed(tmp_path / "executed.ipynb")
-    assert "encoded with tiny-igt5" in said["embed"]
-    assert "ridge" in said["fit"]
-    assert said["predicted"].count("pKd") == 3
+    outputs = printed(tmp_path / "executed.ipynb")
+    assert "encoded with tiny-igt5" in outputs["embed"]
+    assert "ridge" in outputs["fit"]
+    assert outputs["predicted"].count("pKd") == 3
     with zipfile.ZipFile(tmp_path / "drive" / "predictor-first.zip") as archive:
         assert {"predictor.json", "weights.safetensors"} <= set(archive.namelist())
     installed = (tmp_path / "home").glob("lib/python*/site-packages/abag/cli.py")
@@ -132,7 +128,7 @@ def test_the_notebook_runs_from_a_clean_kernel_to_the_predictor_that_one_takes_h
 
 
 def kill_when(process, found, seconds=500):
-    """Kill the kernel and all that it started, at the first sight of what was waited for."""
+    """Kill the kernel and its child processes as soon as a condition is met."""
     deadline = time.monotonic() + seconds
     while not found():
         assert process.poll() is None, process.stderr.read()
@@ -162,7 +158,7 @@ def test_a_kernel_killed_in_stage_one_and_in_stage_two_loses_nothing(notebook, t
     kill_when(notebook(**given), lambda: not missing())
     assert all(path.read_bytes() == content for path, content in kept.items())
 
-    table.head(600).to_csv(tmp_path / "pairs.csv", index=False)  # thousands take long to cluster
+    table.head(600).to_csv(tmp_path / "pairs.csv", index=False)  # clustering thousands takes long
     kill_when(notebook(**given), lambda: list(run.glob("checkpoints/latest*")))
     assert not (run / "summary.json").exists()
 
