@@ -1,9 +1,9 @@
-"""An adapter's folder: what it was started with, whether it is finished, and its last files."""
+"""An adapter's folder: its configuration, whether it is finished, and the files of its result."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from abag.adapt.config import AdaptConfig
 from abag.core.files import is_partial, replacing, write_bytes, write_json
@@ -13,21 +13,63 @@ from abag.head.model.config import RunMismatch, check_same
 from abag.head.training import checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from abag.adapt.pairs import AdapterSplit
+    from abag.adapt.pairs import PairAssignment
     from abag.adapt.training import AdapterTraining
     from abag.embed.encoders.loading import Identity
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
 
 
-def describe(
-    config: AdaptConfig, pairs: LabelledPairs, parts: AdapterSplit, identities: dict[str, Identity]
+class EncoderRecord(TypedDict):
+    """What adapter.json says about one adapted encoder."""
+
+    encoder: str
+    fingerprint: str
+    """Of the encoder before its adaptation."""
+    weights: str
+    """Digest of the encoder's weights."""
+    digest: str
+    """Digest of the adapter."""
+    trainable_parameters: int
+
+
+class PairCounts(TypedDict):
+    """How many pairs had which use."""
+
+    adapter: int
+    head: int
+    validation: int
+
+
+class AdaptSummary(TypedDict):
+    """The keys of ``abag adapt --json``."""
+
+    adapter: str
+    """The folder."""
+    sides: dict[Kind, EncoderRecord]
+    pairs: PairCounts
+    steps: int
+    epochs: int
+    best_epoch: int
+    first_loss: float
+    last_loss: float
+    best_validation_loss: float | None
+    seconds: float
+    resumed_from_step: int | None
+
+
+def describe_inputs(
+    config: AdaptConfig,
+    pairs: LabelledPairs,
+    assignment: PairAssignment,
+    identities: Mapping[Kind, Identity],
 ) -> dict[str, Any]:
-    """Return what config.json holds: the options and what they were applied to."""
+    """Return the content of config.json: the options, and what they are applied to."""
     labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
-    text = parts.frame(pairs).to_csv(index=False) + json.dumps(labels)
+    text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
     return config.to_json() | {
         "pairs": len(pairs),
         "pairs_digest": checkpoint.digest({}, text),
@@ -36,86 +78,81 @@ def describe(
     }
 
 
-def finished_summary(out: Path, record: dict[str, Any]) -> dict[str, Any] | None:
-    """Check the folder against this command; return its result if it has one.
+def finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
+    """Return the result in a folder, or None if there is none yet.
 
     Raises
     ------
     RunMismatch
+        If the folder belongs to other options or pairs, or is not an adapter's.
     """
     names = [path.name for path in out.iterdir()] if out.exists() else []
-    # A kill in the first instant leaves no more than this.
+    # What a process leaves that is killed before it writes config.json.
     if all(name == "checkpoints" or is_partial(out / name) for name in names):
         return None
     if "config.json" not in names:
-        msg = f"{out}: is not empty and holds no adapter. Give another --out folder."
+        msg = f"{out}: is not empty and contains no adapter. Use another --out folder."
         raise RunMismatch(msg)
     before = json.loads((out / "config.json").read_text(encoding="utf-8"))
     check_same(out, before, record, may_change=AdaptConfig.changeable(), option="--out")
     if ADAPTER_FILE not in names:
         return None
-    result: dict[str, Any] = json.loads((out / ADAPTER_FILE).read_text(encoding="utf-8"))["summary"]
+    result: AdaptSummary = json.loads((out / ADAPTER_FILE).read_text(encoding="utf-8"))["summary"]
     return result
 
 
-def publish(out: Path, record: dict[str, Any], training: AdapterTraining) -> dict[str, Any]:
-    """Write the best adapter; adapter.json comes last and says that the rest is there.
+def write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
+    """Write the adapters of the best epoch; adapter.json comes last and marks them as complete.
 
     Returns
     -------
-    dict
-        The keys of ``abag adapt --json``.
+    AdaptSummary
     """
-    training.show_log()
+    training.write_log()
     with replacing(out / ROWS_FILE) as partial:
-        training.parts.frame(training.pairs).to_parquet(partial, index=False)
-    sides = {kind: _publish_side(out, kind, training) for kind in training.config.kinds()}
-    summary = _summary(out, sides, training)
+        training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
+    encoders = {kind: _write_encoder(out, kind, training) for kind in training.config.kinds()}
+    assignment, progress = training.assignment, training.progress
+    summary = AdaptSummary(
+        adapter=str(out),
+        sides=encoders,
+        pairs=PairCounts(
+            adapter=len(assignment.adapter),
+            head=len(assignment.head),
+            validation=len(assignment.validation),
+        ),
+        steps=progress.step,
+        epochs=len(progress.epochs),
+        best_epoch=progress.best_epoch,
+        first_loss=progress.epochs[0]["loss"],
+        last_loss=progress.epochs[-1]["loss"],
+        best_validation_loss=progress.best_loss,
+        seconds=round(progress.seconds, 3),
+        resumed_from_step=training.resumed_from_step,
+    )
     name = "-".join("".join(c if c.isalnum() else " " for c in out.resolve().name.lower()).split())
-    whole = {**FORMAT, "name": name or "adapter", "sides": sides, "options": record}
-    write_json(out / ADAPTER_FILE, {**whole, "summary": summary})
+    content = {**FORMAT, "name": name or "adapter", "sides": encoders, "options": record}
+    write_json(out / ADAPTER_FILE, content | {"summary": summary})
     return summary
 
 
-def _publish_side(out: Path, kind: Kind, training: AdapterTraining) -> dict[str, Any]:
-    """Write one encoder's factors; return what adapter.json says of them."""
+def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> EncoderRecord:
     (out / kind).mkdir(exist_ok=True)
     weights, config = training.model.adapted()[kind].saved(training.best_factors(kind))
     write_bytes(out / kind / WEIGHTS_FILE, weights)
     write_json(out / kind / CONFIG_FILE, config, sort_keys=True)
     identity = training.identities[kind]
     base = str(identity.meaning["weights"])
-    return {
-        "encoder": identity.checkpoint.origin,
-        "fingerprint": identity.fingerprint,
-        "weights": base,
-        "digest": adapter_digest(base, adapter_files(out, kind)),
-        "trainable_parameters": training.trainable()[kind],
-    }
+    return EncoderRecord(
+        encoder=identity.checkpoint.origin,
+        fingerprint=identity.fingerprint,
+        weights=base,
+        digest=adapter_digest(base, adapter_files(out, kind)),
+        trainable_parameters=training.parameter_counts()[kind],
+    )
 
 
-def _summary(out: Path, sides: dict[Kind, Any], training: AdapterTraining) -> dict[str, Any]:
-    parts, progress = training.parts, training.progress
-    return {
-        "adapter": str(out),
-        "sides": sides,
-        "pairs": {
-            "adapter": len(parts.adapter),
-            "head": len(parts.head),
-            "validation": len(parts.validation),
-        },
-        "steps": progress.step,
-        "epochs": len(progress.epochs),
-        "best_epoch": progress.best_epoch,
-        "first_loss": progress.epochs[0]["loss"],
-        "last_loss": progress.epochs[-1]["loss"],
-        "best_validation_loss": progress.best_loss,
-        "seconds": round(progress.seconds, 3),
-        "resumed_from_step": training.resumed_from_step,
-    }
-
-
-def describe_adapter(summary: dict[str, Any]) -> str:
+def describe_adapter(summary: AdaptSummary) -> str:
     """Describe a finished adapter: what was adapted, and the best epoch."""
     lines = [
         f"{kind}: {side['encoder']}, {side['trainable_parameters']:,} trainable parameters, "

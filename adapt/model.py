@@ -1,11 +1,11 @@
-"""Encoders with LoRA under a small regression head: pairs in, pKd out.
+"""Encoders with LoRA and a small regression head: pairs in, pKd out.
 
-P pairs, B of a batch, U distinct sequences of a batch, D width of an antibody or antigen vector.
+P pairs, B pairs of a batch, N sequences, U unique sequences of a batch, D width of a vector.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,34 +20,34 @@ from abag.embed.pipeline.stream import encode_stream
 from abag.head.data.scaling import Standardizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from abag.adapt.config import AdaptConfig
     from abag.core.device import DevicePlan
     from abag.embed.encoders.loading import Identity
-    from abag.embed.sequences.chains import Chains
+    from abag.embed.sequences.chains import Chains, Kind
     from abag.head.data.labels import LabelledPairs
 
-SAMPLE = 2048
+STATISTICS_SAMPLE = 2048
 """Sequences from which the statistics of an adapted encoder's vectors are measured."""
 HEAD_WIDTH, HEAD_DROPOUT = 128, 0.1
-"""Of the regression head, which is thrown away afterwards."""
-
-
-class SequenceVectors(Protocol):
-    """One kind of sequence, as standardised vectors."""
-
-    width: int
-
-    def __call__(self, index_U: NDArray[np.int64]) -> Tensor:
-        """Return the vectors of sequences, given by their places among the unique ones."""
-        ...
+"""Of the regression head, which is discarded after the training."""
 
 
 class FrozenVectors(nn.Module):
-    """Vectors that stay as they are: encoded once."""
+    """Standardized vectors of an encoder that is not adapted; each sequence is encoded once.
+
+    Parameters
+    ----------
+    identity : Identity
+    chains : sequence of tuple of str, length N
+        The unique sequences of one kind.
+    training : NDArray, dtype=int64
+        Indices of the training sequences, which the statistics are measured on.
+    plan : DevicePlan
+    """
 
     def __init__(
         self,
@@ -57,21 +57,41 @@ class FrozenVectors(nn.Module):
         plan: DevicePlan,
     ) -> None:
         super().__init__()
-        x_ND = base_vectors(identity, chains, plan)
+        x_ND = encode_frozen(identity, chains, plan)
         z_ND = Standardizer.of(x_ND[training]).apply(x_ND)
         self._z_ND = torch.from_numpy(z_ND).to(plan.device)
         self.width = x_ND.shape[1]
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
-        """See `SequenceVectors`."""
+        """Return the vectors of sequences.
+
+        Parameters
+        ----------
+        index_U : NDArray, shape=(U,), dtype=int64
+
+        Returns
+        -------
+        Tensor, shape=(U, D), dtype=float32
+        """
         return self._z_ND[to_device(index_U, self._z_ND.device)]
 
 
 class AdaptedEncoder(nn.Module):
-    """Vectors that change: encoded whenever they are asked for.
+    """Standardized vectors of an encoder that is adapted; sequences are encoded in each call.
 
-    Standardised by what the encoder gave before: the vectors of protein language models are one
-    large mean with differences of a few percent.
+    The statistics are those of the encoder before its adaptation: the vectors of protein language
+    models are one large mean with differences of a few percent.
+
+    Parameters
+    ----------
+    identity, chains, training, plan
+        As for `FrozenVectors`.
+    config : AdaptConfig
+
+    Raises
+    ------
+    BadLora
+        If the encoder has none of the requested projections or layers.
     """
 
     def __init__(
@@ -83,8 +103,8 @@ class AdaptedEncoder(nn.Module):
         config: AdaptConfig,
     ) -> None:
         super().__init__()
-        some = np.random.default_rng(config.seed).permutation(training)[:SAMPLE]
-        x_ND = base_vectors(identity, [chains[i] for i in some], plan)
+        sample = np.random.default_rng(config.seed).permutation(training)[:STATISTICS_SAMPLE]
+        x_ND = encode_frozen(identity, [chains[i] for i in sample], plan)
         statistics = Standardizer.of(x_ND)
         self._mean_D = torch.from_numpy(statistics.mean).to(plan.device)
         self._scale_D = torch.from_numpy(statistics.scale).to(plan.device)
@@ -98,51 +118,61 @@ class AdaptedEncoder(nn.Module):
         )
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
-        """See `SequenceVectors`."""
+        """Encode sequences; parameters and result as for `FrozenVectors.forward`."""
         spans = [(k, p) for k, i in enumerate(index_U) for p in self._layout.spans(self._chains[i])]
         batch = pack_spans(spans)
         device = self._plan.device
-        mean_T1 = to_device(
-            np.ascontiguousarray(batch.weights[:, :1]), device
-        )  # the first is `mean`
+        mean_weights_T1 = to_device(np.ascontiguousarray(batch.weights[:, :1]), device)
         bounds = to_device(batch.bounds.astype(np.int64), device)
-        x_UD = pool_tokens(self.encoder(batch), mean_T1, bounds)[:, 0]
+        x_UD = pool_tokens(self.encoder(batch), mean_weights_T1, bounds)[:, 0]
         return (x_UD - self._mean_D) * self._scale_D
 
     def lengths(self) -> NDArray[np.int64]:
-        """Count the tokens of each unique sequence."""
+        """Count the tokens of each unique sequence, shape (N,), int64."""
         return np.array([sum(self._layout.span_lengths(c)) for c in self._chains], dtype=np.int64)
 
 
 class AdaptationModel(nn.Module):
-    """Both sides and the head."""
+    """Both encoders and the regression head.
+
+    Parameters
+    ----------
+    identities : mapping
+        Encoder of each kind.
+    pairs : LabelledPairs
+    training : NDArray, dtype=int64
+        Indices of the training pairs.
+    plan : DevicePlan
+    config : AdaptConfig
+        Which encoders are adapted, and how.
+    """
 
     def __init__(
         self,
-        identities: dict[str, Identity],
+        identities: Mapping[Kind, Identity],
         pairs: LabelledPairs,
         training: NDArray[np.int64],
         plan: DevicePlan,
         config: AdaptConfig,
     ) -> None:
         super().__init__()
-        self._pairs = pairs
-        self.sides: dict[str, FrozenVectors | AdaptedEncoder] = {}
-        for kind, unique, index in (
-            ("antibody", pairs.table.antibodies, pairs.antibody),
-            ("antigen", pairs.table.antigens, pairs.antigen),
-        ):
-            seen = np.unique(index[training])
-            side = (
-                AdaptedEncoder(identities[kind], unique.chains, seen, plan, config)
+        self._index: dict[Kind, NDArray[np.int64]] = {
+            "antibody": pairs.antibody,
+            "antigen": pairs.antigen,
+        }
+        unique = {"antibody": pairs.table.antibodies, "antigen": pairs.table.antigens}
+        self.encoders: dict[Kind, FrozenVectors | AdaptedEncoder] = {}
+        for kind, index_P in self._index.items():
+            inputs = identities[kind], unique[kind].chains, np.unique(index_P[training]), plan
+            encoder = (
+                AdaptedEncoder(*inputs, config)
                 if kind in config.kinds()
-                else FrozenVectors(identities[kind], unique.chains, seen, plan)
+                else FrozenVectors(*inputs)
             )
-            self.sides[kind] = side
-            self.add_module(kind, side)
-        joined = sum(side.width for side in self.sides.values())
+            self.encoders[kind] = encoder
+            self.add_module(kind, encoder)
         self.head = nn.Sequential(
-            nn.Linear(joined, HEAD_WIDTH),
+            nn.Linear(sum(encoder.width for encoder in self.encoders.values()), HEAD_WIDTH),
             nn.LayerNorm(HEAD_WIDTH),
             nn.GELU(),
             nn.Dropout(HEAD_DROPOUT),
@@ -150,37 +180,58 @@ class AdaptationModel(nn.Module):
         ).to(plan.device)
 
     def forward(self, rows_B: NDArray[np.int64]) -> Tensor:
-        """Score pairs, shape (B,), in training standard deviations; each sequence encoded once."""
-        sides = []
-        for kind, index in (("antibody", self._pairs.antibody), ("antigen", self._pairs.antigen)):
-            unique_U, of_row = np.unique(index[rows_B], return_inverse=True)
-            vectors_UD = self.sides[kind](unique_U)
-            sides.append(vectors_UD[to_device(of_row.reshape(-1), vectors_UD.device)])
-        scores_B1: Tensor = self.head(torch.cat(sides, dim=1))
+        """Predict pairs; each of their unique sequences is encoded once.
+
+        Parameters
+        ----------
+        rows_B : NDArray, shape=(B,), dtype=int64
+
+        Returns
+        -------
+        Tensor, shape=(B,), dtype=float32
+            In standard deviations of the training labels.
+        """
+        vectors = []
+        for kind, index_P in self._index.items():
+            unique_U, of_row = np.unique(index_P[rows_B], return_inverse=True)
+            vectors_UD = self.encoders[kind](unique_U)
+            vectors.append(vectors_UD[to_device(of_row.reshape(-1), vectors_UD.device)])
+        scores_B1: Tensor = self.head(torch.cat(vectors, dim=1))
         return scores_B1.squeeze(1)
 
-    def adapted(self) -> dict[str, LoraEncoder]:
-        """Return the encoders that learn, by kind."""
-        return {k: s.encoder for k, s in self.sides.items() if isinstance(s, AdaptedEncoder)}
+    def adapted(self) -> dict[Kind, LoraEncoder]:
+        """Return the encoders that are adapted."""
+        return {k: e.encoder for k, e in self.encoders.items() if isinstance(e, AdaptedEncoder)}
 
-    def learning(self) -> dict[str, nn.Parameter]:
-        """Return what learns, by name."""
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Return the trainable parameters by name."""
         return {n: p for n, p in self.named_parameters() if p.requires_grad}
 
     def lengths(self) -> NDArray[np.int64]:
-        """Count the tokens of every pair's adapted sequences, shape (P,)."""
-        total = np.zeros(len(self._pairs), dtype=np.int64)
-        for kind, index in (("antibody", self._pairs.antibody), ("antigen", self._pairs.antigen)):
-            side = self.sides[kind]
-            if isinstance(side, AdaptedEncoder):
-                total += side.lengths()[index]
-        return total
+        """Count the tokens of the adapted encoders for every pair, shape (P,), int64."""
+        total_P = np.zeros_like(self._index["antibody"], dtype=np.int64)
+        for kind, encoder in self.encoders.items():
+            if isinstance(encoder, AdaptedEncoder):
+                total_P += encoder.lengths()[self._index[kind]]
+        return total_P
 
 
-def base_vectors(
+def encode_frozen(
     identity: Identity, chains: Sequence[Chains], plan: DevicePlan
 ) -> NDArray[np.float32]:
-    """Encode sequences with an encoder as it is, on the fast path; their `mean`, shape (N, D)."""
+    """Encode sequences with an encoder that is not adapted.
+
+    Parameters
+    ----------
+    identity : Identity
+    chains : sequence of tuple of str, length N
+    plan : DevicePlan
+
+    Returns
+    -------
+    NDArray, shape=(N, D), dtype=float32
+        Mean-pooled vectors.
+    """
     encoder = load_encoder(identity, plan)
     longest = [max(identity.layout.span_lengths(c)) for c in chains]
     order = longest_first(longest)

@@ -1,4 +1,4 @@
-"""The pairs that an adapter learns from, which are left to the head, and their batches."""
+"""Which pairs train the adapter, which are left to the head, and the adapter's batches."""
 
 from __future__ import annotations
 
@@ -7,92 +7,95 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from abag import AbagError
-from abag.adapt.config import AdaptConfig
 from abag.core.options import BadOption
 from abag.head.data.split_files import read_splits, split_frame
-from abag.head.data.splits import TRAIN, VALIDATION, Split, grouped_folds
+from abag.head.data.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pandas as pd
     from numpy.typing import NDArray
 
+    from abag.adapt.config import AdaptConfig
     from abag.head.data.labels import LabelledPairs
 
     Ints = NDArray[np.int64]
 
-BUCKET = 16  # batches among which pairs are sorted by length
-ORDER, DEAL = 0, 1  # streams of the seed
-
-
-class NothingToAdaptOn(AbagError):
-    """No training pair is left for the adapter, or for the head."""
+BUCKET_BATCHES = 16
+"""Batches whose pairs are sorted by length together."""
+MAX_SHARES = 20
+"""Parts into which the training groups are divided between adapter and head."""
+ORDER, ASSIGNMENT = 0, 1  # streams of the seed
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterSplit:
-    """One split, its training pairs dealt to the adapter and to the head."""
+class PairAssignment:
+    """A split whose training pairs are divided between the adapter and the head."""
 
     split: Split
     adapter: Ints
-    """Pairs that the adapter learns from."""
+    """Training pairs of the adapter."""
     head: Ints
-    """Training pairs that it never sees."""
+    """Training pairs that the adapter does not see."""
     validation: Ints
-    """Pairs that say when to stop."""
+    """Pairs that decide when to stop."""
 
-    def frame(self, pairs: LabelledPairs) -> pd.DataFrame:
-        """Write the split down as ``--split file=`` reads it, with the column ``adapter``.
+    def to_frame(self, pairs: LabelledPairs) -> pd.DataFrame:
+        """Return the split as ``--split file=`` reads it, with a column ``adapter``.
 
-        The column says ``train`` where the adapter learned from a pair, ``validation`` where the
-        pair told it when to stop, and nothing elsewhere.
+        The column is ``train`` for training pairs of the adapter, ``validation`` for pairs that
+        decided when to stop, and empty for all others.
         """
         use = np.full(len(pairs), "", dtype=object)
         use[self.adapter], use[self.validation] = "train", "validation"
-        keys = ["antibody_key", "antigen_key", "split", "fold", "group"]
-        frame = split_frame(pairs, [replace(self.split, fold=0)])[keys]
-        # --replicates keep and censored twins: rows of one pair have one part
+        columns = ["antibody_key", "antigen_key", "split", "fold", "group"]
+        frame = split_frame(pairs, [replace(self.split, fold=0)])[columns]
+        # With --replicates keep, or a bound beside a label, several rows are one pair.
         both = np.unique(np.stack([pairs.antibody, pairs.antigen]), axis=1, return_index=True)[1]
         return frame.assign(adapter=use[np.sort(both)])
 
 
-def split_for_adapter(pairs: LabelledPairs, config: AdaptConfig) -> AdapterSplit:
-    """Read the split and deal its training groups, whole, to the adapter and to the head.
+def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
+    """Read the split and divide its training groups between the adapter and the head.
 
-    A head that trained on vectors whose labels shaped them would trust them more than the
-    vectors of new sequences deserve.
+    A head that is trained on the adapter's training pairs relies too much on vectors that have
+    seen the labels.
 
     Raises
     ------
-    BadOption, NothingToAdaptOn, BadSplit
+    BadOption
+        If the split or its fold does not exist.
+    BadSplit
+        If the file does not fit the table.
+    TooFewGroups
+        If there is only one group, which cannot be divided.
     """
-    split = _chosen(pairs, config)
+    split = _read_split(pairs, config)
     training = split.rows(TRAIN)
     groups = split.group[training]
     share = config.head_share
-    head = np.zeros(len(training), bool)
+    is_head = np.zeros(len(training), bool)
     if share > 0:
-        folds = min(20, len(np.unique(groups)))
+        folds = min(MAX_SHARES, len(np.unique(groups)))
         if folds < 2:
             msg = (
                 f"--head-share {share}: the {len(training)} training pairs form {folds} group, "
-                "which cannot be dealt to adapter and head. Give --head-share 0 and train the "
-                "head with abag fit --adapter-rows train, or another split."
+                "which cannot be divided between adapter and head. Use --head-share 0 and train "
+                "the head with abag fit --adapter-rows train, or use another split."
             )
-            raise NothingToAdaptOn(msg)
-        fold = grouped_folds(groups, folds, [config.seed, DEAL])
-        head = fold < min(max(round(share * folds), 1), folds - 1)
-    return AdapterSplit(split, training[~head], training[head], split.rows(VALIDATION))
+            raise TooFewGroups(msg)
+        fold = grouped_folds(groups, folds, [config.seed, ASSIGNMENT])
+        is_head = fold < min(max(round(share * folds), 1), folds - 1)
+    return PairAssignment(split, training[~is_head], training[is_head], split.rows(VALIDATION))
 
 
-def _chosen(pairs: LabelledPairs, config: AdaptConfig) -> Split:
+def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
     path = Path(config.split_from)
     if not path.exists():
         msg = (
-            f"--split-from {path}: does not exist; expected a run, or a file like its "
+            f"--split-from {path}: does not exist; expected a run folder, or a file like its "
             "splits.parquet. Check the path."
         )
         raise BadOption(msg)
@@ -100,39 +103,46 @@ def _chosen(pairs: LabelledPairs, config: AdaptConfig) -> Split:
     if config.fold is None and len(splits) == 1:
         return splits[0]
     if config.fold is None or not 0 <= config.fold < len(splits):
-        asked = "--fold: not given" if config.fold is None else f"--fold {config.fold}"
+        given = "--fold: not given" if config.fold is None else f"--fold {config.fold}"
         msg = (
-            f"{asked}; {path} holds folds 0 to {len(splits) - 1}; expected one of "
-            "them, since an adapter belongs to one. Give its number."
+            f"{given}; {path} has folds 0 to {len(splits) - 1}; expected one of them, because an "
+            "adapter belongs to one fold. Give its number."
         )
         raise BadOption(msg)
     return splits[config.fold]
 
 
-def steps_per_epoch(n: int, config: AdaptConfig) -> int:
-    """Count optimiser steps."""
-    batches = -(-n // config.batch_size)
+def steps_per_epoch(n_pairs: int, config: AdaptConfig) -> int:
+    """Count the optimizer steps of an epoch."""
+    batches = -(-n_pairs // config.batch_size)
     return -(-batches // config.accumulate)
 
 
 def make_epoch_batches(
     rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int
 ) -> Iterator[list[Ints]]:
-    """Yield each step's batches of pairs: all pairs once, like lengths together.
+    """Yield the batches of each step of an epoch; pairs of similar length share a batch.
 
     Parameters
     ----------
-    rows : ndarray, shape=(R,), dtype=int64
-    lengths : ndarray, shape=(P,), dtype=int64
+    rows : NDArray, shape=(R,), dtype=int64
+        The training pairs; each is in one batch.
+    lengths : NDArray, shape=(P,), dtype=int64
         Tokens of every pair.
+    config : AdaptConfig
     epoch : int
-        With the seed it fixes the order.
+        Determines the order, together with the seed.
+
+    Yields
+    ------
+    list of NDArray, shape=(up to batch_size,), dtype=int64
+        Up to `accumulate` batches.
     """
     rng = np.random.default_rng([config.seed, ORDER, epoch])
     shuffled, size = rng.permutation(rows), config.batch_size
     batches: list[Ints] = []
-    for at in range(0, len(shuffled), BUCKET * size):
-        bucket = shuffled[at : at + BUCKET * size]
+    for at in range(0, len(shuffled), BUCKET_BATCHES * size):
+        bucket = shuffled[at : at + BUCKET_BATCHES * size]
         bucket = bucket[np.argsort(lengths[bucket], kind="stable")]
         batches += [bucket[i : i + size] for i in range(0, len(bucket), size)]
     mixed = [batches[i] for i in rng.permutation(len(batches))]

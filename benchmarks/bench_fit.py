@@ -30,8 +30,8 @@ from abag.head.data.labels import LabelledPairs
 from abag.head.data.splits import Split
 from abag.head.fit import torch_switches
 from abag.head.model.config import PRESETS, FitConfig
-from abag.head.training.loop import HeadTraining, TrainingInputs, train
 from abag.head.training.step import step_seed
+from abag.head.training.train import HeadTraining, TrainingInputs, train
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,6 @@ def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> 
         checkpoints=folder / "checkpoints",
         log=folder / "metrics.jsonl",
         label="bench",
-        say=print,
-        bar=False,
     )
 
 
@@ -134,7 +132,7 @@ def measure(way: str, inputs, size: Size, device: torch.device, **options) -> Ro
             synchronize(device)
             steps += 20
         busy = busy_share(runner, device)
-    in_step = training.stack.n_training / training.steps
+    in_step = training.stack.n_training / training.steps_per_epoch
     filled = config.filled()
     return Row(
         way,
@@ -142,7 +140,7 @@ def measure(way: str, inputs, size: Size, device: torch.device, **options) -> Ro
         first_s,
         steps / seconds,
         steps / seconds * in_step,
-        training.steps / (steps / seconds),
+        training.steps_per_epoch / (steps / seconds),
         busy,
     )
 
@@ -157,7 +155,7 @@ class Runner:
         """Take some steps."""
         one = self.training
         for _ in range(steps):
-            epoch, at = divmod(self.done, one.steps)
+            epoch, at = divmod(self.done, one.steps_per_epoch)
             if at == 0:
                 one.stack.begin_epoch(epoch)
             one.training_step.run(at, step_seed(0, self.done))

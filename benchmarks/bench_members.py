@@ -15,7 +15,7 @@ import argparse
 import platform
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,8 +27,8 @@ from abag.core.device import resolve_device
 from abag.head.fit import torch_switches
 from abag.head.model.config import FitConfig
 from abag.head.search.search import Problem, draw, inner_folds, score_batch
-from abag.head.training.loop import HeadTraining, TrainingInputs, train
 from abag.head.training.step import step_seed
+from abag.head.training.train import HeadTraining, train
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,11 @@ KINDS = [
 ]
 
 
-def quiet_task(*inputs) -> TrainingInputs:
-    """Set up a training that says nothing."""
-    return replace(make_task(*inputs), say=lambda _text: None)
-
-
 def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str, object]:
     """Time steps alone: no validation, log or checkpoint."""
     config = FitConfig(epochs=1000, **options)
     with tempfile.TemporaryDirectory() as folder, torch_switches(device, config):
-        task = quiet_task(inputs, config, device, Path(folder))
+        task = make_task(inputs, config, device, Path(folder))
         task.checkpoints.mkdir()
         begun = time.perf_counter()
         stack = HeadTraining(task).stack
@@ -104,7 +99,7 @@ def time_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, o
     config = FitConfig(epochs=size.epochs, **options)
     with tempfile.TemporaryDirectory() as folder, torch_switches(device, config):
         begun = time.perf_counter()
-        done = train(quiet_task(inputs, config, device, Path(folder)))
+        done = train(make_task(inputs, config, device, Path(folder)))
         return {
             "seconds": time.perf_counter() - begun,
             "of it training": done.progress.seconds,
@@ -123,7 +118,6 @@ def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, obje
         poolings={"antibody": ("mean", "heavy_mean", "light_mean"), "antigen": ("mean", "cls")},
         config=config,
         device=device,
-        say=lambda _text: None,
     )
     rng, rows = np.random.default_rng(0), []
     with torch_switches(device, config):

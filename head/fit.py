@@ -38,7 +38,7 @@ from abag.head.model.config import FitConfig, RunMismatch, check_same
 from abag.head.prediction.bundle import save_predictor
 from abag.head.runs.results import RunResults, RunSummary
 from abag.head.runs.summary import join_logs, write_results
-from abag.head.training.loop import TrainingInputs, train
+from abag.head.training.train import TrainingInputs, train
 from abag.head.training.uncertainty import calibrate, combine, describe_sigma
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def fit(
     for line in describe_splits(splits):
         say(line)
     begun = time.monotonic()
-    with torch_switches(device, config):
+    with reporting(say, bars=progress), torch_switches(device, config):
         trained = [
             train(
                 TrainingInputs(
@@ -124,8 +124,6 @@ def fit(
                     checkpoints=_checkpoints(run, splits, i),
                     log=_log(run, splits, i),
                     label=run.name if len(splits) == 1 else f"{run.name} fold {i + 1}",
-                    say=say,
-                    bar=progress,
                     verbose=verbose,
                 )
             )

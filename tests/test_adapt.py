@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 import abag
 from abag.adapt import model as model_module
 from abag.adapt.config import AdaptConfig
-from abag.adapt.model import AdaptationModel, base_vectors
+from abag.adapt.model import AdaptationModel, encode_frozen
 from abag.adapt.pairs import (
-    NothingToAdaptOn,
+    assign_pairs,
     make_epoch_batches,
-    split_for_adapter,
     steps_per_epoch,
 )
 from abag.adapt.train import adapt_encoders
@@ -93,10 +92,10 @@ def test_before_training_adapted_sides_give_the_fast_encoders_vectors(given_spli
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     model = AdaptationModel(identities, pairs, np.arange(len(pairs)), plan, config).eval()
     for kind, unique in (("antibody", pairs.table.antibodies), ("antigen", pairs.table.antigens)):
-        side = model.sides[kind]
+        side = model.encoders[kind]
         with torch.no_grad():
             x_UD = side(np.arange(5)) / side._scale_D + side._mean_D
-        theirs = base_vectors(identities[kind], unique.chains, plan)[:5]
+        theirs = encode_frozen(identities[kind], unique.chains, plan)[:5]
         np.testing.assert_allclose(x_UD.numpy(), theirs, rtol=1e-4, atol=1e-5)
 
 
@@ -104,14 +103,13 @@ def test_accumulated_batches_take_the_step_of_one_large_batch(given_split, tmp_p
     _, pairs, split = given_split
     monkeypatch.setattr(model_module, "HEAD_DROPOUT", 0.0)
     config = AdaptConfig(split_from=str(split), dropout=0.0, **TINY)
-    parts, after = split_for_adapter(pairs, config), []
+    parts, after = assign_pairs(pairs, config), []
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     for batches in ([parts.adapter[:12]], [parts.adapter[:5], parts.adapter[5:12]]):
-        training = AdapterTraining(
-            tmp_path, pairs, parts, identities, plan_device("cpu"), config, print
-        )
-        training._step(batches)
-        after.append([p.detach().clone() for p in training.learning.values()])
+        training = AdapterTraining(tmp_path, pairs, parts, identities, plan_device("cpu"), config)
+        training._batches = [batches]
+        training._take_step(0)
+        after.append([p.detach().clone() for p in training.trainable.values()])
     for one, two in zip(*after, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-6)
 
@@ -122,19 +120,13 @@ def test_a_bound_pulls_on_one_side_only(given_split, tmp_path):
     config = AdaptConfig(split_from=str(split), **TINY)
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     training = AdapterTraining(
-        tmp_path,
-        pairs,
-        split_for_adapter(pairs, config),
-        identities,
-        plan_device("cpu"),
-        config,
-        print,
+        tmp_path, pairs, assign_pairs(pairs, config), identities, plan_device("cpu"), config
     )
     training.model.eval()
-    rows = training.parts.adapter
+    rows = training.assignment.adapter
     with torch.no_grad():
         error_B = training.model(rows) - training.target_P[torch.from_numpy(rows)]
-        losses_B = training._losses(rows)
+        losses_B = training._losses(rows, training.model(rows))
     assert (losses_B[error_B < 0] == 0).all()
     torch.testing.assert_close(losses_B[error_B > 0], error_B[error_B > 0].square())
 
@@ -167,12 +159,12 @@ def test_training_groups_are_dealt_whole_and_held_out_pairs_are_nobodys(given_sp
     (split,) = make_splits(pairs, SplitOptions(split="column=antigen"))
     frame = split_frame(pairs, [split])
     frame.to_parquet(tmp_path / "groups.parquet")
-    parts = split_for_adapter(pairs, AdaptConfig(split_from=str(tmp_path / "groups.parquet")))
+    parts = assign_pairs(pairs, AdaptConfig(split_from=str(tmp_path / "groups.parquet")))
     groups = parts.split.group
     assert not set(groups[parts.adapter]) & set(groups[parts.head])
     assert sorted([*parts.adapter, *parts.head]) == parts.split.rows(TRAIN).tolist()
     assert 0.3 < len(parts.adapter) / len(parts.split.rows(TRAIN)) < 0.7
-    written = parts.frame(pairs)
+    written = parts.to_frame(pairs)
     assert (written["adapter"] == "train").sum() == len(parts.adapter)
     assert set(written.loc[written["adapter"] == "train", "split"]) == {"train"}
     assert set(written.loc[written["adapter"] == "validation", "split"]) == {"validation"}
@@ -184,18 +176,18 @@ def test_one_fold_of_several_must_be_named(given_split, tmp_path):
     splits = make_splits(pairs, SplitOptions(split="random", folds=3))
     split_frame(pairs, splits).to_csv(tmp_path / "folds.csv", index=False)
     for fold in (None, 3):
-        with pytest.raises(BadOption, match="holds folds 0 to 2; expected one"):
+        with pytest.raises(BadOption, match="has folds 0 to 2; expected one"):
             adapt_encoders(table, tmp_path / "a", split_from=tmp_path / "folds.csv", fold=fold)
-    parts = split_for_adapter(pairs, AdaptConfig(split_from=str(tmp_path / "folds.csv"), fold=1))
+    parts = assign_pairs(pairs, AdaptConfig(split_from=str(tmp_path / "folds.csv"), fold=1))
     assert np.array_equal(parts.split.part, splits[1].part)
-    assert set(parts.frame(pairs)["fold"]) == {0}
+    assert set(parts.to_frame(pairs)["fold"]) == {0}
 
 
 def test_a_single_training_group_cannot_be_shared_with_the_head(given_split, tmp_path):
     _, pairs, split = given_split
     pd.read_parquet(split).assign(group=0).to_parquet(tmp_path / "one.parquet")
-    with pytest.raises(NothingToAdaptOn, match=r"1 group.*--head-share 0"):
-        split_for_adapter(pairs, AdaptConfig(split_from=str(tmp_path / "one.parquet")))
+    with pytest.raises(match=r"1 group.*--head-share 0"):
+        assign_pairs(pairs, AdaptConfig(split_from=str(tmp_path / "one.parquet")))
 
 
 # ---- going on and refusing -----------------------------------------------------------------
@@ -209,21 +201,21 @@ def test_a_stopped_training_goes_on_to_the_same_bits(given_split, tmp_path, monk
     table, _, split = given_split
     options = SMALL | {"save_every": 2, "batch_size": 4}
     adapt_encoders(table, tmp_path / "whole" / "a", split_from=split, **options)
-    step, count = AdapterTraining._step, 0
+    step, count = AdapterTraining._take_step, 0
 
-    def stopping(self, batches):
+    def stopping(self, step_in_epoch):
         nonlocal count
         count += 1
         if count == 5:
             raise Stop
-        step(self, batches)
+        step(self, step_in_epoch)
 
-    monkeypatch.setattr(AdapterTraining, "_step", stopping)
+    monkeypatch.setattr(AdapterTraining, "_take_step", stopping)
     broken = tmp_path / "broken" / "a"
     with pytest.raises(Stop):
         adapt_encoders(table, broken, split_from=split, **options)
     assert load(broken / "checkpoints" / "latest").state["step"] == 4
-    monkeypatch.setattr(AdapterTraining, "_step", step)
+    monkeypatch.setattr(AdapterTraining, "_take_step", step)
     summary = adapt_encoders(table, broken, split_from=split, **options)
     assert summary["resumed_from_step"] == 4
     for kind in ("antibody", "antigen"):
@@ -251,7 +243,7 @@ def test_a_finished_adapter_has_nothing_to_do_and_other_options_are_refused(give
         adapt_encoders(changed, tmp_path / "a", split_from=split, **options)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.doc").write_text("mine")
-    with pytest.raises(RunMismatch, match="holds no adapter"):
+    with pytest.raises(RunMismatch, match="contains no adapter"):
         adapt_encoders(table, tmp_path / "full", split_from=split, **options)
     assert {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()} == before
 
@@ -269,8 +261,8 @@ def test_training_stops_when_validation_gets_no_better(given_split, tmp_path):
         ({"sides": "heavy"}, "--sides: 'heavy' is unknown"),
         ({"rank": 0}, "--rank: 0 is out of range"),
         ({"head_share": 1.0}, "--head-share: 1.0 is out of range"),
-        ({"targets": ("q", "query", "value", "up")}, "--targets: up is in no adapted encoder"),
-        ({"layers": (1, 3)}, "--layers: 3 is in no adapted encoder"),
+        ({"targets": ("q", "query", "value", "up")}, "--targets: no adapted encoder has up"),
+        ({"layers": (1, 3)}, "--layers: no adapted encoder has 3"),
         ({"ranks": 3}, "ranks: no such option"),
     ],
 )

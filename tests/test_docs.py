@@ -207,7 +207,7 @@ SELF_EXPLANATORY = set(
     """
     AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion Incomplete LogDamaged
     MMseqsFailed MissingVectors NoHeadRows NoRuns NoTrials NotFinite
-    NothingToAdaptOn NothingToEvaluate SweepClosed TemporaryDiskFull UnequalLengths UnitFailed
+    NothingToEvaluate SweepClosed TemporaryDiskFull UnequalLengths UnitFailed
     WrongBackend WrongRank
     """.split()
 )

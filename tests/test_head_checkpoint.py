@@ -5,6 +5,7 @@ import pickle
 import pytest
 import torch
 
+from abag.core.messages import reporting
 from abag.head.training import checkpoint
 from abag.head.training.checkpoint import (
     CheckpointDamaged,
@@ -17,10 +18,6 @@ from abag.head.training.checkpoint import (
 )
 
 TENSORS = {"model.w": torch.arange(6.0).reshape(2, 3), "optimizer.step": torch.tensor(3.0)}
-
-
-def silent(_text):
-    pass
 
 
 def test_a_checkpoint_gives_back_its_tensors_and_state_bit_for_bit(tmp_path):
@@ -53,7 +50,8 @@ def test_damage_is_passed_over_said_and_kept_out_of_the_rotation(tmp_path, damag
     assert broken != whole
     (tmp_path / "latest").write_bytes(broken)
     said = []
-    found = load_newest(tmp_path, said.append)
+    with reporting(said.append):
+        found = load_newest(tmp_path)
     assert found.state["step"] == 1
     assert "previous, step 1" in said[0]
     save_rotating(tmp_path, TENSORS, {"step": 2})
@@ -61,10 +59,10 @@ def test_damage_is_passed_over_said_and_kept_out_of_the_rotation(tmp_path, damag
 
 
 def test_no_whole_checkpoint_is_an_error_and_none_at_all_is_a_fresh_start(tmp_path):
-    assert load_newest(tmp_path, silent) is None
+    assert load_newest(tmp_path) is None
     (tmp_path / "latest").write_bytes(b"")
     with pytest.raises(CheckpointDamaged, match="no checkpoint is whole"):
-        load_newest(tmp_path, silent)
+        load_newest(tmp_path)
 
 
 def test_a_pickle_is_never_opened(tmp_path):
@@ -86,7 +84,7 @@ def test_another_schema_is_named(tmp_path, monkeypatch):
     monkeypatch.undo()
     reads = f"schema '99'; this abag reads {checkpoint.SCHEMA}"
     with pytest.raises(CheckpointVersion, match=reads):
-        load_newest(tmp_path, silent)
+        load_newest(tmp_path)
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_whole_and_no_partial(tmp_path, monkeypatch):
@@ -99,7 +97,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole_and_no_partial(tmp_path,
     monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(DiskFull, match="No space left"):
         save_rotating(tmp_path, TENSORS, {"step": 2})
-    assert load_newest(tmp_path, silent).state["step"] == 1
+    assert load_newest(tmp_path).state["step"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["latest"]
 
 

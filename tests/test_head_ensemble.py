@@ -60,7 +60,6 @@ def make_stack(members, feeds=(EVERY,), **options):
         config=FitConfig(**{"widths": (8, 4), "epochs": 10, "batch_size": 16} | options),
         n_training=60,
         device=torch.device("cpu"),
-        say=lambda _text: None,
     )
 
 

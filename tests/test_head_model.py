@@ -3,8 +3,9 @@ import torch
 
 from abag.core.options import BadOption
 from abag.head.model.config import PRESETS, FitConfig
-from abag.head.model.heads import LowRank, build_head, pair_losses
+from abag.head.model.heads import LowRank, build_head
 from abag.head.model.layers import PlainLayerFactory
+from abag.head.model.losses import LOSSES, PredictedPairs
 
 IGT5, ESM = 1024, 1280
 
@@ -13,15 +14,15 @@ def losses(
     kind="mse", scope="antigen", *, predicted, target, censored=None, antigen=None, weight=None
 ):
     n = len(predicted)
-    return pair_losses(
-        kind,
-        scope,
+    pairs = PredictedPairs(
         torch.tensor(predicted, requires_grad=True),
         torch.tensor(target),
         torch.tensor(censored or [0] * n, dtype=torch.int8),
         torch.tensor(antigen or [0] * n),
         torch.tensor(weight or [1.0] * n),
+        scope,
     )
+    return LOSSES[kind](pairs)
 
 
 @pytest.mark.parametrize(

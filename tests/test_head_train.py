@@ -22,15 +22,15 @@ from abag.embed.store.store import open_store
 from abag.head.data.labels import BadLabel, NothingToLearn
 from abag.head.data.vectors import VectorsMissing
 from abag.head.model.config import FitConfig, RunMismatch
-from abag.head.training import loop
 from abag.head.training.checkpoint import load
-from abag.head.training.loop import MIN_SHRINKAGE, LossNotFinite, fit_shrinkage
+from abag.head.training.loop import LossNotFinite
 from abag.head.training.step import (
     TrainingStep,
     cosine_rates,
     epoch_permutation,
     make_epoch_batches,
 )
+from abag.head.training.train import MIN_SHRINKAGE, LogDamaged, fit_shrinkage
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -132,7 +132,7 @@ def test_a_head_without_skill_on_validation_ends_near_the_training_mean(case):
     case.frame["pKd"] = np.random.default_rng(5).permutation(case.frame["pKd"])
     summary, said = quick_fit(case, epochs=40, lr=1e-2, dropout=0.0)
     assert summary["kept"] < 0.7
-    assert any("of their distance from the training mean" in line for line in said)
+    assert any("shrunk toward the training mean" in line for line in said)
     mean = summary["baselines"]["train_mean"]["validation"]["rmse"]
     assert summary["metrics"]["validation"]["rmse"] <= 1.01 * mean
     saved = abag.load_predictor(case.at / "run").members[0].pkd_scale  # what is handed on
@@ -371,7 +371,7 @@ def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(c
     latest.write_bytes(latest.read_bytes()[:-9])
     summary, said = quick_fit(case, save_every=4)
     assert summary["resumed_from_step"] == 4
-    assert any("Going on from previous, step 4" in text for text in said)
+    assert any("Resuming from previous, step 4" in text for text in said)
 
 
 # --- the step -----------------------------------------------------------------------------------
@@ -557,7 +557,7 @@ def test_a_log_that_lost_lines_is_not_written_over(case, monkeypatch):
         quick_fit(case, save_every=4)
     monkeypatch.undo()
     (case.at / "run/metrics.jsonl").write_text("")
-    with pytest.raises(loop.LogDamaged):
+    with pytest.raises(LogDamaged):
         quick_fit(case, save_every=4)
 
 

@@ -20,6 +20,7 @@ from abag.core.keys import KEY_BYTES
 from abag.embed.sequences.domains import UnsureDomains, split_domains
 
 Kind = Literal["antibody", "antigen"]
+KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
 Chains = tuple[str, ...]
 """Normalized: (heavy, light) of an antibody, the sorted chains of an antigen."""
 

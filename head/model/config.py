@@ -16,13 +16,12 @@ from abag.core.shared_options import DeviceOptions
 from abag.embed.sequences.options import TableOptions
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.split_options import AdapterRows, SplitOptions
+from abag.head.model.losses import RankScope, loss_names
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
 
 HeadName = Literal["mlp", "lowrank", "notebook"]
-LossName = Literal["mse", "huber", "rank"]
-RankScope = Literal["antigen", "batch"]
 PresetName = Literal["small", "medium", "large", "seed"]
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto", "off", "graph", "full"]
@@ -149,8 +148,10 @@ class OptimizationOptions(Options):
         help="Share of all steps in which the learning rate rises from 0.",
     )
     clip: float = option(1.0, low=0, help="Largest gradient norm; 0: no clipping.")
-    loss: LossName = option(
-        "mse", help="Training loss; rank: pairwise logistic plus mse. Censored rows are one-sided."
+    loss: str = option(
+        "mse",
+        choices=loss_names,
+        help="Training loss; rank: pairwise logistic plus mse. Censored rows are one-sided.",
     )
     rank_scope: RankScope = option(
         "antigen", help="Pairs that --loss rank compares: of one antigen, or of the whole batch."

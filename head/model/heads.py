@@ -1,4 +1,4 @@
-"""Heads: an antibody vector and an antigen vector in, one number a pair out; and their losses.
+"""Heads: an antibody vector and an antigen vector in, one number a pair out.
 
 B pairs of a batch, D width of an antibody vector, E of an antigen vector, I of both, R rank, M
 members. Vectors arrive standardised; what comes out is pKd in training standard deviations.
@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import huber_loss, softplus
 
 from abag.head.model.layers import LayerFactory, PlainLayerFactory, StackedLayerFactory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from abag.head.model.config import FitConfig, LossName, RankScope
+    from abag.head.model.config import FitConfig
 
 
 class Head(Protocol):
@@ -157,63 +156,3 @@ def _assemble(
         return LowRank(antibody_width, antigen_width, config.rank, layers)
     kind = Notebook if filled.head == "notebook" else Mlp
     return kind(antibody_width, antigen_width, filled.widths, layers)
-
-
-def pair_losses(
-    loss: LossName,
-    scope: RankScope,
-    predicted_B: Tensor,
-    target_B: Tensor,
-    censored_B: Tensor,
-    antigen_B: Tensor,
-    weight_B: Tensor,
-) -> Tensor:
-    """Give each pair its loss; the caller weighs and sums them.
-
-    Every tensor may have a member axis in front.
-
-    Parameters
-    ----------
-    loss, scope : str
-        ``mse``, ``huber`` or ``rank``; what ``rank`` compares.
-    predicted_B, target_B : Tensor, shape=(B,), dtype=float32
-        In training standard deviations.
-    censored_B : Tensor, shape=(B,), dtype=int8
-        -1: the truth lies below the target, +1: above, 0: exact.
-    antigen_B : Tensor, shape=(B,), dtype=int64
-    weight_B : Tensor, shape=(B,), dtype=float32
-        0 marks padding, which must not serve as a partner of the ranking loss.
-
-    Returns
-    -------
-    Tensor, shape=(B,), dtype=float32
-    """
-    error_B = predicted_B - target_B
-    # A bound is only missed on its wrong side: below it (-1) no prediction is too low.
-    error_B = torch.where(censored_B < 0, error_B.clamp(min=0), error_B)
-    error_B = torch.where(censored_B > 0, error_B.clamp(max=0), error_B)
-    if loss == "huber":
-        return huber_loss(error_B, torch.zeros_like(error_B), reduction="none")
-    if loss == "mse":
-        return error_B.square()
-    ranking_B = ranking_losses(scope, predicted_B, target_B, censored_B, antigen_B, weight_B)
-    # Order alone leaves the scale open: the squared error pins it to pKd.
-    return ranking_B + error_B.square()
-
-
-def ranking_losses(
-    scope: RankScope,
-    predicted_B: Tensor,
-    target_B: Tensor,
-    censored_B: Tensor,
-    antigen_B: Tensor,
-    weight_B: Tensor,
-) -> Tensor:
-    """Average, for each pair, the logistic loss over the partners it certainly outranks."""
-    stronger = target_B[..., :, None] > target_B[..., None, :]
-    certain = (censored_B >= 0)[..., :, None] & (censored_B <= 0)[..., None, :]
-    decidable = stronger & certain & (weight_B > 0)[..., None, :]
-    if scope == "antigen":
-        decidable &= antigen_B[..., :, None] == antigen_B[..., None, :]
-    losses_BB = softplus(predicted_B[..., None, :] - predicted_B[..., :, None]) * decidable
-    return losses_BB.sum(-1) / decidable.sum(-1).clamp(min=1)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.splits import Split
     from abag.head.data.vectors import StoredVectors
-    from abag.head.training.loop import TrainedHeads
+    from abag.head.training.train import TrainedHeads
     from abag.head.training.uncertainty import Sigma
 
 SCHEMA = 2

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.head.training.loop import TrainedHeads
+    from abag.head.training.train import TrainedHeads
     from abag.head.training.uncertainty import Sigma
 
 SCORED_PARTS = {"validation": VALIDATION, "test": TEST}

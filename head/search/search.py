@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from abag import AbagError
+from abag.core.messages import reporting
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.splits import TRAIN, VALIDATION, Split, grouped_folds
 from abag.head.evaluation import metrics
@@ -69,7 +70,6 @@ class Problem:
     config: FitConfig
     """What is not searched: batch, epochs, selecting metric, seed ..."""
     device: torch.device
-    say: Callable[[str], None]
 
     @property
     def folds(self) -> int:
@@ -201,18 +201,18 @@ def _make_stack(problem: Problem, batch: Sequence[Params]) -> StackedHeads:
         for config in configs
     ]
     everything = np.arange(len(problem.pairs))
-    return StackedHeads(
-        problem.pairs,
-        antibody_ND,
-        antigen_ME,
-        Scaling.of(problem.pairs, everything, antibody_ND, antigen_ME),
-        training,
-        members,
-        config=configs[0],
-        n_training=n_training,
-        device=problem.device,
-        say=problem.say,
-    )
+    with reporting(silent=True):  # else every batch reports where its vectors are
+        return StackedHeads(
+            problem.pairs,
+            antibody_ND,
+            antigen_ME,
+            Scaling.of(problem.pairs, everything, antibody_ND, antigen_ME),
+            training,
+            members,
+            config=configs[0],
+            n_training=n_training,
+            device=problem.device,
+        )
 
 
 def _score(problem: Problem, stack: StackedHeads) -> list[float | None]:

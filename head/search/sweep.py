@@ -257,7 +257,6 @@ def _pose(
         poolings={"antibody": antibody.folder.poolings, "antigen": antigen.folder.poolings},
         config=config,
         device=resolve_device(config.device),
-        say=lambda _text: None,
     )
     say(
         f"{len(own)} pairs in {len(np.unique(group))} groups are searched on {folds} inner folds; "

@@ -1,9 +1,9 @@
-"""One training state a file: whole or refused, and never half of two.
+"""Training checkpoints: each file is whole or refused.
 
-A checkpoint is a safetensors file, written under a partial name, synced and renamed. Its header
-holds the state as JSON and a digest over every name, dtype, shape, byte and the state itself.
-Nothing is unpickled. ``latest`` and ``previous`` hold all that training needs, the best weights
-so far included, so one rename moves everything at once; ``best`` holds those weights alone.
+A checkpoint is a safetensors file that is written atomically. Its header holds the state as JSON,
+and a digest over the state and every tensor's name, dtype, shape and bytes. Nothing is unpickled.
+``latest`` and ``previous`` hold everything that training needs, including the best weights so far,
+so one rename updates all of it; ``best`` holds the best weights alone.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from safetensors.torch import save_file
 
 from abag import AbagError
 from abag.core.files import replacing
+from abag.core.messages import say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -43,13 +44,15 @@ class DiskFull(AbagError):
 
 @dataclass(frozen=True, slots=True)
 class TrainingCheckpoint:
-    """A whole checkpoint, read and checked."""
+    """The content of a whole checkpoint."""
 
     tensors: dict[str, Tensor]
+    """On the CPU."""
     state: dict[str, Any]
+    """JSON values."""
 
 
-def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> int:
+def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write ``latest``, keeping the one before as ``previous``.
 
     Between the two renames there is no ``latest``; ``previous`` is then the newest.
@@ -59,26 +62,24 @@ def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[st
     folder : Path
         Exists already.
     tensors : mapping of str to Tensor
-        Any device.
+        Of any shape, dtype and device.
     state : mapping
         JSON values.
 
-    Returns
-    -------
-    int
-        Bytes written.
+    Raises
+    ------
+    DiskFull
+        If the file cannot be written.
     """
     latest = folder / "latest"
     with replacing(latest) as partial:
         _write(latest, partial, tensors, state)
-        size = partial.stat().st_size
         if latest.exists():
             latest.replace(folder / "previous")
-    return size
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write one checkpoint under its final name, atomically."""
+    """Write one checkpoint atomically; parameters and errors as for :func:`save_rotating`."""
     with replacing(path) as partial:
         _write(path, partial, tensors, state)
 
@@ -89,16 +90,16 @@ def load(path: Path) -> TrainingCheckpoint:
     Raises
     ------
     CheckpointDamaged
-        If it is truncated, altered, or no safetensors file (a pickle is never opened).
+        If it is truncated, modified or not a safetensors file.
     CheckpointVersion
-        If its schema is another.
+        If it has another schema.
     """
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, OSError) as error:
-        msg = f"{path}: not a whole checkpoint ({error}); expected a safetensors file. {_MEND}"
+        msg = f"{path}: cannot be read ({error}); expected a whole checkpoint. {_DELETE}"
         raise CheckpointDamaged(msg) from error
     if header.get("schema") != str(SCHEMA):
         msg = (
@@ -108,26 +109,28 @@ def load(path: Path) -> TrainingCheckpoint:
         raise CheckpointVersion(msg)
     text = header.get("state", "")
     if header.get("digest") != digest(tensors, text):
-        msg = f"{path}: its bytes are not those written (digest differs). {_MEND}"
+        msg = f"{path}: is damaged (digest differs); expected the written bytes. {_DELETE}"
         raise CheckpointDamaged(msg)
     return TrainingCheckpoint(tensors, json.loads(text))
 
 
-_MEND = "Delete it to go on from the one before."
+_DELETE = "Delete it to resume from the previous checkpoint."
 
 
-def load_newest(folder: Path, say: Callable[[str], None]) -> TrainingCheckpoint | None:
-    """Read the newest whole checkpoint, saying which damaged one was passed over.
+def load_newest(folder: Path) -> TrainingCheckpoint | None:
+    """Read the newest whole checkpoint; damaged ones are reported and skipped.
 
     Returns
     -------
-    Checkpoint or None
-        None if there never was one.
+    TrainingCheckpoint or None
+        None if there is no checkpoint.
 
     Raises
     ------
     CheckpointDamaged
         If there are checkpoints and none is whole: starting again would hide the loss.
+    CheckpointVersion
+        If the newest has another schema.
     """
     damage: list[CheckpointDamaged] = []
     for path in (folder / "latest", folder / "previous"):
@@ -138,9 +141,9 @@ def load_newest(folder: Path, say: Callable[[str], None]) -> TrainingCheckpoint 
         except CheckpointDamaged as error:
             damage.append(error)
             continue
-        for passed in damage:
-            say(f"{passed} Going on from {path.name}, step {found.state.get('step')}.")
-            # Out of the rotation: renamed to previous it would replace the last whole one.
+        for skipped in damage:
+            say(f"{skipped} Resuming from {path.name}, step {found.state.get('step')}.")
+            # The next checkpoint must not rename the damaged file to previous.
             (folder / "latest").replace(folder / "latest.damaged")
         return found
     if damage:
@@ -153,7 +156,14 @@ def load_newest(folder: Path, say: Callable[[str], None]) -> TrainingCheckpoint 
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    """Hash every name, dtype, shape and byte, and a text: 32 hex digits."""
+    """Hash a text, and the name, dtype, shape and bytes of each tensor; 32 hex digits.
+
+    Parameters
+    ----------
+    tensors : mapping of str to Tensor
+        On the CPU, of any shape and dtype.
+    text : str
+    """
     running = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -165,12 +175,15 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
 def _write(
     path: Path, partial: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> None:
-    # On the host, contiguous and owning their bytes: safetensors refuses shared memory.
+    # safetensors refuses tensors that share memory.
     own = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}  # GPU sync
     text = json.dumps(state, sort_keys=True, allow_nan=False)
     header = {"schema": str(SCHEMA), "state": text, "digest": digest(own, text)}
     try:
         save_file(own, partial, header)
     except (SafetensorError, OSError) as error:
-        msg = f"{path}: could not be written ({error}). Free space and run the same command again; the checkpoint before is whole."  # noqa: E501
+        msg = (
+            f"{path}: cannot be written ({error}); the previous checkpoint is whole. Free disk "
+            "space and run the same command again."
+        )
         raise DiskFull(msg) from error

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from abag.core.messages import say
 from abag.head.data.labels import training_labels
 from abag.head.data.scaling import Standardizer
 from abag.head.data.splits import TRAIN
@@ -36,7 +37,7 @@ from abag.head.training.step import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -153,7 +154,6 @@ class StackedHeads:
         Pairs an epoch, of which batch and steps follow: a longer feed is cut, each time elsewhere,
         and a shorter one starts again.
     device : torch.device
-    say : callable
     """
 
     def __init__(
@@ -168,10 +168,9 @@ class StackedHeads:
         config: FitConfig,
         n_training: int,
         device: torch.device,
-        say: Callable[[str], None],
     ) -> None:
         self.scaling, self.members, self.config, self.device = scaling, members, config, device
-        self.feeds, self.n_training = feeds, n_training
+        self.training_sets, self.n_training = feeds, n_training
         self.batch_size, self.accumulate = config.fitting_batch(n_training)
         self.steps = steps_per_epoch(n_training, self.batch_size, self.accumulate)
         self.epochs = config.filled().epochs
@@ -180,7 +179,7 @@ class StackedHeads:
         shape = (self.steps, self.accumulate, *axis, self.batch_size)
         on_device = _training_pairs(pairs, scaling, device)
         vectors = (scaling.antibody.apply(antibody_ND), scaling.antigen.apply(antigen_ME))
-        self.tables = _place_tables(vectors, on_device, shape[1:], config, device, say)
+        self.tables = _place_tables(vectors, on_device, shape[1:], config, device)
         self.model = build_stacked_heads(
             config,
             antibody_ND.shape[1],
@@ -196,10 +195,10 @@ class StackedHeads:
         self.thread = ThreadPoolExecutor(1)
         self.planned: dict[int, Future[EpochBatches]] = {}
 
-    def plan(self, epoch: int) -> EpochBatches:
+    def epoch_batches(self, epoch: int) -> EpochBatches:
         """Order every feed's rows for one epoch."""
         return make_epoch_batches(
-            self.feeds, epoch, self.batch_size, self.accumulate, self.n_training
+            self.training_sets, epoch, self.batch_size, self.accumulate, self.n_training
         )
 
     def begin_epoch(self, epoch: int, at: int = 0) -> None:
@@ -209,10 +208,10 @@ class StackedHeads:
             cosine_rates(epoch * self.steps, self.steps, total, warmup, m.lr) for m in self.members
         ]
         self.rates_S = np.stack(rates_MS, axis=-1) if self.stacked else rates_MS[0]
-        planned = self.planned.pop(epoch, None) or self.thread.submit(self.plan, epoch)
+        planned = self.planned.pop(epoch, None) or self.thread.submit(self.epoch_batches, epoch)
         self.training_step.begin_epoch(planned.result(), self.rates_S, at)
         # Orders of many feeds take a good part of an epoch on a GPU: the next ones beside this.
-        self.planned = {epoch + 1: self.thread.submit(self.plan, epoch + 1)}
+        self.planned = {epoch + 1: self.thread.submit(self.epoch_batches, epoch + 1)}
 
     def predict(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Score pairs with the weights of this moment.
@@ -254,9 +253,8 @@ def _place_tables(
     shape_AB: tuple[int, ...],
     config: FitConfig,
     device: torch.device,
-    say: Callable[[str], None],
 ) -> VectorTables:
-    """Put both tables where they fit, saying where."""
+    """Put both tables where they fit, and report where."""
     antibody_ND, antigen_ME = map(torch.from_numpy, standardised)
     half = uses_bf16(config, device, stacked=len(shape_AB) > 2)
     needed = (antibody_ND.nbytes + antigen_ME.nbytes) * (3 if half else 2) // 2

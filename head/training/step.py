@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abag.head.model.heads import pair_losses
 from abag.head.model.layers import bf16_copy, has_bf16_units
+from abag.head.model.losses import LOSSES, PredictedPairs
 from abag.head.model.optimizer import AdamW, stacked_update
 from abag.head.model.vector_tables import pick
 
@@ -157,8 +157,8 @@ class TrainingStep:
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         # A tensor: a Python number would be baked into the graph.
         self.lr = torch.zeros(members, device=device)
-        self.half = uses_bf16(config, device, stacked=bool(members))
-        self.working = bf16_copy(model) if self.half and members else model
+        self.in_bf16 = uses_bf16(config, device, stacked=bool(members))
+        self.working = bf16_copy(model) if self.in_bf16 and members else model
         self.optimizer = AdamW(model, decay_M, self.lr, config.clip, self.working)
         mode = config.compile if config.compile != "auto" else "full" if on_gpu else "off"
         fused = mode == "full"
@@ -168,7 +168,7 @@ class TrainingStep:
         if fused:
             options = COMBINED if members else None
             self._loss = torch.compile(self._loss_of, dynamic=False, options=options)
-        if members and (fused or self.half):
+        if members and (fused or self.in_bf16):
             self._update = self._stacked_update(compiled=fused)
         self._execute = self._captured() if on_gpu and mode != "off" else self._step
 
@@ -203,18 +203,18 @@ class TrainingStep:
         antibody_BD, antigen_BE = source.read(self.pairs, rows_B)
         if rows_B.ndim > 1:  # from here on, each member its own
             rows_B = rows_B.repeat_interleave(len(self.lr) // len(rows_B), 0)
-        autocast = self.half and self.working is self.model
+        autocast = self.in_bf16 and self.working is self.model
         with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
             predicted_B = self.working(antibody_BD, antigen_BE)
-        losses_B = pair_losses(
-            self.config.loss,
-            self.config.rank_scope,
+        predicted = PredictedPairs(
             predicted_B,
             pick(self.pairs.target_P, rows_B),
             pick(self.pairs.censored_P, rows_B),
             pick(self.pairs.antigen_P, rows_B),
             weight_B,
+            self.config.rank_scope,
         )
+        losses_B = LOSSES[self.config.loss](predicted)
         return (losses_B * weight_B).sum(-1)
 
     def _step(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from abag.head.data.splits import Split
     from abag.head.evaluation.comparison import MeasuredPairs
-    from abag.head.training.loop import TrainedHeads
+    from abag.head.training.train import TrainedHeads
 
 LEAST_GROUPS = 5
 """Fewer groups out of bag are no sample of groups."""

@@ -92,7 +92,7 @@ def main(folder, kills, seed):
     torch.set_num_threads(1)
     assert in_child(lambda: make_inputs(folder)) == 0
     kill_anywhere(
-        folder, kills, seed, lambda out: adapt(folder, out), step=(AdapterTraining, "_step"),
+        folder, kills, seed, lambda out: adapt(folder, out), step=(AdapterTraining, "_take_step"),
         snapshot=snapshot,
         summary=lambda out: json.loads((out / "a" / "adapter.json").read_text())["summary"],
     )  # fmt: skip
