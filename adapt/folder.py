@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from abag.adapt.config import AdaptConfig
 from abag.core.files import is_partial, replacing, write_bytes, write_json
 from abag.embed.store.adapter_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
-from abag.embed.weights.adapters import FORMAT, adapter_digest, adapter_files
+from abag.embed.weights.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
 from abag.head.model.config import RunMismatch, check_same
 from abag.head.training import checkpoint
 
@@ -131,7 +131,7 @@ def write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) 
         resumed_from_step=training.resumed_from_step,
     )
     name = "-".join("".join(c if c.isalnum() else " " for c in out.resolve().name.lower()).split())
-    content = {**FORMAT, "name": name or "adapter", "sides": encoders, "options": record}
+    content = {**ADAPTER_FORMAT, "name": name or "adapter", "sides": encoders, "options": record}
     write_json(out / ADAPTER_FILE, content | {"summary": summary})
     return summary
 
@@ -147,7 +147,7 @@ def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> EncoderR
         encoder=identity.checkpoint.origin,
         fingerprint=identity.fingerprint,
         weights=base,
-        digest=adapter_digest(base, adapter_files(out, kind)),
+        digest=adapter_digest(base, read_adapter_files(out, kind)),
         trainable_parameters=training.parameter_counts()[kind],
     )
 

@@ -154,7 +154,7 @@ class AdapterTraining(ResumableTraining):
             f"{len(assignment.adapter)} pairs for the adapter, {len(assignment.head)} for the "
             f"head, {len(assignment.validation)} for validation; {config.epochs} epochs of "
             f"{self.steps_per_epoch} steps, {config.batch_size} x {config.accumulate} pairs per "
-            f"step; {self.plan.why}, {self.plan.precision}"
+            f"step; {self.plan.reason}, {self.plan.precision}"
         )
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:

@@ -1,4 +1,4 @@
-"""Which device, precision and attention to use, decided in one place, with the reason."""
+"""The device and precision that an encoder or a head runs with."""
 
 from __future__ import annotations
 
@@ -21,65 +21,69 @@ class DeviceUnavailable(AbagError):
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """How an encoder will run.
+    """Where and in which precision an encoder runs.
 
     Attributes
     ----------
     device : torch.device
     precision : {"bf16", "fp16", "fp32"}
-    why : str
-        One phrase for the person who wonders.
+    reason : str
+        A phrase that says why, for messages.
     """
 
     device: torch.device
     precision: Literal["bf16", "fp16", "fp32"]
-    why: str
+    reason: str
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the weights and activations."""
+        """Type of weights and activations."""
         return _DTYPES[self.precision]
 
 
 def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
-    """Decide device and precision.
+    """Choose device and precision.
 
-    bf16 needs compute capability 8.0. `torch.cuda.is_bf16_supported` is not asked: it answers
-    yes on a T4, which emulates bf16 slowly.
+    Parameters
+    ----------
+    device : str
+        ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``; see `resolve_device`.
+    precision : {"auto", "bf16", "fp16", "fp32"}
+        ``"auto"`` is fp32 on a CPU, bf16 on a GPU of compute capability 8.0 or newer, else fp16.
 
     Raises
     ------
     DeviceUnavailable
-        For a device that is not there or a precision it cannot compute in.
+        If the device does not exist, or does not support the precision.
     """
     chosen = resolve_device(device)
     if chosen.type == "cpu":
         if precision == "fp16":
-            msg = "--precision fp16 on a CPU: not supported; give fp32 (or bf16)"
+            msg = "--precision fp16 on a CPU: not supported; give fp32 or bf16"
             raise DeviceUnavailable(msg)
         return DevicePlan(chosen, "fp32" if precision == "auto" else precision, "CPU")
+    # not torch.cuda.is_bf16_supported: it is true on a T4, which emulates bf16 slowly
     major, minor = torch.cuda.get_device_capability(chosen)
     name = torch.cuda.get_device_name(chosen)
     if precision == "auto":
-        return DevicePlan(
-            chosen, "bf16" if major >= 8 else "fp16", f"{name}, compute capability {major}.{minor}"
-        )
+        reason = f"{name}, compute capability {major}.{minor}"
+        return DevicePlan(chosen, "bf16" if major >= 8 else "fp16", reason)
     if precision == "bf16" and major < 8:
         msg = (
-            f"--precision bf16 on {name}: compute capability {major}.{minor} has no bf16 "
-            "units (8.0 and newer have); give fp16 or leave it to auto"
+            f"--precision bf16 on {name}: compute capability {major}.{minor} has no bf16 units "
+            "(8.0 and newer have); give fp16 or auto"
         )
         raise DeviceUnavailable(msg)
-    return DevicePlan(chosen, precision, f"{name}, as asked")
+    return DevicePlan(chosen, precision, f"{name}, as requested")
 
 
 def resolve_device(name: str = "auto") -> torch.device:
-    """Choose a device by name: ``auto`` is the first GPU, or the CPU where there is none.
+    """Return a device by name; ``"auto"`` is the first GPU, or the CPU if there is none.
 
     Raises
     ------
     DeviceUnavailable
-        For a name that is not a device, or a device that this machine does not have.
+        If the name is invalid, or this machine does not have the device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -88,46 +92,51 @@ def resolve_device(name: str = "auto") -> torch.device:
     except RuntimeError as error:
         msg = f"--device {name}: not a device; give auto, cpu, cuda or cuda:N"
         raise DeviceUnavailable(msg) from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        msg = f"--device {name}: this machine has {count} CUDA devices; give auto or cpu"
-        raise DeviceUnavailable(msg)
     if device.type not in ("cpu", "cuda"):
-        msg = f"--device {name}: only cpu and cuda are supported"
+        msg = f"--device {name}: not supported; give auto, cpu, cuda or cuda:N"
+        raise DeviceUnavailable(msg)
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        msg = f"--device {name}: this machine has {count} CUDA devices; give auto or cpu"
         raise DeviceUnavailable(msg)
     return device
 
 
 def current_device(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a GPU torch's current one: Triton launches and events go there, whatever tensors say."""
+    """Make a GPU torch's current device in a ``with`` block; a CPU needs nothing.
+
+    Triton kernels and CUDA events use the current device, not that of their tensors.
+    """
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def default_batch_tokens(plan: DevicePlan) -> int:
-    """Tokens a batch, from the device's free memory before the encoder is loaded.
+    """Return the tokens per batch that suit the device's free memory.
 
-    IgT5 takes 2.4 GiB of weights and about 65 KiB of activations a token; larger batches than
-    65,536 tokens are no faster on an H200. On a CPU a batch of a large encoder must stay well
-    under a commit interval.
+    To be called before the encoder is loaded: IgT5 takes 2.4 GiB of weights and about 65 KiB of
+    activations per token. Batches over 65,536 tokens are no faster on an H200. On a CPU, a batch of
+    a large encoder must take much less time than a commit interval.
     """
     if plan.device.type == "cpu":
         return 2048
-    free, _ = torch.cuda.mem_get_info(plan.device)
-    return next(t for gib, t in ((24, 65536), (12, 32768), (0, 8192)) if free >= gib * 2**30)
+    free_bytes, _ = torch.cuda.mem_get_info(plan.device)
+    limits = ((24, 65536), (12, 32768), (0, 8192))
+    return next(tokens for gib, tokens in limits if free_bytes >= gib * 2**30)
 
 
 def to_device(x: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Start copying an array to the device, without waiting for it.
+    """Start copying an array to the device, without waiting for the copy.
 
-    From pinned memory: a copy from ordinary memory would first wait for the device to be idle.
+    Shape and dtype are kept. The copy goes through pinned memory: from pageable memory it would
+    wait until the device is idle.
     """
     host = torch.from_numpy(x)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
 def measure_matmul_flops(plan: DevicePlan) -> float:
-    """Measure what this device's matrix units reach: FLOP/s of a large product in `precision`."""
-    n = 4096
+    """Measure the floating-point operations per second of a large matrix product on a GPU."""
+    n, repeats = 4096, 10
     x = torch.randn(n, n, device=plan.device, dtype=plan.dtype)
     begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -135,8 +144,8 @@ def measure_matmul_flops(plan: DevicePlan) -> float:
         for _ in range(3):
             x @ x
         begin.record()
-        for _ in range(10):
+        for _ in range(repeats):
             x @ x
         end.record()
-        end.synchronize()
-    return float(10 * 2 * n**3 / (begin.elapsed_time(end) / 1000))
+        end.synchronize()  # GPU sync
+    return float(repeats * 2 * n**3 / (begin.elapsed_time(end) / 1000))

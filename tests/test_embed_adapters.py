@@ -20,12 +20,12 @@ from abag.embed.store.adapter_files import CONFIG_FILE, WEIGHTS_FILE, AdapterDam
 from abag.embed.store.maintenance import merge
 from abag.embed.store.maintenance import pack as pack_store
 from abag.embed.weights.adapters import (
-    FORMAT,
+    ADAPTER_FORMAT,
     PEFT_PREFIX,
     AdapterMismatch,
     AdapterNotFound,
     adapter_digest,
-    adapter_files,
+    read_adapter_files,
 )
 from abag.embed.weights.checkpoints import weights_digest
 from abag.head.data.demo import demo_table
@@ -51,9 +51,9 @@ def save_adapter(folder, name, kind, seed=0, **lora):
     side = {
         "encoder": name,
         "weights": base,
-        "digest": adapter_digest(base, adapter_files(folder, kind)),
+        "digest": adapter_digest(base, read_adapter_files(folder, kind)),
     }
-    record = {**FORMAT, "name": folder.name, "sides": {kind: side}}
+    record = {**ADAPTER_FORMAT, "name": folder.name, "sides": {kind: side}}
     (folder / "adapter.json").write_text(json.dumps(record))
     return encoder.eval()
 

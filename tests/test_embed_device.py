@@ -39,7 +39,7 @@ def test_capability_decides_precision_and_attention(
     gpu(name, capability)
     plan = plan_device()
     assert plan.precision == precision
-    assert name in plan.why
+    assert name in plan.reason
     assert choose_attention(plan, biased=True) == biased
     assert choose_attention(plan, biased=False) == plain
 

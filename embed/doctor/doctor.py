@@ -223,7 +223,7 @@ def check_device(plan: DevicePlan, *, asked: str) -> Check:
         return Check("device", "note", text, values)
     free, total = torch.cuda.mem_get_info(plan.device)
     count = torch.cuda.device_count()
-    text = f"{plan.why}; {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+    text = f"{plan.reason}; {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     text += f"; batches of {default_batch_tokens(plan):,} tokens"
     text += f"; {plan.device} of {count} GPUs" if count > 1 else ""
     values = {"device": str(plan.device), "free_bytes": free, "memory_bytes": total}

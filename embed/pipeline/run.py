@@ -241,7 +241,7 @@ def _on_ray(
 def _announce(reading: TableTotals, jobs: Sequence[KindJob], plan: DevicePlan) -> None:
     """Say what was read, what will be encoded, and where."""
     on_ray = jobs[0].options.ray is not None
-    where = "running on Ray" if on_ray else f"running on {plan.why}, {plan.precision}"
+    where = "running on Ray" if on_ray else f"running on {plan.reason}, {plan.precision}"
     say(f"{reading.source}: {reading.rows:,} rows; {where}")
     counts = count_changes(
         sum((job.forms for job in jobs), Counter()), sum(j.replaced for j in jobs)

@@ -1,13 +1,13 @@
-"""Adapters: low-rank changes of an encoder's weights, merged before the encoder is built.
+"""Adapters on disk: low-rank changes that are merged into an encoder's weights when it is loaded.
 
-Knows no labels. An adapter is a folder that `abag adapt` made:
+An adapter is a folder written by `abag adapt`:
 
-    adapter.json      written last; the encoders it changes, by the digests of their weights
-    splits.parquet    every pair's part, and which pairs the adapter learned from
-    antibody/ antigen/    adapter_model.safetensors and adapter_config.json, as peft writes them
+    adapter.json          written last; the encoders it changes, by the digests of their weights
+    splits.parquet        the split of every pair, and the pairs that the adapter was trained on
+    antibody/, antigen/   adapter_model.safetensors and adapter_config.json, as peft writes them
 
-A store keeps a copy beside the vectors, so that whoever has the vectors can make more of them
-and can tell whose labels they have seen.
+A store keeps a copy with the vectors, to encode further sequences and to find out which labels the
+vectors have seen.
 """
 
 from __future__ import annotations
@@ -39,57 +39,78 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.embed.store.store import EncoderFolder
 
-FORMAT = {"format": "abag-adapter", "version": 1}
-PEFT_PREFIX = "base_model.model."  # before every name in peft's files
+ADAPTER_FORMAT = {"format": "abag-adapter", "version": 1}
+PEFT_PREFIX = "base_model.model."
+"""Prefix of every name in peft's files."""
 
 
 class AdapterNotFound(AbagError):
-    """A folder without a finished adapter, or without one for this side."""
+    """A folder without a finished adapter, or without one for this kind of sequence."""
 
 
 def with_adapter(checkpoint: EncoderCheckpoint, folder: Path, kind: Kind) -> EncoderCheckpoint:
-    """Return a checkpoint that is to be loaded with an adapter merged into it.
+    """Return a checkpoint whose adapter is merged when its weights are loaded.
+
+    Parameters
+    ----------
+    checkpoint : EncoderCheckpoint
+        The encoder that the adapter was trained on.
+    folder : path
+        Folder of the adapter.
+    kind : {"antibody", "antigen"}
 
     Raises
     ------
-    AdapterNotFound, AdapterMismatch, AdapterDamaged
+    AdapterNotFound
+        If the folder has no finished adapter for this kind of sequence.
+    AdapterMismatch
+        If the adapter was trained on other weights.
+    AdapterDamaged
+        If the files differ from those that adapter.json was written for.
     """
     record = _read_record(folder)
-    side = record["sides"].get(kind)
-    if side is None:
+    kinds: Mapping[str, Mapping[str, str]] = record["sides"]
+    if kind not in kinds:
         msg = (
-            f"{folder}: adapts {' and '.join(record['sides'])}, not {kind}; expected an adapter of "
-            f"{kind} encoders. Leave --{kind}-adapter out, or train one with --sides {kind}."
+            f"{folder}: adapts {' and '.join(kinds)}, not {kind}; expected an adapter of "
+            f"{kind} encoders. Omit --{kind}-adapter, or train one with --sides {kind}."
         )
         raise AdapterNotFound(msg)
+    trained = kinds[kind]
     weights = weights_digest(checkpoint)
-    if side["weights"] != weights:
+    if trained["weights"] != weights:
         msg = (
-            f"{folder}: trained on {side['encoder']} with weights {side['weights']}; "
+            f"{folder}: trained on {trained['encoder']} with weights {trained['weights']}; "
             f"{checkpoint.name} has weights {weights or 'none'}. "
-            f"Give --{kind}-encoder {side['encoder']}, or an adapter of {checkpoint.name}."
+            f"Give --{kind}-encoder {trained['encoder']}, or an adapter of {checkpoint.name}."
         )
         raise AdapterMismatch(msg)
-    files = adapter_files(folder, kind)
-    if adapter_digest(weights, files) != side["digest"]:
+    files = read_adapter_files(folder, kind)
+    if adapter_digest(weights, files) != trained["digest"]:
         msg = (
-            f"{folder}: its files are not those that {ADAPTER_FILE} was written for (digest "
-            "differs). Copy the whole folder again."
+            f"{folder}: the files do not match {ADAPTER_FILE} (digest differs). "
+            "Copy the whole folder again."
         )
         raise AdapterDamaged(msg)
     config = json.loads(files[f"{kind}/{CONFIG_FILE}"])
     adapter = Adapter(
         folder=folder,
         name=record["name"],
-        digest=side["digest"],
+        digest=trained["digest"],
         scale=config["lora_alpha"] / config["r"],
         factors=_factors(files[f"{kind}/{WEIGHTS_FILE}"]),
     )
     return replace(checkpoint, name=f"{checkpoint.name}-{adapter.name}", adapter=adapter)
 
 
-def adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
-    """Read what an adapter consists of for one kind, by the path inside its folder."""
+def read_adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
+    """Read the files of an adapter for one kind of sequence, by path in its folder.
+
+    Raises
+    ------
+    AdapterDamaged
+        If a file cannot be read.
+    """
     names = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
     try:
         return {name: (folder / name).read_bytes() for name in names}
@@ -99,7 +120,7 @@ def adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
 
 
 def adapter_digest(weights: str, files: Mapping[str, bytes]) -> str:
-    """Hash what an adapter is: the base's weights, its own, and the pairs it learned from."""
+    """Hash an adapter's files and the digest of its encoder's weights: 32 hexadecimal digits."""
     running = hashlib.blake2b(weights.encode(), digest_size=16)
     for name, content in sorted(files.items()):
         running.update(f"\0{name}\0{len(content)}\0".encode() + content)
@@ -107,12 +128,17 @@ def adapter_digest(weights: str, files: Mapping[str, bytes]) -> str:
 
 
 def copy_adapter(checkpoint: EncoderCheckpoint, folder: EncoderFolder) -> None:
-    """Copy an encoder's adapter, if it has one, beside the vectors that it will make."""
+    """Copy an encoder's adapter, if it has one, into its folder of a store.
+
+    Raises
+    ------
+    AdapterDamaged
+    """
     if checkpoint.adapter is None:
         return
     source = checkpoint.adapter.folder
-    files = adapter_files(source, folder.kind)
-    files[ADAPTER_FILE] = (source / ADAPTER_FILE).read_bytes()  # the last: it says all is there
+    files = read_adapter_files(source, folder.kind)
+    files[ADAPTER_FILE] = (source / ADAPTER_FILE).read_bytes()  # written last: the copy is complete
     write_adapter_files(
         folder.path, {f"{ADAPTER_FOLDER}/{name}": data for name, data in files.items()}
     )
@@ -124,12 +150,13 @@ def _read_record(folder: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         msg = (
-            f"{folder}: no finished adapter ({ADAPTER_FILE} cannot be read); expected the --out "
-            "folder of abag adapt. Run that command to its end first."
+            f"{folder}: no finished adapter (cannot read {ADAPTER_FILE}); expected the --out "
+            "folder of abag adapt. Run that command until it finishes."
         )
         raise AdapterNotFound(msg) from error
-    if not isinstance(record, dict) or {k: record.get(k) for k in FORMAT} != FORMAT:
-        msg = f"{path}: is not {FORMAT}, which this abag reads. Use the abag that wrote it."
+    if not isinstance(record, dict) or not ADAPTER_FORMAT.items() <= record.items():
+        expected = f"expected {ADAPTER_FORMAT}"
+        msg = f"{path}: not a supported adapter; {expected}. Use the version of abag that wrote it."
         raise AdapterNotFound(msg)
     return record
 
