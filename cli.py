@@ -271,8 +271,8 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
     Example:
       abag runs runs
     """
-    from abag.head.runs.compare import describe_runs
     from abag.head.runs.compare import runs as compare_runs
+    from abag.head.runs.runs_table import describe_runs
 
     _print(compare_runs(folders), as_json, lambda found: "\n".join(describe_runs(found)))
 

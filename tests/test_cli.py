@@ -239,7 +239,7 @@ def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs
     arguments = ["evaluate", "--run", where, "--predictions", theirs]
     assert "--column prediction=NAME" in run(*arguments, code=1).stderr
     assert "theirs.csv" in run(*arguments, "--column", "prediction=mine").stdout
-    assert "holds no finished run" in run("evaluate", "--run", store, code=1).stderr
+    assert "not a finished run" in run("evaluate", "--run", store, code=1).stderr
 
 
 def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):

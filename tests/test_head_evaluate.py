@@ -76,12 +76,12 @@ def own_predictions(case, name="one", part=None):
 
 
 @pytest.mark.parametrize(("name", "fitted"), [("one", "one"), ("folds", "folded")])
-def test_a_saved_run_scores_what_fit_said_to_the_last_bit(case, name, fitted):
+def test_scores_of_a_saved_run_equal_those_of_fit_bit_for_bit(case, name, fitted):
     found, _ = run_evaluate(case, name)
     assert found == json.loads(json.dumps(getattr(case, fitted)))
 
 
-def test_the_score_comes_from_the_saved_predictions(case, tmp_path):
+def test_scores_come_from_the_saved_predictions(case, tmp_path):
     copy = copied(case, tmp_path)
     frame = pd.read_parquet(copy / "predictions.parquet")
     frame.assign(pkd_predicted=frame["pkd"]).to_parquet(copy / "predictions.parquet", index=False)
@@ -96,13 +96,13 @@ def copied(case, to):
 
 @pytest.mark.parametrize("name", ["config.json", "summary.json", "predictions.parquet"])
 @pytest.mark.parametrize("damage", ["gone", "cut"])
-def test_a_run_that_is_not_whole_is_refused_in_one_line(case, tmp_path, name, damage):
+def test_an_incomplete_run_is_refused_in_one_line(case, tmp_path, name, damage):
     path = copied(case, tmp_path) / name
     content = path.read_bytes()
     path.unlink()
     if damage == "cut":
         path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(NoFinishedRun, match="holds no finished run") as error:
+    with pytest.raises(NoFinishedRun, match="not a finished run") as error:
         evaluate(tmp_path)
     assert "\n" not in str(error.value)
 
@@ -111,7 +111,7 @@ def test_a_split_and_predictions_of_two_runs_are_refused(case, tmp_path):
     copy = copied(case, tmp_path)
     split = pd.read_parquet(copy / "splits.parquet")
     split.iloc[::-1].to_parquet(copy / "splits.parquet", index=False)
-    with pytest.raises(NoFinishedRun, match="not of one run"):
+    with pytest.raises(NoFinishedRun, match="belong to different runs"):
         evaluate(copy)
 
 
@@ -127,10 +127,10 @@ def test_another_table_is_scored_by_the_predictor(case):
     assert found["metrics"]["table"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
     assert found["metrics"]["test"] == case.one["metrics"]["test"]
     assert found["table"]["in_training"] == {"pair": 0, "antibody": 0, "antigen": 30}
-    assert any("0 are among the run's training pairs" in line for line in said)
+    assert any(": 0 of 30 pairs are training pairs" in line for line in said)
 
 
-def test_another_table_is_scored_where_it_is_new_and_beside_baselines(case):
+def test_another_table_is_scored_on_new_sequences_and_with_baselines(case):
     both = pd.concat([case.frame, case.new], ignore_index=True)
     found, _ = run_evaluate(case, table=both)
     alone, _ = run_evaluate(case, table=case.new)
@@ -146,7 +146,7 @@ def test_another_table_is_scored_where_it_is_new_and_beside_baselines(case):
     assert len(alone["table"]["verdicts"]) == 1
 
 
-def test_the_ridge_on_another_table_is_the_one_that_fit_had(case):
+def test_the_ridge_on_another_table_equals_that_of_fit(case):
     found, _ = run_evaluate(case, table=case.frame)
     saved = keyed(case.frame).merge(pd.read_parquet(case.at / "one/splits.parquet"))
     test = saved[saved["split"] == "test"]
@@ -156,7 +156,7 @@ def test_the_ridge_on_another_table_is_the_one_that_fit_had(case):
     assert found["baselines"]["ridge"]["table"]["n"] == len(case.frame)
 
 
-def test_a_run_whose_store_is_gone_is_scored_beside_means_alone(case, tmp_path):
+def test_without_the_store_of_the_run_only_mean_baselines_are_scored(case, tmp_path):
     shutil.copytree(case.at / "one", tmp_path / "one")
     config = json.loads((tmp_path / "one/config.json").read_text())
     config["store"] = str(tmp_path / "gone")
@@ -165,23 +165,23 @@ def test_a_run_whose_store_is_gone_is_scored_beside_means_alone(case, tmp_path):
     found = evaluate(tmp_path / "one", table=case.new, store=case.at / "store", say=said.append)
     assert "table" not in found["baselines"]["ridge"]
     assert "table" in found["baselines"]["antigen_mean"]
-    assert any(line.startswith("no ridge beside the head") for line in said)
+    assert any(line.startswith("the ridge baseline is left out") for line in said)
 
 
 @pytest.mark.parametrize("name", ["one", "folds"])
-def test_pairs_that_training_knew_are_counted(case, name):
+def test_pairs_in_the_training_set_are_counted(case, name):
     split = pd.read_parquet(case.at / name / "splits.parquet")
     known = split[split["split"] == "train"].drop_duplicates(["antibody_key", "antigen_key"])
     both = pd.concat([case.frame, case.new], ignore_index=True)
     found, said = run_evaluate(case, name, table=both)
-    assert "say nothing of new ones" in said[-1]
+    assert "say nothing about new pairs" in said[-1]
     counted = found["table"]["in_training"]
     assert counted["pair"] == len(known)
     assert counted["antibody"] == len(case.frame)
     assert counted["antigen"] == len(both)
 
 
-def test_labels_are_read_as_the_run_read_its_own(case):
+def test_labels_are_read_with_the_options_of_the_run(case):
     molar = case.frame.assign(pKd=10 ** (9 - case.frame["pKd"]))
     abag.fit(molar, case.at / "store", case.at / "molar", **QUICK | {"label": "kd_nm"})
     new = case.new.assign(pKd=10 ** (9 - case.new["pKd"]))
@@ -196,7 +196,7 @@ def test_a_table_without_vectors_is_refused_with_what_to_do(case):
         run_evaluate(case, table=pairs_table(5, seed=2))
 
 
-def test_the_affinity_type_of_the_run_is_taken_from_the_table(case):
+def test_rows_of_the_affinity_type_of_the_run_are_scored(case):
     name, typed = "typed", case.frame.assign(affinity_type="kd")
     options = QUICK | {"affinity_type": "kd"}
     abag.fit(typed, case.at / "store", case.at / name, **options)
@@ -205,7 +205,7 @@ def test_the_affinity_type_of_the_run_is_taken_from_the_table(case):
     other, _ = run_evaluate(case, name, table=mixed.head(9), affinity_type="elisa")
     assert other["table"]["pairs"] == 4
     _, said = run_evaluate(case, name, table=case.new)
-    assert any("taken for 'kd'" in line for line in said)
+    assert any("used as 'kd'" in line for line in said)
 
 
 # ---- anyone's predictions ------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_the_affinity_type_of_the_run_is_taken_from_the_table(case):
 
 @pytest.mark.parametrize("name", ["one", "folds"])
 @pytest.mark.parametrize("part", [None, "test"])
-def test_the_runs_own_predictions_given_as_a_file_score_the_same(case, tmp_path, name, part):
+def test_the_predictions_of_the_run_given_as_a_file_get_the_same_scores(case, tmp_path, name, part):
     path = tmp_path / "theirs.csv"
     own_predictions(case, name, part).sample(frac=1, random_state=0).to_csv(path, index=False)
     found, said = run_evaluate(case, name, predictions=path)
@@ -226,7 +226,7 @@ def test_the_runs_own_predictions_given_as_a_file_score_the_same(case, tmp_path,
     assert "theirs.csv" in said[0]
 
 
-def test_better_predictions_beat_the_head_outside_the_interval(case):
+def test_perfect_predictions_are_better_than_the_head(case):
     perfect = case.frame.rename(columns={"pKd": "prediction"})
     found, _ = run_evaluate(case, predictions=perfect)
     gap = found["predictions"]["head_minus_predictions"]["spearman"]
@@ -235,7 +235,7 @@ def test_better_predictions_beat_the_head_outside_the_interval(case):
     assert any("is worse than" in line for line in found["predictions"]["verdicts"])
 
 
-def test_folds_are_scored_one_by_one_and_never_pooled(case):
+def test_folds_are_scored_separately_and_never_pooled(case):
     saved = pd.read_parquet(case.at / "folds" / "predictions.parquet")
     shifted = own_predictions(case, "folds").assign(
         pkd_predicted=lambda f: f["pkd_predicted"] + 100 * f["fold"]
@@ -249,7 +249,7 @@ def test_folds_are_scored_one_by_one_and_never_pooled(case):
     assert found["predictions"]["cv"]["spearman"]["n"] == 6
 
 
-def test_one_prediction_a_pair_stands_in_every_fold(case):
+def test_one_prediction_per_pair_is_used_in_all_folds(case):
     perfect = case.frame.rename(columns={"pKd": "prediction"})
     found, _ = run_evaluate(case, "folds", predictions=perfect)
     assert found["predictions"]["cv"]["rmse"] == {"mean": 0, "sd": 0, "n": 6}
@@ -258,36 +258,38 @@ def test_one_prediction_a_pair_stands_in_every_fold(case):
 def test_missing_and_unknown_rows_are_refused_with_their_counts(case):
     theirs = own_predictions(case, part="test")
     more = pd.concat([theirs, case.new.head(4).assign(pkd_predicted=7.0)], ignore_index=True)
-    with pytest.raises(PredictionsMismatch, match=r"for 3 of .* test rows and holds 0 pairs"):
+    with pytest.raises(PredictionsMismatch, match=r"for 3 of .* test rows, and 0 pairs are not"):
         run_evaluate(case, predictions=theirs.iloc[3:])
-    with pytest.raises(PredictionsMismatch, match=r"for 0 of .* test rows and holds 4 pairs"):
+    with pytest.raises(PredictionsMismatch, match=r"for 0 of .* test rows, and 4 pairs are not"):
         run_evaluate(case, predictions=more)
 
 
-def test_a_fold_that_the_run_has_not_is_unknown(case):
+def test_rows_of_an_unknown_fold_are_refused(case):
     theirs = own_predictions(case, "folds").assign(fold=lambda f: f["fold"] + 0.5)
     with pytest.raises(PredictionsMismatch, match="antigen and fold"):
         run_evaluate(case, "folds", predictions=theirs.drop_duplicates(["heavy", "antigen"]))
 
 
-def test_two_predictions_of_one_pair_are_refused_and_a_repeated_row_is_not(case):
+def test_different_predictions_of_a_pair_are_refused_but_repeated_rows_are_not(case):
     theirs = own_predictions(case)
     repeated = pd.concat([theirs, theirs.head(5)], ignore_index=True)
     run_evaluate(case, predictions=repeated)
     repeated.loc[0, "pkd_predicted"] += 1
-    with pytest.raises(PredictionsMismatch, match="1 second, different"):
+    with pytest.raises(
+        PredictionsMismatch, match=r"more than one prediction for the same pair \(1 extra rows\)"
+    ):
         run_evaluate(case, predictions=repeated)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, "strong", ""])
-def test_a_prediction_that_is_no_number_is_refused_by_its_row(case, value):
+def test_an_invalid_prediction_is_refused_with_its_row(case, value):
     theirs = own_predictions(case).astype({"pkd_predicted": object})
     theirs.loc[1, "pkd_predicted"] = value
     with pytest.raises(PredictionsMismatch, match=r"row 2, column pkd_predicted.*1 such rows"):
         run_evaluate(case, predictions=theirs)
 
 
-def test_the_prediction_column_is_named_when_it_cannot_be_told(case):
+def test_an_ambiguous_prediction_column_must_be_named(case):
     theirs = own_predictions(case)
     with pytest.raises(MissingColumn, match="--column prediction=NAME"):
         run_evaluate(case, predictions=theirs.rename(columns={"pkd_predicted": "mine"}))
@@ -308,6 +310,6 @@ def test_the_prediction_column_is_named_when_it_cannot_be_told(case):
         {"columns": {"heavy": "VH"}},
     ],
 )
-def test_inputs_that_nothing_would_read_are_refused(case, options):
+def test_inputs_that_would_not_be_used_are_refused(case, options):
     with pytest.raises(NothingToEvaluate, match="TABLE"):
         run_evaluate(case, **options)

@@ -1,4 +1,4 @@
-"""`runs`: comparing finished runs, and looking at one that is training."""
+"""`runs`: comparing finished runs, and the progress of one that is training."""
 
 import json
 import os
@@ -15,8 +15,9 @@ import abag
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.evaluation import metrics
-from abag.head.runs.compare import NoRuns, describe_runs, runs
+from abag.head.runs.compare import NoRuns, runs
 from abag.head.runs.live_progress import read_progress
+from abag.head.runs.runs_table import describe_runs
 from abag.head.runs.saved_run import read_run
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -58,7 +59,7 @@ def named(found, name):
     return next(one for one in found["runs"] if one["run"].endswith(name))
 
 
-def test_runs_are_found_at_any_depth_and_only_what_differs_is_shown(case):
+def test_runs_are_found_at_any_depth_and_only_differing_options_are_listed(case):
     found = case.found
     assert [one["run"] for one in found["runs"]] == [
         str(case.runs / name) for name in ("a", "deep/b", "folds", "other")
@@ -68,7 +69,7 @@ def test_runs_are_found_at_any_depth_and_only_what_differs_is_shown(case):
     assert json.loads(json.dumps(found)) == found
 
 
-def test_scores_are_those_of_the_run_inside_their_interval(case):
+def test_scores_equal_those_of_the_run_and_lie_in_their_interval(case):
     for one in case.found["runs"]:
         for metric, scored in one["intervals"].items():
             assert scored["value"] == pytest.approx(one["test"][metric]), metric
@@ -77,7 +78,7 @@ def test_scores_are_those_of_the_run_inside_their_interval(case):
         assert one["intervals"]["rmse"]["low"] is not None
 
 
-def test_an_interval_is_the_bootstrap_of_the_score_itself(case):
+def test_an_interval_equals_a_bootstrap_of_the_score(case):
     saved = read_run(case.runs / "a")
     rows = saved.splits[0].rows(2)
     pkd, predicted = saved.pairs.pkd[rows], saved.predicted[0][rows]
@@ -89,7 +90,7 @@ def test_an_interval_is_the_bootstrap_of_the_score_itself(case):
     assert scored["high"] == pytest.approx(high, abs=0.05)
 
 
-def test_runs_with_the_same_test_rows_are_compared_and_others_say_why_not(case):
+def test_runs_with_the_same_test_rows_are_compared_and_others_give_a_reason(case):
     found = case.found["comparisons"]
     paired = [one for one in found if one["with"]]
     assert len(paired) == 1
@@ -102,7 +103,7 @@ def test_runs_with_the_same_test_rows_are_compared_and_others_say_why_not(case):
         assert interval["difference"] == pytest.approx(ours - theirs)
     alone = {one["run"]: one["reason"] for one in found if not one["with"]}
     assert set(alone) == {str(case.runs / "other"), str(case.runs / "folds")}
-    assert "same rows" in alone[str(case.runs / "other")]
+    assert "same test rows" in alone[str(case.runs / "other")]
 
 
 def test_a_run_with_another_label_is_not_compared(case, tmp_path):
@@ -122,7 +123,7 @@ def test_a_run_trained_on_fewer_rows_is_compared_on_the_same_test_rows(case, tmp
 def test_the_text_shows_runs_differences_and_verdicts(case):
     text = "\n".join(describe_runs(case.found))
     assert "deep/b" in text
-    assert str(case.runs) not in text.split("Difference")[0]
+    assert str(case.runs) not in text.split("Differences")[0]
     assert "lr" in text
     assert "95 % interval" in text
 
@@ -134,7 +135,7 @@ def test_a_folder_without_runs_is_refused(tmp_path, what):
         path.mkdir()
     if what == "a file":
         path.write_text("x")
-    with pytest.raises(NoRuns, match="expected one that abag fit made"):
+    with pytest.raises(NoRuns, match="expected a run folder of abag fit"):
         runs(path)
 
 
@@ -149,14 +150,14 @@ def test_a_damaged_run_does_not_hide_the_others(case, tmp_path):
     assert "predictions.parquet" in "\n".join(describe_runs(found))
 
 
-# ---- under way -----------------------------------------------------------------------------------
+# ---- in progress ---------------------------------------------------------------------------------
 
 
 def line(step, epoch, seconds=None, score=None):
-    told = {"step": step, "epoch": epoch, "loss": 1.0, "lr": 1e-3}
+    found = {"step": step, "epoch": epoch, "loss": 1.0, "lr": 1e-3}
     if seconds is not None:
-        told |= {"seconds": seconds, "validation": {"spearman": score}}
-    return json.dumps(told) + "\n"
+        found |= {"seconds": seconds, "validation": {"spearman": score}}
+    return json.dumps(found) + "\n"
 
 
 @pytest.fixture
@@ -182,41 +183,41 @@ def test_progress_speed_and_time_left_come_from_the_log(half, monkeypatch):
     monkeypatch.setattr("abag.head.runs.live_progress.RECENT_SECONDS", 39)
     now = time.time() + 60
     os.utime(half / "checkpoints" / "latest", (now - 30, now - 30))
-    told = read_progress(half, CONFIG, now)
-    assert (told["state"], told["step"], told["steps"]) == ("training", 501, 1000)
-    assert told["steps_per_s"] == 5
-    assert told["seconds_left"] == pytest.approx(499 / 5, abs=0.1)
-    assert told["best"] == {"metric": "spearman", "score": 0.4, "step": 300}
-    assert told["checkpoint_s_ago"] == pytest.approx(30, abs=0.2)
+    found = read_progress(half, CONFIG, now)
+    assert (found["state"], found["step"], found["steps"]) == ("training", 501, 1000)
+    assert found["steps_per_s"] == 5
+    assert found["seconds_left"] == pytest.approx(499 / 5, abs=0.1)
+    assert found["best"] == {"metric": "spearman", "score": 0.4, "step": 300}
+    assert found["checkpoint_s_ago"] == pytest.approx(30, abs=0.2)
 
 
-def test_a_run_that_wrote_nothing_for_minutes_has_stopped(half):
-    told = read_progress(half, CONFIG, time.time() + 1000)
-    assert told["state"] == "stopped"
-    lines = describe_runs({"runs": [{"run": "r", **told}], "comparisons": [], "differences": {}})
-    assert "run abag fit again to go on" in "\n".join(lines)
+def test_a_run_that_wrote_nothing_for_minutes_counts_as_stopped(half):
+    found = read_progress(half, CONFIG, time.time() + 1000)
+    assert found["state"] == "stopped"
+    lines = describe_runs({"runs": [{"run": "r", **found}], "comparisons": [], "differences": {}})
+    assert "run abag fit again to resume" in "\n".join(lines)
 
 
-def test_nothing_but_a_configuration_is_a_start(tmp_path):
+def test_a_run_with_only_a_configuration_is_starting(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    told = read_progress(tmp_path, CONFIG)
-    assert told["state"] == "starting"
-    assert told["steps"] is told["seconds_left"] is told["best"] is None
+    found = read_progress(tmp_path, CONFIG)
+    assert found["state"] == "starting"
+    assert found["steps"] is found["seconds_left"] is found["best"] is None
 
 
-def test_folds_are_counted_together(half):
+def test_steps_of_all_folds_are_added(half):
     log = (half / "metrics.jsonl").read_text().rpartition("\n")[0] + "\n"
     (half / "metrics.jsonl").unlink()
     for fold in range(2):
         (half / "checkpoints" / f"fold-{fold:02d}").mkdir()
         (half / "checkpoints" / f"fold-{fold:02d}" / "log.jsonl").write_text(log)
     pd.DataFrame({"fold": [0, 1, 2, 3]}).to_parquet(half / "splits.parquet")
-    told = read_progress(half, CONFIG)
-    assert (told["fold"], told["folds"]) == (2, 4)
-    assert (told["step"], told["steps"]) == (1002, 4000)
+    found = read_progress(half, CONFIG)
+    assert (found["fold"], found["folds"]) == (2, 4)
+    assert (found["step"], found["steps"]) == (1002, 4000)
 
 
-def test_a_run_is_watched_while_another_process_trains_it(case, tmp_path):
+def test_progress_is_read_while_another_process_trains(case, tmp_path):
     script = (
         "import sys, abag; abag.fit(sys.argv[1], sys.argv[2], sys.argv[3], split='random',"
         "report=False, widths=(8,), epochs=100000, batch_size=16, device='cpu', save_every=50)"
@@ -228,9 +229,9 @@ def test_a_run_is_watched_while_another_process_trains_it(case, tmp_path):
         seen = []
         while len(seen) < 3 and child.poll() is None:
             time.sleep(0.3)
-            told = runs(run)["runs"][0] if (run / "config.json").exists() else {}
-            if told.get("state") == "training" and told["steps_per_s"]:
-                seen.append(told)
+            found = runs(run)["runs"][0] if (run / "config.json").exists() else {}
+            if found.get("state") == "training" and found["steps_per_s"]:
+                seen.append(found)
         assert child.poll() is None
     finally:
         child.kill()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,15 @@ class MeasuredPairs(Protocol):
     def antigen(self) -> Ints: ...
 
 
+class IntervalScores(TypedDict):
+    """An `Interval` as JSON."""
+
+    difference: float
+    low: float | None
+    high: float | None
+    clusters: int
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """Difference of two models' scores, averaged over folds, with its bootstrap interval."""
@@ -53,6 +62,14 @@ class Interval:
     low: float | None
     high: float | None
     clusters: int
+
+    def to_json(self) -> IntervalScores:
+        return {
+            "difference": self.difference,
+            "low": self.low,
+            "high": self.high,
+            "clusters": self.clusters,
+        }
 
 
 @dataclass(frozen=True, slots=True)

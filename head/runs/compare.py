@@ -1,17 +1,17 @@
-"""``runs``: what differs between runs, how far each has come, and whether one is better.
+"""``runs``: the state of runs, their configurations, and whether one is better than another.
 
-Runs are compared only where their test rows are the same pairs with the same labels; every score
-and every difference comes with the interval of a bootstrap by whole clusters.
+Runs are compared only if their test rows are the same pairs with the same labels. Scores and
+differences have intervals from a bootstrap over whole clusters.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -19,78 +19,132 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.head.data.splits import TEST, Split
-from abag.head.evaluation.comparison import Interval, compare, verdict
-from abag.head.evaluation.metrics import METRICS, headline_metrics
+from abag.head.evaluation.comparison import Interval, IntervalScores, compare, verdict
+from abag.head.evaluation.metrics import METRICS, Scores, headline_metrics
 from abag.head.runs.external_table import KEYS
 from abag.head.runs.live_progress import read_progress
 from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_run
+
+if TYPE_CHECKING:
+    pass
 
 Floats: TypeAlias = NDArray[np.float64]
 
 
 class NoRuns(AbagError):
-    """Folders without a run."""
+    """A folder contains no run."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Tested:
-    """The part of a finished run that was held out in some fold."""
+class _TestRows:
+    """The rows of a finished run that are in the test part of any fold."""
 
     digest: str
-    """Over folds, keys, labels and censoring."""
+    """Hash of folds, keys, labels and censoring: equal for runs that can be compared."""
     pairs: SavedPairs
     splits: list[Split]
     predicted: list[Floats]
 
 
-def runs(folders: Path | str | Sequence[Path | str]) -> dict[str, Any]:
-    """Compare runs, finished or under way; reads only.
+class RunState(TypedDict, total=False):
+    """State of one run: always ``run`` and ``state``, and the keys of that state.
+
+    A run in progress also has the keys of `abag.head.runs.live_progress.Progress`.
+    """
+
+    run: Required[str]
+    state: Required[str]
+    reason: str
+    """Why the run is ``unreadable``."""
+    epochs: int
+    steps: int
+    folds: int
+    test: Scores
+    intervals: dict[str, ScoreInterval | None]
+
+
+class ScoreInterval(TypedDict):
+    """A score with its interval."""
+
+    value: float
+    low: float | None
+    high: float | None
+    clusters: int
+
+
+Comparison = TypedDict(
+    "Comparison",
+    {
+        "run": Required[str],
+        "with": Required[str | None],
+        "reason": str,
+        "best_by": str,
+        "test_rows": int,
+        "difference": dict[str, IntervalScores | None],
+        "verdicts": list[str],
+    },
+    total=False,
+)
+"""A finished run minus the best one of the same test rows, or the ``reason`` why not."""
+
+
+class RunsSummary(TypedDict):
+    """What `runs` returns."""
+
+    runs: list[RunState]
+    differences: dict[str, dict[str, Any]]
+    """Configuration key to run to value, where runs differ."""
+    comparisons: list[Comparison]
+
+
+def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
+    """Compare runs, finished or in progress; nothing is written.
 
     Parameters
     ----------
     folders : path or sequence of path
-        Runs, or folders that hold runs at any depth.
+        Runs, or folders that contain runs at any depth.
 
     Returns
     -------
-    dict
-        ``runs``: for each ``run``, ``state`` and, when finished, ``test`` (all metrics) and
-        ``intervals`` (``value``, ``low``, ``high`` of the headline metrics, ``clusters``); else
-        what `live_progress.read_progress` tells. ``differences``: configuration key to run to
-        value, where runs differ. ``comparisons``: each finished run less the best one of the same
-        test rows, by metric, with a sentence; or the ``reason`` why not.
+    RunsSummary
 
     Raises
     ------
     NoRuns
+        If a folder contains no run, or the configuration of a run cannot be read.
     """
     given = [folders] if isinstance(folders, Path | str) else folders
     paths = list(dict.fromkeys(run for folder in given for run in find_runs(Path(folder))))
-    configs = {str(path): _config(path) for path in paths}
-    told, tested = [], {}
+    configs = {str(path): _read_config(path) for path in paths}
+    states, tested = [], {}
     for path in paths:
-        one, rows = _tell(path, configs[str(path)])
-        told.append(one)
+        state, rows = _describe_run(path, configs[str(path)])
+        states.append(state)
         if rows is not None:
             tested[str(path)] = rows
     return {
-        "runs": told,
+        "runs": states,
         "differences": _differences(configs),
-        "comparisons": _comparisons(told, tested),
+        "comparisons": _compare_with_best(states, tested),
     }
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the runs at or below a folder, by name.
+    """Return the runs at or below a folder, sorted by name.
 
     Raises
     ------
     NoRuns
+        If there is none.
     """
     found = [folder] if _is_run(folder) else sorted(_below(folder))
     if not found:
-        what = "holds no run" if folder.is_dir() else "is no folder"
-        msg = f"{folder}: {what}; expected one that abag fit made, or a folder of such. Check the path."  # noqa: E501
+        problem = "contains no run" if folder.is_dir() else "not a folder"
+        msg = (
+            f"{folder}: {problem}; expected a run folder of abag fit, or a folder of run "
+            "folders. Check the path."
+        )
         raise NoRuns(msg)
     return found
 
@@ -105,22 +159,22 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _is_run(folder: Path) -> bool:
     try:
-        return "antibody_fingerprint" in _config(folder)
+        return "antibody_fingerprint" in _read_config(folder)
     except NoRuns:
         return False
 
 
-def _config(run: Path) -> dict[str, Any]:
+def _read_config(run: Path) -> dict[str, Any]:
     try:
         config = json.loads((run / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        msg = f"{run}: its config.json cannot be read ({error}). Copy the whole run folder again."
+        msg = f"{run}: config.json cannot be read ({error}). Copy the whole run folder again."
         raise NoRuns(msg) from error
     return config if isinstance(config, dict) else {}
 
 
 def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Tell which options differ; one that a run lacks is null there."""
+    """Return the options that differ; an option that a run lacks is None."""
     names = sorted({name for config in configs.values() for name in config})
     rows = {name: {run: config.get(name) for run, config in configs.items()} for name in names}
     return {
@@ -130,28 +184,28 @@ def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
     }
 
 
-def _tell(run: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], _Tested | None]:
-    """Tell how a run stands; with what it was tested on, if it has finished."""
+def _describe_run(run: Path, config: Mapping[str, Any]) -> tuple[RunState, _TestRows | None]:
+    """Return the state of a run, and its test rows if it has finished."""
     if not (run / "summary.json").exists():
-        return {"run": str(run), **read_progress(run, config)}, None
+        return cast("RunState", {"run": str(run), **read_progress(run, config)}), None
     try:
         saved = read_run(run)
     except NoFinishedRun as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
-    tested = _tested(saved)
+    rows = _test_rows(saved)
     return {
         "run": str(run),
         "state": "finished",
         "epochs": saved.summary["epochs"],
         "steps": saved.summary["steps"],
         "folds": len(saved.splits),
-        "test": saved.summary["metrics"]["test"],
-        "intervals": {m: _scored(tested, m) for m in headline_metrics()},
-    }, tested
+        "test": saved.summary["metrics"]["test"] or {},
+        "intervals": {metric: _score_interval(rows, metric) for metric in headline_metrics()},
+    }, rows
 
 
-def _tested(saved: SavedRun) -> _Tested:
-    """Select the pairs that are tested in some fold, and say what they are."""
+def _test_rows(saved: SavedRun) -> _TestRows:
+    """Select the pairs that are in the test part of any fold, and hash them."""
     rows = np.any([split.part == TEST for split in saved.splits], axis=0)
     keys = saved.folds[0].loc[rows, KEYS]
     pairs = SavedPairs(
@@ -160,170 +214,70 @@ def _tested(saved: SavedRun) -> _Tested:
         pd.factorize(keys["antigen_key"], sort=True)[0].astype(np.int64),
     )
     splits = [replace(s, part=s.part[rows], group=s.group[rows]) for s in saved.splits]
-    running = blake2b("\n".join(keys.to_numpy().ravel()).encode(), digest_size=16)
+    digest = blake2b("\n".join(keys.to_numpy().ravel()).encode(), digest_size=16)
     for array in (pairs.pkd, pairs.censored, *(split.part == TEST for split in splits)):
-        running.update(np.ascontiguousarray(array).data)
-    return _Tested(running.hexdigest(), pairs, splits, [p[rows] for p in saved.predicted])
+        digest.update(np.ascontiguousarray(array).data)
+    return _TestRows(digest.hexdigest(), pairs, splits, [p[rows] for p in saved.predicted])
 
 
-def _scored(tested: _Tested, metric: str) -> dict[str, Any] | None:
-    """Score a run with its interval: by how much it falls short of perfect predictions."""
-    perfect = [tested.pairs.pkd] * len(tested.splits)
-    short = compare(tested.pairs, tested.splits, tested.predicted, perfect, metric)
-    if short is None:
+def _score_interval(rows: _TestRows, metric: str) -> ScoreInterval | None:
+    """Score a run with its interval, from the difference to perfect predictions."""
+    perfect = [rows.pairs.pkd] * len(rows.splits)
+    found = compare(rows.pairs, rows.splits, rows.predicted, perfect, metric)
+    if found is None:
         return None
     best = METRICS[metric].perfect
     return {
-        "value": best + short.difference,
-        "low": None if short.low is None else best + short.low,
-        "high": None if short.high is None else best + short.high,
-        "clusters": short.clusters,
+        "value": best + found.difference,
+        "low": None if found.low is None else best + found.low,
+        "high": None if found.high is None else best + found.high,
+        "clusters": found.clusters,
     }
 
 
-def _comparisons(
-    told: Sequence[Mapping[str, Any]], tested: Mapping[str, _Tested]
-) -> list[dict[str, Any]]:
-    """Compare each finished run with the best of those that were tested on the same rows."""
-    scores = {one["run"]: one["intervals"] for one in told if one["state"] == "finished"}
-    lines: list[dict[str, Any]] = []
-    for digest in dict.fromkeys(one.digest for one in tested.values()):
-        group = [run for run, one in tested.items() if one.digest == digest]
+def _compare_with_best(
+    states: Sequence[RunState], tested: Mapping[str, _TestRows]
+) -> list[Comparison]:
+    """Compare each finished run with the best run that has the same test rows."""
+    scores = {one["run"]: one["intervals"] for one in states if one["state"] == "finished"}
+    comparisons: list[Comparison] = []
+    for digest in dict.fromkeys(rows.digest for rows in tested.values()):
+        group = [run for run, rows in tested.items() if rows.digest == digest]
         if len(group) == 1:
             if len(tested) > 1:
-                reason = "no other run was tested on the same rows with the same labels"
-                lines.append({"run": group[0], "with": None, "reason": reason})
+                reason = "no other run has the same test rows with the same labels"
+                comparisons.append({"run": group[0], "with": None, "reason": reason})
             continue
-        by, best = _best(group, scores)
-        lines += [_compared(run, best, by, tested) for run in group if run != best]
-    return lines
+        metric, best = _best_run(group, scores)
+        comparisons += [_compare_runs(run, best, metric, tested) for run in group if run != best]
+    return comparisons
 
 
-def _best(group: Sequence[str], scores: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """Name the first headline metric that all have, and the run that is best by it."""
-    by = next((m for m in headline_metrics() if all(scores[run][m] for run in group)), None)
-    if by is None:
-        return "rmse", group[0]
-    sign = -1 if METRICS[by].lower_is_better else 1
-    return by, max(group, key=lambda run: sign * scores[run][by]["value"])
+def _best_run(
+    group: Sequence[str], scores: Mapping[str, Mapping[str, ScoreInterval | None]]
+) -> tuple[str, str]:
+    """Return the first headline metric that is defined for all runs, and the best run by it."""
+    for metric in headline_metrics():
+        known = {run: one["value"] for run in group if (one := scores[run][metric])}
+        if len(known) == len(group):
+            best = min if METRICS[metric].lower_is_better else max
+            return metric, best(known, key=lambda run: known[run])
+    return "rmse", group[0]
 
 
-def _compared(run: str, best: str, by: str, tested: Mapping[str, _Tested]) -> dict[str, Any]:
-    one, other = tested[run], tested[best]
+def _compare_runs(run: str, best: str, metric: str, tested: Mapping[str, _TestRows]) -> Comparison:
+    rows, best_rows = tested[run], tested[best]
     found: dict[str, Interval | None] = {
-        metric: compare(one.pairs, other.splits, one.predicted, other.predicted, metric)
-        for metric in headline_metrics()
+        name: compare(rows.pairs, best_rows.splits, rows.predicted, best_rows.predicted, name)
+        for name in headline_metrics()
     }
     return {
         "run": run,
         "with": best,
-        "best_by": by,
-        "test_rows": int(sum((split.part == TEST).sum() for split in one.splits)),
-        "difference": {m: i and asdict(i) for m, i in found.items()},
+        "best_by": metric,
+        "test_rows": int(sum((split.part == TEST).sum() for split in rows.splits)),
+        "difference": {name: None if i is None else i.to_json() for name, i in found.items()},
         "verdicts": [
-            verdict("run", best, m, i).replace("The run", run, 1) for m, i in found.items()
+            verdict("run", best, name, i).replace("The run", run, 1) for name, i in found.items()
         ],
     }
-
-
-# ---- for people ----------------------------------------------------------------------------------
-
-
-def describe_runs(found: Mapping[str, Any]) -> list[str]:
-    """Lay out what `runs` found, as lines of a terminal."""
-    names = _short([one["run"] for one in found["runs"]])
-    lines = _table(
-        ["run", "state", *(m.replace("_", " ") for m in headline_metrics())],
-        [[names[one["run"]], *_cells(one)] for one in found["runs"]],
-    )
-    for one in found["runs"]:
-        lines += [f"{names[one['run']]}: {text}" for text in _underway(one)]
-    if found["comparisons"]:
-        lines += ["", "Difference on the same test rows, 95 % of draws of whole clusters"]
-        lines += [text for one in found["comparisons"] for text in _said(one)]
-    if found["differences"]:
-        runs_ = [one["run"] for one in found["runs"]]
-        rows = [
-            [key, *(_value(values[run]) for run in runs_)]
-            for key, values in found["differences"].items()
-        ]
-        lines += ["", *_table(["option", *(names[run] for run in runs_)], rows)]
-    elif len(found["runs"]) > 1:
-        lines += ["", "The runs have the same configuration."]
-    return lines
-
-
-def _short(paths: Sequence[str]) -> dict[str, str]:
-    """Leave out the folder that all runs share."""
-    parts = [Path(path).parts for path in paths]
-    shared = 0
-    while len(parts) > 1 and all(
-        len(p) > shared + 1 and p[shared] == parts[0][shared] for p in parts
-    ):
-        shared += 1
-    return {path: str(Path(*p[shared:])) for path, p in zip(paths, parts, strict=True)}
-
-
-def _cells(one: Mapping[str, Any]) -> list[str]:
-    if one["state"] != "finished":
-        return [one["state"], *["-"] * len(headline_metrics())]
-    return ["finished", *(_interval(one["intervals"][metric]) for metric in headline_metrics())]
-
-
-def _interval(scored: Mapping[str, Any] | None) -> str:
-    if scored is None:
-        return "-"
-    if scored["low"] is None:
-        clusters = scored["clusters"]
-        return f"{scored['value']:.3f} ({clusters} cluster{'s' * (clusters != 1)})"
-    return f"{scored['value']:.3f} ({scored['low']:.3f} to {scored['high']:.3f})"
-
-
-def _underway(one: Mapping[str, Any]) -> Iterator[str]:
-    if one["state"] == "finished":
-        return
-    if one["state"] == "unreadable":
-        yield one["reason"]
-        return
-    said = [f"epoch {one['epoch']} of {one['epochs']}", f"step {one['step']:,}"]
-    if one["folds"] > 1:
-        said.insert(0, f"fold {one['fold']} of {one['folds']}")
-    if one["steps"]:
-        said[-1] += f" of {one['steps']:,} ({one['step'] / one['steps']:.0%})"
-    if one["steps_per_s"]:
-        said.append(f"{one['steps_per_s']:,.1f} steps/s")
-    if one["seconds_left"] is not None:
-        said.append(f"{_time(one['seconds_left'])} left")
-    if one["best"]:
-        said.append(f"best {one['best']['metric'].replace('_', ' ')} {one['best']['score']:.3f}")
-    if one["checkpoint_s_ago"] is not None:
-        said.append(f"checkpoint {_time(one['checkpoint_s_ago'])} ago")
-    if one["state"] == "stopped":
-        said.append(
-            f"nothing written for {_time(one['written_s_ago'])}; run abag fit again to go on"
-        )
-    yield ", ".join(said)
-
-
-def _time(seconds: float) -> str:
-    minutes, hours = divmod(round(seconds), 60)[0], seconds / 3600
-    return (
-        f"{hours:.1f} h" if hours >= 2 else f"{minutes} min" if minutes >= 2 else f"{seconds:.0f} s"
-    )
-
-
-def _said(one: Mapping[str, Any]) -> list[str]:
-    return one["verdicts"] if one["with"] else [f"{one['run']}: {one['reason']}"]
-
-
-def _value(value: object) -> str:
-    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 24 else f"{text[:21]}..."
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in [head, *rows]
-    ]

@@ -1,13 +1,12 @@
-"""``evaluate``: score a finished run again, on its own split, on another table, or beside others.
+"""``evaluate``: score a finished run on its own split, on another table or against predictions.
 
-Nothing is trained: a run's folder holds its split and its predictions by key. Anyone's predictions
-of the same pairs are scored under the same split and metrics, fold by fold.
+Nothing is trained. The run folder has the split and the predictions by key; predictions from
+elsewhere for the same pairs are scored with the same split and metrics, fold by fold.
 """
 
 from __future__ import annotations
 
-import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.messages import reporting
+from abag.core import messages
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
@@ -25,7 +24,7 @@ from abag.head.data.splits import TEST
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import compare, verdict
 from abag.head.evaluation.metrics import headline_metrics
-from abag.head.runs.external_table import KEYS, count_known, keyed, score_table
+from abag.head.runs.external_table import KEYS, count_known, key_frame, score_table
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run
 from abag.head.runs.summary import average_parts, score_parts
@@ -34,16 +33,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from abag.embed.sequences.pairs import SequenceTable
+    from abag.head.evaluation.comparison import IntervalScores
+    from abag.head.runs.results import PredictionsSummary, RunSummary
 
 Floats: TypeAlias = NDArray[np.float64]
 
 
 class NothingToEvaluate(AbagError):
-    """The inputs do not say what is to be scored."""
+    """The combination of inputs is invalid."""
 
 
 class PredictionsMismatch(AbagError):
-    """A file of predictions and the run do not hold the same pairs."""
+    """Predictions are invalid or not of the pairs of the run."""
 
 
 def evaluate(
@@ -52,79 +53,84 @@ def evaluate(
     table: Path | str | pd.DataFrame | None = None,
     say: Callable[[str], None] | None = None,
     **options: Any,  # noqa: ANN401 - the fields of EvaluateOptions
-) -> dict[str, Any]:
-    """Score a run on its saved split, and maybe on another table or beside other predictions.
+) -> RunSummary:
+    """Score a run on its saved split, and optionally on another table or against predictions.
 
     Parameters
     ----------
     run : path
         Folder of a finished run.
     table : path or DataFrame, optional
-        Other measured pairs, their labels read as the run read its own.
+        Other measured pairs. Labels are read with the options of the run.
     say : callable, optional
-        Takes each message; by default they go to stderr.
+        Receives each message; by default messages go to stderr.
     **options
-        Fields of `EvaluateOptions`. ``predictions`` must cover every test pair. With folds, its
-        column ``fold`` says which fold a row is for; without it a pair's prediction is used in
-        every fold.
+        Fields of `EvaluateOptions`. ``predictions`` must cover all test pairs. With folds, its
+        column ``fold`` assigns a row to the test part of one fold; without it, the prediction of
+        a pair is used in all folds.
 
     Returns
     -------
-    dict
-        What `fit` returned, the head's scores computed anew. ``table`` adds ``metrics.table``,
-        ``metrics.table_new_antibodies`` and ``metrics.table_new_antigens`` (None without such
-        pairs), ``baselines.NAME.table`` for what learned from the run's training pairs, and
-        ``table`` (how many of its ``pairs`` are ``in_training``, by pair, antibody and antigen);
-        ``predictions`` adds ``predictions`` (scores, ``head_minus_predictions``, ``verdicts``).
+    RunSummary
+        The result of `fit`, with the scores of the head computed again. ``table`` adds
+        ``metrics.table``, ``metrics.table_new_antibodies`` and ``metrics.table_new_antigens`` (None
+        without such pairs), ``baselines.NAME.table`` for baselines fitted to the training pairs of
+        the run, and ``table`` (how many of its ``pairs`` are ``in_training``, by pair, antibody and
+        antigen). ``predictions`` adds ``predictions`` (scores, ``head_minus_predictions``,
+        ``verdicts``).
 
     Raises
     ------
-    NoFinishedRun, NothingToEvaluate, PredictionsMismatch
+    NoFinishedRun
+        If the run is unfinished or damaged.
+    NothingToEvaluate
+        If the combination of inputs is invalid.
+    PredictionsMismatch
+        If the predictions are invalid or not of the pairs of the run.
     AbagError
         If a table cannot be read, or the store lacks some of its sequences.
     """
     chosen = EvaluateOptions.from_keywords(options, "evaluate")
-    _refuse_unread(table, chosen)
-    say = say or _to_stderr
-    saved = read_run(Path(run))
-    scores, cv = _scored(saved, saved.predicted)
-    result: dict[str, Any] = {**saved.summary, "run": str(run), "metrics": scores}
-    if cv is not None:
-        result["cv"] = saved.summary["cv"] | {"head": cv}
-    reading = TableOptions(columns=chosen.columns, antigen=chosen.antigen)
-    if table is not None:
-        other = read_pairs(table, replace(reading, bad_rows=saved.config["bad_rows"]))
-        pairs = label_pairs(other, _label_options(saved, other, chosen.affinity_type, say))
-        with reporting(say):
+    _check_inputs(table, chosen)
+    with messages.reporting(say):
+        saved = read_run(Path(run))
+        scores, cv = _score_folds(saved, saved.predicted)
+        summary: RunSummary = {**saved.summary, "run": str(run), "metrics": {**scores}}
+        if cv is not None:
+            summary["cv"] = saved.summary["cv"] | {"head": cv}
+        reading = TableOptions(columns=chosen.columns, antigen=chosen.antigen)
+        if table is not None:
+            other = read_pairs(table, replace(reading, bad_rows=saved.config["bad_rows"]))
+            pairs = label_pairs(other, _label_options(saved, other, chosen.affinity_type))
             report_counts(pairs)
-        result["table"] = count_known(saved, pairs, say)
-        score_table(result, Path(run), saved, pairs, chosen.store, say)
-    if chosen.predictions is not None:
-        result["predictions"] = _beside(saved, read_pairs(chosen.predictions, reading), say)
-    return result
+            summary["table"] = count_known(saved, pairs)
+            score_table(summary, Path(run), saved, pairs, chosen.store)
+        if chosen.predictions is not None:
+            others = read_pairs(chosen.predictions, reading)
+            summary["predictions"] = _compare_with_predictions(saved, others)
+        return summary
 
 
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
-def _refuse_unread(table: object, options: EvaluateOptions) -> None:
-    """Refuse an input that would not be used."""
+def _check_inputs(table: object, options: EvaluateOptions) -> None:
+    """Refuse inputs that would not be used."""
     if table is not None and options.predictions is not None:
-        msg = "evaluate: both a TABLE and --predictions; expected one. Run it once for each."
+        msg = (
+            "evaluate: both a TABLE and --predictions are given; expected one of them. Run it "
+            "once for each."
+        )
         raise NothingToEvaluate(msg)
     if table is None and (options.store or options.affinity_type):
-        msg = "evaluate: --store and --affinity-type are for a TABLE, and there is none. Give one."
+        msg = "evaluate: --store and --affinity-type need a TABLE. Give one, or omit these options."
         raise NothingToEvaluate(msg)
     if table is None and options.predictions is None and (options.columns or options.antigen):
-        msg = "evaluate: --column and --antigen are for a TABLE or --predictions. Give one."
+        msg = "evaluate: --column and --antigen need a TABLE or --predictions. Give one of them."
         raise NothingToEvaluate(msg)
 
 
-def _scored(
+def _score_folds(
     saved: SavedRun, predicted: list[Floats]
-) -> tuple[dict[str, metrics.Scores], dict[str, Any] | None]:
-    """Score predictions on each fold, then average; the spread too, where there are folds."""
+) -> tuple[dict[str, metrics.Scores], dict[str, metrics.FoldAverage] | None]:
+    """Return the scores averaged over folds and, if there are several, their spread on test."""
     folds = [
         score_parts(saved.pairs, split, one)
         for split, one in zip(saved.splits, predicted, strict=True)
@@ -133,93 +139,98 @@ def _scored(
     return average_parts(folds), cv
 
 
-# ---- another table -------------------------------------------------------------------------------
-
-
 def _label_options(
-    saved: SavedRun, table: SequenceTable, affinity_type: str | None, say: Callable[[str], None]
+    saved: SavedRun, table: SequenceTable, affinity_type: str | None
 ) -> LabelOptions:
-    """Read labels as the run did; a table that knows no affinity types cannot be asked for one."""
+    """Return the label options of the run; without that column, affinity types do not apply."""
     known = {f.name: saved.config[f.name] for f in fields(LabelOptions) if f.name in saved.config}
     options = LabelOptions(**known)
     if affinity_type is not None:
         return replace(options, affinity_type=affinity_type)
     if options.affinity_type is None or table.has("affinity_type"):
         return options
-    say(f"{table.source}: has no affinity types; all are taken for {options.affinity_type!r}")
+    messages.say(
+        f"{table.source}: no column affinity_type; all rows are used as {options.affinity_type!r}"
+    )
     return replace(options, affinity_type=None)
 
 
-def _beside(saved: SavedRun, table: SequenceTable, say: Callable[[str], None]) -> dict[str, Any]:
-    """Score the predictions of a file on the run's split, and compare the run's own with them."""
-    theirs = _lay(saved, table)
-    scores, cv = _scored(saved, theirs)
+def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> PredictionsSummary:
+    """Score predictions from elsewhere on the split of the run, and compare the head with them."""
+    reference = _align_predictions(saved, table)
+    scores, cv = _score_folds(saved, reference)
     found = {
-        metric: compare(saved.pairs, saved.splits, saved.predicted, theirs, metric)
+        metric: compare(saved.pairs, saved.splits, saved.predicted, reference, metric)
         for metric in headline_metrics()
     }
-    lines = [verdict("head", table.source, metric, one) for metric, one in found.items()]
-    for line in lines:
-        say(line)
-    return {
-        "source": table.source,
-        **scores,
-        **({} if cv is None else {"cv": cv}),
-        "head_minus_predictions": {m: one and asdict(one) for m, one in found.items()},
-        "verdicts": lines,
+    differences: dict[str, IntervalScores | None] = {
+        metric: None if one is None else one.to_json() for metric, one in found.items()
     }
+    verdicts = [verdict("head", table.source, metric, one) for metric, one in found.items()]
+    for line in verdicts:
+        messages.say(line)
+    result: PredictionsSummary = {
+        "source": table.source,
+        "validation": scores["validation"],
+        "test": scores["test"],
+        "head_minus_predictions": differences,
+        "verdicts": verdicts,
+    }
+    if cv is not None:
+        result["cv"] = cv
+    return result
 
 
-def _lay(saved: SavedRun, table: SequenceTable) -> list[Floats]:
-    """Bring a file's predictions to the run's pairs, (P,) a fold; NaN where it has none."""
+def _align_predictions(saved: SavedRun, table: SequenceTable) -> list[Floats]:
+    """Return a table's predictions for the pairs of the run, (P,) per fold; NaN if it has none."""
     given, on = _read_predictions(saved, table)
-    everything = pd.concat(saved.folds, ignore_index=True)
-    known = pd.MultiIndex.from_frame(everything[on])
+    known = pd.MultiIndex.from_frame(pd.concat(saved.folds, ignore_index=True)[on])
     unknown = int((~pd.MultiIndex.from_frame(given[on]).isin(known)).sum())
-    laid = [
+    aligned = [
         rows.merge(given, how="left", on=on, validate="m:1")["prediction"].to_numpy(np.float64)
         for rows in saved.folds
     ]
-    parts = zip(saved.splits, laid, strict=True)
+    parts = zip(saved.splits, aligned, strict=True)
     missing = sum(int(np.isnan(one[split.rows(TEST)]).sum()) for split, one in parts)
     if missing or unknown:
         by = " and fold" if "fold" in on else ""
         msg = (
-            f"{table.source}: lacks a prediction for {missing} of the run's test rows and holds "
-            f"{unknown} pairs that the run has not (matched by antibody, antigen{by}); expected "
-            "every test row and no other pairs. Predict the test rows of the run's splits.parquet."
+            f"{table.source}: predictions are missing for {missing} of the run's test rows, and "
+            f"{unknown} pairs are not in the run (matched by antibody, antigen{by}); expected all "
+            "test rows and no other pairs. Predict the test rows of the run's splits.parquet."
         )
         raise PredictionsMismatch(msg)
-    return laid
+    return aligned
 
 
 def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFrame, list[str]]:
-    """Return the distinct predictions of a file, and the columns that say what each is for."""
+    """Return the distinct predictions of a table, and the columns that identify each of them."""
     column = table.column("prediction")
     value = pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)
-    if not np.isfinite(value).all():
-        at = int(np.flatnonzero(~np.isfinite(value))[0])
+    invalid = np.flatnonzero(~np.isfinite(value))
+    if len(invalid):
+        at = int(invalid[0])
         msg = (
             f"{table.source}: row {table.row_numbers[at]}, column {column}: "
-            f"{table.frame[column].iloc[at]!r} is no prediction; expected a pKd "
-            f"({int((~np.isfinite(value)).sum())} such rows). Predict or leave out these pairs."
+            f"{table.frame[column].iloc[at]!r} is not a valid prediction; expected a pKd "
+            f"({len(invalid)} such rows). Predict these pairs or remove them."
         )
         raise PredictionsMismatch(msg)
-    sides = (table.antibodies, table.antigens)
-    given = keyed(*(side.keys[side.of_row] for side in sides)).assign(prediction=value)
+    given = key_frame(
+        table.antibodies.keys[table.antibodies.of_row], table.antigens.keys[table.antigens.of_row]
+    ).assign(prediction=value)
     on = list(KEYS)
     if len(saved.folds) > 1 and "fold" in table.frame.columns:
         fold = pd.to_numeric(table.frame["fold"], errors="coerce")
         given["fold"] = fold.where(fold.isin(range(len(saved.folds))), -1).astype(np.int64)
         on.append("fold")
     given = given.drop_duplicates(ignore_index=True)
-    twice = int(given.duplicated(on).sum())
-    if twice:
+    repeated = int(given.duplicated(on).sum())
+    if repeated:
+        hint = ", or a column fold" if len(saved.folds) > 1 else ""
         msg = (
-            f"{table.source}: column {column} has {twice} second, different predictions of one "
-            "pair; expected one a pair"
-            + (", or a column fold that tells them apart" if len(saved.folds) > 1 else "")
-            + ". Leave out the others."
+            f"{table.source}: column {column} has more than one prediction for the same pair "
+            f"({repeated} extra rows); expected one per pair{hint}. Remove the others."
         )
         raise PredictionsMismatch(msg)
     return given, on

@@ -1,7 +1,7 @@
-"""How far a run has come, read from its folder while another process may be training in it.
+"""The progress of a run, read from its folder while another process may be training in it.
 
-Nothing is written and nothing is locked: the log is appended whole lines, the rest is renamed into
-place, and a line that is just being written is left for the next look.
+Nothing is written or locked: the log is appended in whole lines, other files are renamed into
+place, and a line that is being written is ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,23 +19,51 @@ import pyarrow.parquet as pq
 from abag.head.evaluation.metrics import is_better
 
 ALIVE_SECONDS = 120
-"""A run that wrote nothing for so long is taken for stopped: it saves every 30 s."""
+"""Time without writing after which a run counts as stopped; it saves every 30 s."""
 RECENT_SECONDS = 180
-"""What counts as now when speed is told."""
+"""Period over which the current speed is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """What the log of one fold says."""
+    """The log of one fold."""
 
     step: int
     epoch: int
-    epochs: Sequence[Mapping[str, Any]]
-    """Lines that end an epoch; they know the time."""
+    epoch_lines: Sequence[Mapping[str, Any]]
+    """Lines at the end of an epoch, which have the time."""
 
 
-def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None) -> dict[str, Any]:
-    """Tell how far a run that has not finished has come.
+class BestScore(TypedDict):
+    """The best validation so far."""
+
+    metric: str
+    score: float
+    step: int
+
+
+class Progress(TypedDict):
+    """Progress of an unfinished run; None for what is not known yet."""
+
+    state: str
+    """``starting``, ``training`` or ``stopped``."""
+    fold: int
+    folds: int
+    epoch: int
+    epochs: int
+    step: int
+    steps: int | None
+    """Of all folds."""
+    steps_per_s: float | None
+    """Over the last minutes."""
+    seconds_left: float | None
+    written_s_ago: float | None
+    checkpoint_s_ago: float | None
+    best: BestScore | None
+
+
+def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None) -> Progress:
+    """Read how far an unfinished run has come.
 
     Parameters
     ----------
@@ -43,41 +71,36 @@ def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None
     config : mapping
         Content of its config.json.
     now : float, optional
-        Seconds since 1970; None: as the clock says.
-
-    Returns
-    -------
-    dict
-        ``state`` (``training``, ``stopped``, ``starting``), ``fold``, ``folds``, ``epoch``,
-        ``epochs``, ``step``, ``steps`` (of all folds), ``steps_per_s`` (of the last minutes),
-        ``seconds_left``, ``written_s_ago``, ``checkpoint_s_ago``, ``best`` (``metric``,
-        ``score``, ``step``); None for what is not known yet.
+        Current time in seconds since 1970; by default the time of the clock.
     """
     now = time.time() if now is None else now
-    logs = sorted((run / "checkpoints").glob("fold-*/log.jsonl"))
-    paths = logs or [p for p in [run / "metrics.jsonl"] if p.exists()]
-    read = [_read_log(path) for path in paths]
+    paths = sorted((run / "checkpoints").glob("fold-*/log.jsonl"))
+    paths = paths or [p for p in [run / "metrics.jsonl"] if p.exists()]
+    logs = [_read_log(path) for path in paths]
     folds = _folds(run)
-    an_epoch = next(
-        (log.epochs[0]["step"] / log.epochs[0]["epoch"] for log in read if log.epochs), 0
-    )
-    step = sum(log.step for log in read)
-    steps = round(an_epoch * config["epochs"] * folds) or None
-    speed = next((s for log in reversed(read) if (s := _speed(log.epochs))), None)
-    ago = _ago([run / "config.json", *paths, *_checkpoints(run)], now)
+    first = next((log.epoch_lines[0] for log in logs if log.epoch_lines), None)
+    steps_per_epoch = first["step"] / first["epoch"] if first else 0
+    step = sum(log.step for log in logs)
+    steps = round(steps_per_epoch * config["epochs"] * folds) or None
+    speed = next((s for log in reversed(logs) if (s := _speed(log.epoch_lines))), None)
+    written_s_ago = _seconds_since([run / "config.json", *paths, *_checkpoints(run)], now)
     return {
-        "state": "stopped" if (ago or 0) > ALIVE_SECONDS else "training" if step else "starting",
-        "fold": max(len(read), 1),
+        "state": "stopped"
+        if (written_s_ago or 0) > ALIVE_SECONDS
+        else "training"
+        if step
+        else "starting",
+        "fold": max(len(logs), 1),
         "folds": folds,
-        "epoch": read[-1].epoch if read else 0,
+        "epoch": logs[-1].epoch if logs else 0,
         "epochs": config["epochs"],
         "step": step,
         "steps": steps,
         "steps_per_s": speed and round(speed, 2),
         "seconds_left": round(max(steps - step, 0) / speed, 1) if speed and steps else None,
-        "written_s_ago": ago,
-        "checkpoint_s_ago": _ago(_checkpoints(run), now),
-        "best": _best(read[-1].epochs, config["select"]) if read else None,
+        "written_s_ago": written_s_ago,
+        "checkpoint_s_ago": _seconds_since(_checkpoints(run), now),
+        "best": _best(logs[-1].epoch_lines, config["select"]) if logs else None,
     }
 
 
@@ -92,39 +115,39 @@ def _checkpoints(run: Path) -> list[Path]:
     return [*(run / "checkpoints").glob("latest"), *(run / "checkpoints").glob("fold-*/latest")]
 
 
-def _ago(paths: Sequence[Path], now: float) -> float | None:
-    """Seconds since the newest of some files was written; None where there is none."""
+def _seconds_since(paths: Sequence[Path], now: float) -> float | None:
+    """Seconds since the newest of the files was written; None if none exists."""
     times = []
     for path in paths:
         try:
             times.append(path.stat().st_mtime)
-        except FileNotFoundError:  # just being rotated
+        except FileNotFoundError:  # being rotated
             continue
     return round(max(0.0, now - max(times)), 1) if times else None
 
 
 def _read_log(path: Path) -> _Log:
-    lines = path.read_bytes().split(b"\n")[:-1]  # after the last end of line: being written
-    ends = [json.loads(line) for line in lines if b'"seconds"' in line]
+    lines = path.read_bytes().split(b"\n")[:-1]  # the last line is being written
+    epoch_lines = [json.loads(line) for line in lines if b'"seconds"' in line]
     last = json.loads(lines[-1]) if lines else {"step": 0, "epoch": 0}
-    return _Log(last["step"], last["epoch"], ends)
+    return _Log(last["step"], last["epoch"], epoch_lines)
 
 
-def _speed(ends: Sequence[Mapping[str, Any]]) -> float | None:
-    """Steps a second over the last minutes of training."""
-    if not ends:
+def _speed(epoch_lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """Steps per second over the last minutes of training."""
+    if not epoch_lines:
         return None
-    last = ends[-1]
-    # the newest line that is old enough; a resumed run's seconds go on where they were
-    old = [e for e in ends[:-1] if e["seconds"] < last["seconds"] - RECENT_SECONDS]
+    last = epoch_lines[-1]
+    # The newest line that is old enough; the seconds of a resumed run continue.
+    old = [e for e in epoch_lines[:-1] if e["seconds"] < last["seconds"] - RECENT_SECONDS]
     first = old[-1] if old else {"step": 0, "seconds": 0.0}
     took = last["seconds"] - first["seconds"]
     return float((last["step"] - first["step"]) / took) if took > 0 else None
 
 
-def _best(ends: Sequence[Mapping[str, Any]], select: str) -> dict[str, Any] | None:
-    best: dict[str, Any] | None = None
-    for line in ends:
+def _best(epoch_lines: Sequence[Mapping[str, Any]], select: str) -> BestScore | None:
+    best: BestScore | None = None
+    for line in epoch_lines:
         value = line.get("validation", {}).get(select)
         if is_better(select, value, best["score"] if best else None):
             best = {"metric": select, "score": value, "step": line["step"]}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.head.evaluation.comparison import IntervalScores
 from abag.head.evaluation.metrics import FoldAverage, Scores
 
 if TYPE_CHECKING:
@@ -40,15 +41,6 @@ class RunResults:
     """One vector per unique antibody."""
     antigen_ND: NDArray[np.floating]
     """One vector per unique antigen."""
-
-
-class IntervalScores(TypedDict):
-    """A difference of scores with its interval; see `abag.head.evaluation.comparison.Interval`."""
-
-    difference: float
-    low: float | None
-    high: float | None
-    clusters: int
 
 
 class InTraining(TypedDict):

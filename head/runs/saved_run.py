@@ -17,31 +17,35 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from abag.head.runs.results import RunSummary
+
 Floats: TypeAlias = NDArray[np.float64]
 
 
 class NoFinishedRun(AbagError):
-    """A folder that holds no run which `fit` has finished, or not all of it."""
+    """A folder does not contain a finished run, or it is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedPairs:
-    """What a run kept of its pairs, P of them in the order of their keys."""
+    """The P pairs of a run, in the order of their keys."""
 
     pkd: Floats
+    """(P,)"""
     censored: NDArray[np.int8]
+    """(P,); see `abag.head.evaluation.metrics.score`."""
     antigen: NDArray[np.int64]
-    """(P,) number of the antigen, in the order of the keys."""
+    """(P,); antigens are numbered in the order of their keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A finished run as its folder holds it."""
+    """The contents of a finished run's folder."""
 
     config: Mapping[str, Any]
-    summary: Mapping[str, Any]
+    summary: RunSummary
     folds: list[pd.DataFrame]
-    """Rows of ``predictions.parquet``, P a fold."""
+    """Rows of ``predictions.parquet``, P per fold."""
     pairs: SavedPairs
     splits: list[Split]
     predicted: list[Floats]
@@ -49,12 +53,12 @@ class SavedRun:
 
 
 def read_run(run: Path) -> SavedRun:
-    """Read what a finished run left in its folder.
+    """Read the folder of a finished run.
 
     Raises
     ------
     NoFinishedRun
-        If a file is missing or damaged, or the files are not of one run.
+        If a file is missing or damaged, or the files belong to different runs.
     """
     try:
         config, summary = (
@@ -63,24 +67,24 @@ def read_run(run: Path) -> SavedRun:
         )
         frame = pd.read_parquet(run / "predictions.parquet")
         split = pd.read_parquet(run / "splits.parquet")
-        same = frame[list(split.columns)].drop_duplicates(ignore_index=True).equals(split)
+        consistent = frame[list(split.columns)].drop_duplicates(ignore_index=True).equals(split)
         folds = [rows.reset_index(drop=True) for _, rows in frame.groupby("fold", sort=True)]
-        one = folds[0]
+        first = folds[0]
         pairs = SavedPairs(
-            one["pkd"].to_numpy(np.float64),
-            one["censored"].to_numpy(np.int8),
-            pd.factorize(one["antigen_key"], sort=True)[0].astype(np.int64),
+            first["pkd"].to_numpy(np.float64),
+            first["censored"].to_numpy(np.int8),
+            pd.factorize(first["antigen_key"], sort=True)[0].astype(np.int64),
         )
         splits = [_split(summary["split"]["name"], k, rows) for k, rows in enumerate(folds)]
         predicted = [rows["pkd_predicted"].to_numpy(np.float64) for rows in folds]
     except (OSError, ValueError, LookupError, TypeError) as error:
         reason = " ".join(str(error).split())
-        msg = f"{run}: holds no finished run ({reason}). Run abag fit into it, until it ends."
+        msg = f"{run}: not a finished run ({reason}). Run abag fit on it until it ends."
         raise NoFinishedRun(msg) from error
-    if not same:
+    if not consistent:
         msg = (
-            f"{run}: predictions.parquet and splits.parquet are not of one run; expected the same "
-            "pairs in the same parts. Copy the whole run folder again."
+            f"{run}: predictions.parquet and splits.parquet belong to different runs; expected "
+            "the same pairs in the same parts. Copy the whole run folder again."
         )
         raise NoFinishedRun(msg)
     return SavedRun(config, summary, folds, pairs, splits, predicted)
