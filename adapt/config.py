@@ -53,7 +53,9 @@ class AdaptConfig(DeviceOptions, Lora, LabelOptions, TableOptions, EncoderOption
     save_every: int = option(
         100, low=1, metavar="N", may_change=True, help="Steps between checkpoints."
     )
-    precision: Precision = option("auto", help="auto: bf16 on a GPU that supports it, else fp32.")
+    precision: Precision = option(
+        "auto", help="Precision of the encoders; auto: bf16 on a GPU that supports it, else fp32."
+    )
 
     def kinds(self) -> tuple[Kind, ...]:
         """Return the kinds of sequence whose encoder is adapted."""

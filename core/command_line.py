@@ -125,15 +125,15 @@ def click_options(
     return [
         _click_option(one, path)
         for one in schema(cls)
-        if one.name not in without and not one.declaration.python_only
+        if one.name not in without and not one.declaration.get("python_only")
     ]
 
 
 def _click_option(one: OptionSchema, path: click.Path) -> click.Option:
     notes = [f"default: {one.default_text}"] if one.default_text else []
-    notes += [str(one.declaration.bounds)] if str(one.declaration.bounds) else []
+    notes += [str(one.bounds)] if str(one.bounds) else []
     settings: dict[str, Any] = {
-        "help": one.declaration.help + (f"  [{'; '.join(notes)}]" if notes else ""),
+        "help": one.declaration["help"] + (f"  [{'; '.join(notes)}]" if notes else ""),
         "required": one.default is MISSING,
         "default": None,
     }
@@ -143,14 +143,14 @@ def _click_option(one: OptionSchema, path: click.Path) -> click.Option:
         settings["is_flag"] = True
     else:
         settings |= _reading(one, path)
-    return click.Option([name, one.name], **(settings | dict(one.declaration.click)))
+    return click.Option([name, one.name], **(settings | dict(one.declaration.get("click", {}))))
 
 
 def _reading(one: OptionSchema, path: click.Path) -> dict[str, Any]:
     """Choose how a value is read; its range and choices are for `Options` to check."""
     types = one.type if isinstance(one.type, tuple) else (one.type,)
     settings: dict[str, Any] = {}
-    if metavar := one.declaration.metavar or (one.choices and f"[{'|'.join(one.choices)}]"):
+    if metavar := one.declaration.get("metavar") or (one.choices and f"[{'|'.join(one.choices)}]"):
         settings["metavar"] = metavar
     if isinstance(one.default, dict):
         return settings | {"multiple": True, "callback": _read_roles}

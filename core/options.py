@@ -7,18 +7,29 @@ the modules that declare options import neither torch nor pandas, so that help i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cache
 from numbers import Real
-from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Self, TypeVar, Union, get_args, get_origin
-from typing import get_type_hints as resolve_annotations
+from types import NoneType
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Required,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from abag import AbagError
 
 T = TypeVar("T")
-Choices = Sequence[str] | Callable[[], Sequence[str]]
 
 
 class BadOption(AbagError):
@@ -28,15 +39,13 @@ class BadOption(AbagError):
 class Bounds(NamedTuple):
     """Range of a number: at least `low`, more than `above`, at most `high`."""
 
-    low: float | None = None
-    above: float | None = None
-    high: float | None = None
+    low: float | None
+    above: float | None
+    high: float | None
 
     def __contains__(self, value: object) -> bool:
         """Tell whether a value is a number inside the range."""
-        if not isinstance(value, Real):
-            return False
-        number = float(value)
+        number = float(value) if isinstance(value, Real) else math.nan
         return (
             (self.low is None or number >= self.low)
             and (self.above is None or number > self.above)
@@ -44,51 +53,46 @@ class Bounds(NamedTuple):
         )
 
     def __str__(self) -> str:
-        """Spell the range as help shows it, such as ``0<x<=1``; empty without a bound."""
-        if self.high is None:
-            return "" if self.low is None and self.above is None else f"x{self._lower('>')}"
-        lower = f"{self.low:g}<=" if self.low is not None else ""
-        return f"{lower or ('' if self.above is None else f'{self.above:g}<')}x<={self.high:g}"
-
-    def _lower(self, sign: str) -> str:
-        return f"{sign}={self.low:g}" if self.low is not None else f"{sign}{self.above:g}"
-
-    def expected(self) -> str:
-        """Spell the range in words."""
+        """Spell the range in words; empty without a bound."""
+        if self.low is not None and self.high is not None:
+            return f"{self.low:g} to {self.high:g}"
         words = {"at least": self.low, "more than": self.above, "at most": self.high}
-        return " and ".join(f"{word} {x:g}" for word, x in words.items() if x is not None)
+        return ", ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declaration:
+class Declaration(TypedDict, total=False):
     """What `option` adds to a dataclass field."""
 
-    help: str
-    bounds: Bounds
-    choices: Choices | None
-    default_text: str | None
-    metavar: str | None
-    flag: str | None
+    help: Required[str]
+    """One line for the command line and the reference pages."""
+    low: float
+    """Least value of a number, or of each number of a tuple, which must then not be empty."""
+    above: float
+    """Bound that a number must exceed."""
+    high: float
+    """Largest value of a number."""
+    choices: Sequence[str] | Callable[[], Sequence[str]]
+    """Valid values; by default those of a ``Literal`` annotation. A callable is asked each time,
+    so that a registry can supply them."""
+    default_text: str
+    """What help shows as the default, where the value itself does not tell."""
+    metavar: str
+    """Placeholder of the value on the command line."""
+    flag: str
+    """Name on the command line, where it is not that of the field."""
     python_only: bool
+    """Whether the option has no flag."""
     may_change: bool
+    """Whether the option may differ when a run is resumed."""
     click: Mapping[str, object]
+    """Further arguments of ``click.Option``."""
 
 
 def option(
     default: T = MISSING,  # type: ignore[assignment]
     *,
-    help: str,
     factory: Callable[[], T] = MISSING,  # type: ignore[assignment]
-    low: float | None = None,
-    above: float | None = None,
-    high: float | None = None,
-    choices: Choices | None = None,
-    default_text: str | None = None,
-    metavar: str | None = None,
-    flag: str | None = None,
-    python_only: bool = False,
-    may_change: bool = False,
-    click: Mapping[str, object] | None = None,
+    **declaration: Unpack[Declaration],
 ) -> T:
     """Declare an option as a field of an `Options` class.
 
@@ -96,35 +100,9 @@ def option(
     ----------
     default, factory
         As for `dataclasses.field`; without either, the option is required.
-    help : str
-        One line for the command line and the reference pages.
-    low, above, high : float, optional
-        Bounds of a number, or of each number of a tuple that must not be empty.
-    choices : sequence of str or callable, optional
-        Valid values; by default those of a ``Literal`` annotation. A callable is asked each time,
-        so that a registry can supply them.
-    default_text : str, optional
-        What help shows as the default, where the value itself does not tell.
-    metavar, flag : str, optional
-        Placeholder and name on the command line, where they differ from the usual ones.
-    python_only : bool
-        Whether the option has no flag.
-    may_change : bool
-        Whether the option may differ when a run is resumed.
-    click : mapping, optional
-        Further arguments of ``click.Option``.
+    **declaration
+        See `Declaration`.
     """
-    declaration = Declaration(
-        help=help,
-        bounds=Bounds(low, above, high),
-        choices=choices,
-        default_text=default_text,
-        metavar=metavar,
-        flag=flag,
-        python_only=python_only,
-        may_change=may_change,
-        click=click or {},
-    )
     declared: T = field(  # type: ignore[call-overload]
         default=default, default_factory=factory, metadata={"option": declaration}
     )
@@ -145,12 +123,18 @@ class OptionSchema:
     @property
     def flag(self) -> str:
         """Return its name on the command line."""
-        return self.declaration.flag or flag(self.name)
+        return self.declaration.get("flag") or flag(self.name)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Return the range of valid numbers."""
+        declared = self.declaration
+        return Bounds(declared.get("low"), declared.get("above"), declared.get("high"))
 
     @property
     def choices(self) -> tuple[str, ...]:
         """Return the valid values; empty if it is not limited to a few."""
-        declared = self.declaration.choices
+        declared = self.declaration.get("choices")
         if declared is not None:
             return tuple(declared() if callable(declared) else declared)
         return get_args(self.type) if get_origin(self.type) is Literal else ()
@@ -158,8 +142,8 @@ class OptionSchema:
     @property
     def default_text(self) -> str:
         """Spell the default as help shows it; empty if there is nothing to show."""
-        if self.declaration.default_text is not None:
-            return self.declaration.default_text
+        if "default_text" in self.declaration:
+            return self.declaration["default_text"]
         if isinstance(self.default, bool):
             return self.name.replace("_", "-") if self.default else ""
         if isinstance(self.default, Real):
@@ -173,13 +157,10 @@ class OptionSchema:
         if self.choices and value not in self.choices:
             msg = f"{self.flag}: {value!r} is unknown; expected one of {', '.join(self.choices)}."
             raise BadOption(msg)
-        bounds = self.declaration.bounds
-        numbers = value if isinstance(value, tuple) else (value,)
-        if any(bound is not None for bound in bounds) and (
-            not numbers or any(number not in bounds for number in numbers)
-        ):
-            words = "one or more numbers of " if get_origin(self.type) is tuple else ""
-            msg = f"{self.flag}: {value} is out of range; expected {words}{bounds.expected()}."
+        bounds, numbers = self.bounds, value if isinstance(value, tuple) else (value,)
+        if str(bounds) and not (numbers and all(number in bounds for number in numbers)):
+            words = "one or more numbers, each " if get_origin(self.type) is tuple else ""
+            msg = f"{self.flag}: {value} is out of range; expected {words}{bounds}."
             raise BadOption(msg)
 
 
@@ -207,15 +188,12 @@ class Options:
         BadOption
             If a name is unknown or a value is invalid.
         """
-        known = [one.name for one in schema(cls)]
-        unknown = sorted(options.keys() - set(known))
-        if unknown:
-            msg = (
-                f"{flag(unknown[0])}: no such option of {command}; "
-                f"expected one of {', '.join(sorted(known))}."
-            )
+        made, others = cls.take(options)
+        if others:
+            known = ", ".join(sorted(one.name for one in schema(cls)))
+            msg = f"{flag(min(others))}: no such option of {command}; expected one of {known}."
             raise BadOption(msg)
-        return cls(**options)
+        return made
 
     @classmethod
     def take(cls, options: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
@@ -233,7 +211,7 @@ class Options:
     @classmethod
     def changeable(cls) -> frozenset[str]:
         """Return the names of the options that may differ when a run is resumed."""
-        return frozenset(one.name for one in schema(cls) if one.declaration.may_change)
+        return frozenset(one.name for one in schema(cls) if one.declaration.get("may_change"))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -248,7 +226,7 @@ def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
 
 @cache
 def _resolve(cls: type[Options]) -> tuple[OptionSchema, ...]:
-    types = resolve_annotations(cls)
+    types = get_type_hints(cls)
     return tuple(
         OptionSchema(
             one.name,
@@ -261,25 +239,12 @@ def _resolve(cls: type[Options]) -> tuple[OptionSchema, ...]:
 
 
 def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - any type
-    if get_origin(annotation) not in (Union, UnionType):
-        return annotation
     kept = tuple(one for one in get_args(annotation) if one is not NoneType)
+    if len(kept) == len(get_args(annotation)):
+        return annotation
     return kept[0] if len(kept) == 1 else kept
 
 
 def flag(name: str) -> str:
     """Spell the name of an option as its command-line flag."""
     return "--" + name.replace("_", "-")
-
-
-def describe(cls: type[Options]) -> list[dict[str, str]]:
-    """Return one row per option for the reference pages: name, values, default and help."""
-    return [
-        {
-            "name": one.name,
-            "values": ", ".join(one.choices) or str(one.declaration.bounds),
-            "default": one.default_text,
-            "help": one.declaration.help,
-        }
-        for one in schema(cls)
-    ]

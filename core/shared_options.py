@@ -11,7 +11,9 @@ from abag.core.options import Options, option
 class DeviceOptions(Options):
     """Where torch computes."""
 
-    device: str = option("auto", metavar="NAME", may_change=True, help="auto, cpu, cuda or cuda:N.")
+    device: str = option(
+        "auto", metavar="NAME", may_change=True, help="Device: auto, cpu, cuda or cuda:N."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

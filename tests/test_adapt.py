@@ -236,7 +236,7 @@ def test_a_finished_adapter_has_nothing_to_do_and_other_options_are_refused(give
     assert adapt_encoders(table, tmp_path / "a", split_from=split, **options) == first
     assert "nothing to do" in said[-1]
     for other in ({"rank": 4}, {"epochs": 2}, {"head_share": 0.2}):
-        with pytest.raises(RunMismatch, match=r"then, .* now.*another --out folder"):
+        with pytest.raises(RunMismatch, match=r"was .* and is now .*another --out folder"):
             adapt_encoders(table, tmp_path / "a", split_from=split, **(options | other))
     changed = table.assign(pKd=table["pKd"] + 1)
     with pytest.raises(RunMismatch, match="pairs_digest"):

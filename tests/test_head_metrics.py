@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from abag.core.options import BadOption
 from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
@@ -29,7 +29,7 @@ from abag.head.evaluation.metrics import (
     table_metrics,
     within_antigen,
 )
-from abag.head.model.config import Select
+from abag.head.model.config import FitConfig
 
 TIED = st.integers(0, 4).map(float)
 
@@ -205,10 +205,14 @@ def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):
         assert names[-1] == "mean_bias"
     assert metric_label("mean_bias") == "mean bias"
     assert is_better("mean_bias", 0.1, 0.2)
+    assert FitConfig(select="mean_bias").select == "mean_bias"
 
 
 def test_select_accepts_the_selectable_metrics():
-    assert set(get_args(Select)) == set(selectable_metrics())
+    for name in selectable_metrics():
+        assert FitConfig(select=name).select == name
+    with pytest.raises(BadOption, match="--select: 'r2' is unknown; expected one of spearman"):
+        FitConfig(select="r2")
 
 
 @settings(deadline=None)

@@ -12,7 +12,7 @@ class Lora(Options):
     """Where low-rank factors go, and how large they are."""
 
     rank: int = option(8, low=1, high=1024, metavar="R", help="Rank of the weight change B A.")
-    alpha: float = option(16.0, low=1e-6, help="The weight change is alpha / rank times B A.")
+    alpha: float = option(16.0, above=0, help="The weight change is alpha / rank times B A.")
     dropout: float = option(
         0.1, low=0, high=0.95, help="Share of A's inputs dropped per training step."
     )

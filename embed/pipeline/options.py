@@ -26,7 +26,8 @@ class EmbedOptions(DeviceOptions, TableOptions):
         help="Antigen chains over 1,022 residues: overlapping windows, truncation or an error.",
     )
     precision: Precision = option(
-        "auto", help="auto: bf16, fp16 on a GPU without bf16, fp32 on a CPU."
+        "auto",
+        help="Precision of the encoders; auto: bf16, fp16 on a GPU without bf16, fp32 on a CPU.",
     )
     strict_precision: bool = option(
         False, help="Refuse to add to a store that holds vectors of another precision."

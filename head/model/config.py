@@ -26,21 +26,18 @@ PresetName = Literal["small", "medium", "large", "seed"]
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto", "off", "graph", "full"]
 TablesPlace = Literal["auto", "device", "host"]
-Select = Literal[
-    "spearman",
-    "spearman_within_antigen",
-    "pearson",
-    "rmse",
-    "mae",
-    "recall_at_9",
-    "precision_at_9",
-    "average_precision_at_9",
-]
 NOTEBOOK_BATCH = 48
 """Pairs per optimizer step of the old notebooks, which the linear learning-rate rule refers to."""
 EPOCH_STEPS = 16
 SMALLEST_BATCH = 32
 FROM_PRESET = "from --preset"
+
+
+def _selectable_metrics() -> list[str]:
+    # imported here: the registry imports numpy, which a list of commands should not wait for
+    from abag.head.evaluation.metrics import selectable_metrics
+
+    return selectable_metrics()
 
 
 class VectorsOf(TypedDict):
@@ -200,7 +197,11 @@ class FitConfig(
     allow_adapter_leak: bool = option(
         False, help="Continue, with a warning, if held-out pairs trained an encoder's adapter."
     )
-    select: Select = option("spearman", help="Validation metric that selects the best checkpoint.")
+    select: str = option(
+        "spearman",
+        choices=_selectable_metrics,
+        help="Validation metric that selects the best checkpoint.",
+    )
     validate_every: int = option(1, low=1, metavar="N", help="Epochs between validations.")
     validate_pairs: int = option(
         2048, low=0, metavar="N", help="Validation pairs scored while training; 0: all."
@@ -293,7 +294,7 @@ def check_same(
     may_change: frozenset[str] = MAY_CHANGE,
     option: str = "--run",
 ) -> None:
-    """Refuse to resume a run that was started differently, naming each difference.
+    """Refuse to resume a run with other options or data, naming each difference.
 
     Raises
     ------
@@ -301,11 +302,14 @@ def check_same(
         If any value outside `may_change` differs.
     """
     names = sorted((before.keys() | now.keys()) - may_change, key=lambda n: ("digest" in n, n))
-    different = [n for n in names if before.get(n) != now.get(n)]
-    if different:
-        said = "; ".join(f"{n} {before.get(n)!r} then, {now.get(n)!r} now" for n in different)
+    changes = [
+        f"{n} was {before.get(n)!r} and is now {now.get(n)!r}"
+        for n in names
+        if before.get(n) != now.get(n)
+    ]
+    if changes:
         msg = (
-            f"{run}: was started differently: {said}. "
-            f"Give the same options and table, or another {option} folder."
+            f"{run}: started with other options or data: {'; '.join(changes)}. "
+            f"Use the same options and table, or another {option} folder."
         )
         raise RunMismatch(msg)

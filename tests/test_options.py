@@ -1,0 +1,259 @@
+"""Options: declared once, and the same on the command line, in Python and on disk."""
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from abag.adapt.config import AdaptConfig
+from abag.cli import main
+from abag.core.command_line import OptionsCommand, click_options
+from abag.core.options import BadOption, Options, option, schema
+from abag.core.shared_options import EncoderOptions
+from abag.embed.doctor.options import DoctorOptions
+from abag.embed.pipeline.options import EmbedOptions
+from abag.embed.pipeline.run import embed_table
+from abag.embed.sequences.options import TableOptions
+from abag.head.data.split_methods import SPLIT_METHODS
+from abag.head.model.config import FitConfig
+from abag.head.prediction.options import PredictOptions
+from abag.head.runs.options import EvaluateOptions, PlanOptions
+from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
+from abag.head.search.search import RANGES, SHAPES, SHARED
+
+ROOT = Path(__file__).parent.parent
+CLASSES = {
+    "adapt": [AdaptConfig],
+    "doctor": [DoctorOptions],
+    "embed": [EmbedOptions, EncoderOptions],
+    "evaluate": [EvaluateOptions],
+    "fit": [FitConfig],
+    "plan": [PlanOptions],
+    "predict": [PredictOptions],
+    "sweep": [SweepOptions, FitConfig],
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Small(Options):
+    size: int = option(3, low=1, high=9, metavar="N", may_change=True, help="Size of it.")
+    share: float | None = option(None, above=0, help="Share of it.", default_text="all")
+    widths: tuple[int, ...] | None = option(None, low=1, help="Widths of it.")
+    kind: Literal["round", "flat"] = option("round", help="Kind of it.")
+    name: str = option("a", choices=lambda: ["a", "b"], help="Name of it.")
+    fast: bool = option(False, help="Do it fast.")
+    safe: bool = option(True, help="Do it safely.")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 10}, "--size: 10 is out of range; expected 1 to 9."),
+        ({"size": "3"}, "--size: 3 is out of range; expected 1 to 9."),
+        ({"size": None}, "--size: None is out of range; expected 1 to 9."),
+        ({"share": 0}, "--share: 0 is out of range; expected more than 0."),
+        ({"share": float("nan")}, "--share: nan is out of range; expected more than 0."),
+        ({"widths": (4, 0)}, "--widths: (4, 0) is out of range; expected one or more numbers, "
+                             "each at least 1."),
+        ({"kind": "square"}, "--kind: 'square' is unknown; expected one of round, flat."),
+        ({"name": "c"}, "--name: 'c' is unknown; expected one of a, b."),
+        ({"colour": 1}, "--colour: no such option of paint; expected one of fast, kind, name, "
+                        "safe, share, size, widths."),
+    ],
+)  # fmt: skip
+def test_an_invalid_option_is_named_with_its_value_and_what_was_expected(options, message):
+    with pytest.raises(BadOption) as caught:
+        Small.from_keywords(options, "paint")
+    assert str(caught.value) == message
+
+
+def test_json_changeable_fields_and_other_keywords_come_from_the_declarations():
+    assert Small(widths=(2, 1)).to_json()["widths"] == [2, 1]
+    assert Small.changeable() == {"size"}
+    assert Small.take({"size": 4, "colour": 1}) == (Small(size=4), {"colour": 1})
+
+
+def paint(*arguments):
+    given = []
+    command = OptionsCommand(
+        "paint",
+        callback=lambda **options: given.append(options),
+        make_options=lambda: click_options(Small, path=click.Path()),
+    )
+    result = CliRunner().invoke(command, [str(a) for a in arguments])
+    return result, given[0] if given else None
+
+
+def test_the_command_line_passes_only_the_options_that_were_given():
+    _, given = paint()
+    assert given == {}
+    _, given = paint("--size", 4, "--widths", "8, 4", "--fast", "--no-safe", "--kind", "flat")
+    assert given == {"size": 4, "widths": (8, 4), "fast": True, "safe": False, "kind": "flat"}
+
+
+def test_help_shows_defaults_bounds_and_choices():
+    text = " ".join(paint("--help")[0].output.split())
+    for shown in (
+        "--size N Size of it. [default: 3; 1 to 9]",
+        "--share FLOAT Share of it. [default: all; more than 0]",
+        "--kind [round|flat] Kind of it. [default: round]",
+        "--name [a|b] Name of it. [default: a]",
+        "--fast Do it fast. --safe / --no-safe Do it safely. [default: safe]",
+    ):
+        assert shown in text
+
+
+@pytest.mark.parametrize("command", CLASSES)
+def test_help_shows_the_default_of_every_option(command):
+    made = main.commands[command]
+    help_of = {
+        p.opts[0]: p.help for p in made.get_params(click.Context(made)) if p.opts[0][0] == "-"
+    }
+    of_flag = {one.flag: one for cls in reversed(CLASSES[command]) for one in schema(cls)}
+    for name in help_of.keys() & of_flag.keys():
+        one, shown = of_flag[name], re.search(r"\[default: (.*?)(; [^;]*)?\]$", help_of[name])
+        if isinstance(one.default, (int, float)) and not isinstance(one.default, bool):
+            assert float(shown[1]) == one.default, name
+        elif isinstance(one.default, str):
+            assert shown[1] == one.default, name
+        else:
+            assert (shown[1] if shown else "") in one.default_text, name
+
+
+def test_every_option_of_fit_and_embed_has_a_flag():
+    for command in ("fit", "embed", "adapt"):
+        made = main.commands[command]
+        flags = {o for p in made.get_params(click.Context(made)) for o in p.opts}
+        for cls in CLASSES[command]:
+            named = {one.flag for one in schema(cls) if not one.declaration.get("python_only")}
+            assert named <= flags
+
+
+def test_a_sweep_leaves_out_what_it_searches():
+    chosen = {name for shape in SHAPES.values() for name in shape}
+    assert {*RANGES, *SHARED, *chosen} - {"shape"} <= CHOSEN_BY_SWEEP
+    assert {one.name for one in schema(FitConfig)} >= CHOSEN_BY_SWEEP
+
+
+def test_the_help_of_split_names_every_method():
+    (split,) = (one for one in schema(FitConfig) if one.name == "split")
+    assert set(SPLIT_METHODS) <= set(re.findall(r"\w+", split.declaration["help"]))
+
+
+def test_the_encoders_of_embed_table_are_those_of_the_schema():
+    parameters = inspect.signature(embed_table).parameters
+    for one in schema(EncoderOptions):
+        assert parameters[one.name].default == one.default
+
+
+# ---- flags that are named ------------------------------------------------------------------------
+
+OTHER_TOOLS = set(
+    # abag itself, and pip
+    "--help --version --config-settings --extra-index-url --index-url --no-deps "
+    # MMseqs2
+    "--cluster-mode --cov-mode --min-seq-id --single-step-clustering "
+    # torchrun and Slurm
+    "--cpus-per-task --gpus-per-task --kill-on-bad-exit --max-restarts --no-python --nodes "
+    "--nproc-per-node --ntasks-per-node --rdzv-endpoint --requeue --signal --time "
+    # tests/crash/kills.py and the old notebooks
+    "--kills --resume --spool-first --steps --writers".split()
+)
+
+
+def all_flags(group=main):
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            yield from all_flags(command)
+        else:
+            for parameter in command.get_params(click.Context(command)):
+                yield from parameter.opts + parameter.secondary_opts
+
+
+def texts_of_the_package():
+    for package in ("core", "embed", "head", "adapt"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield path, node.value
+
+
+def pages():
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        if path.name != "decisions.md":
+            for line in path.read_text(encoding="utf-8").splitlines():
+                yield path, line
+
+
+def test_every_flag_that_a_message_or_a_page_names_exists():
+    known = {*all_flags(), *OTHER_TOOLS}
+    unknown = [
+        (str(path.relative_to(ROOT)), flag, text.strip()[:80])
+        for path, text in [*texts_of_the_package(), *pages()]
+        if not re.search(r"torchrun|bench_\w+\.py", text)
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w-])", text)
+        if flag not in known
+    ]
+    assert unknown == []
+
+
+# ---- what is imported ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", CLASSES)
+def test_help_imports_neither_torch_nor_pandas(command):
+    code = (
+        "import sys\nfrom click.testing import CliRunner\nfrom abag.cli import main\n"
+        f"assert CliRunner().invoke(main, [{command!r}, '--help']).exit_code == 0\n"
+        "print({'torch', 'pandas', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert done.stdout.strip() == "set()"
+
+
+# ---- what older versions wrote -------------------------------------------------------------------
+
+FIT = """{"accumulate": 4, "adapter_rows": "leave-out", "affinity_type": null,
+"allow_adapter_leak": false, "antibody_by": "fv", "antibody_encoder": null,
+"antibody_identity": 0.9, "antibody_pooling": "mean", "antigen": null, "antigen_encoder": null,
+"antigen_identity": 0.4, "antigen_pooling": "mean", "bad_rows": "error", "batch_size": 12,
+"bootstrap": true, "clip": 1.0, "cluster_tool": "auto", "columns": {"heavy": "VH"},
+"compile": "auto", "deterministic": false, "device": "auto", "dropout": 0.3, "epochs": 50,
+"floor": "keep", "folds": 0, "head": "notebook", "label": "pkd", "limit": null, "loss": "mse",
+"lr": 0.004, "members": 1, "patience": 0, "precision": "auto", "preset": "seed", "rank": 64,
+"rank_scope": "antigen", "repeats": 1, "replicates": "median", "save_every": null,
+"scale_lr": false, "seed": 3, "select": "spearman", "split": "auto", "split_seed": 3,
+"tables": "auto", "threads": 1, "validate_every": 1, "validate_pairs": 2048, "warmup": 0.05,
+"weight_decay": 0.01, "widths": [1024, 512, 256, 128]}"""
+ADAPT = """{"accumulate": 1, "affinity_type": null, "antibody_encoder": "igt5", "antigen": null,
+"antigen_encoder": "esm2-650m", "bad_rows": "error", "batch_size": 16, "columns": {},
+"device": "auto", "epochs": 10, "floor": "keep", "fold": null, "gradient_checkpointing": false,
+"head_lr": 0.001, "head_share": 0.5, "label": "pkd", "limit": null, "lora_alpha": 16.0,
+"lora_dropout": 0.1, "lora_layers": [], "lora_rank": 8, "lora_targets": [], "lr": 0.0003,
+"patience": 3, "precision": "auto", "replicates": "median", "save_every": 100, "seed": 0,
+"sides": "both", "split_from": "run"}"""
+
+
+def test_a_configuration_is_written_as_version_0_1_wrote_it():
+    fitted = FitConfig(preset="seed", columns={"heavy": "VH"}, seed=3)
+    assert fitted.to_json() == json.loads(FIT)
+    assert AdaptConfig(split_from="run").to_json() == json.loads(ADAPT)
+    assert isinstance(fitted, TableOptions)
+
+
+def test_the_options_that_may_change_on_resuming_are_these():
+    assert FitConfig.changeable() == {
+        "compile", "deterministic", "device", "epochs", "save_every", "tables",
+    }  # fmt: skip
+    assert AdaptConfig.changeable() == {"device", "save_every", "split_from"}
