@@ -1,11 +1,17 @@
+from types import SimpleNamespace
+from typing import get_args
+
+import numpy as np
 import pytest
 import torch
 
 from abag.core.options import BadOption
-from abag.head.model.config import PRESETS, FitConfig
-from abag.head.model.heads import LowRank, build_head
+from abag.head.data.labels import LabelledPairs
+from abag.head.model.config import PRESETS, FitConfig, HeadName
+from abag.head.model.heads import HEADS, LowRank, build_head
 from abag.head.model.layers import PlainLayerFactory
 from abag.head.model.losses import LOSSES, PredictedPairs
+from abag.head.training.stack import Scaling, StackedHeads, make_members
 
 IGT5, ESM = 1024, 1280
 
@@ -128,3 +134,47 @@ def test_the_linear_rule_starts_from_the_notebooks_step_of_48_pairs():
 )
 def test_a_presets_batch_leaves_a_small_table_enough_steps(options, n_training, expected):
     assert FitConfig(**options).fitting_batch(n_training) == expected
+
+
+def test_a_registered_loss_is_accepted_and_trained_with(monkeypatch):
+    monkeypatch.setitem(LOSSES, "signed", lambda pairs: pairs.predicted_B - pairs.target_B)
+    config = FitConfig(loss="signed", head="lowrank", rank=2, lr=0.1, epochs=1, batch_size=4)
+    table = SimpleNamespace(source="drawn", row_numbers=np.arange(8) + 1)
+    pairs = LabelledPairs(
+        antibody=np.arange(8),
+        antigen=np.arange(8) % 2,
+        pkd=np.linspace(6, 9, 8),
+        censored=np.zeros(8, np.int8),
+        row=np.arange(8),
+        table=table,
+        noise=None,
+    )
+    vectors = [np.random.default_rng(k).normal(size=(n, 3)) for k, n in enumerate((8, 2))]
+    antibody_ND, antigen_ME = (x.astype(np.float32) for x in vectors)
+    every = np.arange(8)
+    stack = StackedHeads(
+        pairs,
+        antibody_ND,
+        antigen_ME,
+        Scaling.of(pairs, every, antibody_ND, antigen_ME),
+        [every],
+        make_members(config, 8),
+        config=config,
+        n_training=8,
+        device=torch.device("cpu"),
+    )
+    before = stack.predict(every)
+    stack.begin_epoch(0)
+    for step in range(stack.steps):
+        stack.training_step.run(step, seed=step)
+    assert stack.steps == 2
+    assert stack.predict(every).mean() < before.mean() - 0.1  # which is all that lowers this loss
+
+
+def test_an_unregistered_loss_is_refused_with_the_names_of_all():
+    with pytest.raises(BadOption, match=r"--loss: 'l1'.*mse, huber, rank"):
+        FitConfig(loss="l1")
+
+
+def test_the_options_name_exactly_the_registered_heads():
+    assert get_args(HeadName) == tuple(HEADS)

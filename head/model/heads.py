@@ -1,17 +1,18 @@
-"""Heads: an antibody vector and an antigen vector in, one number a pair out.
+"""Heads: an antibody vector and an antigen vector in, one number per pair out.
 
-B pairs of a batch, D width of an antibody vector, E of an antigen vector, I of both, R rank, M
-members. Vectors arrive standardised; what comes out is pKd in training standard deviations.
+B pairs of a batch, D width of an antibody vector, E of an antigen vector, R rank, M members, G
+training sets. Vectors are standardized; predictions are in standard deviations of the training
+labels.
 
-A head is written once. Built of plain layers it is one head; built of stacked ones
-it is M heads of one shape, and every tensor inside or out has a member axis in front. What comes
-in has an axis of G feeds, each read by M / G members in turn.
+Each head is written once. Made of plain layers it is one head. Made of stacked layers it is M heads
+of one shape: its tensors, inputs and outputs have a leading axis. That of the inputs has length G,
+and each training set is read by M / G consecutive members.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,65 +20,55 @@ from torch import Tensor, nn
 from abag.head.model.layers import LayerFactory, PlainLayerFactory, StackedLayerFactory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from abag.head.model.config import FitConfig
-
-
-class Head(Protocol):
-    """What every head can do."""
-
-    def __call__(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
-        """Score each pair, shape (B,), float32."""
-        ...
+    from abag.head.model.config import FitConfig, HeadName
 
 
 class Mlp(nn.Module):
     """Both vectors joined, then blocks of linear, LayerNorm, GELU and dropout."""
 
     def __init__(
-        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], layers: LayerFactory
+        self, antibody_width: int, antigen_width: int, widths: Sequence[int], layers: LayerFactory
     ) -> None:
         super().__init__()
-        joined = antibody_width + antigen_width
         blocks: list[nn.Module] = []
-        for inner, outer in pairwise((joined, *widths)):
-            blocks += [
-                layers.linear(inner, outer), layers.norm(outer), nn.GELU(), layers.dropout()
-            ]  # fmt: skip
+        for inner, outer in pairwise((antibody_width + antigen_width, *widths)):
+            blocks += [layers.linear(inner, outer), layers.norm(outer)]
+            blocks += [nn.GELU(), layers.dropout()]
         self.layers = layers.blocks(*blocks, layers.linear(widths[-1], 1))
 
     def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
-        """Score each pair, shape (B,)."""
+        """Predict pairs: (B, D) and (B, E) in, (B,) in float32 out."""
         scores_B1: Tensor = self.layers(torch.cat([antibody_BD, antigen_BE], dim=-1))
         return scores_B1.squeeze(-1).float()
 
 
 class Notebook(nn.Module):
-    """The old notebooks' regressor, layer for layer; for comparison.
+    """The regressor of the old notebooks, layer for layer; for comparison.
 
-    Its dropout lies before the LayerNorm, whose statistics then differ between training and use.
+    Its dropout precedes the LayerNorm, so the norm's statistics differ between training and
+    prediction.
     """
 
     def __init__(
-        self, antibody_width: int, antigen_width: int, widths: tuple[int, ...], layers: LayerFactory
+        self, antibody_width: int, antigen_width: int, widths: Sequence[int], layers: LayerFactory
     ) -> None:
         super().__init__()
         blocks: list[nn.Module] = []
         for inner, outer in pairwise((antibody_width + antigen_width, *widths)):
-            blocks += [
-                layers.linear(inner, outer), nn.GELU(), layers.dropout(), layers.norm(outer)
-            ]  # fmt: skip
+            blocks += [layers.linear(inner, outer), nn.GELU()]
+            blocks += [layers.dropout(), layers.norm(outer)]
         self.layers = nn.Sequential(*blocks[:-1], layers.linear(widths[-1], 1))
 
     def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
-        """Score each pair, shape (B,)."""
+        """Predict pairs: (B, D) and (B, E) in, (B,) in float32 out."""
         scores_B1: Tensor = self.layers(torch.cat([antibody_BD, antigen_BE], dim=-1))
         return scores_B1.squeeze(-1).float()
 
 
 class LowRank(nn.Module):
-    """A linear term a side plus an antibody x antigen interaction of low rank."""
+    """A linear term per sequence and an antibody x antigen interaction of low rank."""
 
     def __init__(
         self, antibody_width: int, antigen_width: int, rank: int, layers: LayerFactory
@@ -89,26 +80,38 @@ class LowRank(nn.Module):
         self.out = layers.linear(3 * rank, 1)
 
     def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
-        """Score each pair, shape (B,)."""
-        antibody_BR = self.antibody(antibody_BD)
-        antigen_BR = self.antigen(antigen_BE)
+        """Predict pairs: (B, D) and (B, E) in, (B,) in float32 out."""
+        antibody_BR, antigen_BR = self.antibody(antibody_BD), self.antigen(antigen_BE)
         joint = torch.cat([antibody_BR, antigen_BR, antibody_BR * antigen_BR], dim=-1)
         scores_B1: Tensor = self.out(self.dropout(joint))
         return scores_B1.squeeze(-1).float()
 
 
+HEADS: dict[HeadName, Callable[[FitConfig, int, int, LayerFactory], nn.Module]] = {
+    "mlp": lambda config, d, e, layers: Mlp(d, e, config.filled().widths, layers),
+    "lowrank": lambda config, d, e, layers: LowRank(d, e, config.rank, layers),
+    "notebook": lambda config, d, e, layers: Notebook(d, e, config.filled().widths, layers),
+}
+"""Heads by name; `HeadName` lists the same names for ``--head``."""
+
+
 def build_head(config: FitConfig, antibody_width: int, antigen_width: int) -> nn.Module:
-    """Make the head that a configuration asks for, its weights drawn from torch's seed.
+    """Make the head of a configuration, with initial weights drawn from torch's seed.
 
     Parameters
     ----------
     config : FitConfig
     antibody_width, antigen_width : int
         D and E.
+
+    Returns
+    -------
+    nn.Module
+        Maps (B, D) and (B, E), float32, to (B,), float32.
     """
-    return _assemble(
-        config, antibody_width, antigen_width, PlainLayerFactory(config.filled().dropout)
-    )
+    filled = config.filled()
+    layers = PlainLayerFactory(filled.dropout)
+    return HEADS[filled.head](config, antibody_width, antigen_width, layers)
 
 
 def build_stacked_heads(
@@ -118,41 +121,31 @@ def build_stacked_heads(
     seeds: Sequence[int],
     dropout_M: Sequence[float],
 ) -> nn.Module:
-    """Make M heads of one shape that train in one step; of one seed, a plain head.
+    """Make M heads of one shape that train in one step.
 
     Parameters
     ----------
     config : FitConfig
-        Head and widths; its own dropout is not used.
+        Head and widths; its dropout is not used.
     antibody_width, antigen_width : int
         D and E.
     seeds : sequence of int, length M
-        torch's seed for the initial weights of each, which are those of a plain head.
+        torch's seed for the initial weights of each head, which equal those of a plain head.
     dropout_M : sequence of float, length M
 
     Returns
     -------
     nn.Module
-        Vectors (G, B, D) and (G, B, E) in, scores (M, B) out; without G and M where there is one
-        seed.
+        Maps (G, B, D) and (G, B, E) to (M, B) in float32. With one seed, a plain head.
     """
+    build, widths = HEADS[config.filled().head], (antibody_width, antigen_width)
     heads = []
     for seed, rate in zip(seeds, dropout_M, strict=True):
         torch.manual_seed(seed)
-        heads.append(_assemble(config, antibody_width, antigen_width, PlainLayerFactory(rate)))
+        heads.append(build(config, *widths, PlainLayerFactory(rate)))
     if len(heads) == 1:
         return heads[0]
-    stack = _assemble(config, antibody_width, antigen_width, StackedLayerFactory(dropout_M))
+    stack = build(config, *widths, StackedLayerFactory(dropout_M))
     states = [head.state_dict() for head in heads]
     stack.load_state_dict({name: torch.stack([s[name] for s in states]) for name in states[0]})
     return stack
-
-
-def _assemble(
-    config: FitConfig, antibody_width: int, antigen_width: int, layers: LayerFactory
-) -> nn.Module:
-    filled = config.filled()
-    if filled.head == "lowrank":
-        return LowRank(antibody_width, antigen_width, config.rank, layers)
-    kind = Notebook if filled.head == "notebook" else Mlp
-    return kind(antibody_width, antigen_width, filled.widths, layers)

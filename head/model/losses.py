@@ -76,13 +76,15 @@ def rank(pairs: PredictedPairs) -> Tensor:
     from torch.nn.functional import softplus
 
     predicted_B, target_B, censored_B = pairs.predicted_B, pairs.target_B, pairs.censored_B
+    # Before the ranking: autograd adds up gradients in this order, and rounding depends on it.
+    error_B = one_sided_errors(predicted_B, target_B, censored_B)
     stronger = target_B[..., :, None] > target_B[..., None, :]
     certain = (censored_B >= 0)[..., :, None] & (censored_B <= 0)[..., None, :]
     comparable = stronger & certain & (pairs.weight_B > 0)[..., None, :]
     if pairs.rank_scope == "antigen":
         comparable &= pairs.antigen_B[..., :, None] == pairs.antigen_B[..., None, :]
     losses_BB = softplus(predicted_B[..., None, :] - predicted_B[..., :, None]) * comparable
-    return losses_BB.sum(-1) / comparable.sum(-1).clamp(min=1) + mse(pairs)
+    return losses_BB.sum(-1) / comparable.sum(-1).clamp(min=1) + error_B.square()
 
 
 LOSSES: dict[str, Callable[[PredictedPairs], Tensor]] = {"mse": mse, "huber": huber, "rank": rank}
