@@ -1,10 +1,10 @@
-"""Steps a second and peak memory of LoRA training, with and without gradient checkpointing.
+"""Measure the speed and peak memory of LoRA training, with and without gradient checkpointing.
 
     python benchmarks/bench_adapt.py --out DIR [--gpu] [--steps 20] [--batches 8,16,32,64]
 
-Real shapes with seeded random weights under --gpu, tiny ones otherwise. A step is what
-`abag adapt` does for one side: encode a batch of sequences, pool, go back, clip, AdamW. The same
-batches are also taken forward only, which is what a step costs without learning.
+With --gpu, the models have their real sizes and seeded random weights; otherwise they are small. A
+step is what `abag adapt` does for one kind: encode a batch, pool, backward, clip, AdamW. The same
+batches are also timed in a forward pass alone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def step(encoder, optimiser, batch, device):
 
 
 def measure(identity, plan, batches, *, saving):
-    """Steps and forward passes a second, and the largest memory; None where it does not fit."""
+    """Return steps/s, forward passes/s and peak memory; None if it does not fit."""
     device = plan.device
     lora = fit_lora(Lora(rank=8, alpha=16.0), identity.checkpoint)
     encoder = LoraEncoder(identity.checkpoint, plan, lora, gradient_checkpointing=saving).train()
@@ -109,7 +109,7 @@ def main(argv=None):
         f"`python benchmarks/bench_adapt.py{' --gpu' if args.gpu else ''} --steps {steps} --batches "
         f"{','.join(map(str, sizes))}`",
         "",
-        "| encoder | sequences a step | gradient checkpointing | steps/s | sequences/s | TFLOP/s "
+        "| encoder | sequences per step | gradient checkpointing | steps/s | sequences/s | TFLOP/s "
         "| step / forward | peak GiB | fits a card of |",
         "|---|---|---|---|---|---|---|---|---|",
     ]

@@ -1,19 +1,19 @@
-"""Frozen, adapted, and adapted with the old leak, on cold-antigen folds of a real table.
+"""Compare frozen, adapted and leaking vectors on cold-antigen folds of a real table.
 
     python benchmarks/bench_adapt_skempi.py --table pairs.csv --out DIR [--encoder antiberty]
         [--folds 5 --repeats 4 --first 0 --last 20] [--epochs 4] [--device auto] [--tiny]
 
-For each fold: an adapter of the antibody encoder from that fold's training pairs, half of them
-(whole antigen clusters) left to the head; one embedding with it; then heads on the same test
-pairs from vectors that are
+For each fold, an adapter of the antibody encoder is trained on the training pairs of that fold; half
+of them (in whole antigen clusters) are left for the head. Heads are then trained on different vectors
+and scored on the same test pairs:
 
-    frozen         as the encoder gives them, the head on all training pairs
-    frozen, half   the same, the head on the pairs that the adapter left to it
-    adapted        adapted, the head on the pairs that the adapter left to it: abag's default
-    memorised      adapted, the head on all training pairs, the adapter's among them
-    leak           adapted on a random 90 % of all pairs, test pairs among them: the old way
+    frozen         vectors of the frozen encoder, head trained on all training pairs
+    frozen, half   the same, head trained on the pairs left by the adapter
+    adapted        adapted vectors, head trained on the pairs left by the adapter (abag's default)
+    memorised      adapted vectors, head trained on all training pairs, including the adapter's
+    leak           adapter trained on a random 90 % of all pairs, including test pairs
 
-Antigens are `composition`. The report is written again after each fold.
+The antigen encoder is `composition`. The report is rewritten after each fold.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--work", type=Path, help="keep stores and adapters, go on after a stop")
+    parser.add_argument("--work", type=Path, help="keep stores and adapters here, to resume")
     parser.add_argument("--encoder", default="antiberty")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=4)

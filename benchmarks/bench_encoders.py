@@ -1,10 +1,10 @@
-"""Encoders side by side on one GPU: the old loop, transformers, and ours; speed and agreement.
+"""Compare encoder implementations on one GPU: the old loop, transformers, and abag.
 
     python benchmarks/bench_encoders.py --out DIR [--encoder igt5 esm2-650m] [--tiny] [--quick]
 
-Real shapes with seeded random weights unless --checkpoint gives folders. Share of peak is
-(2 x matmul weights x tokens + 4 x layers x inner width x sum of squared lengths) / seconds over
-the rate of an 8192-cubed bf16 product measured in the same run.
+The models have their real sizes and seeded random weights, unless --checkpoint gives folders. Share of
+peak is (2 x matmul weights x tokens + 4 x layers x inner width x sum of squared lengths) / seconds,
+divided by the rate of an 8192-cubed bf16 product measured in the same run.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Bench:
         return list(fill_batches(self.spans[:count], budget))
 
     def time(self, label, run, batches, repeat=1):
-        """Run over all batches after a warm-up; add a line to the table."""
+        """Time all batches after a warm-up and add a row to the table."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
@@ -164,7 +164,7 @@ class Bench:
         return load_encoder(self.identity, plan, attention=attention)
 
     def products(self):
-        """The encoder's matrix products alone, on a batch of the same tokens."""
+        """Time the matrix products of the encoder alone, on as many tokens."""
         config, d = self.config, {"device": self.device, "dtype": torch.bfloat16}
         if config["model_type"] == "t5":
             m, i, f = config["d_model"], config["num_heads"] * config["d_kv"], config["d_ff"]
@@ -289,7 +289,7 @@ def bench_one(name, folder, config, args, device, peak):
     print(notes[-1], flush=True)
     for budget in (8192, 16384, 32768, 65536) if not args.tiny else (2048,):
         bench.time(
-            f"abag packed, {budget} tokens a batch", encoder, bench.batches(budget), repeat=3
+            f"abag packed, {budget} tokens per batch", encoder, bench.batches(budget), repeat=3
         )
     if name.startswith("esm") and device.type == "cuda":
         for kernel in ("varlen", "triton"):

@@ -1,9 +1,9 @@
-"""How fast a head trains: eager against compiled, device against host tables, the notebooks' way.
+"""Measure the training speed of a head: eager and compiled, device and host tables, old notebooks.
 
-    python benchmarks/bench_fit.py --out benchmarks/results            # on the machine's GPU
+    python benchmarks/bench_fit.py --out benchmarks/results            # on the GPU of this machine
     python benchmarks/bench_fit.py --out DIR --tiny                   # seconds, on a CPU
 
-Vectors are random, of the real widths (1024 and 1280): speed does not depend on their values.
+Vectors are random and have the real widths (1024 and 1280): speed does not depend on their values.
 Writes fit_HARDWARE_DATE.md and .json.
 """
 

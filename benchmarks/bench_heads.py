@@ -1,9 +1,9 @@
-"""Train the default head over many folds of each split, beside every baseline.
+"""Train the default head on many folds of each split and compare it with every baseline.
 
     python benchmarks/bench_heads.py TABLE --store DIR [--split NAME ...] [--out FOLDER]
 
-The store must hold a vector for every sequence of the table (`abag embed`). Splits run side by
-side, one process each.
+The store must hold a vector for every sequence of the table (`abag embed`). Splits run in parallel,
+one process each.
 """
 
 from __future__ import annotations

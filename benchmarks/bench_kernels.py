@@ -1,8 +1,8 @@
-"""Choose tile sizes and fusions of the packed encoders' kernels on the GPU at hand.
+"""Measure tile sizes and fusions of the encoder kernels on the GPU of this machine.
 
     python benchmarks/bench_kernels.py [--tokens 16384]
 
-Prints one line a variant: milliseconds (median) and TFLOP/s or GB/s.
+Prints one line per variant: milliseconds (median) and TFLOP/s or GB/s.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""How long 1, 4, 16 and 64 heads take in one step, and how long the trials of a sweep.
+"""Measure the step time of 1, 4, 16 and 64 heads, and the time of the trials of a sweep.
 
-    python benchmarks/bench_members.py --out benchmarks/results        # on the machine's GPU
-    python benchmarks/bench_members.py --out DIR --parts trials        # steps, fits or trials alone
+    python benchmarks/bench_members.py --out benchmarks/results        # on the GPU of this machine
+    python benchmarks/bench_members.py --out DIR --parts trials        # only steps, fits or trials
     python benchmarks/bench_members.py --out DIR --tiny               # seconds, on a CPU
 
-Vectors are random, of the real widths (1024 and 1280): speed does not depend on their values.
-Trials are drawn by the plain random proposer, so that Optuna is not needed; none is stopped early.
-Writes members.md.
+Vectors are random and have the real widths (1024 and 1280): speed does not depend on their values.
+Trials are proposed at random, so Optuna is not needed, and none is stopped early. Writes members.md.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str,
             "batch": f"{stack.batch_size} x {stack.accumulate}",
             "first step s": first_s,
             "steps/s": steps / seconds,
-            "ms a step": seconds / steps * 1e3,
+            "ms per step": seconds / steps * 1e3,
             "peak GiB": peak,
         }
 
@@ -202,7 +201,7 @@ def main() -> None:
     ]
     if "steps" in given.parts:
         rows = time_kinds(time_steps, KINDS[: 1 if given.tiny else None], inputs, size, device)
-        lines += ["", *table(ratios(rows, "ms a step"))]
+        lines += ["", *table(ratios(rows, "ms per step"))]
     if "fits" in given.parts:
         rows = time_kinds(time_fit, KINDS[: 1 if given.tiny else 2], inputs, size, device)
         lines += [

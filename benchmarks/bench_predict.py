@@ -1,9 +1,9 @@
-"""Time `abag predict` and its memory: a cross, and tables of pairs of growing length.
+"""Measure time and memory of `abag predict`, for --cross and for tables of different lengths.
 
     python benchmarks/bench_predict.py --out FOLDER [--cross N] [--pairs P ...] [--tiny]
 
-Vectors are random, of the real widths (1,024 and 1,280), and so is the head's training: speed and
-memory do not depend on their values. Every case runs in a process of its own, which tells its peak
+Vectors are random and have the real widths (1,024 and 1,280), and the head is trained on random labels:
+speed and memory do not depend on them. Every case runs in its own process, which reports its peak
 resident memory.
 """
 

@@ -1,9 +1,9 @@
-"""How long a table of many rows takes before its first training step, and how much memory.
+"""Measure the time and memory that a long table needs before its first training step.
 
     python benchmarks/bench_rows.py [--rows 1000000] [--antibodies 200000] [--folder DIR]
 
-Makes a table, and a store with random vectors of the default encoders' widths, and fits one epoch
-on them. Clusters are not needed: the split is random and the antibodies are too many to compare.
+Makes a table and a store with random vectors of the widths of the default encoders, and fits one
+epoch. The split is random, so no clusters are needed.
 """
 
 from __future__ import annotations

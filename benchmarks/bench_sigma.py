@@ -1,11 +1,12 @@
-"""How well several heads predict and how well their sigma covers, over many folds.
+"""Measure the accuracy of several heads and the coverage of sigma over many folds.
 
     python benchmarks/bench_sigma.py TABLE --store DIR --out FOLDER [--members 8 16]
         [--precision fp32 bf16] [--seeds 0 100] [--split antigen random] [--workers N]
     python benchmarks/bench_sigma.py --tiny --out FOLDER               # seconds, on a CPU
 
-The store must hold a vector for every sequence of the table (`abag embed`). Folds are the same for
-all: only the heads' seeds differ. Trainings run side by side, one process each. Writes sigma.md.
+The store must hold a vector for every sequence of the table (`abag embed`). All runs use the same
+folds; only the seeds of the heads differ. Runs are trained in parallel, one process each. Writes
+sigma.md.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def train_one(table, store, options) -> dict[str, object]:
             say=lambda _text: None,
             report=False,
             split_seed=0,
-            # capturing a graph takes a second, compiling anew for each fold's shape ten
+            # capturing a graph takes 1 s, compiling for the shape of each fold 10 s
             compile="graph" if torch.cuda.is_available() else "off",
             **options,
         )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Score every baseline under every split of a table: what a random split is worth.
+"""Score every baseline under every split of a table.
 
     python benchmarks/bench_splits.py TABLE --store DIR [--split NAME ...] [--out FOLDER]
 
-The store must hold a vector for every sequence of the table (`abag embed`). With `--clusters N` it
-times the clustering of N made antibodies instead, built-in or (`--mmseqs`) by MMseqs2.
+The store must hold a vector for every sequence of the table (`abag embed`). With `--clusters N`, it
+measures the clustering of N synthetic antibodies instead, built-in or (`--mmseqs`) by MMseqs2.
 """
 
 from __future__ import annotations

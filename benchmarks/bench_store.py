@@ -1,9 +1,9 @@
-"""What the store costs: finding keys, reading vectors, committing them.
+"""Measure the cost of the store: finding keys, reading vectors, committing them.
 
     python benchmarks/bench_store.py --out benchmarks/results/store_HARDWARE_DATE
 
-Each figure stands beside the plain operation on the same bytes in the same run: reading or
-writing the same files without a store. Writes OUT.json and OUT.png, prints a table.
+Each result is compared with plain reading or writing of the same bytes in the same run. Writes OUT.json
+and OUT.png, and prints a table.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Memory of `abag embed` against the number of rows: everything but the encoders themselves.
+"""Measure the memory of `abag embed`, without the encoders, against the number of rows.
 
     python benchmarks/bench_tables.py --out DIR [--rows 1e5,1e6,1e7] [--gib 4] [--scratch DIR] [--tiny]
 
-Each size is a folder of Parquet files in which every antibody is another one. A child process of
-its own, that may not map more than --gib GiB, reads it, finds the distinct sequences and what the
-empty store lacks, and walks through all of it as the encoders would, without encoding.
+Each table is a folder of Parquet files with a new antibody in every row. A child process with at most
+--gib GiB of address space reads it, finds the distinct sequences and what the empty store lacks, and
+iterates over all of it like the encoders, without encoding.
 """
 
 from __future__ import annotations

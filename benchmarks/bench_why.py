@@ -1,10 +1,10 @@
-"""What five common mistakes do to the numbers, on one table and with one closed-form ridge.
+"""Measure the effect of five common mistakes on one table, with one closed-form ridge.
 
     python benchmarks/bench_why.py [TABLE] [--antibody-encoder NAME] [--antigen-encoder NAME]
         [--repeats R] [--out DIR]
 
-Without TABLE it takes the demo's synthetic one. Nothing is trained but ridges, so that every
-difference comes from the data and from the way of scoring. docs/why-numbers-differ.md explains.
+Without TABLE, it uses the synthetic demo table. Only ridges are fitted, so all differences come from the
+data and the evaluation. See docs/why-numbers-differ.md.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def row_splits(bench):
     """One ridge and one table, four ways to hold rows out."""
     lines = [
         *section("Row splits"),
-        "| held out | test rows whose antibody / antigen has a near mate in training | Spearman | "
+        "| held out | test rows whose antibody / antigen has a near-duplicate in training | Spearman | "
         "within antigen | R2 | antigen mean: Spearman |",
         "|---|---|---|---|---|---|",
     ]
@@ -152,14 +152,16 @@ def row_splits(bench):
         splits = bench.splits(name)
         ours = bench.scores(splits, bench.ridge)
         mean = bench.scores(splits, lambda split: bench.mean(split, bench.pairs.antigen))
-        shares = " / ".join(f"{mates(splits, kind):.0%}" for kind in ("antibody", "antigen"))
+        shares = " / ".join(
+            f"{near_duplicates(splits, kind):.0%}" for kind in ("antibody", "antigen")
+        )
         cells = [ours["spearman"], ours["spearman_within_antigen"], ours["r2"], mean["spearman"]]
         lines.append(f"| {name} | {shares} | {' | '.join(map(shown, cells))} |")
     return lines
 
 
-def mates(splits, kind):
-    """Share of the test rows with a training mate at the split's own identity."""
+def near_duplicates(splits, kind):
+    """Return the share of test rows with a near-duplicate in training, at the identity of the split."""
     level = {"antibody": "0.9", "antigen": "0.4"}[kind]
     found = sum(s.description["leaks"][kind][level] for s in splits)
     return found / sum(len(s.rows(TEST)) for s in splits)
