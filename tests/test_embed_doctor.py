@@ -15,15 +15,22 @@ from click.testing import CliRunner
 from abag.cli import main
 from abag.core.device import DevicePlan, plan_device
 from abag.core.files import Files
-from abag.embed.doctor import doctor, parity
-from abag.embed.doctor.disk_checks import check_store, check_temporary_folder
-from abag.embed.doctor.doctor import (
-    check_attention,
-    check_device,
-    check_parity,
-    check_precision,
-    check_weights,
+from abag.embed.doctor import (
+    device_checks,
+    doctor,
+    encoder_checks,
+    parity,
+    software_checks,
 )
+from abag.embed.doctor.device_checks import check_device, check_precision
+from abag.embed.doctor.disk_checks import check_store, check_temporary_folder
+from abag.embed.doctor.encoder_checks import (
+    check_attention,
+    check_parity,
+    check_weights,
+    find_local_checkpoint,
+)
+from abag.embed.doctor.software_checks import check_compiler, check_versions
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.kernels.attention import Attention
 from abag.embed.store import filesystem as mounts
@@ -50,7 +57,7 @@ def run(*arguments, code=0):
 # ---- the whole -----------------------------------------------------------------------------
 
 
-def test_a_sound_machine_passes_every_check_and_nothing_stays_behind(quick, tmp_path):
+def test_a_working_machine_passes_every_check_and_no_file_is_left_behind(quick, tmp_path):
     store = tmp_path / "new" / "store"
     lines = run("--store", store, *TINY).stdout.splitlines()
     assert lines[-1] == f"{len(lines) - 1} checks, 0 failed"
@@ -73,7 +80,7 @@ def test_json_has_every_check_with_its_values_and_the_exit_code_follows(quick, t
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_device_that_is_not_there_fails(monkeypatch):
+def test_a_missing_device_fails(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     *_, last = doctor.examine(antibody_encoder="tiny-igt5", device="cuda")
     assert (last.name, last.state) == ("device", "FAIL")
@@ -85,8 +92,8 @@ def test_a_device_that_is_not_there_fails(monkeypatch):
 
 def test_a_package_that_is_too_old_or_missing_fails(monkeypatch):
     asked = ["numpy>=99", "no-such-package>=1", "torch>=2", 'absent>=1; extra == "lora"']
-    monkeypatch.setattr(doctor, "requires", lambda _: asked)
-    check = doctor.check_versions()
+    monkeypatch.setattr(software_checks, "requires", lambda _: asked)
+    check = check_versions()
     assert check.state == "FAIL"
     assert "numpy" in check.text
     assert "no-such-package missing" in check.text
@@ -103,7 +110,7 @@ def test_a_missing_compiler_fails_where_stage_two_needs_one(monkeypatch, plan, s
     real = torch.arange
     monkeypatch.setattr(torch, "arange", lambda *a, **_: real(*a))
     monkeypatch.setattr(torch, "compile", no_compiler)
-    check = doctor.check_compiler(plan)
+    check = check_compiler(plan)
     assert check.state == state
     assert "Failed to find C compiler" in check.text
     assert "more lines" not in check.text
@@ -112,13 +119,13 @@ def test_a_missing_compiler_fails_where_stage_two_needs_one(monkeypatch, plan, s
 
 def test_a_compiler_that_gives_wrong_numbers_is_found(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **_: lambda x: function(x) + 1)
-    assert "gave wrong numbers" in doctor.check_compiler(CPU).text
+    assert "wrong numbers" in check_compiler(CPU).text
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own
 def test_the_compiler_really_compiles():
-    assert doctor.check_compiler(CPU).state == "ok"
+    assert check_compiler(CPU).state == "ok"
 
 
 # ---- the store's disk ----------------------------------------------------------------------
@@ -147,11 +154,11 @@ class Garbles(Files):
         (Fails("replace", errno.EPERM), "rename", "Operation not permitted"),
         (Fails("sync_folder", errno.EIO), "sync the folder", "Input/output error"),
         (Fails("remove", errno.EBUSY), "remove", "busy"),
-        (Garbles(), "read back", "other bytes came back"),
+        (Garbles(), "read back", "bytes read differ"),
     ],
     ids=["read-only", "full", "rename", "folder sync", "remove", "garbled"],
 )
-def test_a_file_system_that_cannot_commit_fails_at_the_step_it_cannot_take(
+def test_a_file_system_that_cannot_commit_fails_with_the_step_that_failed(
     tmp_path, files, step, reason
 ):
     check = {c.name: c for c in check_store(tmp_path / "store", files)}["store: writing"]
@@ -162,7 +169,7 @@ def test_a_file_system_that_cannot_commit_fails_at_the_step_it_cannot_take(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_without_room_fails(tmp_path, monkeypatch):
+def test_a_full_disk_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
     checks = {c.name: c for c in check_store(tmp_path)}
     assert checks["store: space"].state == "FAIL"
@@ -179,11 +186,11 @@ def test_no_temporary_folder_at_all_fails(monkeypatch):
     assert "set TMPDIR" in check.text
 
 
-def test_a_path_that_can_hold_no_store_fails(tmp_path):
+def test_a_path_that_cannot_hold_a_store_fails(tmp_path):
     (tmp_path / "file").write_text("mine")
     for store, words in (
         (tmp_path / "file", "not a packed store"),
-        (tmp_path / "file" / "store", "a folder was expected"),
+        (tmp_path / "file" / "store", "expected a folder"),
         (tmp_path, "is not a store, it holds file"),
     ):
         (check,) = check_store(store)
@@ -198,7 +205,7 @@ def test_a_drive_that_is_not_mounted_fails(tmp_path, monkeypatch):
     assert "no Drive is mounted" in check.text
 
 
-def test_a_remote_store_and_what_waits_for_it_are_said(tmp_path, monkeypatch):
+def test_a_remote_store_and_its_spooled_sequences_are_reported(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 0:9 / {tmp_path}/s rw - fuse.drive d rw\n")
@@ -211,7 +218,7 @@ def test_a_remote_store_and_what_waits_for_it_are_said(tmp_path, monkeypatch):
     check = {c.name: c for c in check_store(tmp_path / "s")}["store: kind"]
     assert check.state == "note"
     assert check.values["kind"] == "fuse.drive"
-    assert "3 sequences of an earlier run wait" in check.text
+    assert "3 sequences of an earlier run are spooled" in check.text
 
 
 # ---- device --------------------------------------------------------------------------------
@@ -228,9 +235,9 @@ def t4(monkeypatch):
     return plan_device()
 
 
-def test_a_t4_computes_in_fp16_with_sdpa_and_is_told_why(t4):
-    assert "14.0 of 15.0 GiB free" in check_device(t4, asked="auto").text
-    assert "no bf16 units, whatever torch" in check_precision(t4).text
+def test_a_t4_computes_in_fp16_with_sdpa_and_the_report_says_why(t4):
+    assert "14.0 of 15.0 GiB free" in check_device(t4, requested="auto").text
+    assert "no bf16 units, even if torch" in check_precision(t4).text
     check = check_attention(t4, "antibody", "igt5", find_checkpoint("tiny-igt5"))
     assert check.values == {"attention": "sdpa"}
     assert "triton: needs compute capability 8.0" in check.text
@@ -238,18 +245,18 @@ def test_a_t4_computes_in_fp16_with_sdpa_and_is_told_why(t4):
 
 def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_asked_for(monkeypatch, tmp_path):
     (tmp_path / "version").write_text("NVRM")
-    monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path / "version")
-    check = check_device(CPU, asked="auto")
+    monkeypatch.setattr(device_checks, "NVIDIA_DRIVER", tmp_path / "version")
+    check = check_device(CPU, requested="auto")
     assert check.state == "FAIL"
     assert "install a build of torch for CUDA" in check.text
-    assert check_device(CPU, asked="cpu").state == "note"
+    assert check_device(CPU, requested="cpu").state == "note"
 
 
 # ---- weights -------------------------------------------------------------------------------
 
 
 def absent(name="nobody/nothing"):
-    return check_weights("antibody", name, doctor._found(name))
+    return check_weights("antibody", name, find_local_checkpoint(name))
 
 
 def unreachable(_):
@@ -257,24 +264,24 @@ def unreachable(_):
     raise ConnectionError(msg)
 
 
-def test_weights_that_are_neither_here_nor_to_be_had_fail(monkeypatch):
-    monkeypatch.setattr(doctor, "_hub_bytes", unreachable)
+def test_weights_that_are_neither_on_disk_nor_on_the_hub_fail(monkeypatch):
+    monkeypatch.setattr(encoder_checks, "_hub_bytes", unreachable)
     check = absent()
     assert check.state == "FAIL"
     assert "hf download nobody/nothing" in check.text
 
 
-def test_weights_to_be_fetched_are_noted_with_their_size_and_fail_without_room(monkeypatch):
-    monkeypatch.setattr(doctor, "_hub_bytes", lambda _: 4_800_000_000)
+def test_weights_to_download_are_noted_with_their_size_and_fail_without_free_space(monkeypatch):
+    monkeypatch.setattr(encoder_checks, "_hub_bytes", lambda _: 4_800_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=6_000_000_000))
     assert absent().state == "note"
-    assert "4.8 GB will be fetched" in absent().text
+    assert "4.8 GB will be downloaded" in absent().text
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4_000_000_000))
     assert absent().state == "FAIL"
     assert "set HF_HOME" in absent().text
 
 
-def test_names_and_folders_that_are_no_encoder_fail(tmp_path):
+def test_names_and_folders_that_are_not_encoders_fail(tmp_path):
     for name, words in (
         ("igt6", "not an alias and not an existing folder"),
         (tmp_path, "no config.json"),
@@ -346,7 +353,7 @@ def test_a_device_too_small_for_the_reference_is_noted_not_failed(monkeypatch):
     assert "not checked" in check.text
 
 
-def test_absent_weights_are_stood_in_for_by_random_ones_and_that_is_said():
-    check = check_parity(CPU, "antigen", "esm2-650m", doctor._found("nobody/nothing"))
+def test_parity_of_missing_weights_is_checked_with_random_ones_and_says_so():
+    check = check_parity(CPU, "antigen", "esm2-650m", find_local_checkpoint("nobody/nothing"))
     assert check.state == "ok"
     assert "random weights of esm2-650m's architecture" in check.text

@@ -1,1 +1,1 @@
-"""Checks of the machine, the weights and the disk that find failures before a long run does."""
+"""Checks of the machine, the encoders and the disks, before a long run."""

@@ -1,6 +1,6 @@
-"""The way an encoder will run here, against the fp32 reference on the same device.
+"""Compares an encoder as it will run with the fp32 reference, on the same device.
 
-Takes seconds, before hours are spent on vectors that a kernel, driver or precision got wrong.
+This takes seconds, and finds vectors that a kernel, a driver or the precision makes wrong.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from abag.embed.pipeline.stream import encode_stream
 from abag.embed.sequences.chains import Chains, Kind
 from abag.embed.weights.checkpoints import EncoderCheckpoint
 
-# relative distance of a pooled vector; bf16 and fp16 runs differ by up to 1 %, and one mutation
-# moves a vector by 3-5 %
 LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
+"""Relative distances: half precision moves a pooled vector by up to 1 %, a mutation by 3-5 %."""
 # trastuzumab's variable domains and hen egg-white lysozyme
 _HEAVY = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
@@ -44,18 +43,18 @@ _ANTIGEN = (
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Relative distances of pooled vectors, each the worst of all probes and poolings.
+    """Relative distances of pooled vectors, each the maximum over all probes and poolings.
 
     Attributes
     ----------
     reference : float
-        From the fp32 reference.
+        To the fp32 reference.
     alone : float
-        Of a sequence in a batch from the same sequence alone.
+        Between a sequence in a batch and the same sequence alone.
     mutation : float
-        Of a sequence from itself with one residue changed, by the reference: the scale.
+        Between a sequence and a single mutant, in the reference: the scale of the others.
     limit : float
-        What the first two may reach in this precision.
+        Maximum of `reference` and `alone` in this precision.
     """
 
     reference: float
@@ -65,20 +64,25 @@ class Parity:
 
     @property
     def holds(self) -> bool:
-        """Whether vectors made here are what they should be; NaN is not."""
+        """Whether both distances are within the limit; false for NaN."""
         return self.reference <= self.limit and self.alone <= self.limit
 
 
 def measure(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -> Parity:
-    """Encode probes by the chosen path and by the reference, one after the other.
+    """Encode probes with the encoder as it will run, and with the reference.
 
     Parameters
     ----------
-    checkpoint : Checkpoint
-        With weights.
+    checkpoint : EncoderCheckpoint
+        Must have weights.
     kind : {"antibody", "antigen"}
-    plan : Plan
-        Device and precision of the chosen path; the reference runs on the same device in fp32.
+    plan : DevicePlan
+        The reference runs on the same device in fp32.
+
+    Raises
+    ------
+    BadCheckpoint, TokenizerMismatch, AttentionUnavailable
+        See `abag.embed.encoders.loading.load_encoder`.
     """
     identity = Identity(checkpoint, Layout(kind, FAMILIES[checkpoint.family].vocabulary), "", {})
     probes = _probes(kind, large=plan.device.type == "cuda")
@@ -95,7 +99,7 @@ def measure(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -> Pari
 
 
 def reduced_checkpoint(name: str, folder: Path) -> EncoderCheckpoint:
-    """Write a checkpoint of random weights: an encoder's architecture with few layers."""
+    """Write random weights of an encoder's architecture with few layers to a folder."""
     config = guess_family(name).reduced_config
     return find_checkpoint(str(save_random_checkpoint(folder, config, seed=0)))
 
@@ -103,7 +107,7 @@ def reduced_checkpoint(name: str, folder: Path) -> EncoderCheckpoint:
 def _encoded(
     identity: Identity, plan: DevicePlan, probes: Sequence[Chains], *, backend: Backend
 ) -> NDArray[np.float32]:
-    """Encode with an encoder that is gone afterwards: fp32 weights need their room back."""
+    """Encode, then release the encoder's memory."""
     vectors = _vectors(load_encoder(identity, plan, backend=backend), identity, plan, probes)
     if plan.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -113,20 +117,20 @@ def _encoded(
 def _vectors(
     encoder: Encoder, identity: Identity, plan: DevicePlan, probes: Sequence[Chains]
 ) -> NDArray[np.float32]:
-    """Encode all probes in one batch, as `abag embed` would: shape (S, P, D)."""
+    """Encode all probes in one batch, as `abag embed` does: shape (S, P, D)."""
     budget = sum(sum(identity.layout.span_lengths(probe)) for probe in probes)
     batches = encode_stream(encoder, identity.layout, probes, plan, budget, torch.float32)
     return np.concatenate([batch.stored_SPD for batch in batches]).astype(np.float32)
 
 
 def _distance(x_SPD: NDArray[np.float32], y_SPD: NDArray[np.float32]) -> float:
-    """Return the largest relative distance; NaN if any value is."""
+    """Return the largest relative distance; NaN if any value is NaN."""
     norms = np.linalg.norm(y_SPD, axis=-1)
     return float((np.linalg.norm(x_SPD - y_SPD, axis=-1) / norms).max())
 
 
 def _probes(kind: Kind, *, large: bool) -> list[Chains]:
-    """Make sequences of several lengths; the second is the first with one residue changed."""
+    """Return sequences of several lengths; the second is a single mutant of the first."""
     lengths = (30, 90, 118, 250) + ((400, 700, 1022) if large and kind == "antigen" else ())
     rng = np.random.default_rng(0)
     light: Chains = (_LIGHT,) if kind == "antibody" else ()
@@ -139,7 +143,7 @@ def _probes(kind: Kind, *, large: bool) -> list[Chains]:
 
 
 def _mutated(chain: str, rng: np.random.Generator) -> str:
-    """Change one residue in ten."""
+    """Change a tenth of the residues."""
     letters = np.array(list(chain))
     at = rng.random(len(letters)) < 0.1
     letters[at] = rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), int(at.sum()))

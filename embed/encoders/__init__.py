@@ -1,5 +1,5 @@
-"""Encoder families: packed token ids to one vector per token.
+"""Encoders: packed token ids to one vector per token.
 
-`registry` loads an encoder by name and computes its fingerprint. Each family has its packed
-implementation, and transformers' own module as the reference.
+`families` lists the encoder families; `loading` identifies and loads an encoder by name. A family
+has a packed implementation, transformers' module as the reference, or both.
 """

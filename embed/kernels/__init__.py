@@ -1,4 +1,1 @@
-"""Attention and fused operations on the device.
-
-Every fast kernel has a plain implementation beside it, and a test that the two agree.
-"""
+"""Attention and fused operations; each fast kernel is tested against a plain implementation."""

@@ -1,6 +1,7 @@
-"""The elementwise steps of the packed encoders: fused kernels on CUDA, plain torch elsewhere.
+"""The steps of the packed encoders other than matrix products and attention.
 
-The plain versions are the reference; both are compared in the tests.
+`FusedOps` runs fused kernels on CUDA; `PlainOps` is their reference, and runs anywhere. T packed
+tokens, D model width, F feed-forward width, H heads.
 """
 
 from __future__ import annotations
@@ -14,35 +15,51 @@ Tensor = torch.Tensor
 
 
 class EncoderOps(Protocol):
-    """What an encoder needs beside matrix products and attention."""
+    """Norms, activations and rotary positions; a trailing underscore means in place."""
 
     def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-        """``x += delta``; returns ``x / sqrt(mean(x^2) + eps) * weight`` in `weight`'s type."""
+        """Add to the residual stream and return its norm.
+
+        ``x += delta``; returns ``x / sqrt(mean(x^2) + eps) * weight``, shape=(T, D), in the type
+        of `weight_D`.
+        """
         ...
 
     def layer_norm(
         self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
     ) -> Tensor:
-        """Layer norm of ``x + shift``; shift, weight and bias are fp32."""
+        """Return the layer norm of ``x + shift``, shape=(T, D), in the type of `x_TD`.
+
+        `shift_D`, `weight_D` and `bias_D` have dtype=float32.
+        """
         ...
 
     def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
-        """``relu(x W^T)``."""
+        """Return ``relu(x W^T)``, shape=(T, F), in the type of `x_TD`."""
         ...
 
     def linear_gelu(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
-        """``gelu(x W^T + b)`` with the error function."""
+        """Return the exact GELU of ``x W^T + b``, shape=(T, F), in the type of `x_TD`."""
         ...
 
     def rotary_(
         self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
     ) -> Tensor:
-        """Add the bias (2 * H * D,) to queries and keys of (T, 3 * H * D) and rotate, in place."""
+        """Add a bias to queries and keys and rotate them; returns `qkv`.
+
+        Parameters
+        ----------
+        qkv : Tensor, shape=(T, 3 * D)
+        bias : Tensor, shape=(2 * D,), dtype=float32
+        positions_T : Tensor, shape=(T,), dtype=int32
+        cos, sin : Tensor, shape=(positions, D / H / 2), dtype=float32
+        heads : int
+        """
         ...
 
 
 class PlainOps:
-    """Torch only: any device, any precision."""
+    """Plain torch, for any device and precision."""
 
     def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
         """See `EncoderOps`."""
@@ -78,41 +95,38 @@ class PlainOps:
 
 
 class FusedOps:
-    """Triton and cuBLAS epilogues: CUDA, compute capability 8.0 and newer, bf16 or fp16."""
+    """Triton kernels and cuBLAS epilogues: bf16 or fp16, compute capability 8.0 or newer."""
+
+    def __init__(self) -> None:
+        from abag.embed.kernels import triton_kernels  # only where Triton runs
+
+        self._kernels = triton_kernels
 
     def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
         """See `EncoderOps`."""
-        from abag.embed.kernels import triton_kernels as kernels
-
-        return kernels.add_rms_norm_(x_TD, delta_TD, weight_D, eps)
+        return self._kernels.add_rms_norm_(x_TD, delta_TD, weight_D, eps)
 
     def layer_norm(
         self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
     ) -> Tensor:
         """See `EncoderOps`."""
-        from abag.embed.kernels import triton_kernels as kernels
-
-        return kernels.layer_norm(x_TD, shift_D, weight_D, bias_D, eps)
+        return self._kernels.layer_norm(x_TD, shift_D, weight_D, bias_D, eps)
 
     def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
-        """See `EncoderOps`; relu is applied as the product leaves the matrix unit."""
+        """See `EncoderOps`; the ReLU is part of the matrix product's epilogue."""
         zero_F = weight_FD.new_zeros(len(weight_FD))
         return torch._addmm_activation(zero_F, x_TD, weight_FD.T)
 
     def linear_gelu(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
         """See `EncoderOps`.
 
-        cuBLAS's own GELU epilogue is the tanh form, 1 % off, and even its bias epilogue costs a
-        fifth of the product's time on an H200: the bias is added by the GELU kernel.
+        cuBLAS's GELU epilogue is the tanh form, which is 1 % off, and its bias epilogue costs a
+        fifth of the product's time on an H200, so the GELU kernel adds the bias.
         """
-        from abag.embed.kernels import triton_kernels as kernels
-
-        return kernels.gelu_(F.linear(x_TD, weight_FD), bias_F)
+        return self._kernels.gelu_(F.linear(x_TD, weight_FD), bias_F)
 
     def rotary_(
         self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
     ) -> Tensor:
         """See `EncoderOps`."""
-        from abag.embed.kernels import triton_kernels as kernels
-
-        return kernels.rotary_(qkv, bias, positions_T, cos, sin, heads)
+        return self._kernels.rotary_(qkv, bias, positions_T, cos, sin, heads)

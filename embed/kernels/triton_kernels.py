@@ -1,7 +1,7 @@
-"""Triton kernels of the packed encoders. Imported only where Triton runs.
+"""Triton kernels of the packed encoders, imported only where Triton runs.
 
-Each is tested against the plain PyTorch version in `ops`. All read and write packed tokens: no
-padding, no batch dimension. Dimensions: T tokens, H heads, D width.
+Tests compare each with its torch version in `ops` or `attention`. All work on packed tokens,
+without padding or a batch dimension. T tokens, H heads, D width (of a head, in attention).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-# beyond this distance every pair of residues shares one T5 bucket
-FARTHEST = 128
+MAX_DISTANCE = 128
+"""Longer distances share T5's last bucket of relative positions."""
 
 
 @triton.jit
@@ -21,11 +21,11 @@ def _attend_tile(
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Fold one tile of keys into the running softmax. `unit` turns scores into powers of 2."""
+    """Add one tile of keys to the running softmax; `unit` converts scores to powers of 2."""
     k = qkv.load([key, (HEADS + head) * WIDTH])
     scores = tl.dot(q, k.T)
     if HAS_BIAS:
-        # distances repeat beyond the reach, so one tile on each side stands for all farther
+        # beyond the reach all tiles have the same bias
         offset = tl.minimum(tl.maximum(key - first, -BIAS_REACH), BIAS_REACH) + BIAS_REACH
         scores += bias.load([head * BLOCK_M, offset]).to(tl.float32)
     if LAST:  # keys past the end belong to the next sequence
@@ -57,13 +57,13 @@ def _attention_kernel(
     HAS_BIAS: tl.constexpr,
     BIAS_REACH: tl.constexpr,
 ):
-    """One tile of queries of one sequence and head, over all keys of that sequence."""
+    """Attend with one tile of queries of one sequence and head to all keys of the sequence."""
     head = tl.program_id(0)
     tile = tl.program_id(1)
     first = tl.load(tile_first_ptr + tile)
     start = tl.load(tile_start_ptr + tile)
     stop = tl.load(tile_stop_ptr + tile)
-    unit = scale * 1.4426950408889634  # log2(e): powers of 2 are what the chip computes
+    unit = scale * 1.4426950408889634  # log2(e), because exp2 is the hardware instruction
     q = qkv_q.load([first, head * WIDTH])
     peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -91,7 +91,7 @@ def _attention_kernel(
 def _add_rms_norm_kernel(
     x_ptr, delta_ptr, weight_ptr, out_ptr, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Add to one row of the residual stream, and norm the sum as it was stored."""
+    """Add to one row of the residual stream, then norm the sum as rounded when stored."""
     at = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, BLOCK)
     mask = tl.arange(0, BLOCK) < WIDTH
     x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
@@ -129,7 +129,7 @@ def _layer_norm_kernel(
     tl.store(out_ptr + row * WIDTH + at, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-# not specialised: a batch whose tokens happen to be a multiple of 16 would compile it again
+# not specialised: it would be compiled again for token counts that are multiples of 16
 @triton.jit(do_not_specialize=["tokens"])
 def _gelu_kernel(
     x_ptr, bias_ptr, tokens, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
@@ -137,7 +137,7 @@ def _gelu_kernel(
     """``gelu(x + bias)`` of a tile, in place.
 
     erfc by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7: half the instructions of the
-    library's, and the step is short of them, not of memory speed.
+    library's function, and instructions are the bottleneck here, not memory.
     """
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -178,16 +178,17 @@ def _rotary_kernel(
 
 
 def tile_bias(bias_HR: torch.Tensor, block_m: int, block_n: int) -> torch.Tensor:
-    """Lay a bias by distance out as tiles whose rows are contiguous.
+    """Expand a bias by distance to tiles with contiguous rows.
 
-    A tile of queries from `i0` and keys from `j0` needs ``bias[h, (j0 + c) - (i0 + r)]``: rows
-    shifted by one. Gathered from a 1-D table these are scalar loads; laid out here they are
-    wide ones.
+    A tile of queries from `i0` and keys from `j0` needs ``bias[h, (j0 + c) - (i0 + r)]``. Read
+    from a 1-D table these are scalar loads; from tiles they are vector loads.
 
     Parameters
     ----------
-    bias_HR : Tensor, shape=(H, 2 * FARTHEST + 1)
-        Bias of distance ``key - query`` from -FARTHEST to FARTHEST; farther ones are equal.
+    bias_HR : Tensor, shape=(H, 2 * MAX_DISTANCE + 1)
+        Bias of distance ``key - query`` from -MAX_DISTANCE to MAX_DISTANCE.
+    block_m, block_n : int
+        Queries and keys per tile.
 
     Returns
     -------
@@ -198,14 +199,14 @@ def tile_bias(bias_HR: torch.Tensor, block_m: int, block_n: int) -> torch.Tensor
     reach = bias_reach(block_m, block_n)
     columns = torch.arange(2 * reach + block_n, device=bias_HR.device)
     rows = torch.arange(block_m, device=bias_HR.device)
-    distance = (columns[None, :] - reach - rows[:, None]).clamp(-FARTHEST, FARTHEST)
-    return bias_HR[:, distance + FARTHEST].contiguous()
+    distance = (columns[None, :] - reach - rows[:, None]).clamp(-MAX_DISTANCE, MAX_DISTANCE)
+    return bias_HR[:, distance + MAX_DISTANCE].contiguous()
 
 
 def bias_reach(block_m: int, block_n: int) -> int:
-    """Offset of tiles beyond which all their pairs are farther apart than FARTHEST."""
+    """Return the offset beyond which all pairs of two tiles are over MAX_DISTANCE apart."""
     longest = max(block_m, block_n)
-    return -(-(FARTHEST + longest) // longest) * longest
+    return -(-(MAX_DISTANCE + longest) // longest) * longest
 
 
 def attention(
@@ -226,12 +227,17 @@ def attention(
     ----------
     qkv : Tensor, shape=(T, 3 * H * D)
         Queries of all heads, then keys, then values.
-    tiles : (first, start, stop), each of shape (tiles,), dtype=int32
-        See `abag.embed.kernels.attention.query_tiles`; made for this `block_m`.
+    tiles : tuple of 3 Tensors, each shape=(tiles,), dtype=int32
+        From `abag.embed.kernels.attention.query_tiles` with this `block_m`.
+    heads : int
     scale : float
-        Factor of the scores, before which the bias is added.
-    bias : Tensor, optional
-        From `tile_bias` for this `block_m` and `block_n`.
+        Factor of the scores, applied after the bias is added.
+    bias : Tensor, shape=(H, block_m, ...), optional
+        From `tile_bias` with this `block_m` and `block_n`.
+    block_m, block_n : int
+        Queries and keys per tile.
+    warps, stages : int
+        Launch options of the kernel.
 
     Returns
     -------
@@ -256,13 +262,7 @@ def attention(
 def add_rms_norm_(
     x_TD: torch.Tensor, delta_TD: torch.Tensor, weight_D: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """``x += delta``, then T5's norm of it: no mean, no bias; computed in fp32.
-
-    Returns
-    -------
-    Tensor, shape=(T, D)
-        In the type of `weight_D`.
-    """
+    """See `abag.embed.kernels.ops.EncoderOps.add_rms_norm_`; computed in fp32."""
     width = x_TD.shape[1]
     out = torch.empty(x_TD.shape, dtype=weight_D.dtype, device=x_TD.device)
     block = triton.next_power_of_2(width)
@@ -273,7 +273,7 @@ def add_rms_norm_(
 
 
 def _row_warps(block: int) -> int:
-    """Few warps a row: measured fastest while a thread holds at most 64 values."""
+    """Return the warps per row: fastest if a thread holds at most 64 values (measured)."""
     return max(1, block // 2048)
 
 
@@ -284,7 +284,7 @@ def layer_norm(
     bias_D: torch.Tensor,
     eps: float,
 ) -> torch.Tensor:
-    """Norm of ``x + shift`` in fp32; shift, weight and bias are fp32. Shape (T, D) in and out."""
+    """See `abag.embed.kernels.ops.EncoderOps.layer_norm`; computed in fp32."""
     width = x_TD.shape[1]
     out = torch.empty_like(x_TD)
     block = triton.next_power_of_2(width)
@@ -296,7 +296,7 @@ def layer_norm(
 
 
 def gelu_(x_TF: torch.Tensor, bias_F: torch.Tensor) -> torch.Tensor:
-    """``gelu(x + bias)`` with the error function, in place. Shape (T, F)."""
+    """Apply the exact GELU to ``x + bias`` in place; returns `x_TF`, shape=(T, F)."""
     tokens, width = x_TF.shape
     rows, columns = 8, 512
     _gelu_kernel[(triton.cdiv(width, columns), triton.cdiv(tokens, rows))](
@@ -313,15 +313,7 @@ def rotary_(
     sin: torch.Tensor,
     heads: int,
 ) -> torch.Tensor:
-    """Add the bias to queries and keys and rotate them, in place.
-
-    Parameters
-    ----------
-    qkv : Tensor, shape=(T, 3 * H * D)
-    bias : Tensor, shape=(2 * H * D,), dtype=float32
-    positions : Tensor, shape=(T,), dtype=int32
-    cos, sin : Tensor, shape=(positions, D / 2), dtype=float32
-    """
+    """See `abag.embed.kernels.ops.EncoderOps.rotary_`."""
     half = cos.shape[1]
     _rotary_kernel[(len(qkv),)](
         qkv, bias, positions, cos, sin, qkv.stride(0), HEADS2=2 * heads, HALF=half,

@@ -1,4 +1,4 @@
-"""Sequences to packed batches of tokens, and token vectors back to one vector per sequence.
+"""Sequences to packed batches of tokens, and token vectors to one vector per sequence.
 
-Pure: no files and no weights. A pooling is a weighted sum over tokens, and only residues count.
+A pooling is a weighted sum over tokens, in which only residues count.
 """

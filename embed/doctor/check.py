@@ -1,0 +1,43 @@
+"""The result of one check, and how it shows sizes and errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+State = Literal["ok", "note", "FAIL"]
+
+MIN_FREE_BYTES = 256 << 20
+"""With less free disk space a check fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check.
+
+    Attributes
+    ----------
+    name : str
+    state : {"ok", "note", "FAIL"}
+        ``"FAIL"``: a command would fail later. ``"note"``: works, with something to know.
+    text : str
+        What was found, what will be used, and why; for ``"FAIL"`` also what to do.
+    values : dict
+        The same for scripts: the ``values`` in ``abag doctor --json``.
+    """
+
+    name: str
+    state: State
+    text: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def format_size(size: int) -> str:
+    """Format a number of bytes."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, shortened to 300 characters."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return line if len(line) <= 300 else line[:300] + " ..."

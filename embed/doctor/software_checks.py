@@ -1,0 +1,81 @@
+"""Checks of installed packages and of the compiler."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import PackageNotFoundError, requires
+
+import torch
+
+from abag import AbagError
+from abag.core.device import DevicePlan
+from abag.embed.doctor.check import Check, first_line
+from abag.embed.doctor.versions import installed, versions
+
+
+def check_versions() -> Check:
+    """Compare the installed packages with abag's requirements."""
+    from packaging.requirements import Requirement
+
+    found = versions()
+    text = ", ".join(f"{name} {version}" for name, version in found.items())
+    try:
+        requirements = [Requirement(line) for line in requires("abag") or []]
+    except PackageNotFoundError:
+        return Check("versions", "note", f"{text}; abag itself is not installed", found)
+    unmet = [
+        f"{r.name} {installed(r.name) or 'missing'} (expected {r.specifier})"
+        for r in requirements
+        if (r.marker is None or r.marker.evaluate({"extra": ""}))
+        and not r.specifier.contains(installed(r.name) or "0", prereleases=True)
+    ]
+    if unmet:
+        text = f"{', '.join(unmet)}; install abag again: pip install -c constraints.txt -e ."
+        return Check("versions", "FAIL", text, found)
+    return Check("versions", "ok", text, found)
+
+
+def check_faesm() -> Check:
+    """Check whether FAESM, which is optional, can be used."""
+    from abag.embed.encoders.faesm import import_faesm
+
+    if installed("faesm") is None:
+        text = "not installed, and not needed: the packed encoder is the default"
+        return Check("FAESM", "ok", text, {"importable": False})
+    try:
+        import_faesm()
+    except AbagError as error:
+        return Check("FAESM", "note", str(error), {"importable": False})
+    text = "available with --antigen-backend faesm; the packed encoder is the default"
+    return Check("FAESM", "ok", text, {"importable": True})
+
+
+def check_compiler(plan: DevicePlan) -> Check:
+    """Compile a small graph on the device, as `abag fit` does on a GPU."""
+    start_s = time.perf_counter()
+    try:
+        x = torch.arange(8.0, device=plan.device)
+        # a constant that no earlier graph had: a cached graph would hide a missing compiler
+        constant = time.time()
+
+        def graph(x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x - 3) * constant + x.sin()
+
+        correct = torch.allclose(torch.compile(graph, dynamic=False)(x), graph(x))
+        problem = "" if correct else "wrong numbers"
+    except Exception as error:  # noqa: BLE001 - every failure means the same here
+        problem = first_line(error)
+    seconds = time.perf_counter() - start_s
+    values = {"works": not problem, "seconds": round(seconds, 2)}
+    unused = "; abag fit does not need it on a CPU" if plan.device.type == "cpu" else ""
+    if not problem:
+        text = f"works; compiling a small graph took {seconds:.1f} s{unused}"
+        return Check("compiler", "ok", text, values)
+    text = f"torch.compile does not work ({problem})"
+    if unused:
+        return Check("compiler", "note", text + unused, values)
+    text += (
+        ", and abag fit would fail; install a C compiler (apt-get install gcc), or run "
+        "abag fit --no-compile, which is about 14 times slower at small batches"
+    )
+    return Check("compiler", "FAIL", text, values)
