@@ -7,6 +7,7 @@ import posixpath
 import re
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
+    from abag.core.options import Options
+
 ROOT = Path(__file__).parent.parent
 RESULTS = "benchmarks/results"
 PACKAGE = TemporaryDirectory(prefix="abag-docs-")
@@ -24,6 +27,7 @@ PACKAGE = TemporaryDirectory(prefix="abag-docs-")
 LOG = logging.getLogger("mkdocs.hooks.abag")
 _EXAMPLE = re.compile(r"<p>Example:\n(.*?)</p>", re.DOTALL)
 _SKIP = re.compile(r'^(```\w+) data-skip="[^"]*"$', re.MULTILINE)
+_OPTIONS = re.compile(r"^<!-- options of (\S+) -->$", re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 
 
@@ -72,7 +76,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             LOG.warning("%s: link to %s, which is not in the site", uri, target)
         return posixpath.relpath(place, posixpath.dirname(uri))
 
+    markdown = _OPTIONS.sub(lambda m: _option_table(resolve_name(m[1])), markdown)
     return _LINK.sub(moved, _SKIP.sub(r"\1", markdown))
+
+
+def _option_table(cls: type[Options]) -> str:
+    """Lay out the options of a class: name, meaning, valid values and default."""
+    from abag.core.options import schema
+
+    lines = ["| Option | Meaning | Values | Default |", "|---|---|---|---|"]
+    for one in schema(cls):
+        values = ", ".join(one.choices) or str(one.bounds)
+        cells = [f"`{one.name}`", one.declaration["help"], values, one.default_text]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -1,6 +1,7 @@
 """The documentation builds in strict mode, its code runs, and it quotes real messages."""
 
 import ast
+import html
 import os
 import re
 import shlex
@@ -13,9 +14,13 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from abag.adapt.config import AdaptConfig
 from abag.cli import main
+from abag.core.options import schema
 from abag.embed.encoders import checkpoint_lookup
+from abag.embed.pipeline.options import EmbedOptions
 from abag.head.data.demo import demo_table
+from abag.head.model.config import FitConfig
 from abag.head.runs import summary as outcome
 
 ROOT = Path(__file__).parent.parent
@@ -62,6 +67,13 @@ def test_the_site_has_every_command_and_every_public_function(site):
     python = (site / "reference" / "python.html").read_text()
     assert "Encode every sequence of a table that the store does not hold yet" in python
     assert 'id="abag.load_predictor"' in python
+
+
+def test_the_site_describes_every_keyword_option(site):
+    python = html.unescape((site / "reference" / "python.html").read_text())
+    for cls in (EmbedOptions, FitConfig, AdaptConfig):
+        for one in schema(cls):
+            assert f"<code>{one.name}</code></td>\n<td>{one.declaration['help']}</td>" in python
 
 
 def test_a_skipped_block_is_shown_as_code(site):
