@@ -44,7 +44,8 @@ from abag.head.training.uncertainty import calibrate, combine, describe_sigma
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from abag.embed.store.store import EncoderFolder, Store
+    from abag.embed.store.encoder_folder import EncoderFolder
+    from abag.embed.store.store import Store
 
 
 LONG_CLUSTERING = 3_000

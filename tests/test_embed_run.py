@@ -293,7 +293,7 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
 CHILD = """
 import sys, time, torch
 from abag.embed.pipeline import task
-from abag.embed.store.store import EncoderFolder
+from abag.embed.store.encoder_folder import EncoderFolder
 
 torch.set_num_threads(1)
 real = task.load_encoder

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag import AbagError
-from abag.core.files import STALE_SECONDS, partial_path
+from abag.core.files import STALE_SECONDS, Files, partial_path
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import keys_array
 from abag.embed.store import filesystem as mounts
@@ -29,19 +29,17 @@ from abag.embed.store import hdf5_layout as hdf5
 from abag.embed.store import maintenance as upkeep
 from abag.embed.store import shard as shards
 from abag.embed.store import status, writer
+from abag.embed.store.encoder_folder import ReadOnlyStore
+from abag.embed.store.filesystem import StoreUnreachable
+from abag.embed.store.gather import MissingVectors, UnknownPooling
 from abag.embed.store.store import (
     AmbiguousEncoder,
-    Files,
-    MissingVectors,
     NoSuchEncoder,
     NotAStore,
-    NotFinite,
-    ReadOnlyStore,
     StoreMismatch,
-    StoreUnreachable,
-    UnknownPooling,
     open_store,
 )
+from abag.embed.store.writer import NotFinite
 
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 OTHER = {"name": "igt5", "fingerprint": "9b1e77aa" * 4}
@@ -500,7 +498,7 @@ def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(filled, monke
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
     monkeypatch.setattr("os.scandir", unreachable)
-    with pytest.raises(StoreUnreachable, match="cannot be read"):
+    with pytest.raises(StoreUnreachable, match="cannot be accessed"):
         filled.missing(keys_of(50))
 
 

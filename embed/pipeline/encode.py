@@ -19,7 +19,7 @@ from abag.embed.pipeline.stream import Encoded, encode_stream
 from abag.embed.pipeline.task import EncodeTask
 from abag.embed.sequences.chains import Chains
 from abag.embed.sequences.partitions import SequencePart
-from abag.embed.store.store import ShardWriter
+from abag.embed.store.writer import ShardWriter
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 

@@ -11,7 +11,8 @@ from abag.embed.encoders.encoder import Encoder
 from abag.embed.encoders.loading import Identity, identify, layer_count, load_encoder
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.sequences.chains import Kind
-from abag.embed.store.store import EncoderFolder, Store
+from abag.embed.store.encoder_folder import EncoderFolder
+from abag.embed.store.store import Store
 from abag.embed.weights.adapters import copy_adapter
 
 MAX_LAYERS = 14

@@ -8,6 +8,7 @@ them again. An object serves one thread at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from abag.embed.store.adapter_files import (
     read_adapter_files,
     unpack_adapter_files,
 )
+from abag.embed.store.filesystem import access
 from abag.embed.store.gather import UnknownPooling, gather_rows
 from abag.embed.store.run_notes import RunNotes
 from abag.embed.store.shard import Attrs, VectorBlock
@@ -256,10 +258,7 @@ class EncoderFolder:
         """
         if self._is_packed:
             return unpack_adapter_files(self.path, self.info.get("extras", {}))
-        try:
-            return read_adapter_files(self.path)
-        except OSError as error:
-            raise self._shards.unreadable(error) from error
+        return access(self.path, partial(read_adapter_files, self.path))
 
     def writer(self, *, attrs: Attrs, **options: Any) -> ShardWriter:  # noqa: ANN401
         """Start adding vectors.

@@ -97,6 +97,21 @@ def retry_if_remote(act: Callable[[], T], path: Path) -> T:
             time.sleep(retry_delay(elapsed))
 
 
+def access(path: Path, act: Callable[[], T]) -> T:
+    """Read or write a store, as :func:`retry_if_remote`.
+
+    Raises
+    ------
+    StoreUnreachable
+        For an OSError that is permanent or lasts too long.
+    """
+    try:
+        return retry_if_remote(act, path)
+    except OSError as error:
+        msg = f"{path}: cannot be accessed ({error}); expected a readable store. Try again."
+        raise StoreUnreachable(msg) from error
+
+
 def retry_delay(elapsed: float) -> float:
     """Seconds until the next attempt, after failing for `elapsed` seconds."""
     return min(max(FIRST_PAUSE_SECONDS, elapsed / 2), LONGEST_PAUSE_SECONDS)

@@ -91,7 +91,10 @@ def shard_chunks(
         If the format does not allow an array's dtype or shape.
     """
     about = about or {}
-    longest = _table_of_contents(_located(blocks, None), _LONGEST_OFFSET, _NO_DIGEST, about)
+    longest_offsets = [dict.fromkeys(block.shapes, _LONGEST_OFFSET) for block in blocks]
+    longest = _table_of_contents(
+        _located(blocks, longest_offsets), _LONGEST_OFFSET, _NO_DIGEST, about
+    )
     user_block = max(512, 1 << (HEADER_BYTES + len(longest)).bit_length())
     with tempfile.TemporaryDirectory(prefix="abag-skeleton-") as folder:
         skeleton = Path(folder) / "skeleton.h5"
@@ -122,27 +125,17 @@ def shard_chunks(
 
 
 def _located(
-    blocks: Sequence[BlockSource], offsets: Sequence[Mapping[str, int]] | None
+    blocks: Sequence[BlockSource], offsets: Sequence[Mapping[str, int]]
 ) -> list[VectorBlock]:
     """Return the blocks at their offsets in the file, without checksums."""
-    return [
-        VectorBlock(
-            Path(),
-            block.group,
-            block.attrs,
-            {
-                name: ArrayEntry(
-                    dtype,
-                    shape,
-                    offsets[i][name] if offsets else _LONGEST_OFFSET,
-                    _NO_CRC,
-                    _NO_DIGEST,
-                )
-                for name, (dtype, shape) in block.shapes.items()
-            },
-        )
-        for i, block in enumerate(blocks)
-    ]
+    located = []
+    for block, offset in zip(blocks, offsets, strict=True):
+        arrays = {
+            name: ArrayEntry(dtype, shape, offset[name], _NO_CRC, _NO_DIGEST)
+            for name, (dtype, shape) in block.shapes.items()
+        }
+        located.append(VectorBlock(Path(), block.group, block.attrs, arrays))
+    return located
 
 
 def _table_of_contents(

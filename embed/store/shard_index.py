@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from abag.core.keys import KeyIndex
 from abag.core.messages import say
-from abag.embed.store.filesystem import StoreUnreachable, retry_if_remote
+from abag.embed.store.filesystem import access
 from abag.embed.store.shard import DamagedShard, VectorBlock, read_table_of_contents
 
 READERS = min(8, os.cpu_count() or 1)
@@ -147,7 +147,7 @@ class ShardIndex:
 
         def attempt(request: RowRequest) -> DamagedShard | None:
             try:
-                retry_if_remote(lambda: work(request), self.folder)
+                work(request)
             except DamagedShard as error:
                 return error
             except FileNotFoundError:
@@ -155,12 +155,12 @@ class ShardIndex:
             return None
 
         requests = self._requests(block, row)
-        try:
-            with ThreadPoolExecutor(READERS) as pool:
-                futures = [pool.submit(copy_context().run, attempt, each) for each in requests]
-                errors = [future.result() for future in futures]
-        except OSError as error:
-            raise self.unreadable(error) from error
+        with ThreadPoolExecutor(READERS) as pool:
+            futures = [
+                pool.submit(copy_context().run, access, self.folder, partial(attempt, request))
+                for request in requests
+            ]
+            errors = [future.result() for future in futures]
         for request, damage in zip(requests, errors, strict=True):
             if damage is not None:
                 name = self._name(request.block)
@@ -193,17 +193,14 @@ class ShardIndex:
         ------
         StoreUnreachable
         """
-        try:
-            versions = retry_if_remote(self._versions, self.folder)
-            gone = [n for n, shard in self._open.items() if versions.get(n) != shard.version]
-            self._open = {name: self._open[name] for name in self._open.keys() - gone}
-            self._verified.difference_update(gone)
-            self._damaged = {n: d for n, d in self._damaged.items() if versions.get(n) == d[0]}
-            new = sorted(versions.keys() - self._open.keys() - self._damaged.keys())
-            for name in new:
-                retry_if_remote(partial(self._add, name, versions[name]), self.folder)
-        except OSError as error:
-            raise self.unreadable(error) from error
+        versions = access(self.folder, self._versions)
+        gone = [n for n, shard in self._open.items() if versions.get(n) != shard.version]
+        self._open = {name: self._open[name] for name in self._open.keys() - gone}
+        self._verified.difference_update(gone)
+        self._damaged = {n: d for n, d in self._damaged.items() if versions.get(n) == d[0]}
+        new = sorted(versions.keys() - self._open.keys() - self._damaged.keys())
+        for name in new:
+            access(self.folder, partial(self._add, name, versions[name]))
         if gone or new:
             self._rebuild()
 
@@ -251,11 +248,6 @@ class ShardIndex:
     def _rebuild(self) -> None:
         self._order = sorted(self._open)
         self._keys = KeyIndex(self.keys())
-
-    def unreadable(self, error: OSError) -> StoreUnreachable:
-        """Return the error for a folder that cannot be read."""
-        msg = f"{self.folder}: cannot be read ({error}); expected a readable store. Try again."
-        return StoreUnreachable(msg)
 
 
 def _read_shard(path: Path) -> VectorBlock:

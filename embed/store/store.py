@@ -7,7 +7,7 @@ written atomically. docs/store-format.md is the specification.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,10 +23,9 @@ from abag.embed.store.encoder_folder import EncoderFolder, ReadOnlyStore
 from abag.embed.store.filesystem import (
     COLAB_DRIVE,
     StoreUnreachable,
+    access,
     is_unmounted_drive,
-    retry_if_remote,
 )
-from abag.embed.store.gather import MissingVectors, UnknownPooling
 from abag.embed.store.shard import (
     MAX_PACKED_CONTENTS_BYTES,
     DamagedShard,
@@ -42,24 +41,6 @@ from abag.embed.store.store_files import (
     read_json,
     read_or_create_info,
 )
-from abag.embed.store.writer import NotFinite, ShardWriter
-
-__all__ = [
-    "AmbiguousEncoder",
-    "EncoderFolder",
-    "Files",
-    "MissingVectors",
-    "NoSuchEncoder",
-    "NotAStore",
-    "NotFinite",
-    "ReadOnlyStore",
-    "ShardWriter",
-    "Store",
-    "StoreMismatch",
-    "StoreUnreachable",
-    "UnknownPooling",
-    "open_store",
-]
 
 T = TypeVar("T")
 
@@ -117,9 +98,9 @@ class Store:
 
     def _refresh(self) -> None:
         """Open folders that other processes created."""
-        for path in _reach(self.path, lambda: _list_folder(self.path)):
+        for path in access(self.path, lambda: _list_folder(self.path)):
             if path.name not in self._folders and FOLDER_NAME.fullmatch(path.name):
-                _reach(path, partial(self._open_folder, path))
+                access(path, partial(self._open_folder, path))
 
     def _open_folder(self, path: Path) -> None:
         try:
@@ -180,9 +161,9 @@ class Store:
         StoreUnreachable
         """
         path, known = self._folder_of(kind, info)
-        if not _reach(self.path, partial(_is_store, self.path)):
-            _reach(self.path, partial(create_store, self.path, self._files))
-        known = _reach(path, partial(read_or_create_info, path, known, self._files))
+        if not access(self.path, partial(_is_store, self.path)):
+            access(self.path, partial(create_store, self.path, self._files))
+        known = access(path, partial(read_or_create_info, path, known, self._files))
         fingerprint = info["fingerprint"]
         if known["fingerprint"] != fingerprint:
             msg = f"{path}: holds fingerprint {known['fingerprint']}; expected {fingerprint}."
@@ -197,7 +178,7 @@ class Store:
         StoreMismatch, ReadOnlyStore, DamagedShard, StoreUnreachable
         """
         path, known = self._folder_of(kind, info)
-        if _reach(path, path.exists):
+        if access(path, path.exists):
             return self.create_folder(kind, info)
         return EncoderFolder(path, known, packed=())
 
@@ -264,7 +245,7 @@ def open_store(path: Path | str, *, create: bool = False, files: Files | None = 
         If the path cannot be read, or is for a Drive that is not mounted.
     """
     path, files = Path(path), files or Files()
-    return _reach(path, lambda: _open(path, files, create=create))
+    return access(path, lambda: _open(path, files, create=create))
 
 
 def _open(path: Path, files: Files, *, create: bool) -> Store:
@@ -291,15 +272,6 @@ def _refuse_unmounted_drive(path: Path) -> None:
             f"drive.mount({str(COLAB_DRIVE)!r})"
         )
         raise StoreUnreachable(msg)
-
-
-def _reach(path: Path, act: Callable[[], T]) -> T:
-    """Access the store's file system, with retries if it is remote."""
-    try:
-        return retry_if_remote(act, path)
-    except OSError as error:
-        msg = f"{path}: cannot be accessed ({error}); expected a readable store. Try again."
-        raise StoreUnreachable(msg) from error
 
 
 def _is_store(path: Path) -> bool:

@@ -37,7 +37,7 @@ from abag.embed.weights.low_rank import Adapter, AdapterMismatch
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
-    from abag.embed.store.store import EncoderFolder
+    from abag.embed.store.encoder_folder import EncoderFolder
 
 ADAPTER_FORMAT = {"format": "abag-adapter", "version": 1}
 PEFT_PREFIX = "base_model.model."

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
-    from abag.embed.store.store import EncoderFolder
+    from abag.embed.store.encoder_folder import EncoderFolder
     from abag.head.data.groups import PairGroups
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.split_options import AdapterRows, SplitOptions

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable
-    from abag.embed.store.store import EncoderFolder, Store
+    from abag.embed.store.encoder_folder import EncoderFolder
+    from abag.embed.store.store import Store
 
 
 class VectorsMissing(AbagError):

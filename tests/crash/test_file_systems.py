@@ -10,7 +10,8 @@ import pytest
 
 from abag.core.messages import reporting
 from abag.embed.store import maintenance as upkeep
-from abag.embed.store.store import StoreUnreachable, open_store
+from abag.embed.store.filesystem import StoreUnreachable
+from abag.embed.store.store import open_store
 
 pytestmark = pytest.mark.slow
 

@@ -20,8 +20,9 @@ from abag.embed.pipeline.run import embed_table
 from abag.embed.store import filesystem as mounts
 from abag.embed.store import maintenance as upkeep
 from abag.embed.store.encoder_folder import EncoderFolder
+from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.spool import list_spools, spooled_rows
-from abag.embed.store.store import StoreUnreachable, open_store
+from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 
 PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}

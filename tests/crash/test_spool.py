@@ -17,8 +17,9 @@ from abag.core.files import Files
 from abag.core.messages import reporting
 from abag.embed.store import filesystem as mounts
 from abag.embed.store import maintenance as upkeep
+from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.spool import list_spools, publish_spools, spooled_rows
-from abag.embed.store.store import StoreUnreachable, open_store
+from abag.embed.store.store import open_store
 
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 KEYS = np.random.default_rng(0).integers(0, 256, (40, 16), dtype=np.uint8)
