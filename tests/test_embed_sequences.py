@@ -1,4 +1,4 @@
-"""Table -> unique, checked, keyed sequences."""
+"""Sequences of a table are checked, keyed and made unique."""
 
 import hashlib
 import string
@@ -91,7 +91,7 @@ def test_the_order_of_antigen_chains_does_not_matter(orders):
 
 
 @given(st.lists(st.tuples(chains, chains, chains), min_size=1, max_size=8), st.randoms())
-def test_a_sequence_has_one_key_whatever_its_row_and_table(rows, random):
+def test_the_key_of_a_sequence_does_not_depend_on_row_or_table(rows, random):
     def keys_of(some):
         heavy, light, target = zip(*some, strict=True)
         pairs = read_pairs(table(heavy=heavy, light=light, antigen=target))
@@ -130,7 +130,7 @@ def test_an_antibody_without_chains_and_an_antigen_with_an_empty_one_are_refused
 # --- tables -----------------------------------------------------------------------------------
 
 
-def test_repeated_sequences_are_kept_once_and_found_again_by_row():
+def test_repeated_sequences_are_stored_once_and_indexed_by_row():
     pairs = read_pairs(
         table(heavy=["QVQ", "EVQ", "qv q"], light=["DIQ", None, "DIQ"], antigen=["M|A", "M", "a:m"])
     )
@@ -147,7 +147,7 @@ def test_a_table_may_hold_one_kind_of_chain_alone():
     assert read_pairs(table(vl=["DIQ"], antigen=["M"])).antibodies.chains == [("", "DIQ")]
 
 
-def test_every_other_column_is_handed_on_unread():
+def test_other_columns_are_passed_on_unread():
     frame = table(heavy=["QVQ"], antigen=["M"], pKd=["not a number"], batch=[7])
     pairs = read_pairs(frame)
     assert pairs.column("pkd") == "pKd"
@@ -170,7 +170,7 @@ def test_strings_without_separator_are_split_by_domains_and_counted():
     assert "no known variable domain" in pairs.notes[1]
 
 
-def test_heavy_and_light_go_before_a_single_column_unless_it_is_named():
+def test_heavy_and_light_columns_replace_an_antibody_column_unless_it_is_named():
     frame = table(heavy=["QVQ"], light=["DIQ"], antibody=["EVQ|DIV"], antigen=["M"])
     pairs = read_pairs(frame)
     assert pairs.antibodies.chains == [("QVQ", "DIQ")]
@@ -189,7 +189,7 @@ def test_one_antigen_can_be_given_for_the_whole_table():
     assert "column 'Target' is ignored, replaced by --antigen" in pairs.notes[0]
 
 
-def test_replaced_residues_are_counted_once_a_unique_sequence():
+def test_replaced_residues_are_counted_once_per_unique_sequence():
     pairs = read_pairs(table(heavy=["QUQ", "QUQ"], light=["Z", "Z"], antigen=["bo", "M"]))
     assert pairs.counts["replaced_residues"] == 4
     assert pairs.notes == ["4 residues U, Z, O, B read as X"]
@@ -259,7 +259,7 @@ def test_kept_rows_remember_their_number_in_the_file():
     assert pairs.antibodies.of_row.tolist() == [0, 1]
 
 
-def test_a_table_of_bad_rows_only_is_refused_even_when_they_may_be_skipped():
+def test_a_table_with_only_bad_rows_is_refused_even_with_skip():
     caught = refusal(table(heavy=["*", "*"], antigen=["M", "M"]), bad_rows="skip")
     assert "all 2 rows are bad; row 1, column 'heavy'" in str(caught)
 

@@ -1,4 +1,4 @@
-"""File -> DataFrame and the roles of its columns."""
+"""Tables are read from files, and the roles of their columns are found."""
 
 import gzip
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ def roles(*names):
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.CSV", "a.csv.gz", "a.b.TSV.GZ"])
 @pytest.mark.parametrize("separator", [",", "\t", ";"])
-def test_the_header_line_tells_the_separator(tmp_path, name, separator):
+def test_the_header_line_decides_on_the_separator(tmp_path, name, separator):
     text = f"heavy{separator}antigen\nQVQ{separator}MKT\n"
     table = read_table(written(tmp_path, name, text))
     assert table.frame.to_dict("list") == {"heavy": ["QVQ"], "antigen": ["MKT"]}
@@ -52,7 +52,7 @@ def test_parquet_is_read(tmp_path, name):
     pd.testing.assert_frame_equal(read_table(path).frame, frame)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
+def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path):
     path = written(tmp_path, "a.csv", "heavy,antigen\nQVQ,MKT\n", "utf-8-sig")
     assert read_table(path).columns == {"heavy": "heavy", "antigen": "antigen"}
 
@@ -65,7 +65,7 @@ def test_sequences_that_look_like_numbers_stay_text_and_empty_cells_stay_empty(t
     assert frame["light"].isna().all()
 
 
-def test_limit_reads_no_further_than_it_says(tmp_path):
+def test_rows_after_the_limit_are_not_read(tmp_path):
     path = written(tmp_path, "a.csv", "heavy,antigen\nQVQ,MKT\nEVQ,MKT,surplus\n")
     assert len(read_table(path, limit=1).frame) == 1
 
@@ -82,13 +82,13 @@ def test_limit_reads_no_further_than_it_says(tmp_path):
         ("a.parquet", "heavy,antigen\n", "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path, name, text, part):
+def test_a_file_that_is_not_a_table_is_refused_in_one_line(tmp_path, name, text, part):
     message = refusal(written(tmp_path, name, text))
     assert name in message
     assert part in message
 
 
-def test_broken_and_absent_files_are_refused_in_one_line(tmp_path):
+def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
     path = tmp_path / "a.csv.gz"
     assert "does not exist" in refusal(path)
     path.write_bytes(b"heavy,antigen\n")
@@ -117,7 +117,7 @@ def test_broken_and_absent_files_are_refused_in_one_line(tmp_path):
         ("heavy_sequence", "light_sequence", "antigen_sequence"),
     ],
 )
-def test_the_usual_spellings_are_found(heavy, light, antigen):
+def test_common_column_names_are_recognized(heavy, light, antigen):
     assert roles("x", heavy, light, antigen) == {"heavy": heavy, "light": light, "antigen": antigen}
 
 
@@ -160,7 +160,7 @@ def test_a_column_that_says_sequence_goes_before_one_that_may_hold_a_name():
     assert roles("heavy_chain_seq", "mut_heavy_chain_seq")["heavy"] == "mut_heavy_chain_seq"
 
 
-def test_columns_of_one_name_are_a_tie(tmp_path):
+def test_columns_with_the_same_name_are_a_tie(tmp_path):
     table = read_table(written(tmp_path, "a.csv", "heavy,heavy,antigen\nQVQ,EVQ,M\n"))
     assert table.ties == {"heavy": ["heavy", "heavy.1"]}
 
@@ -173,13 +173,13 @@ def test_a_named_column_must_exist_and_its_role_too():
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
-def test_a_column_that_the_file_has_not_is_refused_by_the_files_name(tmp_path, name):
+def test_a_column_missing_from_the_file_is_refused_with_the_files_name(tmp_path, name):
     path = written(tmp_path, name, "VH,antigen\nQVQ,M\n")
     with pytest.raises(MissingColumn, match=f"^{name}: --column heavy=x: no such column"):
         read_table(path, columns={"heavy": "x"})
 
 
-def test_a_named_column_is_not_taken_for_another_role():
+def test_a_named_column_plays_no_other_role():
     columns, ties = find_columns(["VH", "heavy"], {"id": "VH"}, "t.csv")
     assert columns == {"id": "VH", "heavy": "heavy"}
     assert ties == {}

@@ -1,4 +1,4 @@
-"""Tables of pairs of any length: what is kept of them while they are read and ordered."""
+"""Tables of any length to predict: what is kept of them in memory, and in which order."""
 
 import gzip
 import tracemalloc
@@ -28,7 +28,7 @@ def traced():
 
 
 @pytest.mark.parametrize("group", [20_000, 1_000_000])  # many row groups; the table in one
-def test_reading_parquet_holds_a_small_part_of_the_file(tmp_path, traced, group):
+def test_reading_parquet_keeps_a_small_part_of_the_file_in_memory(tmp_path, traced, group):
     path, noise = tmp_path / "in.parquet", np.random.default_rng(0).random((1_000_000, 2))
     frame = pd.DataFrame(noise, columns=["a", "b"])
     frame.to_parquet(path, row_group_size=group, use_dictionary=False)
@@ -40,7 +40,7 @@ def test_reading_parquet_holds_a_small_part_of_the_file(tmp_path, traced, group)
     assert most - before < path.stat().st_size / 4
 
 
-def test_packed_parquet_is_read_as_unpacked(tmp_path):
+def test_compressed_parquet_is_read_like_uncompressed(tmp_path):
     frame = pd.DataFrame({"heavy": ["EVQL", "QVQL"], "n": [1, 2]})
     frame.to_parquet(tmp_path / "a.parquet")
     packed = tmp_path / "b.parquet.gz"
@@ -66,7 +66,7 @@ def part_of(keys, of_row):
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=9))
-def test_every_row_finds_its_key_however_often_parts_were_merged(rows):
+def test_every_row_keeps_its_key_after_any_number_of_merges(rows):
     every = np.random.default_rng(0).integers(0, 256, (10, 16)).astype(np.uint8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gather, "MERGE_KEYS", 3)
@@ -79,7 +79,7 @@ def test_every_row_finds_its_key_however_often_parts_were_merged(rows):
     assert gathered.unique == len(keys) == len(set(np.concatenate(rows)))
 
 
-def test_keys_that_every_part_holds_are_kept_once(monkeypatch, traced):
+def test_keys_repeated_in_every_chunk_are_kept_once(monkeypatch, traced):
     monkeypatch.setattr(gather, "MERGE_KEYS", 4_000)
     keys = np.random.default_rng(0).integers(0, 256, (1_000, 16)).astype(np.uint8)
     part, parts = part_of(keys, np.arange(1_000)), 100

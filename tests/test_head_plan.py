@@ -68,7 +68,7 @@ def test_a_longer_table_takes_longer_and_a_faster_gpu_less():
     assert times == sorted(times, reverse=True)
 
 
-def test_only_what_was_measured_is_not_called_an_estimate():
+def test_only_measured_times_are_not_marked_as_estimates():
     lines = describe_plan(plan(table()))
     assert [line.split(":")[0] for line in lines if "from measured" in line] == ["H200"]
     assert any("estimate" in line and line.startswith("this machine") for line in lines)
@@ -76,7 +76,7 @@ def test_only_what_was_measured_is_not_called_an_estimate():
     assert not any("from measured" in line for line in other)
 
 
-def test_a_store_that_was_written_here_gives_its_own_speed(tmp_path):
+def test_times_come_from_the_speed_of_a_store_written_here(tmp_path):
     store = open_store(tmp_path / "store", create=True)
     for kind, name, rate in (("antibody", "igt5", 100), ("antigen", "esm2-650m", 50)):
         folder = store.create_folder(kind, {"name": name, "fingerprint": "ab" * 16})
@@ -134,11 +134,11 @@ def test_duplicates_conflicts_and_censored_rows_are_counted():
         (np.linspace(1e-9, 1e-6, 60), "--label kd_m"),
     ],
 )
-def test_labels_that_cannot_be_right_are_a_problem_in_words(pkd, says):
+def test_implausible_labels_are_listed_as_problems(pkd, says):
     assert any(says in line for line in plan(table().assign(pkd=pkd))["problems"])
 
 
-def test_assays_that_disagree_on_an_antigen_are_a_problem():
+def test_assays_that_disagree_on_an_antigen_are_listed_as_a_problem():
     frame = table().assign(assay=["spr", "display"] * 30)
     frame["pkd"] += np.tile([0.0, 3.0], 30)
     found = plan(frame)
@@ -146,7 +146,7 @@ def test_assays_that_disagree_on_an_antigen_are_a_problem():
     assert any("do not mix these assays" in line for line in found["problems"])
 
 
-def test_a_table_without_labels_is_planned_and_the_plan_is_json():
+def test_a_table_without_labels_can_be_planned_and_the_plan_is_json():
     found = plan(table().drop(columns="pkd"))
     assert found["labels"] is None
     assert found["problems"] == []

@@ -1,4 +1,4 @@
-"""`predict` from table to file: cells, order, chunks, new sequences, crosses, refusals."""
+"""`predict` from table to file: cells, order, chunks, new sequences, all pairs, errors."""
 
 import gzip
 import json
@@ -127,7 +127,7 @@ def test_slices_of_sequences_change_nothing(case, tmp_path, monkeypatch):
     np.testing.assert_allclose(sliced["pkd_predicted"], want["pkd_predicted"], rtol=1e-6)
 
 
-def test_memory_grows_by_two_indices_and_two_scores_a_pair(case, tmp_path, monkeypatch):
+def test_memory_grows_by_two_indices_and_two_scores_per_pair(case, tmp_path, monkeypatch):
     monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 2000)
     monkeypatch.setattr(predict_module, "PAIRS", 4096)
     peaks, sizes = [], (20_000, 60_000)
@@ -148,7 +148,7 @@ CELLS = st.lists(
 
 
 @given(CELLS)
-def test_a_cell_comes_out_as_it_went_in(tmp_path_factory, cells):
+def test_cells_are_written_as_they_were_read(tmp_path_factory, cells):
     folder = tmp_path_factory.mktemp("cells")
     frame = pd.DataFrame({"heavy": ["EVQL"] * len(cells), "cell": cells})
     with TableWriter(folder / "in.csv") as writer:
@@ -160,7 +160,7 @@ def test_a_cell_comes_out_as_it_went_in(tmp_path_factory, cells):
     assert (folder / "out.csv").read_bytes() == (folder / "in.csv").read_bytes()
 
 
-def test_ids_dates_and_words_for_nothing_are_not_touched(case, tmp_path):
+def test_ids_dates_and_missing_values_are_written_unchanged(case, tmp_path):
     cells = ["007", "1e5", "NA", "2026-01-02", "", " x ", '"', "a,b"]
     frame = case.frame.head(8).drop(columns="pKd").assign(id=cells)
     frame.to_csv(tmp_path / "in.csv", index=False)
@@ -170,7 +170,7 @@ def test_ids_dates_and_words_for_nothing_are_not_touched(case, tmp_path):
     assert all(b.startswith(a + ",") for a, b in zip(before, after, strict=True))
 
 
-def test_a_cell_that_the_rest_of_abag_reads_as_nothing_is_no_chain_here(case, tmp_path):
+def test_text_for_a_missing_value_is_an_absent_chain(case, tmp_path):
     assert set(STR_NA_VALUES) == MISSING_TEXT
     frame = case.frame.head(3).assign(light=["NA", "nan", ""])
     frame.to_csv(tmp_path / "in.csv", index=False)
@@ -191,7 +191,7 @@ def test_parquet_keeps_its_types_and_a_folder_of_it_is_one_table(case, tmp_path)
     assert found["n"].isna().sum() == 48
 
 
-def test_a_label_is_carried_and_never_used(case, tmp_path):
+def test_labels_are_copied_and_never_used(case, tmp_path):
     run_predict(case, case.frame, tmp_path / "a.csv")
     shuffled = case.frame.assign(pKd=case.frame["pKd"].sample(frac=1, random_state=1).tolist())
     run_predict(case, shuffled, tmp_path / "b.csv")
@@ -248,7 +248,7 @@ def test_skipped_rows_are_counted_and_the_others_keep_their_scores(case, tmp_pat
     assert found["id"].tolist() == whole["id"].drop(bad).tolist()
 
 
-def test_a_table_of_bad_rows_alone_is_refused(case, tmp_path):
+def test_a_table_with_only_bad_rows_is_refused(case, tmp_path):
     frame = case.frame.head(3).assign(heavy="*")
     with pytest.raises(UnknownResidue, match="all 3 rows are bad; row 1, column 'heavy'"):
         run_predict(case, frame, tmp_path / "out.csv", bad_rows="skip")
@@ -259,7 +259,7 @@ def test_a_table_of_bad_rows_alone_is_refused(case, tmp_path):
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def test_a_file_that_is_there_is_kept_unless_forced(case, tmp_path):
+def test_an_existing_output_is_kept_unless_forced(case, tmp_path):
     out = tmp_path / "out.csv"
     out.write_text("mine")
     with pytest.raises(CannotPredict, match="--force"):
@@ -276,7 +276,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(case, tmp_path):
 @pytest.mark.parametrize(
     ("out", "words"), [("a.xlsx", "not a supported table format"), ("no/a.csv", "folder")]
 )
-def test_a_place_that_cannot_be_written_is_refused_before_reading(case, tmp_path, out, words):
+def test_an_output_that_cannot_be_written_is_refused_before_reading(case, tmp_path, out, words):
     with pytest.raises(abag.AbagError, match=words):
         run_predict(case, tmp_path / "not-read.csv", tmp_path / out)
 
@@ -334,12 +334,12 @@ def new(case):
     return pd.concat([case.frame.head(4), extra, extra], ignore_index=True)
 
 
-def test_what_the_store_lacks_is_refused_where_nothing_can_encode(case, tmp_path, new):
+def test_missing_vectors_are_refused_if_they_cannot_be_encoded(case, tmp_path, new):
     with pytest.raises(VectorsMissing, match="3 of 4 antibody"):
         run_predict(case, new, tmp_path / "out.csv")
 
 
-def test_only_new_sequences_are_encoded_into_the_store_and_it_is_said(case, tmp_path, new):
+def test_only_new_sequences_are_encoded_into_the_store_and_reported(case, tmp_path, new):
     add_vectors(tmp_path / "store", case.frame)
     calls = []
 
@@ -369,7 +369,7 @@ def composed(case):
     return SimpleNamespace(run=case.at / "composed-run", store=case.at / "composed")
 
 
-def test_a_bundle_alone_scores_new_sequences_and_says_what_it_encodes(composed, tmp_path, capsys):
+def test_a_bundle_alone_scores_new_sequences_and_reports_encoding(composed, tmp_path, capsys):
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     for path in (composed.run / "predictor").iterdir():
@@ -383,7 +383,7 @@ def test_a_bundle_alone_scores_new_sequences_and_says_what_it_encodes(composed, 
     assert len(held) == 2
 
 
-def test_a_store_is_asked_before_encoders_are_looked_for(composed, tmp_path):
+def test_encoders_are_not_needed_if_the_store_holds_all_vectors(composed, tmp_path):
     table = tmp_path / "in.csv"
     table.write_text("heavy,antigen\nEVQLVESGG,MKTAYIAKQR\n")
     unknown = {"antibody_encoder": "nowhere", "antigen_encoder": "nowhere"}
@@ -429,7 +429,7 @@ def test_a_cross_scores_every_antibody_against_every_antigen(case, tmp_path, mon
     assert summary["rows"] == 96
 
 
-def test_a_table_crossed_with_itself_keeps_what_belongs_to_one_side(case, tmp_path):
+def test_a_table_crossed_with_itself_keeps_the_columns_of_each_kind(case, tmp_path):
     table = case.frame.assign(
         lot="7",
         clone=case.frame["heavy"].str[:4],
@@ -444,7 +444,7 @@ def test_a_table_crossed_with_itself_keeps_what_belongs_to_one_side(case, tmp_pa
     assert any("left out" in line and "id, pKd, far" in line for line in said)
 
 
-def test_a_cross_and_one_antigen_contradict_each_other(case, tmp_path):
+def test_a_cross_and_a_single_antigen_are_refused(case, tmp_path):
     with pytest.raises(CannotPredict, match="--antigen and --cross"):
         run_predict(case, case.frame, tmp_path / "o.csv", cross=case.frame, antigen="MKT")
 

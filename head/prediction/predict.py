@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 IndexedKeys: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int32]]
 """Distinct keys, (N, 16), and the index of each pair's key among them, (P,)."""
 
+_ENCODING = ("device", "antibody_encoder", "antigen_encoder")
 SLICE = 16_384
 """Sequences of one kind whose vectors are in memory at a time: 80 MB at the real widths."""
 
@@ -59,7 +60,7 @@ def predict(
     *,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
-    **options: Any,  # noqa: ANN401 - the fields of PredictOptions, then those of EmbedOptions
+    **options: Any,  # noqa: ANN401 - the fields of PredictOptions and EmbedOptions
 ) -> PredictSummary:
     """Score the pairs of a table, and write its rows and columns beside their scores.
 
@@ -78,7 +79,7 @@ def predict(
     progress : bool
         Show progress bars on stderr.
     **options
-        Fields of `PredictOptions`, and other options of `abag.embed_table` for new sequences.
+        Fields of `PredictOptions`; any others are options of `abag.embed_table` for new sequences.
 
     Returns
     -------
@@ -91,12 +92,11 @@ def predict(
     AbagError
         If anything is refused; ``out`` is then unchanged.
     """
-    chosen, others = PredictOptions.take(options)
-    cross = chosen.cross
-    start_s, out = time.monotonic(), Path(out)
+    chosen, embed_options = PredictOptions.take(options)
+    embed_options |= {name: getattr(chosen, name) for name in _ENCODING} | {"progress": progress}
+    start_s, out, cross = time.monotonic(), Path(out), chosen.cross
     with messages.reporting(say, bars=progress):
         _check_out(out, (table, cross), force=chosen.force)
-        embed_options = chosen.embed_options() | others | {"progress": progress}
         scorer = Scorer(predictor, predictor.resolve_store(chosen.store), embed_options)
         for spec in (predictor.antibody, predictor.antigen):
             if spec.random_weights:
