@@ -28,9 +28,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from abag.core.device import resolve_device
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.splits import Split
-from abag.head.fit import torch_switches
 from abag.head.model.config import PRESETS, FitConfig
 from abag.head.training.step import step_seed
+from abag.head.training.torch_settings import torch_settings
 from abag.head.training.train import HeadTraining, TrainingInputs, train
 
 
@@ -115,7 +115,7 @@ def synchronize(device: torch.device) -> None:
 def measure(way: str, inputs, size: Size, device: torch.device, **options) -> Row:
     """Time steps alone: no validation, log or checkpoint."""
     config = FitConfig(epochs=1000, **options)
-    with tempfile.TemporaryDirectory() as folder, torch_switches(device, config):
+    with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         task = make_task(inputs, config, device, Path(folder))
         task.checkpoints.mkdir()
         begun = time.perf_counter()
@@ -217,7 +217,7 @@ def notebooks_way(inputs, size: Size, device: torch.device) -> Row:
 def whole_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, object]:
     """Time a training from its first line to its last: validation, log, checkpoints and all."""
     config = FitConfig(epochs=size.epochs, **options)
-    with tempfile.TemporaryDirectory() as folder, torch_switches(device, config):
+    with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         begun = time.perf_counter()
         done = train(make_task(inputs, config, device, Path(folder)))
         seconds = time.perf_counter() - begun

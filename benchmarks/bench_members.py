@@ -23,10 +23,10 @@ import torch
 from bench_fit import make_pairs, make_task, synchronize
 
 from abag.core.device import resolve_device
-from abag.head.fit import torch_switches
 from abag.head.model.config import FitConfig
-from abag.head.search.search import Problem, draw, inner_folds, score_batch
+from abag.head.search.search import LOGARITHMIC, RANGES, SearchProblem, inner_folds, score_batch
 from abag.head.training.step import step_seed
+from abag.head.training.torch_settings import torch_settings
 from abag.head.training.train import HeadTraining, train
 
 
@@ -62,7 +62,7 @@ KINDS = [
 def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str, object]:
     """Time steps alone: no validation, log or checkpoint."""
     config = FitConfig(epochs=1000, **options)
-    with tempfile.TemporaryDirectory() as folder, torch_switches(device, config):
+    with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         task = make_task(inputs, config, device, Path(folder))
         task.checkpoints.mkdir()
         begun = time.perf_counter()
@@ -96,7 +96,7 @@ def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str,
 def time_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, object]:
     """Time a training from its first line to its last: validation, log, checkpoints and all."""
     config = FitConfig(epochs=size.epochs, **options)
-    with tempfile.TemporaryDirectory() as folder, torch_switches(device, config):
+    with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         begun = time.perf_counter()
         done = train(make_task(inputs, config, device, Path(folder)))
         return {
@@ -106,11 +106,26 @@ def time_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, o
         }
 
 
+def draw_trials(problem: SearchProblem, rng: np.random.Generator, count: int) -> list[dict]:
+    """Draw a batch of trials at random, all of the same shape."""
+    shared = {name: str(rng.choice(values)) for name, values in problem.choices().items()}
+    batch = []
+    for _ in range(count):
+        own = {}
+        for name, (low, high) in RANGES.items():
+            if name in LOGARITHMIC:
+                own[name] = float(np.exp(rng.uniform(np.log(low), np.log(high))))
+            else:
+                own[name] = float(rng.uniform(low, high))
+        batch.append(shared | own)
+    return batch
+
+
 def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, object]]:
     """Time batches of random trials on three inner folds, as a sweep trains them."""
     pairs, antibody_ND, antigen_ME = inputs
     config = FitConfig(epochs=size.epochs)
-    problem = Problem(
+    problem = SearchProblem(
         pairs=pairs,
         fold=inner_folds(pairs.antigen, 3, 0),
         vectors=lambda kind, _pooling: antibody_ND if kind == "antibody" else antigen_ME,
@@ -119,9 +134,9 @@ def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, obje
         device=device,
     )
     rng, rows = np.random.default_rng(0), []
-    with torch_switches(device, config):
+    with torch_settings(device, config):
         for at in range(0, size.trials, size.at_once):
-            batch = draw(problem, rng, min(size.at_once, size.trials - at))
+            batch = draw_trials(problem, rng, min(size.at_once, size.trials - at))
             if size is TINY:
                 batch = [params | {"shape": "lowrank 16"} for params in batch]
             begun = time.perf_counter()

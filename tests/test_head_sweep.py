@@ -14,12 +14,22 @@ import abag
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.splits import BadSplit
+from abag.head.data.labels import label_pairs
+from abag.head.data.splits import BadSplit, TooFewGroups
 from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.runs import summary as outcome
-from abag.head.search import search
-from abag.head.search.search import RANGES, RUNGS, SHAPES, SHARED, TooFewGroups, score_batch
-from abag.head.search.sweep import NoTrials, OptunaMissing, SweepClosed
+from abag.head.runs.run_inputs import read_inputs
+from abag.head.search import search, sweep
+from abag.head.search.search import (
+    BATCH_PARAMETERS,
+    LOGARITHMIC,
+    RANGES,
+    RUNGS,
+    SHAPES,
+    score_batch,
+)
+from abag.head.search.study import OptunaMissing
+from abag.head.search.sweep import NoTrials, SweepClosed
 from abag.head.training.step import TrainingStep
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -27,9 +37,9 @@ QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
 
 
 def planted_case(folder, n_antibodies=12, n_antigens=12):
-    """Write pairs whose pKd is the sum of a number for each side, and two poolings of vectors.
+    """Write pairs whose pKd is a sum of one number per sequence, and two poolings of vectors.
 
-    ``mean`` holds the number; ``cls`` is noise.
+    ``mean`` contains that number; ``cls`` is noise.
     """
     rng = np.random.default_rng(0)
     sides = {
@@ -82,7 +92,7 @@ def quick_sweep(case, folder, **options):
 
 @pytest.fixture(scope="module")
 def done(case, tmp_path_factory):
-    """Sweep once, for the tests that look at a result."""
+    """Sweep once, for the tests of its results."""
     folder = tmp_path_factory.mktemp("sweep") / "done"
     summary, said = quick_sweep(case, folder, trials=40, epochs=8, seed=1)
     return SimpleNamespace(folder=folder, summary=summary, said=said)
@@ -91,13 +101,13 @@ def done(case, tmp_path_factory):
 # --- a sweep ------------------------------------------------------------------------------------
 
 
-def test_a_sweep_finds_the_pooling_that_holds_the_planted_rule(done):
+def test_a_sweep_finds_the_informative_pooling(done):
     best = done.summary["best"]["params"]
     assert (best["antibody_pooling"], best["antigen_pooling"]) == ("mean", "mean")
     assert done.summary["best"]["value"] > 0.5
 
 
-def test_a_sweep_counts_its_trials_and_writes_what_it_promised(done):
+def test_a_sweep_counts_its_trials_and_writes_its_files(done):
     assert sum(done.summary["trials"].values()) == 40
     assert done.summary["trials"]["pruned"] > 0
     frame = pd.read_csv(done.folder / "trials.csv")
@@ -108,10 +118,10 @@ def test_a_sweep_counts_its_trials_and_writes_what_it_promised(done):
     values = [one["value"] for one in done.summary["best_trials"]]
     assert values == sorted(values, reverse=True)
     assert "--final" in done.said[-1]
-    assert "locked away" in " ".join(done.said)
+    assert "held out" in " ".join(done.said)
 
 
-def test_a_finished_sweep_has_nothing_to_search_and_says_the_same(case, done):
+def test_a_finished_sweep_has_nothing_to_search_and_returns_the_same_summary(case, done):
     before = (done.folder / "journal.log").read_bytes()
     again, said = quick_sweep(case, done.folder, trials=40, epochs=8, seed=1)
     assert again == done.summary
@@ -119,25 +129,25 @@ def test_a_finished_sweep_has_nothing_to_search_and_says_the_same(case, done):
     assert (done.folder / "journal.log").read_bytes() == before
 
 
-def test_a_sweep_is_the_same_for_the_same_seed_and_another_for_another(case, tmp_path):
+def test_the_seed_determines_a_sweep(case, tmp_path):
     runs = [quick_sweep(case, tmp_path / str(k), seed=k // 2, split_seed=0)[0] for k in range(3)]
     first, again, other = (run["best_trials"] for run in runs)
     assert first == again
     assert first != other
 
 
-def test_trials_of_one_batch_share_what_a_stack_must_share(done):
+def test_trials_of_a_batch_share_the_batch_parameters(done):
     frame = pd.read_csv(done.folder / "trials.csv")
     for start in range(0, 40, 8):
         batch = frame[start : start + 8]
-        assert all(batch[name].nunique() == 1 for name in SHARED)
+        assert all(batch[name].nunique() == 1 for name in BATCH_PARAMETERS)
         assert batch["lr"].nunique() == 8
 
 
 # --- the test part ------------------------------------------------------------------------------
 
 
-def test_labels_of_the_test_part_change_nothing_that_a_sweep_does(case, tmp_path):
+def test_labels_of_the_test_part_do_not_affect_the_search(case, tmp_path):
     first, _ = quick_sweep(case, tmp_path / "first", final=True, members=2)
     parts = pd.read_parquet(tmp_path / "first/final/splits.parquet")
     table = read_pairs(case.table)
@@ -155,7 +165,7 @@ def test_labels_of_the_test_part_change_nothing_that_a_sweep_does(case, tmp_path
     assert other["final"]["metrics"]["test"] != first["final"]["metrics"]["test"]
 
 
-def test_the_final_is_an_ordinary_run_of_the_winner_scored_once(case, tmp_path):
+def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(case, tmp_path):
     quick_sweep(case, tmp_path / "s")
     summary, _ = quick_sweep(case, tmp_path / "s", trials=None, final=True, members=3)
     config = json.loads((tmp_path / "s/final/config.json").read_text())
@@ -167,16 +177,14 @@ def test_the_final_is_an_ordinary_run_of_the_winner_scored_once(case, tmp_path):
     again, said = quick_sweep(case, tmp_path / "s", trials=None, final=True, members=3)
     assert again["final"] == summary["final"]
     assert any("nothing to do" in text for text in said)
-    with pytest.raises(SweepClosed, match="has scored the test part"):
+    with pytest.raises(SweepClosed, match="the test part has been scored"):
         quick_sweep(case, tmp_path / "s", trials=100)
 
 
 # --- stopped and shared -------------------------------------------------------------------------
 
 
-def test_a_sweep_that_was_interrupted_goes_on_and_forgets_the_batch_in_work(
-    case, tmp_path, monkeypatch
-):
+def test_an_interrupted_sweep_resumes_and_fails_the_unfinished_batch(case, tmp_path, monkeypatch):
     real, taken = TrainingStep.run, []
 
     def step(self, at, seed):
@@ -210,7 +218,7 @@ def start(case, folder, trials):
 
 
 def wait_for_a_batch(folder, child):
-    """Wait until a batch is in work, or the child has ended."""
+    """Wait until a batch is running, or the child has ended."""
     journal = folder / "journal.log"
     while child.poll() is None:
         if journal.exists() and journal.read_text().count('"process"') >= 8:
@@ -218,7 +226,7 @@ def wait_for_a_batch(folder, child):
         time.sleep(0.05)
 
 
-def test_killed_processes_leave_a_sweep_that_goes_on(case, tmp_path):
+def test_a_sweep_resumes_after_its_process_was_killed(case, tmp_path):
     folder = tmp_path / "s"
     with start(case, folder, 200) as killed:
         wait_for_a_batch(folder, killed)
@@ -245,15 +253,29 @@ def test_two_processes_share_a_sweep(case, tmp_path):
 
 
 def make_problem(case, **options):
-    table = abag.head.search.sweep.read_pairs(case.table)
-    pairs = abag.head.search.sweep.label_pairs(table)
     config = FitConfig(split="antigen", epochs=8, device="cpu", **options)
-    config, split = abag.head.search.sweep._outer_split(pairs, config, print)
-    return abag.head.search.sweep._pose(pairs, split, case.store, config, 3, lambda _text: None)[0]
+    inputs = read_inputs(case.table, case.store, config)
+    config, split = sweep._hold_out_test(inputs.pairs, config)
+    return sweep._define_search(inputs, config, split, 3)[0]
+
+
+def draw(problem, rng, count):
+    """Draw a batch of trials at random, all of the same shape."""
+    shared = {name: str(rng.choice(values)) for name, values in problem.choices().items()}
+    batch = []
+    for _ in range(count):
+        own = {}
+        for name, (low, high) in RANGES.items():
+            if name in LOGARITHMIC:
+                own[name] = float(np.exp(rng.uniform(np.log(low), np.log(high))))
+            else:
+                own[name] = float(rng.uniform(low, high))
+        batch.append(shared | own)
+    return batch
 
 
 def drawn_batch(problem, count, **shared):
-    batch = search.draw(problem, np.random.default_rng(5), count)
+    batch = draw(problem, np.random.default_rng(5), count)
     return [params | {"dropout": 0.0, **shared} for params in batch]
 
 
@@ -267,7 +289,7 @@ def test_a_trial_scores_the_same_in_a_batch_as_alone(case, shape):
         assert values == pytest.approx(score_batch(problem, [params])[0], abs=0.02)
 
 
-def test_trials_that_are_stopped_early_leave_the_others_as_they_were(case):
+def test_stopping_trials_early_does_not_change_the_others(case):
     problem = make_problem(case)
     batch = drawn_batch(problem, 4, shape="mlp 64")
     whole = score_batch(problem, batch)
@@ -277,16 +299,16 @@ def test_trials_that_are_stopped_early_leave_the_others_as_they_were(case):
     assert cut[0] == whole[0][:3]
 
 
-def test_the_locked_part_is_not_in_the_problem(case):
+def test_the_search_problem_does_not_contain_the_test_part(case):
     problem = make_problem(case)
-    pairs = abag.head.search.sweep.label_pairs(read_pairs(case.table))
+    pairs = label_pairs(read_pairs(case.table))
     assert 0 < len(problem.pairs) < len(pairs)
     assert len(np.unique(problem.pairs.antigen)) < 12
 
 
-def test_random_trials_lie_in_the_space_and_are_fits(case):
+def test_parameters_of_trials_are_valid_options_of_fit(case):
     problem = make_problem(case)
-    for params in search.draw(problem, np.random.default_rng(0), 50):
+    for params in draw(problem, np.random.default_rng(0), 50):
         FitConfig(**search.fit_options(params))
         assert all(low <= params[name] <= high for name, (low, high) in RANGES.items())
 
@@ -298,13 +320,13 @@ def test_random_trials_lie_in_the_space_and_are_fits(case):
     ("options", "error", "text"),
     [
         ({"select": "luck"}, BadOption, "--select"),
-        ({"lr": 0.1}, BadOption, "--lr: is not an option of a sweep"),
+        ({"lr": 0.1}, BadOption, "--lr: is not an option of sweep"),
         ({"folds": 50}, TooFewGroups, "--inner-folds 50: only 11 groups"),
         ({"trials": None, "final": True}, NoTrials, "no trial is complete"),
         ({"split": "column=heavy"}, None, ""),
     ],
 )
-def test_what_cannot_be_swept_is_refused(case, tmp_path, options, error, text):
+def test_invalid_sweeps_are_refused(case, tmp_path, options, error, text):
     if error is None:
         quick_sweep(case, tmp_path / "s", epochs=1, **options)
         return
@@ -313,14 +335,14 @@ def test_what_cannot_be_swept_is_refused(case, tmp_path, options, error, text):
     assert not (tmp_path / "s").exists()
 
 
-def test_a_split_of_several_folds_has_no_one_part_to_lock_away(case, tmp_path):
+def test_a_split_with_several_folds_is_refused(case, tmp_path):
     options = {"split": "random", "folds": 3, "epochs": 1, "device": "cpu", "report": False}
     abag.fit(case.table, case.store, tmp_path / "run", say=lambda _text: None, **options)
     with pytest.raises(BadSplit, match="gives 3 folds"):
         quick_sweep(case, tmp_path / "s", split=f"file={tmp_path / 'run/splits.parquet'}")
 
 
-def test_another_table_option_or_space_is_refused_in_the_same_folder(case, done):
+def test_a_sweep_with_other_options_or_another_table_is_refused(case, done):
     with pytest.raises(RunMismatch, match=r"differently: epochs .* another --sweep"):
         quick_sweep(case, done.folder, epochs=3)
     changed = SimpleNamespace(table=case.frame.assign(pKd=case.frame["pKd"] + 1), store=case.store)
@@ -328,14 +350,14 @@ def test_another_table_option_or_space_is_refused_in_the_same_folder(case, done)
         quick_sweep(changed, done.folder, epochs=8)
 
 
-def test_a_folder_that_is_no_sweep_is_left_alone(case, tmp_path):
+def test_a_folder_with_other_files_is_refused(case, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(RunMismatch, match="holds no sweep"):
+    with pytest.raises(RunMismatch, match="contains no sweep"):
         quick_sweep(case, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_without_optuna_the_extra_is_named(case, tmp_path, monkeypatch):
+def test_a_missing_optuna_is_reported_with_the_extra_to_install(case, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(OptunaMissing, match=r"abag\[sweep\]"):
         quick_sweep(case, tmp_path / "s")

@@ -350,7 +350,7 @@ def test_another_table_is_refused(case):
 def test_a_folder_that_is_no_run_is_left_alone(case):
     (case.at / "run").mkdir()
     (case.at / "run/thesis.txt").write_text("years of work")
-    with pytest.raises(RunMismatch, match="holds no run"):
+    with pytest.raises(RunMismatch, match="contains no run"):
         quick_fit(case)
     assert [p.name for p in (case.at / "run").iterdir()] == ["thesis.txt"]
 

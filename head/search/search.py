@@ -1,9 +1,9 @@
-"""What a sweep tries, and how a batch of trials is scored in one stacked training.
+"""The search space of a sweep, and the scoring of a batch of trials in one stacked training.
 
-The test part is not here: a problem is made of the pairs outside it, dealt to inner folds by
-group. A trial is one head a fold, trained on the others and scored on it; all heads of all trials
-of a batch have one shape and one loss and so train as one stack, each with its own learning rate,
-weight decay and dropout. Nothing here knows who proposes the trials.
+The problem consists of the pairs outside the test part, assigned to inner folds by group. A trial
+trains one head per inner fold on the other folds and scores it on that fold. All heads of a batch
+have the same shape and loss, so they train as one stack, each with its own learning rate, weight
+decay and dropout.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from abag import AbagError
 from abag.core.messages import reporting
 from abag.head.data.labels import LabelledPairs
-from abag.head.data.splits import TRAIN, VALIDATION, Split, grouped_folds
+from abag.head.data.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.evaluation import metrics
 from abag.head.model.config import FitConfig
 from abag.head.training.stack import Member, Scaling, StackedHeads
@@ -40,35 +39,32 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "lowrank 16": {"head": "lowrank", "rank": 16},
     "lowrank 64": {"head": "lowrank", "rank": 64},
 }
-"""Heads that are tried. ``large`` is left out: it takes as long as all the others together."""
+"""Shapes of heads. The preset ``large`` is left out: it takes as long as all others together."""
 LOSSES = ("mse", "huber", "rank")
 RANGES: Mapping[str, tuple[float, float]] = {
     "dropout": (0.0, 0.5), "lr": (1e-4, 1e-2), "weight_decay": (1e-3, 1.0),
 }  # fmt: skip
 LOGARITHMIC = frozenset({"lr", "weight_decay"})
-SHARED = ("shape", "loss", "antibody_pooling", "antigen_pooling")
-"""What the trials of a batch have in common."""
+BATCH_PARAMETERS = ("shape", "loss", "antibody_pooling", "antigen_pooling")
+"""Parameters that all trials of a batch share."""
 RUNGS = 8
-"""Scorings of a trial, evenly over its epochs: the last chance to stop a bad one is the seventh."""
+"""Number of times a trial is scored, evenly over its epochs; it can be stopped at all but the
+last."""
 FOLD_SUBSET = 6  # stream of the seed, beside those of step.py, loop.py and ensemble.py
 
 
-class TooFewGroups(AbagError):
-    """There are fewer groups outside the test part than inner folds."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Everything that scoring a trial needs, without the test part."""
+class SearchProblem:
+    """Everything needed to score trials, without the test part."""
 
     pairs: LabelledPairs
     fold: NDArray[np.int64]
-    """(P,) inner fold of each pair."""
+    """Shape (P,); inner fold of each pair."""
     vectors: Callable[[Kind, str], NDArray[np.float32]]
-    """Reads the vectors of a pooling, one row a unique sequence."""
+    """Reads the vectors of a kind and pooling, one row per unique sequence of the table."""
     poolings: Mapping[Kind, tuple[str, ...]]
     config: FitConfig
-    """What is not searched: batch, epochs, selecting metric, seed ..."""
+    """Everything that is not searched, such as epochs, the selecting metric and the seed."""
     device: torch.device
 
     @property
@@ -77,7 +73,7 @@ class Problem:
         return int(self.fold.max()) + 1
 
     def choices(self) -> dict[str, tuple[str, ...]]:
-        """Return what each categorical parameter may be."""
+        """Return the choices of each categorical parameter."""
         return {
             "shape": tuple(SHAPES),
             "loss": LOSSES,
@@ -86,78 +82,82 @@ class Problem:
         }
 
 
-def unlocked(pairs: LabelledPairs, split: Split) -> tuple[LabelledPairs, NDArray[np.int64]]:
-    """Return the training and validation pairs alone, and their groups.
+def without_test_part(
+    pairs: LabelledPairs, split: Split
+) -> tuple[LabelledPairs, NDArray[np.int64]]:
+    """Return the training and validation pairs, and their groups.
 
-    The labels of the test part are not in what comes out: no later mistake can look at them.
+    The result does not contain the labels of the test part, so no later mistake can use them.
+
+    Returns
+    -------
+    LabelledPairs
+        P pairs.
+    NDArray, shape=(P,), dtype=int64
     """
     rows = np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
     columns = ("antibody", "antigen", "pkd", "censored", "row")
-    own = replace(pairs, **{name: getattr(pairs, name)[rows] for name in columns})
-    return own, split.group[rows]
+    kept = replace(pairs, **{name: getattr(pairs, name)[rows] for name in columns})
+    return kept, split.group[rows]
 
 
 def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """Deal whole groups to the inner folds.
+    """Assign whole groups to inner folds.
+
+    Parameters
+    ----------
+    group : NDArray, shape=(P,), dtype=int64
+    folds, seed : int
+
+    Returns
+    -------
+    NDArray, shape=(P,), dtype=int64
 
     Raises
     ------
     TooFewGroups
+        If there are fewer groups than inner folds.
     """
     found = len(np.unique(group))
     if found < folds:
         msg = (
-            f"--inner-folds {folds}: only {found} groups lie outside the test part; expected at "
-            "least one a fold. Give fewer --inner-folds or another --split."
+            f"--inner-folds {folds}: only {found} groups are outside the test part; expected at "
+            "least one per fold. Use fewer --inner-folds or another --split."
         )
         raise TooFewGroups(msg)
     return grouped_folds(group, folds, seed)
 
 
-def draw(problem: Problem, rng: np.random.Generator, count: int) -> list[Params]:
-    """Draw a batch of trials at random, all of one shape: the plainest proposer."""
-    shared = {name: str(rng.choice(values)) for name, values in problem.choices().items()}
-    batch: list[Params] = []
-    for _ in range(count):
-        own: dict[str, Any] = {}
-        for name, (low, high) in RANGES.items():
-            if name in LOGARITHMIC:
-                own[name] = float(np.exp(rng.uniform(np.log(low), np.log(high))))
-            else:
-                own[name] = float(rng.uniform(low, high))
-        batch.append(shared | own)
-    return batch
-
-
 def fit_options(params: Params) -> dict[str, Any]:
-    """Spell a trial as options of ``fit``."""
-    options = {name: params[name] for name in (*RANGES, *SHARED) if name != "shape"}
+    """Convert the parameters of a trial to options of ``fit``."""
+    options = {name: params[name] for name in (*RANGES, *BATCH_PARAMETERS) if name != "shape"}
     return {**options, **SHAPES[params["shape"]]}
 
 
 def score_batch(
-    problem: Problem,
+    problem: SearchProblem,
     batch: Sequence[Params],
     keep: Callable[[int, int, float | None], bool] = lambda _trial, _epoch, _value: True,
 ) -> list[list[float | None]]:
-    """Train all trials of a batch in one stack and score each on every inner fold.
+    """Train all trials of a batch in one stack, and score each on every inner fold.
 
     Parameters
     ----------
-    problem : Problem
+    problem : SearchProblem
     batch : sequence of dict
-        Trials that agree in `SHARED`.
+        Parameters of each trial; those in `BATCH_PARAMETERS` are the same for all.
     keep : callable
-        Told (number in the batch, epochs done, value) at each rung; tells whether to go on.
+        Called with the number in the batch, the epochs done and the value at each rung; returns
+        whether to continue the trial.
 
     Returns
     -------
     list of list of float
-        The selecting metric of each trial at its rungs, averaged over the inner folds in which it
-        is defined; None where it is in none.
+        The selecting metric of each trial at its rungs, averaged over the inner folds where it is
+        defined; None if it is undefined in all.
     """
     stacked = list(range(len(batch)))
-    going = set(stacked)
+    running = set(stacked)
     stack = _make_stack(problem, batch)
     values: list[list[float | None]] = [[] for _ in batch]
     rungs = {round(stack.epochs * (k + 1) / RUNGS) for k in range(RUNGS)}
@@ -168,22 +168,22 @@ def score_batch(
         if epoch + 1 not in rungs:
             continue
         for trial, value in zip(stacked, _score(problem, stack), strict=True):
-            if trial in going:
+            if trial in running:
                 values[trial].append(value)
                 if not keep(trial, epoch + 1, value):
-                    going.remove(trial)
-        if not going:
+                    running.remove(trial)
+        if not running:
             break
-        # A GPU takes as long for a smaller stack, and seconds to capture its step.
-        if len(going) <= len(stacked) / 2 and problem.device.type == "cpu":
-            heads = np.flatnonzero(np.tile([t in going for t in stacked], problem.folds))
-            stacked = sorted(going)
-            stack = _cut(stack, _make_stack(problem, [batch[t] for t in stacked]), heads)
+        # On a GPU a smaller stack is not faster, and capturing its step takes seconds.
+        if len(running) <= len(stacked) / 2 and problem.device.type == "cpu":
+            heads = np.flatnonzero(np.tile([t in running for t in stacked], problem.folds))
+            stacked = sorted(running)
+            stack = _copy_heads(stack, _make_stack(problem, [batch[t] for t in stacked]), heads)
     return values
 
 
-def _make_stack(problem: Problem, batch: Sequence[Params]) -> StackedHeads:
-    """Stack the heads of a batch, fold by fold: those of a fold read the same pairs."""
+def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads:
+    """Stack the heads of a batch ordered by fold, because those of a fold read the same pairs."""
     configs = [replace(problem.config, **fit_options(params)) for params in batch]
     training = [np.flatnonzero(problem.fold != fold) for fold in range(problem.folds)]
     n_training = max(map(len, training))
@@ -215,8 +215,8 @@ def _make_stack(problem: Problem, batch: Sequence[Params]) -> StackedHeads:
         )
 
 
-def _score(problem: Problem, stack: StackedHeads) -> list[float | None]:
-    """Score each trial of a stack: its mean over the inner folds, each by its own head."""
+def _score(problem: SearchProblem, stack: StackedHeads) -> list[float | None]:
+    """Score each trial: the mean over the inner folds, each predicted by its own head."""
     pairs, select = problem.pairs, problem.config.select
     held = [_scored_rows(problem, fold) for fold in range(problem.folds)]
     longest = max(map(len, held))
@@ -235,7 +235,7 @@ def _score(problem: Problem, stack: StackedHeads) -> list[float | None]:
     return found
 
 
-def _scored_rows(problem: Problem, fold: int) -> NDArray[np.int64]:
+def _scored_rows(problem: SearchProblem, fold: int) -> NDArray[np.int64]:
     """Return the pairs of an inner fold that are scored: all, or a fixed random subset."""
     rows, size = np.flatnonzero(problem.fold == fold), problem.config.validate_pairs
     if size == 0 or size >= len(rows):
@@ -244,15 +244,17 @@ def _scored_rows(problem: Problem, fold: int) -> NDArray[np.int64]:
     return np.sort(rng.permutation(rows)[:size])
 
 
-def _cut(stack: StackedHeads, smaller: StackedHeads, heads: NDArray[np.int64]) -> StackedHeads:
-    """Bring some heads of a stack, where training stands, into a smaller one."""
+def _copy_heads(
+    stack: StackedHeads, smaller: StackedHeads, heads: NDArray[np.int64]
+) -> StackedHeads:
+    """Copy the training state of some heads into a smaller stack."""
     saved = {name: tensor[heads] for name, tensor in stack.training_step.tensors().items()}
     smaller.training_step.load(saved)
     return smaller
 
 
 def best_value(select: str, values: Sequence[float | None]) -> float | None:
-    """Return the best of a trial's rungs: where early stopping would end, with all folds as one."""
+    """Return the best value of a trial over its rungs, or None if all are undefined."""
     known = [value for value in values if value is not None]
     if not known:
         return None

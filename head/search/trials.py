@@ -1,13 +1,14 @@
-"""What a sweep leaves behind: the table of its trials, what mattered, and the winner."""
+"""Results of a sweep: the table of trials, the importance of parameters, and the winner."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import pandas as pd
 
 from abag.core.files import replacing
 from abag.head.evaluation.metrics import METRICS
+from abag.head.runs.results import RunSummary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,42 +18,65 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 IMPORTANT_FROM = 10
-"""Complete trials from which importances mean something."""
-SHOWN = 10
+"""Complete trials from which importances are meaningful."""
+BEST_TRIALS = 10
+"""Trials listed in the summary."""
 
 
-def summarise_trials(folder: Path, study: Study, select: str) -> dict[str, Any]:
-    """Write the table of trials and the figure; return the sweep's result."""
+class TrialSummary(TypedDict):
+    """One trial of a sweep."""
+
+    trial: int
+    value: float | None
+    """The selecting metric on the inner folds."""
+    params: dict[str, Any]
+
+
+class SweepSummary(TypedDict):
+    """The object that ``abag sweep --json`` prints."""
+
+    sweep: str
+    select: str
+    trials: dict[str, int]
+    """Number of trials by state."""
+    best_trials: list[TrialSummary]
+    importance: dict[str, float]
+    """Share of the differences between good and other trials that each parameter explains."""
+    best: NotRequired[TrialSummary]
+    final: NotRequired[RunSummary]
+
+
+def summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
+    """Summarise the trials of a study, and write ``trials.csv`` and ``importance.png``."""
     trials = study.get_trials(deepcopy=False)
     states = [t.state.name for t in trials]
     sign = 1 if METRICS[select].lower_is_better else -1
     complete = [t for t in trials if t.state.name == "COMPLETE"]
     ranked = sorted(complete, key=lambda t: (sign * (t.value or 0.0), t.number))
-    summary: dict[str, Any] = {
+    summary: SweepSummary = {
         "sweep": str(folder),
         "select": select,
         "trials": {name.lower(): states.count(name) for name in sorted(set(states))},
-        "best_trials": [_line(trial) for trial in ranked[:SHOWN]],
+        "best_trials": [_summarise(trial) for trial in ranked[:BEST_TRIALS]],
         "importance": {},
     }
     if not ranked:
         return summary
     importance = _importance(study, len(complete))
-    summary |= {"best": _line(ranked[0]), "importance": importance}
-    frame = pd.DataFrame([{**_line(t), **t.params, "state": t.state.name} for t in trials])
+    summary["best"], summary["importance"] = _summarise(ranked[0]), importance
+    frame = pd.DataFrame([{**_summarise(t), **t.params, "state": t.state.name} for t in trials])
     with replacing(folder / "trials.csv", concurrent=True) as partial:
         frame.drop(columns="params").to_csv(partial, index=False)
     with replacing(folder / "importance.png", concurrent=True) as partial:
-        _draw(partial, ranked, importance, summary)
+        _draw(partial, ranked, importance, select)
     return summary
 
 
-def _line(trial: FrozenTrial) -> dict[str, Any]:
+def _summarise(trial: FrozenTrial) -> TrialSummary:
     return {"trial": trial.number, "value": trial.value, "params": dict(trial.params)}
 
 
 def _importance(study: Study, complete: int) -> dict[str, float]:
-    """Say what share of the differences between good and other trials each parameter explains."""
     import optuna
 
     if complete < IMPORTANT_FROM:
@@ -66,9 +90,9 @@ def _draw(
     path: Path,
     ranked: Sequence[FrozenTrial],
     importance: dict[str, float],
-    summary: dict[str, Any],
+    select: str,
 ) -> None:
-    """Draw importances, and the value of each trial in the order in which they were tried."""
+    """Draw the importance of each parameter, and the value of each trial in order."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -77,13 +101,14 @@ def _draw(
     left.set(xlabel="importance", title="" if importance else "too few trials for importances")
     right.plot([t.number for t in ranked], [t.value for t in ranked], "o", ms=4, color="#0b6e99")
     right.plot(ranked[0].number, ranked[0].value, "o", ms=8, color="#d1495b")
-    right.set(xlabel="trial", ylabel=summary["select"].replace("_", " "))
+    right.set(xlabel="trial", ylabel=select.replace("_", " "))
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
-def describe_winner(summary: dict[str, Any]) -> str:
+def describe_winner(summary: SweepSummary) -> str:
+    """Describe the best trial in one line."""
     best = summary["best"]
     counts = ", ".join(f"{n} {state}" for state, n in summary["trials"].items())
     chosen = ", ".join(
@@ -92,12 +117,12 @@ def describe_winner(summary: dict[str, Any]) -> str:
     )
     return (
         f"{counts}; best {summary['select']} {best['value']:.3f} on inner folds, trial "
-        f"{best['trial']}: {chosen}. Refit it and score the test part once with the same command "
-        "and --final"
+        f"{best['trial']}: {chosen}. To refit it and score the test part once, add --final to the "
+        "same command"
     )
 
 
-def describe_trials(summary: dict[str, Any]) -> str:
+def describe_trials(summary: SweepSummary) -> str:
     """Lay out the best trials, one per line, and the importance of each parameter."""
     if not summary["best_trials"]:
         return "no trial is complete yet"

@@ -1,0 +1,88 @@
+"""The folder of a run that is being trained: its configuration, splits and paths."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+
+from abag.core.files import is_partial, replacing, write_json
+from abag.head.data.split_files import split_frame
+from abag.head.model.config import RunMismatch, check_same
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from abag.head.data.labels import LabelledPairs
+    from abag.head.data.splits import Split
+    from abag.head.runs.results import RunSummary
+
+
+class FoldPaths(NamedTuple):
+    """Where the training of one fold writes."""
+
+    checkpoints: Path
+    log: Path
+
+
+def fold_paths(run: Path, n_folds: int) -> list[FoldPaths]:
+    """Return the paths of each fold; a single split writes into the run folder itself."""
+    if n_folds == 1:
+        return [FoldPaths(run / "checkpoints", run / "metrics.jsonl")]
+    folders = [run / "checkpoints" / f"fold-{i:02d}" for i in range(n_folds)]
+    return [FoldPaths(folder, folder / "log.jsonl") for folder in folders]
+
+
+def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
+    """Return the summary of a finished run, or None if there is something left to train.
+
+    Parameters
+    ----------
+    run : Path
+    record : mapping
+        The content of config.json for the current command.
+
+    Raises
+    ------
+    RunMismatch
+        If the folder belongs to a run with other options or inputs, or has other contents.
+    """
+    # An interruption in the first moment leaves nothing but a partial file.
+    if not run.exists() or all(map(is_partial, run.iterdir())):
+        return None
+    if not (run / "config.json").exists():
+        msg = f"{run}: is not empty and contains no run. Use another --run folder."
+        raise RunMismatch(msg)
+    before = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    check_same(run, before, record)
+    if not (run / "summary.json").exists() or before["epochs"] != record["epochs"]:
+        return None
+    summary: RunSummary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    return summary
+
+
+def start_run(
+    run: Path, record: Mapping[str, Any], pairs: LabelledPairs, splits: Sequence[Split]
+) -> None:
+    """Write the configuration and the splits; the run is unfinished from here on.
+
+    Raises
+    ------
+    RunMismatch
+        If the folder already has other splits: resuming with these would leak.
+    """
+    frame, path = split_frame(pairs, splits), run / "splits.parquet"
+    if path.exists() and not pd.read_parquet(path).equals(frame):
+        msg = (
+            f"{path}: differs from the split that the same options give now; expected the same "
+            "split. Undo what changed (a split file, MMseqs2 installed since), or use another "
+            "--run folder."
+        )
+        raise RunMismatch(msg)
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "summary.json").unlink(missing_ok=True)
+    write_json(run / "config.json", record, sort_keys=True)
+    with replacing(path) as partial:
+        frame.to_parquet(partial, index=False)

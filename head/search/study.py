@@ -1,0 +1,198 @@
+"""The trials of a sweep: an Optuna study that several processes may share."""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abag import AbagError
+from abag.core.messages import bar
+from abag.head.evaluation.metrics import METRICS
+from abag.head.search.search import (
+    BATCH_PARAMETERS,
+    LOGARITHMIC,
+    RANGES,
+    SearchProblem,
+    best_value,
+    score_batch,
+)
+from abag.head.training.torch_settings import torch_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from optuna.distributions import BaseDistribution
+    from optuna.study import Study
+    from optuna.trial import Trial, TrialState
+
+BATCH_TRIALS = 8
+RANDOM_TRIALS = 16
+"""Trials drawn at random before the sampler uses earlier results."""
+UNPRUNED_TRIALS = 8
+"""Complete trials before bad ones are stopped early."""
+STUDY_NAME, PROCESS_ATTRIBUTE = "abag", "process"
+ABANDONED_S, UNOWNED_S = 86_400, 60
+"""Age at which a running trial of another host, or of no known process, counts as abandoned."""
+
+
+class OptunaMissing(AbagError):
+    """The extra that a sweep needs is not installed."""
+
+
+def require_optuna() -> None:
+    """Check that Optuna is installed.
+
+    Raises
+    ------
+    OptunaMissing
+        If it is not.
+    """
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        msg = "abag sweep: needs Optuna, which is not installed. Run: pip install 'abag[sweep]'"
+        raise OptunaMissing(msg) from error
+
+
+@contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Suppress Optuna's log and its warnings about experimental interfaces."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def open_study(journal: Path, select: str) -> Study:
+    """Open the study of a journal file, or create both; `select` is the metric to optimise."""
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED_TRIALS)
+    if storage.get_all_studies():
+        return optuna.load_study(storage=storage, study_name=STUDY_NAME, pruner=pruner)
+    return optuna.create_study(
+        storage=storage,
+        study_name=STUDY_NAME,
+        load_if_exists=True,  # another process may be first
+        direction="minimize" if METRICS[select].lower_is_better else "maximize",
+        pruner=pruner,
+    )
+
+
+def fail_abandoned_trials(study: Study) -> None:
+    """Mark the running trials of processes that no longer exist as failed."""
+    for trial in study.get_trials(deepcopy=False, states=[_state("RUNNING")]):
+        host, _, pid = trial.user_attrs.get(PROCESS_ATTRIBUTE, "").partition(":")
+        ended = host == socket.gethostname() and not _is_alive(int(pid))
+        age_s = (datetime.now() - (trial.datetime_start or datetime.now())).total_seconds()
+        # A trial without a process was interrupted before its process was recorded.
+        if ended or age_s > (ABANDONED_S if host else UNOWNED_S):
+            study.tell(trial.number, state=_state("FAIL"), skip_if_finished=True)
+
+
+def count_trials(study: Study) -> int:
+    """Count the trials that are finished or running; failed ones do not count."""
+    return sum(t.state.name != "FAIL" for t in study.get_trials(deepcopy=False))
+
+
+def run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
+    """Score batches of trials until there are as many trials as wanted."""
+    progress = bar(total=wanted, initial=count_trials(study), desc="trials")
+    with progress, torch_settings(problem.device, problem.config):
+        while (remaining := wanted - count_trials(study)) > 0:
+            batch = _ask(study, problem, min(BATCH_TRIALS, remaining))
+            try:
+                _score_and_tell(study, problem, batch)
+            except BaseException:
+                for trial in batch:
+                    study.tell(trial, state=_state("FAIL"), skip_if_finished=True)
+                raise
+            progress.update(len(batch))
+            complete = study.get_trials(deepcopy=False, states=[_state("COMPLETE")])
+            progress.set_postfix(best=f"{study.best_value:.3f}" if complete else "-")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _state(name: str) -> TrialState:
+    from optuna.trial import TrialState
+
+    return TrialState[name]
+
+
+def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
+    """Have a batch proposed: the first trial freely, the others with its batch parameters."""
+    from optuna.samplers import PartialFixedSampler, TPESampler
+
+    # The number of trials is part of the seed: reruns and other processes draw other trials.
+    seed = np.random.SeedSequence([problem.config.seed, len(study.get_trials(deepcopy=False))])
+    sampler = TPESampler(
+        seed=int(seed.generate_state(1)[0]), n_startup_trials=RANDOM_TRIALS, constant_liar=True
+    )
+    space = _distributions(problem)
+    study.sampler = sampler
+    batch = [_owned(study.ask(space))]
+    shared = {name: batch[0].params[name] for name in BATCH_PARAMETERS}
+    study.sampler = PartialFixedSampler(shared, sampler)
+    return batch + [_owned(study.ask(space)) for _ in range(count - 1)]
+
+
+def _owned(trial: Trial) -> Trial:
+    trial.set_user_attr(PROCESS_ATTRIBUTE, f"{socket.gethostname()}:{os.getpid()}")
+    return trial
+
+
+def _distributions(problem: SearchProblem) -> dict[str, BaseDistribution]:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    return {
+        **{name: CategoricalDistribution(each) for name, each in problem.choices().items()},
+        **{
+            name: FloatDistribution(low, high, log=name in LOGARITHMIC)
+            for name, (low, high) in RANGES.items()
+        },
+    }
+
+
+def _score_and_tell(study: Study, problem: SearchProblem, batch: Sequence[Trial]) -> None:
+    epochs, pruned = problem.config.filled().epochs, set()
+
+    def keep(trial: int, epoch: int, value: float | None) -> bool:
+        if value is None or epoch == epochs:
+            return True
+        batch[trial].report(value, epoch)
+        if batch[trial].should_prune():
+            pruned.add(trial)
+        return trial not in pruned
+
+    found = score_batch(problem, [trial.params for trial in batch], keep)
+    for k, (trial, values) in enumerate(zip(batch, found, strict=True)):
+        best = best_value(problem.config.select, values)
+        # Without a value the metric is undefined, and the trial cannot win.
+        if k in pruned or best is None:
+            study.tell(trial, state=_state("PRUNED"))
+        else:
+            study.tell(trial, best)
