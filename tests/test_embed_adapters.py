@@ -1,4 +1,4 @@
-"""Adapters merged into the fast encoders: numbers against peft's own, fingerprints, refusals."""
+"""Adapters merged into packed encoders: agreement with peft, fingerprints, errors."""
 
 import json
 
@@ -82,7 +82,7 @@ def off(ours, theirs):
         ("antiberty", "antibody", "reference"),
     ],
 )
-def test_merged_equals_pefts_unmerged_output_within_rounding(tmp_path, name, kind, backend):
+def test_merged_weights_give_the_output_of_pefts_unmerged_model(tmp_path, name, kind, backend):
     unmerged = save_adapter(tmp_path / "a", name, kind, rank=4, alpha=6.0)
     identity = identify(name, kind, adapter=tmp_path / "a")
     theirs = mean(identity, unmerged)
@@ -92,7 +92,7 @@ def test_merged_equals_pefts_unmerged_output_within_rounding(tmp_path, name, kin
     assert off(base, theirs) > 1e-3  # what not merging at all would give
 
 
-def test_pefts_own_loader_reads_the_folder_and_agrees(tmp_path):
+def test_peft_loads_the_folder_and_gives_the_same_output(tmp_path):
     from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
     from safetensors.torch import load_file
 
@@ -111,7 +111,7 @@ def test_pefts_own_loader_reads_the_folder_and_agrees(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
-def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(name):
+def test_gradient_checkpointing_stores_less_and_changes_no_gradient(name):
     kind = "antibody" if "igt5" in name else "antigen"
     identity = identify(name, kind)
     batch = pack_spans([(0, span) for span in identity.layout.spans(CHAINS[kind])])
@@ -139,7 +139,7 @@ def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(name):
         torch.testing.assert_close(saved, plain)
 
 
-def test_only_the_factors_learn_and_targets_and_layers_say_which(tmp_path):
+def test_only_the_factors_of_the_chosen_targets_and_layers_are_trainable(tmp_path):
     checkpoint = identify("tiny-igt5", "antibody").checkpoint
     all_of_it = LoraEncoder(checkpoint, CPU, fit_lora(Lora(rank=2), checkpoint)).factors()
     assert sum(p.numel() for p in all_of_it.values()) == 2 * 2 * (64 + 64) * 2
@@ -154,7 +154,7 @@ def test_only_the_factors_learn_and_targets_and_layers_say_which(tmp_path):
         fit_lora(Lora(), identify("composition", "antigen").checkpoint)
 
 
-def test_an_adapter_is_part_of_the_fingerprint_and_its_vectors_lie_apart(tmp_path):
+def test_an_adapter_changes_the_fingerprint_and_its_vectors_get_their_own_folder(tmp_path):
     table, store = demo_table().head(12), tmp_path / "store"
     encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
     save_adapter(tmp_path / "one", "tiny-igt5", "antibody", seed=0)
@@ -168,7 +168,7 @@ def test_an_adapter_is_part_of_the_fingerprint_and_its_vectors_lie_apart(tmp_pat
     assert names == ["tiny-igt5", "tiny-igt5-one", "tiny-igt5-two"]
 
 
-def test_a_store_can_go_on_from_its_own_copy_of_the_adapter(tmp_path):
+def test_embedding_continues_from_the_stores_copy_of_the_adapter(tmp_path):
     table, store = demo_table().head(12), tmp_path / "store"
     encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
     save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
@@ -182,7 +182,7 @@ def test_a_store_can_go_on_from_its_own_copy_of_the_adapter(tmp_path):
     assert again["antibodies"]["reused"] == first["antibodies"]["unique"]
 
 
-def test_the_adapter_goes_with_its_vectors_into_packed_and_merged_stores(tmp_path):
+def test_packed_and_merged_stores_keep_the_adapter_of_their_vectors(tmp_path):
     table, store = demo_table().head(6), tmp_path / "store"
     encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
     save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
@@ -199,7 +199,7 @@ def test_the_adapter_goes_with_its_vectors_into_packed_and_merged_stores(tmp_pat
     assert "extras" not in stores[2].folder("antibody").info
 
 
-def test_another_base_is_refused_with_both_digests_and_nothing_is_written(tmp_path):
+def test_an_adapter_of_other_weights_is_an_error_with_both_digests_and_writes_nothing(tmp_path):
     from click.testing import CliRunner
 
     demo_table().head(4).to_csv(tmp_path / "pairs.csv", index=False)
@@ -220,7 +220,7 @@ def test_another_base_is_refused_with_both_digests_and_nothing_is_written(tmp_pa
     assert not (tmp_path / "store").exists()
 
 
-def test_what_is_no_whole_adapter_of_this_side_is_refused(tmp_path):
+def test_incomplete_adapters_and_those_of_the_other_kind_are_refused(tmp_path):
     save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
     with pytest.raises(AdapterNotFound, match="adapts antibody, not antigen"):
         identify("tiny-esm2", "antigen", adapter=tmp_path / "one")
@@ -236,7 +236,7 @@ def test_what_is_no_whole_adapter_of_this_side_is_refused(tmp_path):
         identify("tiny-igt5", "antibody", adapter=tmp_path / "one")
 
 
-def test_a_change_that_fits_no_weight_is_refused_when_it_is_merged(tmp_path):
+def test_a_change_that_matches_no_weight_is_an_error_when_merged(tmp_path):
     save_adapter(tmp_path / "one", "tiny-esm2", "antigen")
     identity = identify("tiny-esm2", "antigen", adapter=tmp_path / "one")
     factors = identity.checkpoint.adapter.factors

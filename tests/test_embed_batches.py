@@ -11,7 +11,7 @@ from abag.embed.packing.tokens import TokenSpan
 sequences = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=30)
 
 
-def _pieces(lengths):
+def _spans(lengths):
     token = iter(range(10**6))
     for sequence, own in enumerate(lengths):
         for length in own:
@@ -21,7 +21,7 @@ def _pieces(lengths):
 
 @given(lengths=sequences, budget=st.integers(40, 200))
 def test_batches_partition_the_tokens_in_order_and_none_is_empty_or_over_budget(lengths, budget):
-    batches = list(fill_batches(_pieces(lengths), budget))
+    batches = list(fill_batches(_spans(lengths), budget))
     tokens = np.concatenate([b.ids for b in batches])
     assert tokens.tolist() == list(range(sum(map(sum, lengths))))
     assert all(0 < len(b.ids) <= budget for b in batches)
@@ -30,9 +30,9 @@ def test_batches_partition_the_tokens_in_order_and_none_is_empty_or_over_budget(
 
 
 @given(lengths=sequences, budget=st.integers(40, 200))
-def test_every_token_belongs_to_its_sequence_and_only_a_cut_sequence_continues(lengths, budget):
+def test_every_token_belongs_to_its_sequence_and_only_a_split_sequence_continues(lengths, budget):
     owner = [s for s, own in enumerate(lengths) for _ in range(sum(own))]
-    batches = list(fill_batches(_pieces(lengths), budget))
+    batches = list(fill_batches(_spans(lengths), budget))
     seen = np.concatenate([np.repeat(b.sequences, np.diff(b.bounds)) for b in batches])
     assert seen.tolist() == owner
     for batch, following in pairwise(batches):
@@ -40,13 +40,13 @@ def test_every_token_belongs_to_its_sequence_and_only_a_cut_sequence_continues(l
     assert not batches[-1].continues
 
 
-def test_a_piece_over_the_budget_is_refused_with_both_numbers():
+def test_a_span_over_the_budget_is_an_error_with_both_numbers():
     with pytest.raises(BatchTooLarge, match="--batch-tokens 40: a sequence has 41 tokens"):
-        list(fill_batches(_pieces([[41]]), 40))
+        list(fill_batches(_spans([[41]]), 40))
 
 
 @given(st.lists(st.integers(1, 9), min_size=1))
-def test_the_longest_comes_first_and_equals_keep_their_order(lengths):
+def test_the_longest_come_first_and_equal_lengths_keep_their_order(lengths):
     order = longest_first(lengths)
     assert sorted(order) == list(range(len(lengths)))
     ranked = [(-lengths[i], i) for i in order]

@@ -1,4 +1,4 @@
-"""Device, precision and attention by capability; hardware that is not here is faked."""
+"""Device, precision and attention by capability, on simulated hardware."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_a_cpu_computes_in_fp32_with_sdpa():
         choose_attention(plan, biased=False, requested="varlen")
 
 
-def test_flash_attention_never_takes_a_biased_encoder_nor_fp32(gpu):
+def test_flash_attention_is_refused_for_a_biased_encoder_and_for_fp32(gpu):
     gpu("H100", (9, 0))
     with pytest.raises(AttentionUnavailable, match="does not support a bias by position"):
         choose_attention(plan_device(), biased=True, requested="varlen")
@@ -69,12 +69,12 @@ def test_flash_attention_never_takes_a_biased_encoder_nor_fp32(gpu):
 
 
 @pytest.mark.parametrize("name", ["cuda:7", "tpu", "mps"])
-def test_a_device_that_is_not_there_is_refused(name):
+def test_a_missing_device_is_refused(name):
     with pytest.raises(DeviceUnavailable, match=name):
         plan_device(name)
 
 
-def test_the_batch_grows_with_free_memory(gpu):
+def test_batches_grow_with_free_memory(gpu):
     budgets = []
     for free_gib in (8, 15, 80):
         gpu("some GPU", (8, 0), free_gib)
@@ -84,7 +84,7 @@ def test_the_batch_grows_with_free_memory(gpu):
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
-def test_half_precision_stays_near_fp32(name, precision):
+def test_half_precision_is_close_to_fp32(name, precision):
     identity = identify(name, "antigen")
     batch = pack_spans([(0, p) for p in identity.layout.spans(("ACDEFGHIKLMNPQRSTVWY" * 6,))])
     half = load_encoder(identity, DevicePlan(torch.device("cpu"), precision, "as on a GPU"))(batch)

@@ -118,7 +118,7 @@ def test_a_missing_compiler_fails_where_stage_two_needs_one(monkeypatch, plan, s
     assert ("--no-compile" in check.text) == (state == "FAIL")
 
 
-def test_a_compiler_that_gives_wrong_numbers_is_found(monkeypatch):
+def test_a_compiler_that_returns_wrong_numbers_fails(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **_: lambda x: function(x) + 1)
     assert "wrong numbers" in check_compiler(CPU).text
 
@@ -244,7 +244,7 @@ def test_a_t4_computes_in_fp16_with_sdpa_and_the_report_says_why(t4):
     assert "triton: needs compute capability 8.0" in check.text
 
 
-def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_asked_for(monkeypatch, tmp_path):
+def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(monkeypatch, tmp_path):
     (tmp_path / "version").write_text("NVRM")
     monkeypatch.setattr(device_checks, "NVIDIA_DRIVER", tmp_path / "version")
     check = check_device(CPU, requested="auto")
@@ -325,7 +325,7 @@ TRUE_SDPA = Attention._sdpa
 
 @pytest.mark.parametrize("broken", [leaking, shifted, overflowing])
 @pytest.mark.parametrize(("kind", "name"), [("antibody", "tiny-igt5"), ("antigen", "tiny-esm2")])
-def test_a_broken_kernel_fails_even_in_the_coarsest_precision(monkeypatch, kind, name, broken):
+def test_a_broken_kernel_fails_even_in_the_lowest_precision(monkeypatch, kind, name, broken):
     monkeypatch.setattr(Attention, "_sdpa", broken)
     plan = DevicePlan(torch.device("cpu"), "bf16", "")
     check = check_parity(plan, kind, name, find_checkpoint(name))
@@ -333,7 +333,7 @@ def test_a_broken_kernel_fails_even_in_the_coarsest_precision(monkeypatch, kind,
     assert "--attention sdpa --precision fp32" in check.text
 
 
-def test_an_encoder_that_cannot_be_run_at_all_fails_with_the_reason(monkeypatch):
+def test_an_encoder_that_cannot_be_run_fails_with_the_reason(monkeypatch):
     def dies(*_):
         msg = "CUDA error: no kernel image is available\nCompile with ..."
         raise RuntimeError(msg)
@@ -344,7 +344,7 @@ def test_an_encoder_that_cannot_be_run_at_all_fails_with_the_reason(monkeypatch)
     assert "no kernel image is available)" in check.text
 
 
-def test_a_device_too_small_for_the_reference_is_noted_not_failed(monkeypatch):
+def test_too_little_memory_for_the_reference_is_a_note_and_not_a_failure(monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError
 

@@ -104,7 +104,7 @@ def test_pooling_one_residue_off_is_far_outside_the_tolerance(name):
     assert np.linalg.norm(ours - shifted) / np.linalg.norm(shifted) > 1e-3
 
 
-def test_antiberty_encodes_heavy_and_light_apart_and_averages_all_residues():
+def test_antiberty_encodes_heavy_and_light_separately_and_averages_all_residues():
     chains = (residues(118), residues(107))
     identity = identify("antiberty", "antibody")
     encoder = load_encoder(identity, CPU)
@@ -141,7 +141,7 @@ def test_a_vector_does_not_depend_on_its_neighbours_in_the_batch(name):
 # ---- names, fingerprints, checkpoints that cannot be what they say -------------------------
 
 
-def test_the_fingerprint_is_the_weights_and_not_the_name_or_place(tmp_path):
+def test_the_fingerprint_depends_on_the_weights_and_not_on_name_or_path(tmp_path):
     one = save_random_checkpoint(tmp_path / "one", TINY_CONFIG["tiny-esm2"], seed=1)
     same = save_random_checkpoint(tmp_path / "same", TINY_CONFIG["tiny-esm2"], seed=1)
     other = save_random_checkpoint(tmp_path / "other", TINY_CONFIG["tiny-esm2"], seed=2)
@@ -163,7 +163,7 @@ def test_an_unknown_name_lists_the_aliases():
         find_checkpoint("igt6")
 
 
-def test_weights_that_cannot_be_fetched_say_how_to_get_them(monkeypatch, tmp_path):
+def test_missing_weights_give_an_error_that_says_how_to_get_them(monkeypatch, tmp_path):
     def unreachable(*_args, **_kwargs):
         msg = "no network\nand a long story"
         raise OSError(msg)
@@ -274,7 +274,7 @@ def damaged(tmp_path, name, change):
     return identify(str(folder), "antigen")
 
 
-def test_a_weight_of_another_shape_is_refused_with_both_shapes(tmp_path):
+def test_a_weight_of_another_shape_is_an_error_with_both_shapes(tmp_path):
     def change(weights):
         weights["encoder.final_layer_norm.weight"] = np.ones(65, dtype=np.float32)
 
@@ -285,7 +285,7 @@ def test_a_weight_of_another_shape_is_refused_with_both_shapes(tmp_path):
         load_encoder(identity, CPU)
 
 
-def test_a_weight_the_encoder_does_not_know_is_refused_by_name(tmp_path):
+def test_an_unknown_weight_is_an_error_with_its_name(tmp_path):
     def change(weights):
         weights["encoder.block.0.layer.1.DenseReluDense.wi_1.weight"] = np.ones(3, np.float32)
 
@@ -308,7 +308,7 @@ def test_task_heads_and_decoders_are_ignored_by_name(tmp_path):
         ("tiny-esm2", "position_embedding_type", "absolute"),
     ],
 )
-def test_an_architecture_that_only_shares_the_name_is_refused(tmp_path, name, key, value):
+def test_other_architectures_of_the_same_model_type_are_refused(tmp_path, name, key, value):
     folder = save_random_checkpoint(tmp_path / name, {**TINY_CONFIG[name], key: value}, seed=1)
     with pytest.raises(BadCheckpoint, match=f"{key} '{value}'"):
         load_encoder(identify(str(folder), "antigen"), CPU)

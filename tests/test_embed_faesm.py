@@ -1,4 +1,4 @@
-"""Choosing a backend, in an environment where FAESM may be absent."""
+"""Choice of the backend, in an environment without FAESM."""
 
 import sys
 from importlib.metadata import version
@@ -33,7 +33,7 @@ def faesm_package(monkeypatch, tmp_path):
         sys.modules.pop(name, None)
 
 
-def test_without_faesm_one_line_says_what_is_found_and_needed_before_anything_is_written(
+def test_without_faesm_one_line_says_what_is_found_and_expected_before_anything_is_written(
     monkeypatch, tmp_path
 ):
     for name in ("faesm", "faesm.esm"):
@@ -55,25 +55,25 @@ def test_without_faesm_one_line_says_what_is_found_and_needed_before_anything_is
         ("raise RuntimeError('No CUDA GPUs are available')", "No CUDA GPUs are available"),
     ],
 )
-def test_a_faesm_that_fails_while_imported_is_refused_with_its_reason(faesm_package, code, reason):
+def test_a_faesm_that_fails_on_import_is_refused_with_the_reason(faesm_package, code, reason):
     faesm_package(code)
     with pytest.raises(FaesmUnavailable, match=reason):
         import_faesm()
 
 
-def test_what_faesm_prints_while_imported_does_not_reach_stdout(faesm_package, capsys):
+def test_faesms_output_on_import_does_not_reach_stdout(faesm_package, capsys):
     faesm_package("print('[Warning] Flash Attention not installed.')")
     import_faesm()
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("name", ["tiny-igt5", "composition"])
-def test_faesm_is_refused_for_an_encoder_that_is_no_esm2(name):
+def test_faesm_is_refused_for_encoders_other_than_esm2(name):
     with pytest.raises(WrongBackend, match=f"faesm with encoder {name}: .* FAESM runs ESM-2 only"):
         load_encoder(identify(name, "antigen"), plan_device("cpu"), backend="faesm")
 
 
-def test_an_unknown_backend_is_refused_and_the_known_ones_named(tmp_path):
+def test_an_unknown_backend_is_an_error_that_names_the_known_ones(tmp_path):
     with pytest.raises(WrongBackend, match=r"'fasm'.*packed, reference, faesm"):
         embed_table(TABLE, tmp_path / "store", antigen_backend="fasm", **TINY)
 

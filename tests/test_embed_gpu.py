@@ -1,4 +1,4 @@
-"""What only a GPU can show; run by hand: pytest -m gpu tests/test_embed_gpu.py."""
+"""Tests that need a GPU; run by hand: pytest -m gpu tests/test_embed_gpu.py."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def random_batch(layout, rng):
 
 
 @pytest.mark.parametrize("family", ["t5", "esm"])
-def test_no_kernel_is_compiled_again_over_1000_random_batches(family, tmp_path):
+def test_no_kernel_is_recompiled_over_1000_random_batches(family, tmp_path):
     from abag.embed.kernels import triton_kernels as kernels
 
     identity = identify(str(save_random_checkpoint(tmp_path / family, WIDE[family], 1)), "antigen")
@@ -47,7 +47,7 @@ def test_no_kernel_is_compiled_again_over_1000_random_batches(family, tmp_path):
 
 @pytest.mark.parametrize("family", ["t5", "esm"])
 @pytest.mark.parametrize("attention", ["triton", "varlen", "sdpa"])
-def test_every_attention_that_runs_here_agrees_with_fp32(family, attention, tmp_path):
+def test_every_attention_kernel_agrees_with_fp32(family, attention, tmp_path):
     if (family, attention) == ("t5", "varlen"):
         return  # takes no bias: refused, tested without a GPU
     identity = identify(str(save_random_checkpoint(tmp_path / family, WIDE[family], 1)), "antigen")
@@ -76,7 +76,7 @@ def test_the_second_gpu_gives_the_vectors_of_the_first(family, tmp_path):
     assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_the_doctor_finds_this_gpu_sound():
+def test_the_doctor_passes_on_this_gpu():
     from abag.embed.doctor.doctor import examine
 
     checks = list(examine(antibody_encoder="tiny-igt5", antigen_encoder="tiny-esm2"))

@@ -1,4 +1,4 @@
-"""The Triton kernels against their plain torch twins: interpreted on a CPU, compiled on a GPU."""
+"""Triton kernels against their plain torch versions: interpreted on a CPU, compiled on a GPU."""
 
 import numpy as np
 import pytest
@@ -71,7 +71,7 @@ def test_query_tiles_cover_every_token_once_within_its_own_sequence():
 
 
 @pytest.mark.parametrize("width", [64, 80, 1280])
-def test_norms_equal_their_plain_twins(width):
+def test_norms_equal_their_plain_versions(width):
     x, weight, bias, shift = (draw(5, width), *(draw(width, seed=s) for s in (1, 2, 3)))
     x1, x2, delta = x.clone(), x.clone(), draw(5, width, seed=4)
     ours, theirs = (o.add_rms_norm_(y, delta, weight, 1e-6) for o, y in ((FUSED, x1), (PLAIN, x2)))
@@ -81,7 +81,7 @@ def test_norms_equal_their_plain_twins(width):
     assert far(ours, PLAIN.layer_norm(x, shift, weight, bias, 1e-5)) < NEAR
 
 
-def test_rotary_equals_its_plain_twin():
+def test_rotary_equals_its_plain_version():
     from abag.embed.encoders.packed_esm import rotary_tables
 
     heads, width = 3, 16
@@ -95,7 +95,7 @@ def test_rotary_equals_its_plain_twin():
     assert torch.equal(ours[:, 2 * heads * width :], qkv[:, 2 * heads * width :])
 
 
-def test_activations_equal_their_plain_twins():
+def test_activations_equal_their_plain_versions():
     x, weight, bias = draw(7, 24), draw(48, 24, seed=1), draw(48, seed=2)
     assert far(FUSED.linear_relu(x, weight), PLAIN.linear_relu(x, weight)) < NEAR
     assert far(FUSED.linear_gelu(x, weight, bias), PLAIN.linear_gelu(x, weight, bias)) < NEAR

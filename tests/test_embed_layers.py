@@ -1,4 +1,4 @@
-"""Poolings of intermediate layers, in the same pass as the last one's."""
+"""Poolings of inner layers, computed in the same pass as those of the last."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_a_layers_pooling_equals_transformers_hidden_states(name, backend, layer
     assert np.linalg.norm(ours - other) > 0.1 * np.linalg.norm(other)
 
 
-def test_layers_are_stored_beside_the_last_and_change_none_of_its_bits(table, tmp_path):
+def test_layers_are_stored_with_the_last_and_leave_its_bits_unchanged(table, tmp_path):
     embed_table(table, tmp_path / "plain", store_dtype="float32", **TINY)
     done = embed_table(table, tmp_path / "deep", store_dtype="float32", layers=(1, 2), **TINY)
     plain, deep = (abag.open_store(tmp_path / name) for name in ("plain", "deep"))
@@ -70,7 +70,7 @@ def test_layers_are_stored_beside_the_last_and_change_none_of_its_bits(table, tm
     assert "light_mean@1" in deep.folder("antibody").poolings
 
 
-def test_a_store_goes_on_with_its_own_layers_and_refuses_others(table, tmp_path):
+def test_a_store_continues_with_its_own_layers_and_refuses_others(table, tmp_path):
     store = tmp_path / "store"
     embed_table(table, store, limit=5, layers=(1,), **TINY)
     before = sorted(store.rglob("*.h5"))
@@ -85,7 +85,7 @@ def test_a_store_goes_on_with_its_own_layers_and_refuses_others(table, tmp_path)
     assert opened.folder("antigen").damaged == []
 
 
-def test_a_store_without_layers_says_how_to_have_them(table, tmp_path):
+def test_a_store_without_layers_says_how_to_get_them(table, tmp_path):
     embed_table(table, tmp_path / "store", **TINY)
     with pytest.raises(PoolingsMismatch, match="begun with the last layer only"):
         embed_table(table, tmp_path / "store", layers=(1,), **TINY)
@@ -96,7 +96,7 @@ def test_a_store_without_layers_says_how_to_have_them(table, tmp_path):
         opened.vectors("antigen", list(table["antigen"]), pooling="mean@1")
 
 
-def test_each_encoder_takes_the_layers_it_has_and_what_nobody_has_is_refused(table, tmp_path):
+def test_each_encoder_uses_the_layers_it_has_and_a_layer_of_neither_is_an_error(table, tmp_path):
     mixed = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
     embed_table(table, tmp_path / "store", layers=(1,), **mixed)
     opened = abag.open_store(tmp_path / "store")

@@ -1,4 +1,4 @@
-"""Files of the old notebooks are named, never opened, and answered with the way on."""
+"""Files of the old notebooks are recognised, never opened, and refused with what to do instead."""
 
 import pickle
 import zipfile
@@ -50,7 +50,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_an_old_artefact_is_known_by_its_first_bytes_whatever_its_name(tmp_path, kind):
+def test_a_legacy_file_is_recognised_by_its_content_whatever_its_name(tmp_path, kind):
     path = tmp_path / "pairs.csv"
     write(path, kind)
     with pytest.raises(LegacyFile, match=WORDS[kind]) as caught:
@@ -62,7 +62,7 @@ def test_an_old_artefact_is_known_by_its_first_bytes_whatever_its_name(tmp_path,
 @pytest.mark.parametrize(
     ("name", "words"), [("best.pth", "a torch checkpoint"), ("cache.npz", "NumPy arrays")]
 )
-def test_an_archive_cut_short_is_known_by_its_name(tmp_path, name, words):
+def test_a_truncated_archive_is_recognised_by_its_name(tmp_path, name, words):
     path = tmp_path / name
     write(path, "npz" if "npz" in name else "torch")
     path.write_bytes(path.read_bytes()[:-40])
@@ -70,7 +70,7 @@ def test_an_archive_cut_short_is_known_by_its_name(tmp_path, name, words):
         refuse_legacy_file(path)
 
 
-def test_tables_folders_other_archives_and_nothing_at_all_pass(tmp_path):
+def test_tables_folders_other_archives_and_missing_files_pass(tmp_path):
     pd.DataFrame({"heavy": ["EV"]}).to_parquet(tmp_path / "pairs.parquet")
     (tmp_path / "pairs.csv").write_text("heavy,light\nEV,DI\n")
     (tmp_path / "empty.csv").write_text("")
@@ -96,7 +96,7 @@ def arguments(old, other):
     yield "store", "pack", old, "--out", other
 
 
-def test_every_command_answers_an_old_checkpoint_with_one_line_and_writes_nothing(tmp_path):
+def test_every_command_refuses_a_legacy_checkpoint_with_one_line_and_writes_nothing(tmp_path):
     old, table = tmp_path / "old.pt", tmp_path / "pairs.csv"
     torch_file(old)
     table.write_text("heavy,light,antigen\nEVQL,DIQM,MKT\n")

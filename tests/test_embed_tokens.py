@@ -29,7 +29,7 @@ def test_paired_igt5_tokens_equal_the_spaced_input_of_its_tokenizer(heavy, light
 
 
 @given(sequence=chain)
-def test_a_lone_heavy_or_light_chain_is_its_residues_and_one_end_token(sequence):
+def test_a_single_heavy_or_light_chain_is_its_residues_and_one_end_token(sequence):
     layout = Layout("antibody", T5)
     heavy, light = layout.spans((sequence, ""))[0], layout.spans(("", sequence))[0]
     assert heavy.ids.tolist() == light.ids.tolist()
@@ -48,12 +48,12 @@ def test_esm_tokens_equal_those_of_its_tokenizer(sequence):
 
 @pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2", "antiberty"])
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])
-def test_every_table_agrees_with_its_checkpoints_tokenizer(name, kind):
+def test_every_vocabulary_agrees_with_its_checkpoints_tokenizer(name, kind):
     identity = identify(name, kind)
     check_tokenizer(identity.checkpoint, identity.layout)
 
 
-def test_a_tokenizer_that_differs_is_refused_at_the_first_differing_position():
+def test_a_tokenizer_that_differs_is_an_error_with_the_first_differing_position():
     layout = Layout("antigen", ESM)
 
     def shifted(chains):
@@ -100,7 +100,7 @@ def test_windows_of_a_2500_residue_chain_start_every_511_residues_and_reach_the_
     assert layout.span_lengths(("A" * 2500,)) == [1024, 1024, 1024, 2500 - 3 * 511 + 2]
 
 
-def test_long_chains_are_cut_or_refused_only_when_asked():
+def test_long_chains_are_truncated_or_refused_only_on_request():
     chains = ("A" * 1500,)
     assert Layout("antigen", ESM, "truncate").span_lengths(chains) == [1024]
     assert Layout("antigen", ESM, "truncate").spans(chains)[0].weights[1:-1, 0].sum() == (

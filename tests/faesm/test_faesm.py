@@ -1,4 +1,4 @@
-"""FAESM's ESM-2 against ours and transformers'. Run by .ci/faesm, in an environment of its own."""
+"""FAESM against the packed encoder and transformers; run by .ci/faesm in its own environment."""
 
 import json
 import subprocess
