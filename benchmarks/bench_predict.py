@@ -34,31 +34,31 @@ SCRIPT = """
 import atexit, sys
 from pathlib import Path
 
-def tell_peak():
+def print_peak():
     print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0], file=sys.stderr)
 
-atexit.register(tell_peak)
+atexit.register(print_peak)
 sys.argv[0] = "abag"
 from abag.cli import main
 main()
 """
 
 
-def drawn(rng, n, length):
+def random_sequences(rng, n, length):
     return ["".join(row) for row in rng.choice(RESIDUES, (n, length))]
 
 
 def make_tables(folder, antibodies, antigens):
-    """Two tables of distinct sequences of usual lengths."""
+    """Write two tables of distinct sequences of typical lengths."""
     rng = np.random.default_rng(0)
     left = pd.DataFrame(
         {
             "name": [f"ab-{i}" for i in range(antibodies)],
-            "heavy": drawn(rng, antibodies, 120),
-            "light": drawn(rng, antibodies, 108),
+            "heavy": random_sequences(rng, antibodies, 120),
+            "light": random_sequences(rng, antibodies, 108),
         }
     )
-    right = pd.DataFrame({"antigen": drawn(rng, antigens, 300)})
+    right = pd.DataFrame({"antigen": random_sequences(rng, antigens, 300)})
     left.to_csv(folder / "antibodies.csv", index=False)
     right.to_csv(folder / "antigens.csv", index=False)
     return left, right
@@ -82,11 +82,11 @@ def fill_store(folder, left, right, widths):
                 keys = unique.keys[at : at + 4096]
                 x_ND = rng.normal(size=(len(keys), widths[kind])).astype(np.float32)
                 writer.add(keys, np.full(len(keys), 200, np.int32), {"mean": x_ND})
-    return frame.head(400)  # enough to train on; clustering more would take longer than predicting
+    return frame.head(400)  # clustering more would take longer than predicting
 
 
 def pairs_table(path, left, right, pairs):
-    """Every pair is drawn; written in parts, so that making it needs no memory either."""
+    """Write a table of random pairs, in parts to limit memory."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -107,17 +107,17 @@ def pairs_table(path, left, right, pairs):
 
 
 def timed(folder, *arguments):
-    """Seconds, processor seconds and peak GiB of one command."""
+    """Run a command; return its seconds, processor seconds and peak GiB."""
     command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
     begun = time.perf_counter()
     child = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    said = child.stderr.read().decode()
+    errors = child.stderr.read().decode()
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
-        raise SystemExit(said)
+        raise SystemExit(errors)
     busy = usage.ru_utime + usage.ru_stime
-    return time.perf_counter() - begun, busy, int(said.split()[-1]) / 2**20
+    return time.perf_counter() - begun, busy, int(errors.split()[-1]) / 2**20
 
 
 def main() -> None:
@@ -126,24 +126,24 @@ def main() -> None:
     parser.add_argument("--cross", type=int, default=1000, help="antibodies, and antigens")
     parser.add_argument("--pairs", type=int, nargs="*", default=[1_000_000, 10_000_000])
     parser.add_argument("--antibodies", type=int, default=10_000, help="distinct, in the pairs")
-    parser.add_argument("--tiny", action="store_true", help="a minute's run at no real size")
-    asked = parser.parse_args()
-    if asked.tiny:
-        asked.cross, asked.pairs, asked.antibodies = 20, [300], 30
-    widths = dict.fromkeys(WIDTHS, 8) if asked.tiny else WIDTHS
+    parser.add_argument("--tiny", action="store_true", help="small sizes, for a quick check")
+    args = parser.parse_args()
+    if args.tiny:
+        args.cross, args.pairs, args.antibodies = 20, [300], 30
+    widths = dict.fromkeys(WIDTHS, 8) if args.tiny else WIDTHS
     rows = []
     with tempfile.TemporaryDirectory(prefix="abag-bench-") as name:
         folder = Path(name)
-        left, right = make_tables(folder, asked.antibodies, asked.cross)
+        left, right = make_tables(folder, args.antibodies, args.cross)
         measured = fill_store(folder, left, right, widths)
         measured["pKd"] = np.random.default_rng(3).normal(8, 1, len(measured))
         abag.fit(
             measured, folder / "store", folder / "run", split="random", epochs=1, device="cpu",
             report=False, say=lambda _: None,
         )  # fmt: skip
-        rows += crosses(folder, left, asked.cross)
-        rows += tables(folder, left, right, asked.pairs)
-    write_report(asked.out, rows)
+        rows += crosses(folder, left, args.cross)
+        rows += tables(folder, left, right, args.pairs)
+    write_report(args.out, rows)
 
 
 def crosses(folder, left, n):
@@ -178,10 +178,10 @@ def write_report(out, rows):
         "",
         f"    python benchmarks/bench_predict.py {' '.join(sys.argv[1:])}",
         "",
-        "Random vectors of the real widths, preset `small`, one member; everything from start to "
-        "exit, imports included. Tables of pairs are read and written as Parquet.",
+        "Random vectors of the real widths, preset `small`, one member. Times include imports. "
+        "Tables of pairs are read and written as Parquet.",
         "",
-        "| what | pairs | s | processor s | pairs a processor s | peak RSS, GiB | output, MB |",
+        "| what | pairs | s | processor s | pairs per processor s | peak RSS, GiB | output, MB |",
         "|---|---|---|---|---|---|---|",
     ]
     for what, pairs, seconds, busy, peak, size in rows:

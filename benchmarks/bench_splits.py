@@ -42,12 +42,12 @@ def bench(table, store, splits, folds, repeats, encoders):
     """Markdown lines: baselines under each split."""
     pairs = label_pairs(read_pairs(table), LabelOptions())
     opened = open_store(store)
-    sides = (("antibody", pairs.table.antibodies), ("antigen", pairs.table.antigens))
+    kinds = (("antibody", pairs.table.antibodies), ("antigen", pairs.table.antigens))
     vectors = [
         opened.folder(kind, encoder).read(unique.keys)
-        for (kind, unique), encoder in zip(sides, encoders, strict=True)
+        for (kind, unique), encoder in zip(kinds, encoders, strict=True)
     ]
-    names = [opened.folder(kind, e).name for (kind, _), e in zip(sides, encoders, strict=True)]
+    names = [opened.folder(kind, e).name for (kind, _), e in zip(kinds, encoders, strict=True)]
     lines = [f"## {Path(table).name}, {' + '.join(names)}", "", f"{len(pairs)} pairs."]
     for name in splits:
         whole = name.startswith(("mutations", "column", "file"))
@@ -92,7 +92,7 @@ def _cell(value):
 
 
 def agreement(table):
-    """Markdown lines: how the clusters of MMseqs2 differ from the exact ones."""
+    """Markdown lines: the agreement of MMseqs2 with the exact clusters."""
     antigens = read_pairs(table).antigens.chains
     begun = time.perf_counter()
     exact = antigen_clusters(antigens, 0.4)
@@ -110,12 +110,12 @@ def agreement(table):
         *lines,
         f"MMseqs2 {mmseqs_version()}: {other.max() + 1} clusters in {other_s:.1f} s. Of the pairs "
         f"together in the built-in {both / max(1, (same_exact & off).sum()):.1%} are together in "
-        f"MMseqs2, the other way {both / max(1, (same_other & off).sum()):.1%}.",
+        f"MMseqs2, and conversely {both / max(1, (same_other & off).sum()):.1%}.",
     ]
 
 
-def made_antibodies(n, seed=0):
-    """Antibodies of 50 x 40 made germlines with 6 % mutations and random loops."""
+def synthetic_antibodies(n, seed=0):
+    """Synthetic antibodies of 50 x 40 germlines with 6 % mutations and random loops."""
     rng = np.random.default_rng(seed)
 
     def germlines(count, length):
@@ -165,12 +165,12 @@ def main():
         "",
     ]
     if args.clusters:
-        antibodies = made_antibodies(args.clusters)
+        antibodies = synthetic_antibodies(args.clusters)
         begun, cpu = time.perf_counter(), time.process_time()
         found = antibody_clusters(antibodies, 0.9, mmseqs_cluster if args.mmseqs else cluster)
         tool = f"MMseqs2 {mmseqs_version()}" if args.mmseqs else "built-in"
         lines.append(
-            f"{args.clusters} made antibodies at 90 %, {tool}: {found.max() + 1} clusters in "
+            f"{args.clusters} synthetic antibodies at 90 %, {tool}: {found.max() + 1} clusters in "
             f"{time.perf_counter() - begun:.1f} s ({time.process_time() - cpu:.1f} s of one core)."
         )
     elif args.agreement:

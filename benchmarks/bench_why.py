@@ -110,7 +110,7 @@ class Bench:
         return group_mean(group, self.pairs.pkd, split, rows)
 
     def scores(self, splits, predict, pkd=None, keep=None):
-        """Each test metric, averaged over folds; of the rows in ``keep`` alone, if given."""
+        """Average each test metric over folds; only the rows in ``keep``, if given."""
         pairs, pkd = self.pairs, self.pairs.pkd if pkd is None else pkd
         folds = []
         for split in splits:
@@ -141,7 +141,7 @@ def header(args, bench):
 
 
 def row_splits(bench):
-    """One ridge and one table, four ways to hold rows out."""
+    """Score one ridge on one table under four splits."""
     lines = [
         *section("Row splits"),
         "| held out | test rows whose antibody / antigen has a near-duplicate in training | Spearman | "
@@ -168,7 +168,7 @@ def near_duplicates(splits, kind):
 
 
 def pooled_folds(bench):
-    """The same predictions of the same folds, pooled into one correlation or averaged."""
+    """Compare correlations averaged over folds with one correlation of pooled folds."""
     splits = bench.splits("antigen")
     lines = [
         *section("Pooled folds"),
@@ -189,7 +189,7 @@ def pooled_folds(bench):
 
 
 def floors(bench):
-    """Labels at one lowest value, as collections of several assays have them."""
+    """Measure the effect of a floor in the labels, as in collections of several assays."""
     pairs, splits = bench.pairs, bench.splits("random")
     order = np.argsort([pairs.pkd[pairs.antigen == a].mean() for a in range(len(bench.antigen_ND))])
     covered = np.cumsum(np.bincount(pairs.antigen)[order]) / len(pairs)
@@ -224,16 +224,16 @@ def floors(bench):
 
 
 def unspaced_tokens(bench):
-    """What T5's tokenizer makes of residues without spaces, and what is left of an antibody."""
+    """Measure the effect of giving residues to the T5 tokenizer without spaces."""
     given, unspaced_ND = read_unspaced(["".join(pair) for pair in bench.chains])
     spaced_ND = bench.antibodies("tiny-igt5", bench.chains)
     longest = max(map(len, given))
     return [
         *section("Unspaced tokens"),
         f"{len(given)} antibodies given to a T5 tokenizer without spaces between residues become "
-        f"{longest} tokens at most (the first: {given[0]}). "
-        f"{len(set(map(tuple, given)))} of these lists differ: whatever the weights, so many "
-        "different vectors are left.",
+        f"at most {longest} tokens (the first: {given[0]}). Only "
+        f"{len(set(map(tuple, given)))} of these lists differ, so no more than that many different "
+        "vectors remain with any weights.",
         "",
         *vector_head("antibody vectors of tiny-igt5 (random weights)"),
         vector_row(bench, "spaced", spaced_ND),
@@ -259,7 +259,7 @@ def vector_row(bench, title, antibody_ND):
 
 
 def read_unspaced(texts):
-    """Token ids of unspaced residues, and the mean over all their positions, as it was done."""
+    """Return token ids of unspaced residues, and the mean over all their positions."""
     from transformers import AutoTokenizer, T5EncoderModel
 
     folder = find_checkpoint("tiny-igt5").folder
@@ -275,7 +275,7 @@ def read_unspaced(texts):
 
 
 def glued_chains(bench):
-    """Heavy and light joined without a separator: split again, or read as one chain."""
+    """Measure the effect of joining heavy and light without a separator."""
     paired = [i for i, pair in enumerate(bench.chains) if all(pair)]
     glued = [("".join(pair), "") for pair in bench.chains]
     name = bench.args.antibody_encoder
@@ -284,19 +284,19 @@ def glued_chains(bench):
     away = np.median(away / np.linalg.norm(bench.antibody_ND[paired], axis=1))
     return [
         *section("Glued chains"),
-        f"Of {len(paired)} antibodies with two chains, glued into one string, abag finds "
-        f"{refound(bench, paired)} again to the residue, and so their stored vectors. Read as one "
-        f"chain instead, a vector of {name} moves by {away:.1%} (median); one mutation moves it by "
+        f"{len(paired)} antibodies with two chains were joined into one string. abag splits "
+        f"{recovered(bench, paired)} of them exactly, which gives the same vectors. Read as one "
+        f"chain, a vector of {name} moves by {away:.1%} (median); one mutation moves it by "
         f"{one_mutation(bench, paired):.1%}.",
         "",
         *vector_head(f"antibody vectors of {name}"),
-        vector_row(bench, "heavy and light apart", bench.antibody_ND),
-        vector_row(bench, "glued, read as one chain", glued_ND),
+        vector_row(bench, "heavy and light separate", bench.antibody_ND),
+        vector_row(bench, "joined, read as one chain", glued_ND),
     ]
 
 
-def refound(bench, paired):
-    """Count the glued strings that the splitter gives back as they were."""
+def recovered(bench, paired):
+    """Count the joined strings that are split exactly as before."""
     frame = pd.DataFrame({"antibody": ["".join(bench.chains[i]) for i in paired]})
     options = TableOptions(antigen="MKTAYIAKQR", bad_rows="skip")
     found = set(read_pairs(frame, options).antibodies.chains)
@@ -304,7 +304,7 @@ def refound(bench, paired):
 
 
 def one_mutation(bench, paired):
-    """Median relative distance that one exchanged residue of the heavy chain makes."""
+    """Median relative distance caused by one mutation of the heavy chain."""
     rng = np.random.default_rng(0)
     mutants = []
     for i in paired:

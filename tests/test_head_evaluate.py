@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -11,8 +12,10 @@ from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.evaluation import metrics
+from abag.head.evaluation.baselines import BASELINES
 from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate
 from abag.head.runs.saved_run import NoFinishedRun
+from abag.head.runs.score_table import describe_scores
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -70,6 +73,21 @@ def own_predictions(case, name="one", part=None):
     joined = keyed(case.frame).drop(columns="pKd").merge(saved, on=["antibody_key", "antigen_key"])
     joined = joined if part is None else joined[joined["split"] == part]
     return joined[["heavy", "antigen", "fold", "pkd_predicted"]].reset_index(drop=True)
+
+
+def test_a_registered_metric_and_baseline_appear_in_the_outputs_of_fit(case, tmp_path, monkeypatch):
+    bias = metrics.Metric(
+        function=lambda rows: float(np.mean(rows.predicted - rows.pkd)), in_tables=True
+    )
+    monkeypatch.setitem(metrics.METRICS, "mean_bias", bias)
+    monkeypatch.setitem(BASELINES, "constant", lambda inputs: np.full(len(inputs.pairs), 7.0))
+    summary = abag.fit(case.frame, case.at / "store", tmp_path, **QUICK)
+    assert summary["baselines"]["constant"]["test"]["mean_bias"] < 0
+    assert summary["metrics"]["test"]["mean_bias"] is not None
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    for text in ((tmp_path / "predictor/README.md").read_text(), describe_scores(summary)):
+        assert "constant" in text
+        assert re.search("mean.bias", text)
 
 
 # ---- the saved split -----------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def predict(case, frame, **options):
     return predictor.predict(heavy=list(frame["heavy"]), antigen=list(frame["antigen"]), **options)
 
 
-def test_a_predictor_repeats_what_the_run_predicted(trained):
+def test_a_predictor_reproduces_the_predictions_of_the_run(trained):
     table = read_pairs(trained.frame)
     found = predict(trained, trained.frame).assign(
         antibody_key=[k.tobytes().hex() for k in table.antibodies.keys[table.antibodies.of_row]],
@@ -69,7 +69,7 @@ def test_a_predictor_repeats_what_the_run_predicted(trained):
     np.testing.assert_allclose(both["pkd_predicted"], both["pkd_predicted_run"], atol=1e-5)
 
 
-def test_rows_keep_their_order_and_repeats_their_value(trained):
+def test_rows_keep_their_order_and_repeated_rows_their_value(trained):
     picked = trained.frame.iloc[[5, 0, 5]].reset_index(drop=True)
     found = predict(trained, picked)
     whole = predict(trained, trained.frame)
@@ -79,14 +79,14 @@ def test_rows_keep_their_order_and_repeats_their_value(trained):
     assert found["pkd_predicted"][0] == found["pkd_predicted"][2]
 
 
-def test_one_antigen_serves_all_antibodies(trained):
+def test_one_antigen_is_used_for_all_antibodies(trained):
     heavy = list(trained.frame["heavy"][:4])
     found = load_predictor(trained.run).predict(heavy=heavy, antigen=trained.frame["antigen"][0])
     assert len(found) == 4
     assert (found["sigma"] > 0).all()
 
 
-def test_training_sequences_are_near_and_strange_ones_are_far(trained):
+def test_unusual_sequences_are_far_and_training_sequences_are_not(trained):
     near = predict(trained, trained.frame)
     assert near["far_antibody"].mean() < 0.1
     strange = pd.DataFrame({"heavy": ["W" * 15], "antigen": ["P" * 15], "pKd": [7.0]})
@@ -97,7 +97,7 @@ def test_training_sequences_are_near_and_strange_ones_are_far(trained):
     assert found["far_antigen"].all()
 
 
-def test_a_bundle_alone_gives_the_same_bits_in_another_process(trained, tmp_path):
+def test_a_copied_bundle_predicts_the_same_bits_in_another_process(trained, tmp_path):
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     for path in (trained.run / "predictor").iterdir():
@@ -114,7 +114,7 @@ def test_a_bundle_alone_gives_the_same_bits_in_another_process(trained, tmp_path
     assert float.fromhex(done.stdout.strip()) == here
 
 
-def test_a_sequence_without_a_vector_is_refused_with_what_to_do(trained):
+def test_a_sequence_without_a_vector_is_refused_with_a_hint(trained):
     new = pd.DataFrame({"heavy": ["W" * 15], "antigen": [trained.frame["antigen"][0]]})
     with pytest.raises(VectorsMissing, match=r"1 of 1 antibody .* abag embed"):
         predict(trained, new)
@@ -142,7 +142,7 @@ def copied(trained, to):
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "longer", "gone"])
 @pytest.mark.parametrize("name", ["weights.safetensors", "predictor.json"])
-def test_a_tampered_or_truncated_bundle_is_refused_in_one_line(trained, tmp_path, name, damage):
+def test_an_altered_or_truncated_bundle_is_refused_in_one_line(trained, tmp_path, name, damage):
     path = copied(trained, tmp_path / "bundle") / name
     content = path.read_bytes()
     at = content.index(b"noise") + 10 if name.endswith("json") else -1
@@ -189,12 +189,12 @@ def forged(trained, to, change):
         (lambda r: r.update(head="exec"), "does not match"),
     ],
 )
-def test_a_forged_record_is_refused_by_its_types_and_shapes(trained, tmp_path, change, words):
+def test_a_forged_record_is_refused_for_its_types_or_shapes(trained, tmp_path, change, words):
     with pytest.raises(PredictorDamaged, match=words):
         load_predictor(forged(trained, tmp_path / "forged", change))
 
 
-def test_the_card_tells_data_split_scores_limits_and_licences(trained):
+def test_the_model_card_has_data_split_scores_limits_and_licences(trained):
     card = (trained.run / "predictor" / "README.md").read_text()
     for title in ("Use", "Data", "Split", "Test scores and baselines", "Limits", "Encoders"):
         assert f"## {title}" in card
@@ -204,12 +204,12 @@ def test_the_card_tells_data_split_scores_limits_and_licences(trained):
     assert f"fingerprint `{'ab' * 16}`; licence not known" in card
 
 
-# ---- heads taken apart ---------------------------------------------------------------------------
+# ---- factorised heads ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("head", ["mlp", "notebook", "lowrank"])
 @pytest.mark.parametrize("widths", [(16,), (16, 8)])
-def test_a_head_taken_apart_scores_as_the_whole(head, widths):
+def test_a_factorised_head_gives_the_output_of_the_whole_head(head, widths):
     torch.manual_seed(1)
     model = build_head(FitConfig(head=head, widths=widths, rank=4), 6, 5).eval()
     with torch.no_grad():
@@ -223,7 +223,7 @@ def test_a_head_taken_apart_scores_as_the_whole(head, widths):
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
 
 
-def test_an_ensemble_is_the_mean_of_its_members_and_sigma_their_spread_and_the_noise(trained):
+def test_an_ensemble_predicts_the_mean_and_sigma_adds_spread_and_noise(trained):
     abag.fit(trained.frame, trained.store, trained.at / "folds", **QUICK | {"folds": 4})
     predictor = load_predictor(trained.at / "folds")
     rng = np.random.default_rng(0)
@@ -239,7 +239,7 @@ def test_an_ensemble_is_the_mean_of_its_members_and_sigma_their_spread_and_the_n
 # ---- lists of chains -----------------------------------------------------------------------------
 
 
-def test_one_chain_serves_all_pairs_and_unequal_lists_are_refused(trained):
+def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
     predictor = load_predictor(trained.run)
     heavy, antigens = trained.frame["heavy"][0], trained.frame["antigen"].unique()
     assert len(predictor.predict(heavy, None, antigens)) == 3

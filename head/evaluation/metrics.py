@@ -70,9 +70,9 @@ class ScoredRows:
         y, p, antigens = y[kept], p[kept], np.asarray(antigen, np.int64)[kept]
         if censored is None:
             return cls(y, p, antigens, (y, p, np.zeros(len(y), np.int8)))
-        sides = np.asarray(censored, np.int8)[kept]
-        exact = sides == 0
-        return cls(y[exact], p[exact], antigens[exact], (y, p, sides))
+        censoring = np.asarray(censored, np.int8)[kept]
+        exact = censoring == 0
+        return cls(y[exact], p[exact], antigens[exact], (y, p, censoring))
 
     @cached_property
     def within_antigen(self) -> Scores:

@@ -102,12 +102,12 @@ def save_predictor(
             # Copies, because safetensors refuses the shared tensors of heads of one split.
             tensors[f"{k}.{kind}.mean"] = torch.tensor(statistics.mean)
             tensors[f"{k}.{kind}.scale"] = torch.tensor(statistics.scale)
-    sides = {}
+    specs = {}
     for kind, vectors in (("antibody", antibody), ("antigen", antigen)):
         seen = np.unique(np.concatenate([getattr(pairs, kind)[s.part == TRAIN] for s in splits]))
         applicability = measure_applicability(vectors.x_ND[seen])
         tensors[f"{kind}.representatives"] = torch.from_numpy(applicability.vectors_RD)
-        sides[kind] = _side(vectors, len(seen), applicability)
+        specs[kind] = _vector_spec(vectors, len(seen), applicability)
         _keep_adapter(folder / f"{kind}-adapter", vectors.folder.adapter_files())
     record = PredictorRecord(
         head=str(config.filled().head),
@@ -119,7 +119,7 @@ def save_predictor(
         ),
         spread=sigma.spread,
         noise=sigma.noise,
-        **sides,
+        **specs,
     )
     content, fields = save(tensors), asdict(record)
     write_bytes(folder / WEIGHTS, content)
@@ -134,7 +134,7 @@ def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
         write_bytes(path, content)
 
 
-def _side(
+def _vector_spec(
     vectors: StoredVectors, training_sequences: int, applicability: Applicability
 ) -> VectorSpec:
     info: Mapping[str, Any] = vectors.folder.info

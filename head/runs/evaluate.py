@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from abag.embed.sequences.pairs import SequenceTable
-    from abag.head.evaluation.comparison import IntervalScores
     from abag.head.runs.results import PredictionsSummary, RunSummary
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -163,22 +162,17 @@ def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> Predicti
         metric: compare(saved.pairs, saved.splits, saved.predicted, reference, metric)
         for metric in headline_metrics()
     }
-    differences: dict[str, IntervalScores | None] = {
-        metric: None if one is None else one.to_json() for metric, one in found.items()
-    }
     verdicts = [verdict("head", table.source, metric, one) for metric, one in found.items()]
     for line in verdicts:
         messages.say(line)
-    result: PredictionsSummary = {
+    result = {
         "source": table.source,
-        "validation": scores["validation"],
-        "test": scores["test"],
-        "head_minus_predictions": differences,
+        **scores,
+        **({} if cv is None else {"cv": cv}),
+        "head_minus_predictions": {m: one and one.to_json() for m, one in found.items()},
         "verdicts": verdicts,
     }
-    if cv is not None:
-        result["cv"] = cv
-    return result
+    return cast("PredictionsSummary", result)
 
 
 def _align_predictions(saved: SavedRun, table: SequenceTable) -> list[Floats]:

@@ -152,8 +152,8 @@ def _antigens(r: RunResults) -> Drawn | None:
     rows = r.splits[0].rows(TEST)
     rows = rows[r.pairs.censored[rows] == 0]
     found = []
-    for inside in rows_by_group(r.pairs.antigen[rows]):
-        at = rows[inside]
+    for of_antigen in rows_by_group(r.pairs.antigen[rows]):
+        at = rows[of_antigen]
         own = metrics.spearman(r.pairs.pkd[at], r.predicted[0][at])
         if len(at) >= metrics.MIN_ROWS_PER_ANTIGEN and own is not None:
             other = metrics.spearman(r.pairs.pkd[at], r.baselines[0]["ridge"][at])

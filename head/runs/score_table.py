@@ -1,4 +1,4 @@
-"""The scores of a run beside those of its baselines, as text."""
+"""The scores of a run and its baselines as text."""
 
 from __future__ import annotations
 
