@@ -1,4 +1,11 @@
-"""abag: encode each antibody and antigen once, train affinity heads in seconds."""
+"""abag: encode each antibody and antigen once, train affinity heads in seconds.
+
+`embed_table` encodes the unique sequences of a table into a store; `open_store` reads it. `fit`
+trains a head on the stored vectors, `evaluate` scores it, `predict` and `load_predictor` use it.
+`plan` estimates costs, `runs` compares runs, `sweep` searches hyperparameters and `adapt_encoders`
+trains adapters of the encoders. These names are imported on first use, so that ``import abag``
+does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +44,7 @@ __all__ = [
     "sweep",
 ]
 
-_HOMES = {
+_MODULES = {
     "adapt_encoders": "abag.adapt.train",
     "embed_table": "abag.embed.pipeline.run",
     "open_store": "abag.embed.store.store",
@@ -50,11 +57,14 @@ _HOMES = {
 
 
 class AbagError(Exception):
-    """Something a person can mend; its text says where, what, what was expected and what to do."""
+    """Base of all errors that the user can fix.
+
+    The message says where the problem is, what is wrong, what was expected and what to do.
+    """
 
 
 def cache_dir() -> Path:
-    """Folder for what can be made again: digests of weights, tiny checkpoints, clusters."""
+    """Return the folder of files that can be recomputed, such as clusters; create it if needed."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(base) / "abag"
     try:
@@ -66,27 +76,36 @@ def cache_dir() -> Path:
 
 
 def __getattr__(name: str) -> object:
-    """Import the public functions on first use, so that ``import abag`` loads no torch."""
-    if name not in _HOMES:
+    """Import a public function on first use."""
+    if name not in _MODULES:
         msg = f"module 'abag' has no attribute {name!r}"
         raise AttributeError(msg)
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
-# The verbs that need both rooms: what scores is in head, what encodes new sequences in embed.
+# These two need both stages: head predicts, and embed encodes new sequences.
 
 
 def load_predictor(path: Path | str) -> Predictor:
-    """Read a predictor, from a run's folder or from a bundle that somebody handed on.
+    """Load the predictor of a run.
 
-    Its ``predict(heavy, light, antigen)`` scores pairs, and says when it encodes what is new.
+    Parameters
+    ----------
+    path : path
+        Folder of a run, or a copy of its folder ``predictor``.
+
+    Returns
+    -------
+    Predictor
+        Its ``predict(heavy, light, antigen)`` scores pairs, and encodes sequences that are not in
+        the store.
 
     Raises
     ------
     AbagError
-        If a file is missing, altered, cut or of another version.
+        If a file is missing, damaged or of another version.
     """
     from abag.embed.pipeline.same_encoders import embed_with_same_encoders
     from abag.head.prediction.bundle import load_predictor as load
@@ -100,9 +119,23 @@ def predict(
     out: Path | str,
     **options: Any,  # noqa: ANN401 - the fields of PredictOptions, then those of embed_table
 ) -> PredictSummary:
-    """Score a table's pairs with a run's predictor, and write them beside their scores.
+    """Predict the affinity of the pairs of a table, and write the table with the predictions.
 
-    See `abag.head.prediction.predict.predict`, which this calls with a way to encode what is new.
+    Parameters
+    ----------
+    table : path or DataFrame
+        Pairs; sequences without a stored vector are encoded.
+    run : path
+        Folder of a run, or a copy of its folder ``predictor``.
+    out : path
+        Table to write.
+    **options
+        See `abag.head.prediction.predict.predict`; others are those of `embed_table`.
+
+    Raises
+    ------
+    AbagError
+        If the table, an option or the predictor is invalid, or a file cannot be written.
     """
     from abag.head.prediction.predict import predict as predict_table
 

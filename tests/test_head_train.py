@@ -44,7 +44,7 @@ QUICK = {
 
 
 def planted_table(n_antibodies=30, n_antigens=4, seed=0):
-    """Write down pairs whose pKd is the sum of a number for each side."""
+    """Make pairs whose pKd is the sum of one number per sequence."""
     rng = np.random.default_rng(seed)
     heavy = ["".join(rng.choice(RESIDUES, 15)) for _ in range(n_antibodies)]
     antigen = ["".join(rng.choice(RESIDUES, 15)) for _ in range(n_antigens)]
@@ -58,7 +58,7 @@ def planted_table(n_antibodies=30, n_antigens=4, seed=0):
 
 
 def fill_store(path, frame, *, fingerprint="ab" * 16, drop=0):
-    """Store vectors that hold each sequence's planted number in their first column."""
+    """Store vectors with the number of each sequence in their first column."""
     table = read_pairs(frame)
     store = open_store(path, create=True)
     for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
@@ -108,14 +108,14 @@ def same_tensors(one, other):
 # --- what a run is ------------------------------------------------------------------------------
 
 
-def test_a_fit_learns_a_planted_rule_and_beats_the_training_mean(case):
+def test_fit_learns_a_simple_rule(case):
     summary, _ = quick_fit(case, epochs=40, lr=1e-2, dropout=0.0)
     assert summary["metrics"]["test"]["spearman"] > 0.8
     mean = summary["baselines"]["train_mean"]["test"]
     assert summary["metrics"]["test"]["rmse"] < 0.6 * mean["rmse"]
 
 
-def test_predictions_are_pulled_to_the_mean_as_far_as_validation_asks():
+def test_predictions_are_shrunk_to_the_mean_as_fitted_on_validation():
     rng = np.random.default_rng(0)
     away = rng.normal(size=400)
     share = fit_shrinkage(away, 0.4 * away + 0.1 * rng.normal(size=400))
@@ -128,7 +128,7 @@ def test_predictions_are_pulled_to_the_mean_as_far_as_validation_asks():
     assert fit_shrinkage(np.zeros(3), np.ones(3)) == 1.0
 
 
-def test_a_head_without_skill_on_validation_ends_near_the_training_mean(case):
+def test_a_head_without_skill_is_shrunk_to_the_training_mean(case):
     case.frame["pKd"] = np.random.default_rng(5).permutation(case.frame["pKd"])
     summary, said = quick_fit(case, epochs=40, lr=1e-2, dropout=0.0)
     assert summary["kept"] < 0.7
@@ -140,7 +140,7 @@ def test_a_head_without_skill_on_validation_ends_near_the_training_mean(case):
     assert spread < 3 * saved
 
 
-def test_a_fit_says_what_was_split_how_and_what_leaks(case):
+def test_fit_reports_the_split_and_its_leaks(case):
     _, said = quick_fit(case)
     assert any(line.startswith("split random: as requested") for line in said)
     assert any(
@@ -150,7 +150,7 @@ def test_a_fit_says_what_was_split_how_and_what_leaks(case):
     assert any(line.startswith("antigen clusters by identity: exact 4") for line in said)
 
 
-def test_the_run_folder_holds_what_was_promised(case):
+def test_the_run_folder_contains_the_documented_files(case):
     quick_fit(case, report=True)
     run = case.at / "run"
     for name in (
@@ -169,7 +169,7 @@ def test_the_run_folder_holds_what_was_promised(case):
     assert not list(run.rglob("*.partial"))
 
 
-def test_the_summary_has_the_promised_keys(case):
+def test_the_summary_has_the_documented_keys(case):
     summary, _ = quick_fit(case)
     promised = {
         "run", "steps", "epochs", "seconds", "resumed_from_step", "split", "metrics", "baselines",
@@ -181,14 +181,14 @@ def test_the_summary_has_the_promised_keys(case):
     assert scores <= summary["baselines"]["ridge"]["test"].keys()
 
 
-def test_predictions_are_those_that_the_metrics_were_computed_from(case):
+def test_metrics_are_computed_from_the_written_predictions(case):
     summary, _ = quick_fit(case)
     test = pd.read_parquet(case.at / "run/predictions.parquet").query("split == 'test'")
     rmse = np.sqrt(np.mean((test["pkd"] - test["pkd_predicted"]) ** 2))
     assert rmse == pytest.approx(summary["metrics"]["test"]["rmse"])
 
 
-def test_every_step_has_one_line_and_every_epoch_a_validation(case):
+def test_the_log_has_one_line_per_step_and_the_requested_validations(case):
     summary, _ = quick_fit(case, validate_every=2, validate_pairs=5)
     lines = lines_of(case.at / "run")
     assert [line["step"] for line in lines] == list(range(1, summary["steps"] + 1))
@@ -215,7 +215,7 @@ def test_training_stops_when_validation_no_longer_improves(case):
     assert summary["steps"] - summary["best_step"] == 3 * an_epoch
 
 
-def test_the_order_of_rows_in_the_table_changes_nothing(case):
+def test_the_order_of_rows_in_the_table_does_not_matter(case):
     one, _ = quick_fit(case)
     case.frame = case.frame.sample(frac=1, random_state=1).reset_index(drop=True)
     rerun, said = quick_fit(case)
@@ -223,11 +223,11 @@ def test_the_order_of_rows_in_the_table_changes_nothing(case):
     assert rerun == one
 
 
-# --- going on -----------------------------------------------------------------------------------
+# --- resuming -----------------------------------------------------------------------------------
 
 
 def stop_after(monkeypatch, steps, error=KeyboardInterrupt):
-    """Make training die after some steps, as a kill would: nothing is saved on the way out."""
+    """Make training fail after some steps without saving, as if the process was killed."""
     real, taken = TrainingStep.run, []
 
     def step(self, at, seed):
@@ -240,7 +240,7 @@ def stop_after(monkeypatch, steps, error=KeyboardInterrupt):
 
 
 @pytest.mark.parametrize("steps", [1, 5, 6, 7, 13])
-def test_a_run_that_died_and_was_rerun_equals_an_unbroken_one(case, monkeypatch, steps):
+def test_a_resumed_run_equals_an_uninterrupted_one(case, monkeypatch, steps):
     whole, _ = quick_fit(case, "whole", save_every=2)
     stop_after(monkeypatch, steps)
     with pytest.raises(KeyboardInterrupt):
@@ -257,7 +257,7 @@ def test_a_run_that_died_and_was_rerun_equals_an_unbroken_one(case, monkeypatch,
     assert logs[0] == logs[1]
 
 
-def test_a_signal_waits_for_the_step_and_saves_before_it_acts(case, monkeypatch):
+def test_a_signal_takes_effect_after_the_step_is_saved(case, monkeypatch):
     real = TrainingStep.run
 
     def step(self, at, seed):
@@ -272,7 +272,7 @@ def test_a_signal_waits_for_the_step_and_saves_before_it_acts(case, monkeypatch)
     assert quick_fit(case)[0]["resumed_from_step"] == 4
 
 
-def test_a_finished_command_has_nothing_to_do_and_gives_the_same_result(case):
+def test_a_finished_run_has_nothing_to_do_and_returns_the_same_summary(case):
     first, _ = quick_fit(case)
     before = {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
     again, said = quick_fit(case)
@@ -281,7 +281,7 @@ def test_a_finished_command_has_nothing_to_do_and_gives_the_same_result(case):
     assert before == {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
 
 
-def test_epochs_may_grow_on_a_finished_run(case):
+def test_a_finished_run_can_be_continued_with_more_epochs(case):
     before = quick_fit(case)[0]["steps"]
     summary, _ = quick_fit(case, epochs=5)
     assert (summary["epochs"], summary["resumed_from_step"]) == (5, before)
@@ -290,7 +290,7 @@ def test_epochs_may_grow_on_a_finished_run(case):
     assert [line["step"] for line in lines] == list(range(1, before // 3 * 5 + 1))
 
 
-def test_a_cross_validated_run_that_died_in_its_second_fold_equals_an_unbroken_one(
+def test_a_cross_validation_resumed_in_its_second_fold_equals_an_uninterrupted_one(
     case, monkeypatch
 ):
     options = {"folds": 3, "epochs": 2, "save_every": 3}
@@ -309,7 +309,7 @@ def test_a_cross_validated_run_that_died_in_its_second_fold_equals_an_unbroken_o
     ]
 
 
-def test_folds_are_scored_apart_and_then_averaged(case):
+def test_folds_are_scored_separately_and_averaged(case):
     summary, _ = quick_fit(case, folds=3)
     predictions = pd.read_parquet(case.at / "run/predictions.parquet").query("split == 'test'")
     assert sorted(predictions["fold"].unique()) == [0, 1, 2]
@@ -322,32 +322,32 @@ def test_folds_are_scored_apart_and_then_averaged(case):
     assert summary["metrics"]["test"]["n"] == len(case.frame)
 
 
-def test_what_does_not_change_the_result_may_change_on_going_on(case):
+def test_options_that_do_not_affect_the_result_may_change_on_resuming(case):
     first, _ = quick_fit(case)
     assert quick_fit(case, save_every=5, tables="host")[0] == first
 
 
 @pytest.mark.parametrize("change", [{"lr": 0.5}, {"widths": (8,)}, {"seed": 3}, {"loss": "huber"}])
-def test_another_configuration_is_refused_and_named(case, change):
+def test_resuming_with_another_configuration_is_refused(case, change):
     quick_fit(case)
     with pytest.raises(RunMismatch, match=rf"{next(iter(change))} was .* and is now"):
         quick_fit(case, **change)
 
 
-def test_a_verbose_run_says_every_validation(case):
+def test_a_verbose_run_reports_every_validation(case):
     _, said = quick_fit(case, verbose=True)
     assert len([line for line in said if "epoch" in line and "rmse" in line]) == QUICK["epochs"]
     assert not [line for line in quick_fit(case, "quiet")[1] if "rmse" in line and "epoch" in line]
 
 
-def test_another_table_is_refused(case):
+def test_resuming_with_another_table_is_refused(case):
     quick_fit(case)
     case.frame.loc[0, "pKd"] += 1
     with pytest.raises(RunMismatch, match="pairs_digest"):
         quick_fit(case)
 
 
-def test_a_folder_that_is_no_run_is_left_alone(case):
+def test_a_folder_with_other_files_is_refused(case):
     (case.at / "run").mkdir()
     (case.at / "run/thesis.txt").write_text("years of work")
     with pytest.raises(RunMismatch, match="contains no run"):
@@ -355,14 +355,14 @@ def test_a_folder_that_is_no_run_is_left_alone(case):
     assert [p.name for p in (case.at / "run").iterdir()] == ["thesis.txt"]
 
 
-def test_a_run_killed_before_its_first_file_was_whole_starts_afresh(case):
+def test_a_run_killed_while_writing_its_first_file_starts_again(case):
     (case.at / "run").mkdir()
     (case.at / "run/config.json.partial").write_text('{"lr": ')
     quick_fit(case)
     assert not list((case.at / "run").rglob("*.partial"))
 
 
-def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(case, monkeypatch):
+def test_a_damaged_latest_checkpoint_falls_back_to_the_previous_one(case, monkeypatch):
     stop_after(monkeypatch, 9)
     with pytest.raises(KeyboardInterrupt):
         quick_fit(case, save_every=4)
@@ -391,7 +391,7 @@ def test_accumulated_batches_equal_one_large_batch(case):
     assert [x["loss"] for x in large] == pytest.approx([x["loss"] for x in parts], rel=1e-4)
 
 
-def test_a_last_batch_of_one_pair_trains_as_any_other(case):
+def test_a_last_batch_of_one_pair_can_be_trained_on(case):
     summary, _ = quick_fit(case, batch_size=95)
     assert summary["steps"] == 6
     assert all(np.isfinite(line["loss"]) for line in lines_of(case.at / "run"))
@@ -409,21 +409,21 @@ def test_an_epoch_takes_every_pair_once_with_equal_weight_within_its_step(
     assert all(len(np.unique(w[w > 0])) == 1 for w in plan.weight_SAB)
 
 
-def test_the_order_of_an_epoch_depends_on_the_epoch_alone():
+def test_the_order_of_an_epoch_depends_only_on_the_epoch():
     one, again, later = (epoch_permutation(e, 50).tolist() for e in (2, 2, 3))
     assert sorted(one) == list(range(50))
     assert one == again
     assert one != later
 
 
-def test_every_place_of_an_order_is_as_likely_as_any_other():
+def test_orders_of_epochs_are_uniform():
     orders = np.array([epoch_permutation(epoch, 20) for epoch in range(2000)])
     counts = np.array([np.bincount(column, minlength=20) for column in orders.T])
     assert chisquare(counts.ravel()).pvalue > 1e-3  # seeds are fixed: this cannot come and go
 
 
 @given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=4), take=st.integers(1, 60))
-def test_a_feed_is_ordered_beside_others_as_it_is_alone(lengths, take):
+def test_the_order_of_a_feed_does_not_depend_on_other_feeds(lengths, take):
     feeds = [np.arange(n) + 100 * k for k, n in enumerate(lengths)]
     together = make_epoch_batches(feeds, 5, 8, 2, take).rows_SAGB
     for k, feed in enumerate(feeds):
@@ -431,7 +431,7 @@ def test_a_feed_is_ordered_beside_others_as_it_is_alone(lengths, take):
         assert np.array_equal(together[:, :, k], alone)
 
 
-def test_the_rate_rises_then_falls_to_nothing():
+def test_the_learning_rate_rises_and_then_decays_to_zero():
     rates = cosine_rates(0, 100, 100, 0.1, 1e-3)
     assert rates[:10] == pytest.approx(np.linspace(1e-4, 1e-3, 10))
     assert (np.diff(rates[10:]) < 0).all()
@@ -449,7 +449,7 @@ def test_compiled_and_eager_agree_over_the_first_steps(case):
     assert [x["loss"] for x in eager] == pytest.approx([x["loss"] for x in compiled], rel=1e-4)
 
 
-def test_dropout_and_seed_change_the_result_and_the_callers_random_state_is_kept(case):
+def test_the_seed_changes_the_result_and_the_global_random_state_is_restored(case):
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
     quick_fit(case, "one", seed=1)
@@ -474,7 +474,7 @@ def test_censored_rows_train_and_are_not_scored_as_exact(case):
 # --- refusals -----------------------------------------------------------------------------------
 
 
-def test_missing_vectors_are_counted_and_the_command_that_makes_them_is_named(case):
+def test_missing_vectors_are_reported_with_the_command_that_adds_them(case):
     case.store = fill_store(case.at / "partial", case.frame, drop=3)
     with pytest.raises(VectorsMissing, match=r"3 of 30 antibody.*abag embed .* --store"):
         quick_fit(case)
@@ -504,9 +504,7 @@ def test_a_validation_set_too_small_for_a_correlation_falls_back_to_the_newest_w
     assert summary["best_step"] == summary["steps"]
 
 
-def test_a_loss_that_is_no_number_stops_names_step_and_rows_and_keeps_the_checkpoint(
-    case, monkeypatch
-):
+def test_a_loss_of_nan_stops_with_step_and_rows_and_keeps_the_checkpoint(case, monkeypatch):
     def failing(self, *batch):
         loss = self._real(*batch)
         return loss * (float("nan") if int(self.cursor) == 4 else 1.0)
@@ -523,7 +521,7 @@ def test_a_loss_that_is_no_number_stops_names_step_and_rows_and_keeps_the_checkp
     assert load(case.at / "run/checkpoints/latest").state["step"] == 4
 
 
-def test_weights_that_an_update_broke_are_never_saved(case):
+def test_weights_that_are_not_finite_are_never_saved(case):
     with pytest.raises(LossNotFinite):
         quick_fit(case, lr=10.0, clip=0.0, weight_decay=1e38, save_every=1)
     assert not (case.at / "run/summary.json").exists()
@@ -544,14 +542,14 @@ def test_a_table_without_labels_is_refused(case):
         quick_fit(case)
 
 
-def test_a_label_that_is_no_number_is_refused_before_the_run_exists(case):
+def test_an_invalid_label_is_refused_before_the_run_folder_exists(case):
     case.frame.loc[4, "pKd"] = np.nan
     with pytest.raises(BadLabel, match="row 5"):
         quick_fit(case)
     assert not (case.at / "run").exists()
 
 
-def test_a_log_that_lost_lines_is_not_written_over(case, monkeypatch):
+def test_a_truncated_log_is_refused(case, monkeypatch):
     stop_after(monkeypatch, 9)
     with pytest.raises(KeyboardInterrupt):
         quick_fit(case, save_every=4)
@@ -561,7 +559,7 @@ def test_a_log_that_lost_lines_is_not_written_over(case, monkeypatch):
         quick_fit(case, save_every=4)
 
 
-def test_every_field_of_the_configuration_is_written_down(case):
+def test_every_option_is_written_to_config_json(case):
     quick_fit(case)
     written = json.loads((case.at / "run/config.json").read_text())
     assert FitConfig.__dataclass_fields__.keys() <= written.keys()
@@ -571,7 +569,7 @@ def test_every_field_of_the_configuration_is_written_down(case):
 # --- the benchmark ------------------------------------------------------------------------------
 
 
-def test_the_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path):
+def test_the_benchmark_runs_and_writes_its_report(tmp_path):
     script = Path(__file__).parents[1] / "benchmarks/bench_fit.py"
     command = [sys.executable, script, "--tiny", "--device", "cpu", "--out", tmp_path]
     subprocess.run(

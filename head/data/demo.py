@@ -1,7 +1,7 @@
-"""A synthetic table whose right answer is known, for `abag demo` and the tests.
+"""A synthetic table with a known rule, for ``abag demo`` and the tests.
 
-Random CDRs in a fixed human framework meet random antigens; pKd follows a planted rule plus
-noise. The sequences fold into nothing and bind to nothing.
+Antibodies have random CDRs in a fixed human framework, antigens are random, and pKd follows a
+simple rule plus noise. The sequences have no biological meaning.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-# framework of trastuzumab's variable domains, cut where CDR1, CDR2 and CDR3 go
+# framework of trastuzumab's variable domains, split at CDR1, CDR2 and CDR3
 _HEAVY = (
     "EVQLVESGGGLVQPGGSLRLSCAAS",
     "IHWVRQAPGKGLEWVAR",
@@ -26,12 +26,13 @@ _LIGHT = (
 )
 _LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 _CHARGE = {"K": 1.0, "R": 1.0, "D": -1.0, "E": -1.0}
-NOISE_SD = 0.35  # pKd, about that of replicate measurements
+NOISE_SD = 0.35
+"""In pKd; about that of replicate measurements."""
 ANTIBODIES, ANTIGENS, PAIRS, REPEATED = 200, 24, 1200, 40
 
 
 def demo_table(seed: int = 0) -> pd.DataFrame:
-    """Make the demo's table: the same one every time.
+    """Make the table of the demo, which depends on the seed only.
 
     Returns
     -------
@@ -57,7 +58,7 @@ def demo_table(seed: int = 0) -> pd.DataFrame:
 
 
 def planted_pkd(table: pd.DataFrame) -> NDArray[np.float64]:
-    """Noiseless pKd of each row: opposite charges attract, aromatic residues help.
+    """Compute the pKd of each row without noise: opposite charges and aromatic residues raise it.
 
     Returns
     -------
@@ -71,7 +72,7 @@ def planted_pkd(table: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def planted_ceiling(table: pd.DataFrame) -> float:
-    """Spearman correlation of the noiseless rule with the noisy labels: the best there can be."""
+    """Return the Spearman correlation of the rule with the labels: the best possible score."""
     return float(spearmanr(planted_pkd(table), table["pKd"]).statistic)
 
 
@@ -86,10 +87,10 @@ def _graft(framework: tuple[str, ...], lengths: list[int], rng: np.random.Genera
 
 
 def _antigen(rng: np.random.Generator, chains: int) -> str:
-    """Chains of random residues, each antigen with its own taste for charged ones."""
-    taste = rng.dirichlet(np.full(len(_LETTERS), 4.0))
+    """Draw chains of random residues, with residue frequencies drawn per antigen."""
+    frequencies = rng.dirichlet(np.full(len(_LETTERS), 4.0))
     return "|".join(
-        "".join(rng.choice(_LETTERS, rng.integers(60, 260), p=taste)) for _ in range(chains)
+        "".join(rng.choice(_LETTERS, rng.integers(60, 260), p=frequencies)) for _ in range(chains)
     )
 
 
