@@ -1,5 +1,5 @@
-"""Tables to unique, checked sequences with keys.
+"""Reads tables of antibodies and antigens into unique, checked and keyed sequences.
 
-Promises that the same chains get the same key whatever their row, file or order, and that nothing
-is cut, dropped or merged without being refused or counted.
+The same chains get the same key in any row, file and order. Nothing is cut, dropped or merged
+without being refused or counted.
 """

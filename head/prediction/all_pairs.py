@@ -62,19 +62,21 @@ def predict_all_pairs(
         As `abag.head.prediction.predict.predict`.
     """
     if options.antigen is not None:
-        msg = "--antigen and --cross: both say what the antigens are; expected one. Give one."
+        msg = "--antigen and --cross: each defines the antigens; expected one of them. Remove one."
         raise CannotPredict(msg)
-    heavy_light, antibody_sequences = _read_kind(scorer, antibodies, "antibody", options)
-    targets, antigen_sequences = _read_kind(scorer, antigens, "antigen", options)
-    left, right = _sequence_columns(heavy_light, targets, same=_is_same(antibodies, antigens))
-    refuse_score_columns(left, heavy_light.source)
-    refuse_score_columns(right, targets.source)
+    antibody_table, antibody_sequences = _read_kind(scorer, antibodies, "antibody", options)
+    antigen_table, antigen_sequences = _read_kind(scorer, antigens, "antigen", options)
+    left, right = _sequence_columns(
+        antibody_table, antigen_table, same=_is_same(antibodies, antigens)
+    )
+    refuse_score_columns(left, antibody_table.source)
+    refuse_score_columns(right, antigen_table.source)
     store = encode_missing(scorer, antibody_sequences, antigen_sequences)
-    keys = heavy_light.antibodies.keys, targets.antigens.keys
+    keys = antibody_table.antibodies.keys, antigen_table.antigens.keys
     far = _write_scores(scorer, store, keys, (left, right), out)
     return {
         "rows": len(left) * len(right),
-        "skipped_rows": heavy_light.skipped.total() + targets.skipped.total(),
+        "skipped_rows": antibody_table.skipped.total() + antigen_table.skipped.total(),
         "antibodies": antibody_sequences.counts(far[0]),
         "antigens": antigen_sequences.counts(far[1]),
     }
