@@ -62,6 +62,7 @@ class LetterEmbedding:
 
 class LetterFamily(Family):
     def build(self, backend, checkpoint, plan, attention):
+        assert backend == "letters"
         return LetterEmbedding()
 
 
