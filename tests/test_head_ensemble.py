@@ -166,7 +166,7 @@ def test_the_formula_that_is_compiled_on_a_gpu_equals_the_fused_kernel(seed, cli
             # its own: the fused way clips in place
             whole.get_parameter(name).grad = gradient.clone().float()
         fused.update()
-        stacked_update(*ours.arguments())
+        stacked_update(*ours.stacked_update_arguments())
         fused.clear()
         ours.clear()
     # the weight's mean is rounded to half precision each step, and nothing else
@@ -177,8 +177,8 @@ def test_the_formula_that_is_compiled_on_a_gpu_equals_the_fused_kernel(seed, cli
     for name, tensor in ours.state.items():
         close = near if name in rounded else {"rtol": 1e-5, "atol": 1e-7}
         torch.testing.assert_close(tensor.float(), fused.state[name], **close)
-    assert list(ours.lowered) == ["weight"] * half
-    for name, low in ours.lowered.items():
+    assert list(ours.bf16_weights) == ["weight"] * half
+    for name, low in ours.bf16_weights.items():
         assert torch.equal(low, ours.named[name].bfloat16())
 
 
@@ -190,7 +190,7 @@ def module_of(tensors):
 
 
 def copy_in_half(module):
-    """Share all but the weight, as `layers.lowered` does."""
+    """Share all but the weight, as `layers.bf16_copy` does."""
     copied = torch.nn.Module()
     copied.weight = torch.nn.Parameter(module.weight.detach().bfloat16())
     copied.bias = module.bias
@@ -226,7 +226,7 @@ def test_the_place_of_the_tables_changes_no_bit_in_half_precision():
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_working_copies_are_the_rounded_weights_whatever_happened(accumulate):
     def assert_rounded(stepper):
-        low = stepper.optimizer.lowered
+        low = stepper.optimizer.bf16_weights
         assert sorted(low) == [f"layers.{k}.weight" for k in (0, 4, 8)]
         for name, copied in low.items():
             assert torch.equal(copied, stepper.optimizer.named[name].bfloat16())
@@ -250,7 +250,7 @@ def test_gradients_of_several_passes_are_summed_in_full_precision():
     optimizer = AdamW(module, [0.0, 0.0], torch.zeros(2), 0.0, low := copy_in_half(module))
     for _ in range(300):  # in bf16 the sum would stop growing at 256
         low.weight.grad = torch.ones(2, 3, 4, dtype=torch.bfloat16)
-        optimizer.collect()
+        optimizer.collect_bf16_gradients()
     assert torch.equal(optimizer.named["weight"].grad, torch.full((2, 3, 4), 300.0))
 
 

@@ -26,7 +26,7 @@ def draw_block(feeds, shared, pairs, width, rates, seed=0):
 
 def plain(y, bias, gain, shift, noise, rate):
     """Do what the layers do, one after the other."""
-    x = layers._members_apart(y) + bias[:, None]
+    x = layers.split_members(y) + bias[:, None]
     x = torch.nn.functional.layer_norm(x, x.shape[-1:]) * gain[:, None] + shift[:, None]
     x = torch.nn.functional.gelu(x)
     if noise is None:

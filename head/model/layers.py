@@ -1,8 +1,8 @@
-"""The layers that heads are built of: torch's own for one head, and the same for M heads at once.
+"""The layers that heads are made of: torch's own for one head, stacked ones for several.
 
-M members, G feeds that they share, B pairs a feed, I inputs and O outputs of a layer. A stacked
-layer holds what M plain layers hold, name by name, with a member axis in front: member k's tensors
-are a plain layer's.
+M members in G training sets of K = M / G each, B pairs, I inputs and O outputs of a layer. The
+tensors of a stacked layer have the names of the plain layer's and a leading member axis: those of
+member k are a plain layer's.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch.nn.functional import layer_norm
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WIDEST = 8192
-"""Outputs of a layer that a fused block holds in registers."""
+MAX_FUSED_WIDTH = 8192
+"""Outputs of a layer that a fused block can hold in registers."""
 
 
 class LayerFactory(Protocol):
-    """Makes the layers of a head."""
+    """Makes the layers of a head, plain or stacked."""
 
-    def linear(self, inner: int, outer: int, *, bias: bool = True) -> nn.Module:
+    def linear(self, inner: int, outer: int) -> nn.Module:
         """Make a linear layer."""
         ...
 
@@ -34,7 +34,7 @@ class LayerFactory(Protocol):
         ...
 
     def dropout(self) -> nn.Module:
-        """Make a dropout at the rate (stacked: the rates) that this was made with."""
+        """Make a dropout layer with the rate, or rates, of this factory."""
         ...
 
     def blocks(self, *modules: nn.Module) -> nn.Sequential:
@@ -43,21 +43,21 @@ class LayerFactory(Protocol):
 
 
 class PlainLayerFactory:
-    """torch's own layers: inputs (B, I), or any shape that ends in I."""
+    """torch's own layers, with inputs (B, I)."""
 
     def __init__(self, dropout: float) -> None:
         self.rate = dropout
 
-    def linear(self, inner: int, outer: int, *, bias: bool = True) -> nn.Module:
+    def linear(self, inner: int, outer: int) -> nn.Module:
         """Make a linear layer."""
-        return nn.Linear(inner, outer, bias=bias)
+        return nn.Linear(inner, outer)
 
     def norm(self, width: int) -> nn.Module:
         """Make a LayerNorm."""
         return nn.LayerNorm(width)
 
     def dropout(self) -> nn.Module:
-        """Make a dropout."""
+        """Make a dropout layer."""
         return nn.Dropout(self.rate)
 
     def blocks(self, *modules: nn.Module) -> nn.Sequential:
@@ -66,21 +66,21 @@ class PlainLayerFactory:
 
 
 class StackedLayerFactory:
-    """Layers of M heads: inputs (M, B, I); of the first layers (G, B, I), each for M / G heads."""
+    """Layers of M heads: the first layers have inputs (G, B, I), all others (M, B, I)."""
 
     def __init__(self, dropout_M: Sequence[float]) -> None:
         self.rates = tuple(dropout_M)
 
-    def linear(self, inner: int, outer: int, *, bias: bool = True) -> nn.Module:
+    def linear(self, inner: int, outer: int) -> nn.Module:
         """Make M linear layers."""
-        return _Linear(len(self.rates), inner, outer, bias)
+        return _Linear(len(self.rates), inner, outer)
 
     def norm(self, width: int) -> nn.Module:
         """Make M LayerNorms."""
         return _LayerNorm(len(self.rates), width)
 
     def dropout(self) -> nn.Module:
-        """Make M dropouts, each at its own rate."""
+        """Make M dropout layers, each with its own rate."""
         return _Dropout(self.rates)
 
     def blocks(self, *modules: nn.Module) -> nn.Sequential:
@@ -89,34 +89,35 @@ class StackedLayerFactory:
 
 
 class _Linear(nn.Module):
-    """One product for all heads that share a feed; weights are copied in from plain layers."""
+    """M linear layers; their weights are copied in from plain ones."""
 
-    def __init__(self, members: int, inner: int, outer: int, bias: bool) -> None:
+    def __init__(self, members: int, inner: int, outer: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(members, outer, inner))
-        self.bias = nn.Parameter(torch.empty(members, outer)) if bias else None
+        self.bias = nn.Parameter(torch.empty(members, outer))
 
     def forward(self, x_GBI: Tensor) -> Tensor:
-        y_MBO = _members_apart(self.product(x_GBI)).float()
-        return y_MBO if self.bias is None else y_MBO + self.bias[:, None]
+        """Return the outputs, (M, B, O), float32."""
+        return split_members(self.product(x_GBI)).float() + self.bias[:, None]
 
     def product(self, x_GBI: Tensor) -> Tensor:
-        """Multiply without the bias, shape (G, B, K, O) and dtype of the weights; M = G x K."""
+        """Multiply without the bias: (G, B, K, O) in the dtype of the weights."""
         _, outer, inner = self.weight.shape
-        # The heads of a feed one below the other: it is read once, not once a head.
-        joined_GHI = self.weight.view(len(x_GBI), -1, inner)
-        y_GBH: Tensor = _Product.apply(x_GBI.to(self.weight.dtype), joined_GHI)  # type: ignore[no-untyped-call]
+        # The members of a training set side by side: its vectors are read once for all of them.
+        w_GHI = self.weight.view(len(x_GBI), -1, inner)
+        y_GBH: Tensor = _Product.apply(x_GBI.to(self.weight.dtype), w_GHI)  # type: ignore[no-untyped-call]
         return y_GBH.view(*y_GBH.shape[:2], -1, outer)
 
 
-def _members_apart(y_GBKO: Tensor) -> Tensor:
+def split_members(y_GBKO: Tensor) -> Tensor:
+    """Change the products of `_Linear` from (G, B, K, O) to (M, B, O)."""
     return y_GBKO.transpose(1, 2).flatten(0, 1)
 
 
 class _Product(torch.autograd.Function):
-    """``x w^T``, whose weight gradient comes out laid out as the weight is.
+    """``x w^T`` with H = K x O outputs, whose weight gradient has the memory layout of the weight.
 
-    Left to itself, autograd transposes it, and every gradient is copied once more.
+    The gradient that autograd derives is transposed and would have to be copied.
     """
 
     @staticmethod
@@ -129,7 +130,7 @@ class _Product(torch.autograd.Function):
         x_GBI, w_GHI = ctx.saved_tensors
         dx_GBI = None
         if ctx.needs_input_grad[0]:
-            # one output is no product but a multiplication, which matrix units are slow at
+            # With one output this is an outer product, which matrix units are slow at.
             dx_GBI = dy_GBH * w_GHI if w_GHI.shape[1] == 1 else torch.bmm(dy_GBH, w_GHI)
         return dx_GBI, torch.bmm(dy_GBH.transpose(1, 2), x_GBI)
 
@@ -146,7 +147,7 @@ class _LayerNorm(nn.Module):
 
 
 class _Dropout(nn.Module):
-    """Members share random numbers: their units have nothing but the place in common."""
+    """Dropout whose random numbers all members share; their units are unrelated."""
 
     rate_M: Tensor
 
@@ -156,10 +157,10 @@ class _Dropout(nn.Module):
         self.drops = max(rates) > 0
 
     def noise(self, shape: Sequence[int]) -> Tensor | None:
-        """Draw the numbers that decide which units stay; None where all do."""
-        return (
-            torch.rand(shape, device=self.rate_M.device) if self.training and self.drops else None
-        )
+        """Draw uniform numbers; units with a number below the rate are dropped. None: none is."""
+        if not (self.training and self.drops):
+            return None
+        return torch.rand(shape, device=self.rate_M.device)
 
     def forward(self, x_MBI: Tensor) -> Tensor:
         noise_BI = self.noise(x_MBI.shape[1:])
@@ -173,7 +174,7 @@ class _Blocks(nn.Sequential):
     """Blocks of linear, LayerNorm, GELU and dropout, and a last linear layer."""
 
     fused = False
-    """Whether everything in a block except its product is one kernel: see `bf16_copy`."""
+    """Whether everything in a block except the product is one kernel, see `bf16_copy`."""
 
     def forward(self, x_GBI: Tensor) -> Tensor:
         if not self.fused:
@@ -199,9 +200,13 @@ def _fused_block(linear: _Linear, norm: _LayerNorm, dropout: _Dropout, x_GBI: Te
 
 
 def bf16_copy(stack: nn.Module) -> nn.Module:
-    """Copy a stack to train with, its products in bf16; all parameters but weights are shared.
+    """Copy stacked heads for training with bf16 products.
 
-    On a GPU with bf16 units its blocks are fused.
+    Returns
+    -------
+    nn.Module
+        Has its own weight matrices, in bf16, and shares all other parameters. On a GPU that
+        supports bf16 its blocks are fused.
     """
     weights = {id(m.weight) for m in stack.modules() if isinstance(m, _Linear)}
     shared = {id(p): p for p in stack.parameters() if id(p) not in weights}
@@ -211,11 +216,11 @@ def bf16_copy(stack: nn.Module) -> nn.Module:
             module.weight = nn.Parameter(module.weight.bfloat16())
         if isinstance(module, _Blocks):
             widest = max(m.weight.shape[1] for m in module if isinstance(m, _Linear))
-            fits = widest <= WIDEST and find_spec("triton") is not None
-            module.fused = fits and has_bf16_units(next(stack.parameters()).device)
+            fits = widest <= MAX_FUSED_WIDTH and find_spec("triton") is not None
+            module.fused = fits and supports_bf16(next(stack.parameters()).device)
     return copied
 
 
-def has_bf16_units(device: torch.device) -> bool:
-    """Tell whether a device is a GPU that multiplies in bf16: compute capability 8.0 or newer."""
+def supports_bf16(device: torch.device) -> bool:
+    """Whether a device is a GPU with bf16 matrix units (compute capability 8.0 or newer)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8

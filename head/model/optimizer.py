@@ -1,13 +1,13 @@
-"""AdamW and clipping for one head, or for M heads stacked: each member by its own norm and rates.
+"""AdamW and gradient clipping for one head or M stacked heads, each with its own norm and rates.
 
-Two ways to the same numbers. ``update`` calls torch's fused kernel, once a member on views of its
-part of every tensor. ``stacked_update`` is the formula itself over whole stacks: under
-torch.compile it is one pass over weights, gradients and moments, clipping included, where the
-fused kernel would be launched M times with too little work to fill a GPU.
+There are two implementations with the same results. ``AdamW.update`` calls torch's fused kernel
+once per member. ``stacked_update`` is the formula over whole stacks: under torch.compile it is one
+pass over weights, gradients and moments, including clipping, while M launches of the fused kernel
+have too little work to fill a GPU.
 
-That pass is bound by the bytes that it moves. Weights that are multiplied in half precision keep
-the mean of their gradients in it too, which leaves 24 bytes a weight of 28. A tenth of that mean is
-new at each step, which half precision resolves; of the squares a thousandth, which it does not.
+That pass is bound by memory traffic. Weights whose products are in bf16 therefore also keep the
+mean of their gradients in bf16, which saves 4 of 28 bytes per weight. Each step changes the mean by
+a tenth, which bf16 resolves; it changes the mean of squares by a thousandth, which bf16 does not.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ NORM_EPS = 1e-6
 
 
 class AdamW:
-    """torch's fused AdamW, by its functional form.
+    """AdamW with torch's fused kernel.
 
-    The whole state exists from the start, at addresses that never change, which a CUDA graph
-    needs; and the class in ``torch.optim`` would import torch._dynamo, 2 s before the first step.
+    The state is allocated at once and its addresses never change, as a CUDA graph requires. The
+    class in ``torch.optim`` would also import torch._dynamo, which takes 2 s.
 
     Parameters
     ----------
     model : nn.Module
-        One head, or a stack.
+        One head, or M stacked heads.
     decay_M : sequence of float
         Decoupled weight decay of each member.
     lr : Tensor, shape=() or (M,)
-        Filled with the rate of each step; with a member axis where ``model`` is a stack.
+        Holds the learning rate of the current step; shape (M,) for stacked heads.
     clip : float
-        Largest norm of a member's gradient; 0: not clipped.
-    lowered : nn.Module, optional
-        A copy with some weights in half precision, which has the gradients and is kept up to date.
+        Largest norm of a member's gradient; 0: no clipping.
+    bf16_model : nn.Module, optional
+        A copy with some weights in bf16. It receives the gradients and is kept up to date.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class AdamW:
         decay_M: Sequence[float],
         lr: Tensor,
         clip: float,
-        lowered: nn.Module | None = None,
+        bf16_model: nn.Module | None = None,
     ) -> None:
         self.lr, self.clip, self.stacked = lr, clip, lr.ndim == 1
         self.named = dict(model.named_parameters())
-        copies = dict((model if lowered is None else lowered).named_parameters())
-        self.lowered = {n: copies[n] for n, p in self.named.items() if copies[n] is not p}
+        copies = dict((model if bf16_model is None else bf16_model).named_parameters())
+        self.bf16_weights = {n: copies[n] for n, p in self.named.items() if copies[n] is not p}
         self.state = {
             f"{name}.{key}": torch.zeros(shape, device=p.device, dtype=dtype)
             for name, p in self.named.items()
@@ -67,7 +67,7 @@ class AdamW:
                 ("step", lr.shape, p.dtype),
             )
         }
-        # Decay shrinks matrices; biases and norms have no scale to shrink.
+        # Weight decay applies to matrices, not to biases and norms.
         matrices = [n for n, p in self.named.items() if p.ndim - lr.ndim >= 2]
         self.decay_M = torch.tensor(decay_M, device=lr.device)
         self.decayed = [name in matrices for name in self.named]
@@ -79,44 +79,48 @@ class AdamW:
         ]
 
     def clear(self) -> None:
-        """Forget all gradients."""
-        for p in (*self.named.values(), *self.lowered.values()):
+        """Delete all gradients."""
+        for p in (*self.named.values(), *self.bf16_weights.values()):
             p.grad = None
 
-    def collect(self) -> None:
-        """Add the half-precision gradients to those of the weights in full precision."""
-        for name, low in self.lowered.items():
+    def collect_bf16_gradients(self) -> None:
+        """Add the gradients of the bf16 weights to those of the float32 weights."""
+        for name, low in self.bf16_weights.items():
             if low.grad is not None:
                 p, gradient, low.grad = self.named[name], low.grad.float(), None
                 p.grad = gradient if p.grad is None else p.grad + gradient
 
     @torch.no_grad()
-    def refresh(self) -> None:
-        """Round the weights to their copies in half precision."""
-        for name, low in self.lowered.items():
+    def update_bf16_weights(self) -> None:
+        """Round the weights to their bf16 copies."""
+        for name, low in self.bf16_weights.items():
             low.copy_(self.named[name])
 
     @torch.no_grad()
     def update(self) -> None:
-        """Clip and apply the gradients, with the fused kernel; not of weights in half precision."""
+        """Clip and apply the gradients with the fused kernel; bf16 copies are not supported."""
         if self.clip and self.stacked:
             clip_members(self.gradients(), self.clip)
         elif self.clip:
             nn.utils.clip_grad_norm_(self.named.values(), self.clip)
         for member, names, decay in self.groups:
             adamw(
-                [self._own(self.named[n], member) for n in names],
-                [self._own(g, member) for n in names if (g := self.named[n].grad) is not None],
-                [self._own(self.state[f"{n}.mean"], member) for n in names],
-                [self._own(self.state[f"{n}.square"], member) for n in names],
+                [self._of_member(self.named[n], member) for n in names],
+                [
+                    self._of_member(g, member)
+                    for n in names
+                    if (g := self.named[n].grad) is not None
+                ],
+                [self._of_member(self.state[f"{n}.mean"], member) for n in names],
+                [self._of_member(self.state[f"{n}.square"], member) for n in names],
                 [],
-                [self._own(self.state[f"{n}.step"], member) for n in names],
+                [self._of_member(self.state[f"{n}.step"], member) for n in names],
                 fused=True,
                 capturable=self.lr.is_cuda,
                 amsgrad=False,
                 beta1=BETA1,
                 beta2=BETA2,
-                lr=self._own(self.lr, member),  # a tensor, as torch.optim.AdamW passes it
+                lr=self._of_member(self.lr, member),  # a tensor, as torch.optim.AdamW passes it
                 weight_decay=decay,
                 eps=EPS,
                 maximize=False,
@@ -124,27 +128,28 @@ class AdamW:
 
     def gradients(self) -> list[Tensor]:
         """Return every parameter's gradient, in the order of ``named``."""
-        learnt = (p if p.grad is not None else self.lowered[n] for n, p in self.named.items())
-        return [gradient for p in learnt if (gradient := p.grad) is not None]
+        trained = (p if p.grad is not None else self.bf16_weights[n] for n, p in self.named.items())
+        return [gradient for p in trained if (gradient := p.grad) is not None]
 
     def states(self, key: str) -> list[Tensor]:
         """Return every parameter's ``mean``, ``square`` or ``step``."""
         return [self.state[f"{name}.{key}"] for name in self.named]
 
-    def arguments(self) -> tuple[Any, ...]:
-        """Return what `stacked_update` takes."""
+    def stacked_update_arguments(self) -> tuple[Any, ...]:
+        """Return the arguments of `stacked_update`."""
         return (
-            [*self.named.values()], [self.lowered.get(n) for n in self.named], self.gradients(),
+            [*self.named.values()], [self.bf16_weights.get(n) for n in self.named],
+            self.gradients(),
             self.states("mean"), self.states("square"), self.states("step"),
             self.decayed, self.lr, self.decay_M, self.clip,
         )  # fmt: skip
 
-    def _own(self, tensor: Tensor, member: int) -> Tensor:
+    def _of_member(self, tensor: Tensor, member: int) -> Tensor:
         return tensor[member] if self.stacked else tensor
 
 
 def member_scales(gradients: Sequence[Tensor], clip: float) -> Tensor:
-    """Return what each member's gradient is multiplied by so that its norm is ``clip`` at most.
+    """Return the factors that limit the norm of each member's gradient to ``clip``.
 
     Parameters
     ----------
@@ -153,7 +158,7 @@ def member_scales(gradients: Sequence[Tensor], clip: float) -> Tensor:
 
     Returns
     -------
-    Tensor, shape=(M,)
+    Tensor, shape=(M,), dtype=float32
     """
     squares = [g.flatten(1).float().square().sum(1) for g in gradients]
     norm_M = torch.stack(squares).sum(0).sqrt()
@@ -161,7 +166,7 @@ def member_scales(gradients: Sequence[Tensor], clip: float) -> Tensor:
 
 
 def clip_members(gradients: Sequence[Tensor], clip: float) -> None:
-    """Scale each member's gradients in place, by its own norm."""
+    """Clip each member's gradients, of shape (M, ...), in place by their norm."""
     scale_M = member_scales(gradients, clip)
     for gradient in gradients:
         gradient.mul_(_along(scale_M, gradient))
@@ -170,7 +175,7 @@ def clip_members(gradients: Sequence[Tensor], clip: float) -> None:
 @torch.no_grad()
 def stacked_update(
     parameters: list[Tensor],
-    lowered: list[Tensor | None],
+    bf16_weights: list[Tensor | None],
     gradients: list[Tensor],
     means: list[Tensor],
     squares: list[Tensor],
@@ -180,21 +185,22 @@ def stacked_update(
     decay_M: Tensor,
     clip: float,
 ) -> None:
-    """Clip and apply the gradients of M members, by the formula; see the module's text.
+    """Clip and apply the gradients of M members; see the module's docstring.
 
     Parameters
     ----------
     parameters, squares : list of Tensor, shape=(M, ...), dtype=float32
     gradients, means : list of Tensor, shape=(M, ...)
-        In half precision where there is a copy.
-    lowered : list of (Tensor or None), shape=(M, ...)
-        Copies in half precision.
-    steps : list of Tensor, shape=(M,)
-        Updates before this one, the same for all.
+        In bf16 where there is a bf16 copy, else float32.
+    bf16_weights : list of (Tensor or None), shape=(M, ...), dtype=bfloat16
+        Copies to update.
+    steps : list of Tensor, shape=(M,), dtype=float32
+        Number of updates so far.
     decayed : list of bool
-        Which parameters weight decay shrinks.
-    lr_M, decay_M : Tensor, shape=(M,)
+        Which parameters have weight decay.
+    lr_M, decay_M : Tensor, shape=(M,), dtype=float32
     clip : float
+        0: no clipping.
 
     References
     ----------
@@ -211,10 +217,10 @@ def stacked_update(
         means[i].copy_(mean)
         squares[i].copy_(squares[i] * BETA2 + gradient.square() * (1 - BETA2))
         denominator = squares[i].sqrt() / _along(root_M, p) + EPS
-        kept = p * _along(shrunk_M, p) if decayed[i] else p
-        updated = kept - _along(rate_M, p) * mean / denominator
+        decayed_p = p * _along(shrunk_M, p) if decayed[i] else p
+        updated = decayed_p - _along(rate_M, p) * mean / denominator
         p.copy_(updated)
-        if (low := lowered[i]) is not None:
+        if (low := bf16_weights[i]) is not None:
             low.copy_(updated)
         steps[i].copy_(step_M)
 

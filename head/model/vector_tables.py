@@ -1,8 +1,8 @@
-"""Where the vectors of a training lie: on the device, or in host memory beside it.
+"""The vectors of a training: on the device, or in host memory next to it.
 
-Both places give the same numbers. S steps of an epoch, A forward passes a step, B pairs a pass,
-P pairs, N antibodies of width D, M antigens of width E. Where several heads train in one step,
-rows have an axis of feeds before B, and so has all that is gathered by them.
+Both give the same numbers. S steps of an epoch, A batches per step, B pairs per batch, P pairs, N
+antibodies with vectors of width D, M antigens with vectors of width E. Where several heads train in
+one step, rows and gathered vectors have an axis of G training sets before B.
 """
 
 from __future__ import annotations
@@ -18,65 +18,85 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-EVALUATED = 16384
-"""Pairs a pass of an evaluation: 150 MB of inputs at the real widths."""
+PREDICTION_BATCH = 16384
+"""Pairs per forward pass of a prediction: 150 MB of inputs at the usual widths."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPairs:
-    """What training knows of each pair, standardised, on the device."""
+    """The pairs on the device; every tensor has shape (P,)."""
 
     antibody_P: Tensor
+    """Index of the antibody, int64."""
     antigen_P: Tensor
+    """Index of the antigen, int64."""
     target_P: Tensor
+    """Standardized label, float32."""
     censored_P: Tensor
+    """int8: -1 if the true value is below the label, +1 if above, 0 if exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorSource:
-    """Where one forward pass finds its vectors: in tables to gather from, or gathered already."""
+    """The vectors of one batch, or the tables to gather them from."""
 
     antibody_ND: Tensor
+    """Shape (N, D); gathered: (B, D)."""
     antigen_ME: Tensor
+    """Shape (M, E); gathered: (B, E)."""
     gathered: bool
 
     def read(self, pairs: TrainingPairs, rows_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the vectors of pairs; inside the compiled step, so that gathering is fused."""
+        """Return the vectors of pairs, (B, D) and (B, E).
+
+        This is called inside the compiled step, which fuses the gathering.
+        """
         if self.gathered:
             return self.antibody_ND, self.antigen_ME
         return (
-            pick(self.antibody_ND, pick(pairs.antibody_P, rows_B)),
-            pick(self.antigen_ME, pick(pairs.antigen_P, rows_B)),
+            take_rows(self.antibody_ND, take_rows(pairs.antibody_P, rows_B)),
+            take_rows(self.antigen_ME, take_rows(pairs.antigen_P, rows_B)),
         )
 
 
-def pick(table: Tensor, index: Tensor) -> Tensor:
-    """Gather along the first axis by an index of any shape."""
+def take_rows(table: Tensor, index: Tensor) -> Tensor:
+    """Gather along the first axis.
+
+    Parameters
+    ----------
+    table : Tensor, shape=(N, ...)
+    index : Tensor, dtype=int64
+        Of any shape.
+
+    Returns
+    -------
+    Tensor, shape=(*index.shape, ...), of the table's dtype
+    """
     return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
 
 
 class VectorTables(Protocol):
-    """Where the vectors lie."""
+    """Where the vectors are."""
 
-    def begin(self, rows_SAB: NDArray[np.int64]) -> None:
-        """Learn the pairs of the epoch to come."""
+    def begin_epoch(self, rows_SAB: NDArray[np.int64]) -> None:
+        """Set the pairs of the next epoch."""
 
-    def prepare(self, step: int) -> None:
-        """Make the vectors of one step of the epoch ready; called outside the graph."""
+    def prepare_step(self, step: int) -> None:
+        """Make the vectors of a step available; called outside the CUDA graph."""
 
-    def take(self, part: int) -> VectorSource:
-        """Say where forward pass ``part`` finds its vectors; called inside the graph."""
+    def batch_source(self, batch: int) -> VectorSource:
+        """Return where a batch of the prepared step is; called inside the CUDA graph."""
         ...
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the vectors of any pairs, for evaluation."""
+        """Return the float32 vectors of any pairs on the device, for predictions."""
         ...
 
 
 class DeviceVectorTables:
     """Both tables on the device; a batch is two gathers.
 
-    Training reads them in the precision of its products: half of it is half the bytes to gather.
+    Training uses a copy in the dtype of its products: bf16 halves the bytes to gather.
     """
 
     def __init__(
@@ -88,27 +108,27 @@ class DeviceVectorTables:
         dtype: torch.dtype,
     ) -> None:
         antibody_ND, antigen_ME = antibody_ND.to(device), antigen_ME.to(device)
-        self.source = VectorSource(antibody_ND, antigen_ME, gathered=False)
+        self.exact = VectorSource(antibody_ND, antigen_ME, gathered=False)
         self.training = VectorSource(antibody_ND.to(dtype), antigen_ME.to(dtype), gathered=False)
         self.pairs = pairs
 
-    def begin(self, rows_SAB: NDArray[np.int64]) -> None:
-        """Nothing to do: the step knows its rows."""
+    def begin_epoch(self, rows_SAB: NDArray[np.int64]) -> None:
+        """Do nothing: the step gathers its rows."""
 
-    def prepare(self, step: int) -> None:
-        """Nothing to do: the vectors are there."""
+    def prepare_step(self, step: int) -> None:
+        """Do nothing: the vectors are on the device."""
 
-    def take(self, part: int) -> VectorSource:
-        """Every pass gathers from the tables."""
+    def batch_source(self, batch: int) -> VectorSource:
+        """Return the tables."""
         return self.training
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return any pairs."""
-        return self.source.read(self.pairs, rows)
+        """Gather the vectors of any pairs."""
+        return self.exact.read(self.pairs, rows)
 
 
 class HostVectorTables:
-    """Both tables in host memory; a thread gathers the next step while this one computes."""
+    """Both tables in host memory; a thread gathers the next step during the current one."""
 
     def __init__(
         self,
@@ -124,7 +144,7 @@ class HostVectorTables:
         pinned = device.type == "cuda"
         widths = (antibody_ND.shape[1], antigen_ME.shape[1])
         self.on_device = [torch.empty(*shape_AB, width, device=device) for width in widths]
-        # Two of each: one is copied to the device while the other is filled.
+        # Two buffers per kind: one is copied to the device while the other is filled.
         self.staged = [
             [torch.empty(*shape_AB, width, pin_memory=pinned) for width in widths] for _ in range(2)
         ]
@@ -133,15 +153,15 @@ class HostVectorTables:
         self.thread = ThreadPoolExecutor(1)
         self.ready: dict[int, Future[None]] = {}
 
-    def begin(self, rows_SAB: NDArray[np.int64]) -> None:
-        """Learn the epoch's rows."""
+    def begin_epoch(self, rows_SAB: NDArray[np.int64]) -> None:
+        """Set the pairs of the next epoch."""
         for future in self.ready.values():
             future.result()
         self.ready.clear()
         self.rows_SAB = torch.from_numpy(rows_SAB)
 
-    def prepare(self, step: int) -> None:
-        """Send one step to the device and start gathering the next."""
+    def prepare_step(self, step: int) -> None:
+        """Copy the vectors of a step to the device and start gathering the next step's."""
         for wanted in (step, step + 1):
             if wanted < len(self.rows_SAB) and wanted not in self.ready:
                 self.ready[wanted] = self.thread.submit(self._gather, wanted)
@@ -155,21 +175,24 @@ class HostVectorTables:
     def _gather(self, step: int) -> None:
         event = self.copied[step % 2]
         if event is not None:
-            event.synchronize()  # the copy of two steps ago still reads this buffer
+            event.synchronize()  # the copy of two steps ago may still read this buffer
         rows = self.rows_SAB[step].flatten()
         for table, index, staged in zip(
             self.tables, self.index, self.staged[step % 2], strict=True
         ):
             torch.index_select(table, 0, index[rows], out=staged.view(len(rows), -1))
 
-    def take(self, part: int) -> VectorSource:
-        """Return what ``prepare`` sent."""
-        return VectorSource(self.on_device[0][part], self.on_device[1][part], gathered=True)
+    def batch_source(self, batch: int) -> VectorSource:
+        """Return the prepared vectors."""
+        return VectorSource(self.on_device[0][batch], self.on_device[1][batch], gathered=True)
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather any pairs and send them."""
+        """Gather the vectors of any pairs and copy them to the device."""
         rows = rows.cpu()
-        antibody, antigen = (pick(t, i[rows]) for t, i in zip(self.tables, self.index, strict=True))
+        antibody, antigen = (
+            take_rows(table, index[rows])
+            for table, index in zip(self.tables, self.index, strict=True)
+        )
         return antibody.to(self.device), antigen.to(self.device)
 
 
@@ -181,30 +204,30 @@ def predict_rows(
     device: torch.device,
     members: int,
 ) -> NDArray[np.float32]:
-    """Score pairs in batched passes, without dropout.
+    """Predict pairs in batches, without dropout.
 
     Parameters
     ----------
     model : nn.Module
-        One head, or a stack of ``members``.
-    tables : Tables
+        One head, or `members` stacked heads.
+    tables : VectorTables
     rows : NDArray, shape=(R,), dtype=int64
-        Of a stack (G, R): the pairs of each feed.
+        For stacked heads (G, R): the pairs of each training set's members.
     device : torch.device
     members : int
 
     Returns
     -------
     NDArray, shape=(members, R), dtype=float32
-        In training standard deviations.
+        In standard deviations of the training labels.
     """
     training = model.training
     model.eval()
-    size = max(1, EVALUATED // members)
+    size = max(1, PREDICTION_BATCH // members)
     parts = [
         model(*tables.read(torch.from_numpy(rows[..., at : at + size]).to(device)))
         for at in range(0, max(1, rows.shape[-1]), size)
     ]
     model.train(training)
-    scores: NDArray[np.float32] = torch.cat(parts, -1).cpu().numpy()  # an evaluation's one sync
+    scores: NDArray[np.float32] = torch.cat(parts, -1).cpu().numpy()  # GPU sync
     return scores.reshape(members, -1)

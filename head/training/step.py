@@ -1,16 +1,15 @@
-"""One optimiser step with static shapes, and the tables it draws from.
+"""One optimizer step with static shapes, and the batches of an epoch.
 
-S steps of an epoch, A forward passes a step, B pairs a pass, P pairs, M heads that step together,
-G feeds: orders of pairs, each read by M / G heads. One head has no axis of members or feeds:
-its shapes, kernels and bits are those of a plain head. Several have one before B, and a step of all
-is as many kernels as a step of one.
+S steps of an epoch, A batches per step, B pairs per batch, P pairs, M heads that step together, G
+training sets, each read by M / G heads. One head has no axes of members or training sets, so its
+shapes, kernels and bits are those of a plain head. Several heads have one before B, and a step of
+all of them is as many kernels as a step of one.
 
-The step is a function of a cursor that lies on the device: it reads its rows, weights and
-learning rate at the cursor, writes its loss at the cursor and moves it on. So every step is the
-same sequence of kernels on the same addresses: eager on a CPU, and on a GPU one CUDA graph that
-holds the whole step. All that goes in or comes out are buffers made here before the capture and
-kept as long as the step. Nothing that the graph's own pool holds is ever handed out, so "accessing
-tensor output of CUDAGraphs that has been overwritten" cannot come up: there is no such output.
+The step is a function of a cursor on the device: it reads its rows, weights and learning rate at
+the cursor, writes its loss there and advances the cursor. Every step is therefore the same sequence
+of kernels on the same addresses: eager on a CPU, one CUDA graph on a GPU. Its inputs and outputs
+are buffers that are allocated before the capture and kept as long as the step. Nothing in the
+graph's own memory pool leaves the step, so a replay cannot overwrite a tensor that is still in use.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abag.head.model.layers import bf16_copy, has_bf16_units
+from abag.head.model.layers import bf16_copy, supports_bf16
 from abag.head.model.losses import LOSSES, PredictedPairs
 from abag.head.model.optimizer import AdamW, stacked_update
-from abag.head.model.vector_tables import pick
+from abag.head.model.vector_tables import take_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,29 +36,31 @@ if TYPE_CHECKING:
     from abag.head.model.vector_tables import TrainingPairs, VectorSource, VectorTables
 
 ORDER, DROPOUT = 1, 2  # streams of the seed
-COMBINED: dict[str, Any] = {"combo_kernels": True, "combo_kernel_allow_mixed_sizes": 0}
-"""Compile small kernels that do not wait for each other into one: a stack has many."""
+COMBO_KERNELS: dict[str, Any] = {"combo_kernels": True, "combo_kernel_allow_mixed_sizes": 0}
+"""Compile small independent kernels, which stacked heads have many of, into one."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochBatches:
-    """The steps of an epoch: which pairs, in which order, with which weight."""
+    """The batches of an epoch."""
 
     rows_SAGB: NDArray[np.int64]
+    """Pairs."""
     weight_SAB: NDArray[np.float32]
-    """1 / pairs of the step, so that a sum is the step's mean; 0 is padding."""
+    """1 / pairs of the step, so that a sum is the step's mean; 0 for padding."""
 
 
 def steps_per_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
-    """Count optimiser steps, the last one possibly short."""
+    """Count the optimizer steps of an epoch, of which the last may be incomplete."""
     return -(-n_pairs // (batch_size * accumulate))
 
 
 def epoch_permutation(epoch: int, count: int) -> NDArray[np.int64]:
-    """Put ``count`` places in the random order of an epoch; of fewer places it is the same order.
+    """Return a random permutation of ``range(count)``, shape (count,), int64.
 
-    Sorted random numbers that hold their places: as fast as a shuffle, and one sort serves feeds of
-    every length.
+    That of a smaller count is the same without the numbers that are too large, so one permutation
+    serves training sets of every size. Sorting random numbers with the index in their low bits is
+    as fast as a shuffle.
     """
     random = np.random.default_rng([ORDER, epoch]).bit_generator.random_raw(count)
     keyed = (random << np.uint64(32)) | np.arange(count, dtype=np.uint64)
@@ -68,37 +69,41 @@ def epoch_permutation(epoch: int, count: int) -> NDArray[np.int64]:
 
 
 def make_epoch_batches(
-    feeds: Sequence[NDArray[np.int64]], epoch: int, batch_size: int, accumulate: int, take: int
+    training_sets: Sequence[NDArray[np.int64]],
+    epoch: int,
+    batch_size: int,
+    accumulate: int,
+    n_pairs: int,
 ) -> EpochBatches:
-    """Order the training pairs of one epoch: a function of the epoch and nothing else.
+    """Order the training pairs of an epoch.
 
-    The same for every seed, so that heads of several seeds can read one feed.
+    The order depends on the epoch alone, so heads with different seeds can read the same batches.
 
     Parameters
     ----------
-    feeds : sequence of NDArray, dtype=int64
-        The training pairs of each feed.
+    training_sets : sequence of NDArray, dtype=int64
+        G sets of pairs.
     epoch : int
     batch_size, accumulate : int
-        B and A. The last step is padded with pairs of weight 0, so every shape is the same.
-    take : int
-        Pairs in the epoch: the first of the order, which starts again where a feed is too short.
+        B and A. The last step is padded with pairs of weight 0 so that all shapes are equal.
+    n_pairs : int
+        Pairs per epoch: the first ones of the order, which is repeated for smaller sets.
 
     Returns
     -------
-    Plan
+    EpochBatches
     """
-    steps = steps_per_epoch(take, batch_size, accumulate)
+    steps = steps_per_epoch(n_pairs, batch_size, accumulate)
     shape = (steps, accumulate, batch_size)
-    places = np.prod(shape)
-    whole = epoch_permutation(epoch, max(map(len, feeds)))
-    rows_SAGB = np.empty((steps, accumulate, len(feeds), batch_size), np.int64)
-    for g, training in enumerate(feeds):
-        order = np.resize(whole[whole < len(training)], take)
-        rows = np.full(places, training[order[0]])
-        rows[:take] = training[order]
+    size = np.prod(shape)
+    permutation = epoch_permutation(epoch, max(map(len, training_sets)))
+    rows_SAGB = np.empty((steps, accumulate, len(training_sets), batch_size), np.int64)
+    for g, training in enumerate(training_sets):
+        order = np.resize(permutation[permutation < len(training)], n_pairs)
+        rows = np.full(size, training[order[0]])
+        rows[:n_pairs] = training[order]
         rows_SAGB[:, :, g] = rows.reshape(shape)
-    weight = (np.arange(places) < take).astype(np.float32).reshape(steps, -1)
+    weight = (np.arange(size) < n_pairs).astype(np.float32).reshape(steps, -1)
     weight /= weight.sum(axis=1, keepdims=True)
     return EpochBatches(rows_SAGB, weight.reshape(shape))
 
@@ -106,7 +111,23 @@ def make_epoch_batches(
 def cosine_rates(
     first: int, count: int, total: int, warmup: float, lr: float
 ) -> NDArray[np.float32]:
-    """Learning rate of steps ``first`` to ``first + count`` of ``total``: a rise, then a cosine."""
+    """Return the learning rates of consecutive steps: a linear rise, then half a cosine.
+
+    Parameters
+    ----------
+    first, count : int
+        The first step, counted from 0, and how many.
+    total : int
+        Steps of the whole training.
+    warmup : float
+        Share of all steps in which the rate rises.
+    lr : float
+        Peak rate.
+
+    Returns
+    -------
+    NDArray, shape=(count,), dtype=float32
+    """
     step = np.arange(first, first + count) + 1.0
     rising = max(1.0, round(warmup * total))
     fallen = np.clip((step - rising) / max(1.0, total + 1 - rising), 0, 1)
@@ -116,20 +137,20 @@ def cosine_rates(
 
 
 class TrainingStep:
-    """Model, optimiser and the buffers of one epoch.
+    """A step of one head or of several: model, optimizer and the buffers of an epoch.
 
     Parameters
     ----------
     model : nn.Module
-        One head, or a stack of M.
-    tables : Tables
+        One head, or M stacked heads.
+    tables : VectorTables
     pairs : TrainingPairs
     config : FitConfig
-        Loss, precision, clipping and how the step is compiled; the same for every member.
+        Loss, precision, clipping and how the step is compiled; the same for all members.
     decay_M : sequence of float
         Weight decay of each member.
     shape : tuple of int
-        (S, A, B), or (S, A, G, B) of a stack.
+        (S, A, B); of stacked heads (S, A, G, B).
     device : torch.device
     """
 
@@ -146,135 +167,147 @@ class TrainingStep:
         self.model, self.tables, self.pairs, self.config = model, tables, pairs, config
         self.device = device
         on_gpu = device.type == "cuda"
-        steps, passes, *feeds, size = shape
-        members = (len(decay_M),) if feeds else ()
+        steps, batches, *training_sets, size = shape
+        members = (len(decay_M),) if training_sets else ()
         self.rows_SAB = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.weight_SAB = torch.zeros(steps, passes, size, device=device)
+        self.weight_SAB = torch.zeros(steps, batches, size, device=device)
         self.rate_S = torch.zeros(steps, *members, device=device)
         self.loss_S = torch.zeros(steps, *members, device=device)
-        # `torch.manual_seed` formats a traceback a call for devices that are not there: 0.2 ms
+        # torch.manual_seed also tries every other kind of device, which takes 0.2 ms per call.
         self._seed = torch.cuda.manual_seed if on_gpu else torch.default_generator.manual_seed
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
-        # A tensor: a Python number would be baked into the graph.
+        # A tensor: a Python number would be a constant of the graph.
         self.lr = torch.zeros(members, device=device)
         self.in_bf16 = uses_bf16(config, device, stacked=bool(members))
-        self.working = bf16_copy(model) if self.in_bf16 and members else model
-        self.optimizer = AdamW(model, decay_M, self.lr, config.clip, self.working)
+        self.working_model = bf16_copy(model) if self.in_bf16 and members else model
+        self.optimizer = AdamW(model, decay_M, self.lr, config.clip, self.working_model)
         mode = config.compile if config.compile != "auto" else "full" if on_gpu else "off"
-        fused = mode == "full"
-        if fused:  # else the ninth training of a process is left uncompiled, without a word
+        compiled = mode == "full"
+        if compiled:  # without it torch silently runs the ninth training of a process eagerly
             torch.compiler.reset()
-        self._loss, self._update = self._loss_of, self.optimizer.update
-        if fused:
-            options = COMBINED if members else None
-            self._loss = torch.compile(self._loss_of, dynamic=False, options=options)
-        if members and (fused or self.in_bf16):
-            self._update = self._stacked_update(compiled=fused)
+        self._loss, self._update = self._batch_loss, self.optimizer.update
+        if compiled:
+            options = COMBO_KERNELS if members else None
+            self._loss = torch.compile(self._batch_loss, dynamic=False, options=options)
+        if members and (compiled or self.in_bf16):
+            self._update = self._stacked_update(compiled=compiled)
         self._execute = self._captured() if on_gpu and mode != "off" else self._step
 
-    def begin_epoch(self, plan: EpochBatches, rates_S: NDArray[np.float32], at: int) -> None:
-        """Fill the buffers and put the cursor on step ``at`` of the epoch."""
-        rows_SAB = plan.rows_SAGB.reshape(self.rows_SAB.shape)
-        self.rows_SAB.copy_(torch.from_numpy(rows_SAB))
-        self.weight_SAB.copy_(torch.from_numpy(plan.weight_SAB))
-        self.rate_S.copy_(torch.from_numpy(rates_S))
-        self.cursor.fill_(at)
-        self.tables.begin(rows_SAB)
+    def begin_epoch(
+        self, batches: EpochBatches, rates_S: NDArray[np.float32], first_step: int
+    ) -> None:
+        """Fill the buffers and set the cursor.
 
-    def run(self, at: int, seed: int) -> None:
-        """Take step ``at`` of the epoch; its dropout depends on ``seed`` alone."""
+        Parameters
+        ----------
+        batches : EpochBatches
+        rates_S : NDArray, shape=(S,) or (S, M), dtype=float32
+            Learning rates.
+        first_step : int
+            Step of the epoch from which it is run.
+        """
+        rows_SAB = batches.rows_SAGB.reshape(self.rows_SAB.shape)
+        self.rows_SAB.copy_(torch.from_numpy(rows_SAB))
+        self.weight_SAB.copy_(torch.from_numpy(batches.weight_SAB))
+        self.rate_S.copy_(torch.from_numpy(rates_S))
+        self.cursor.fill_(first_step)
+        self.tables.begin_epoch(rows_SAB)
+
+    def run(self, step: int, seed: int) -> None:
+        """Take a step of the epoch, the one at the cursor; `seed` determines its dropout."""
         self._seed(seed)
-        self.tables.prepare(at)
+        self.tables.prepare_step(step)
         self._execute()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all that training changes, by name: the live tensors, not copies."""
+        """Return everything that training changes, by name: the live tensors, not copies."""
         model = {f"model.{name}": t for name, t in self.model.state_dict().items()}
         return model | {f"optimizer.{name}": t for name, t in self.optimizer.state.items()}
 
-    def load(self, saved: dict[str, Tensor]) -> None:
-        """Put all that training changes back to what `tensors` once returned."""
+    def load(self, saved: Mapping[str, Tensor]) -> None:
+        """Restore what `tensors` returned."""
         load_tensors(self.tensors(), saved)
-        self.optimizer.refresh()
+        self.optimizer.update_bf16_weights()
 
-    def _loss_of(self, source: VectorSource, rows_SB: Tensor, weight_SB: Tensor) -> Tensor:
+    def _batch_loss(self, source: VectorSource, rows_SB: Tensor, weight_SB: Tensor) -> Tensor:
+        """Return the loss of a batch of the step at the cursor, shape () or (M,)."""
         rows_B = rows_SB.index_select(0, self.cursor)[0]
         weight_B = weight_SB.index_select(0, self.cursor)[0]
         antibody_BD, antigen_BE = source.read(self.pairs, rows_B)
-        if rows_B.ndim > 1:  # from here on, each member its own
+        if rows_B.ndim > 1:  # from (G, B) to (M, B)
             rows_B = rows_B.repeat_interleave(len(self.lr) // len(rows_B), 0)
-        autocast = self.in_bf16 and self.working is self.model
+        autocast = self.in_bf16 and self.working_model is self.model
         with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
-            predicted_B = self.working(antibody_BD, antigen_BE)
+            predicted_B = self.working_model(antibody_BD, antigen_BE)
         predicted = PredictedPairs(
             predicted_B,
-            pick(self.pairs.target_P, rows_B),
-            pick(self.pairs.censored_P, rows_B),
-            pick(self.pairs.antigen_P, rows_B),
+            take_rows(self.pairs.target_P, rows_B),
+            take_rows(self.pairs.censored_P, rows_B),
+            take_rows(self.pairs.antigen_P, rows_B),
             weight_B,
             self.config.rank_scope,
         )
-        losses_B = LOSSES[self.config.loss](predicted)
-        return (losses_B * weight_B).sum(-1)
+        return (LOSSES[self.config.loss](predicted) * weight_B).sum(-1)
 
     def _step(self) -> None:
         self.lr.copy_(self.rate_S.index_select(0, self.cursor)[0])
         self.optimizer.clear()
         losses = []
-        passes = list(zip(self.rows_SAB.unbind(1), self.weight_SAB.unbind(1), strict=True))
-        for part, (rows_SB, weight_SB) in enumerate(passes):
-            loss = self._loss(self.tables.take(part), rows_SB, weight_SB)
-            # Members share no weights: the gradient of their sum is each one's own.
+        batches = list(zip(self.rows_SAB.unbind(1), self.weight_SAB.unbind(1), strict=True))
+        for batch, (rows_SB, weight_SB) in enumerate(batches):
+            loss = self._loss(self.tables.batch_source(batch), rows_SB, weight_SB)
+            # Members share no weights, so the gradient of the sum is that of each member's loss.
             loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-            if len(passes) > 1:
-                self.optimizer.collect()
+            if len(batches) > 1:
+                self.optimizer.collect_bf16_gradients()
         self._update()
         self.loss_S.index_copy_(0, self.cursor, reduce(torch.add, losses)[None])
         self.cursor.add_(1)
 
     def _stacked_update(self, *, compiled: bool) -> Callable[[], None]:
-        """Update a stack by the formula; compiled, it is one pass over its tensors."""
+        """Return the update of stacked heads; compiled, it is one pass over their tensors."""
         update: Callable[..., None] = stacked_update
         if compiled:
-            update = torch.compile(stacked_update, dynamic=False, options=COMBINED)
-        return lambda: update(*self.optimizer.arguments())
+            update = torch.compile(stacked_update, dynamic=False, options=COMBO_KERNELS)
+        return lambda: update(*self.optimizer.stacked_update_arguments())
 
     def _captured(self) -> Callable[[], None]:
-        """Record the whole step as one CUDA graph, leaving no trace of the warm-up."""
+        """Capture the whole step as a CUDA graph and undo the warm-up."""
         before = {name: t.clone() for name, t in self.tensors().items()}
-        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
             for _ in range(3):
                 self._step()
                 self.cursor.zero_()
-        torch.cuda.current_stream(self.device).wait_stream(side)
+        torch.cuda.current_stream(self.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=side):  # torch's own lies on the first GPU used
+        # torch's default capture stream belongs to the first GPU that was used.
+        with torch.cuda.graph(graph, stream=stream):
             self._step()
         self.load(before)
         return graph.replay
 
 
 def uses_bf16(config: FitConfig, device: torch.device, *, stacked: bool) -> bool:
-    """Tell whether products take bf16: if asked for, and by default for several heads on a GPU.
+    """Whether products are in bf16: on request, and by default for several heads on a GPU.
 
-    One head is bound by launches and gains nothing; several are bound by their products and by
-    the vectors and weights that they read.
+    A step of one head is bound by kernel launches and gains nothing; a step of several is bound by
+    products and memory traffic.
     """
     if config.precision != "auto":
         return config.precision == "bf16"
-    return stacked and has_bf16_units(device)
+    return stacked and supports_bf16(device)
 
 
-def load_tensors(live: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
-    """Copy saved values into live tensors, which stay where they are."""
+def load_tensors(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Copy saved values into live tensors of the same names and shapes, in place."""
     with torch.no_grad():
         for name, tensor in live.items():
             tensor.copy_(saved[name])
 
 
 def step_seed(seed: int, step: int) -> int:
-    """Derive the seed of one step's dropout."""
+    """Derive the seed of a step's dropout."""
     return int(np.random.SeedSequence([seed, DROPOUT, step]).generate_state(1, np.uint64)[0] >> 1)
