@@ -217,4 +217,4 @@ def test_the_benchmark_runs(capsys, monkeypatch):
     spec.loader.exec_module(bench)
     monkeypatch.setattr("sys.argv", ["bench_splits.py", "--clusters", "60"])
     bench.main()
-    assert "60 made antibodies at 90 %" in capsys.readouterr().out
+    assert "60 synthetic antibodies at 90 %" in capsys.readouterr().out

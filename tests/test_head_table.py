@@ -3,7 +3,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag.adapt.config import AdaptConfig
@@ -36,7 +36,7 @@ def by_antibody(pairs):
 
 
 @pytest.mark.parametrize("config", [FitConfig, partial(AdaptConfig, split_from="run")])
-def test_a_configuration_reads_tables_and_labels_as_it_was_told(config):
+def test_a_configuration_contains_the_options_of_tables_and_labels(config):
     given = {
         "columns": {"heavy": "VH"}, "antigen": "MKT", "limit": 7, "bad_rows": "skip",
         "label": "kd_nm", "replicates": "mean", "floor": "drop", "affinity_type": "kd",
@@ -177,6 +177,7 @@ def test_a_floor_is_kept_dropped_or_censored(floor, size, sides):
     assert pairs.counts["floor_rows"] == 1
 
 
+@settings(deadline=None)
 @given(st.permutations(range(6)))
 def test_the_order_of_rows_does_not_matter(order):
     rows = [
