@@ -323,7 +323,7 @@ def test_from_a_run_to_an_adapter_to_a_head_on_its_vectors(tmp_path):
     assert fitted["split"]["rows"]["train"] == made["pairs"]["head"]
     assert any(f"{made['pairs']['adapter']} training pairs trained" in text for text in said)
     run(*other, "--allow-adapter-leak")
-    assert "these scores are of memory" in (tmp_path / "other" / "report.html").read_text()
+    assert "the scores measure memorisation" in (tmp_path / "other" / "report.html").read_text()
     new = {"heavy": ["ACDWWKLACDEF", "WWWWCDEFGHIK"], "antigen": "ACDEFGHIKLMN", "say": said.append}
     by_store = abag.load_predictor(tmp_path / "own").predict(**new)
     bundle = shutil.copytree(tmp_path / "own" / "predictor", tmp_path / "bundle")

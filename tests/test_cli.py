@@ -234,7 +234,7 @@ def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs
     assert json.loads(run("evaluate", "--run", where, "--json").stdout) == json.loads(fitted.stdout)
     on_table = run("evaluate", pairs, "--run", where, "--store", store, "--affinity-type", "ic50")
     assert "table rows: 20" in on_table.stdout
-    assert "of 20 pairs 0 are among" in on_table.stderr
+    assert "0 of 20 pairs are training pairs of the run" in on_table.stderr
     table.head(140).rename(columns={"pKd": "mine"}).to_csv(theirs, index=False)
     arguments = ["evaluate", "--run", where, "--predictions", theirs]
     assert "--column prediction=NAME" in run(*arguments, code=1).stderr

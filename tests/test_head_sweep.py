@@ -343,7 +343,7 @@ def test_a_split_with_several_folds_is_refused(case, tmp_path):
 
 
 def test_a_sweep_with_other_options_or_another_table_is_refused(case, done):
-    with pytest.raises(RunMismatch, match=r"differently: epochs .* another --sweep"):
+    with pytest.raises(RunMismatch, match=r"other options or data: epochs .* another --sweep"):
         quick_sweep(case, done.folder, epochs=3)
     changed = SimpleNamespace(table=case.frame.assign(pKd=case.frame["pKd"] + 1), store=case.store)
     with pytest.raises(RunMismatch, match="pairs_digest"):
