@@ -142,7 +142,7 @@ class Bench:
         )
 
     def padded(self, model, autocast=False):
-        pad = self.identity.layout.alphabet.pad
+        pad = self.identity.layout.vocabulary.pad
 
         def run(batch):
             lengths = torch.from_numpy(np.diff(batch.offsets))
