@@ -262,3 +262,24 @@ def test_every_error_class_is_on_the_troubleshooting_page_or_self_explanatory():
         if not any(is_printed(heading, printed) for heading in HEADINGS)
     }
     assert unexplained == SELF_EXPLANATORY | ASSEMBLED
+
+
+# ---- reliability ---------------------------------------------------------------------------
+
+RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+SELECTED = re.findall(r"(?:pytest.* (tests/\S+\.py)|…) -k \"?([\w ]+)", RELIABILITY)
+
+
+def test_every_command_on_the_reliability_page_selects_tests():
+    assert len(SELECTED) >= 6
+    path = ""
+    for given, words in SELECTED:
+        path = given or path  # … stands for the command of an earlier row
+        names = re.findall(r"^def (test_\w+)", (ROOT / path).read_text(), re.MULTILINE)
+        for word in words.split(" or "):
+            assert any(word in name for name in names), (path, word)
+
+
+def test_every_script_on_the_reliability_page_exists():
+    for path in re.findall(r"tests/[\w/]+\.py", RELIABILITY):
+        assert (ROOT / path).is_file(), path
