@@ -49,7 +49,7 @@ def _few_draws(monkeypatch):
 
 
 def plain_ridge(x_PD, y, penalty):
-    """Ridge with a free intercept, by the normal equations on one row a pair."""
+    """Ridge with a free intercept, by the normal equations on one row per pair."""
     mean = x_PD.mean(0)
     centred = x_PD - mean
     weights = np.linalg.solve(
