@@ -1,10 +1,11 @@
-"""Several heads of one shape that train in one step: who they are, and the stack that they form.
+"""Several heads of one shape that train in one step: their members, training sets and stack.
 
-P pairs, M members, G feeds, R rows. Member k of ``fit --members K`` has the initial weights of a
-single run with ``--seed`` seed + k. It reads a bag: as many groups as there are, drawn with
-replacement, each with all its pairs. The groups that a member never drew are as new to it as test
-groups: sigma is calibrated on them (`uncertainty`). Heads without bags, and the heads of one
-fold of a sweep, read the same pairs in the same order: a feed is gathered once for all of them.
+P pairs, M members, G training sets, R rows. Member k of ``fit --members K`` has the initial weights
+of a single run with ``--seed`` seed + k. Its training set is a bootstrap sample: as many groups as
+there are, drawn with replacement, each with all its pairs. The groups that a member never drew are
+as new to it as test groups, and sigma is calibrated on them (`uncertainty`). Heads without
+bootstrap, and the heads of one fold of a sweep, read the same pairs in the same order, so each
+batch is gathered once for all of them.
 """
 
 from __future__ import annotations
@@ -46,24 +47,24 @@ if TYPE_CHECKING:
     from abag.head.model.config import FitConfig
     from abag.head.training.step import EpochBatches
 
-INITIAL, BAG = 3, 5  # streams of the seed, beside those of step.py and loop.py
+INITIAL, BOOTSTRAP = 3, 5  # streams of the seed, beside those of step.py and train.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What one head of a stack has to itself."""
+    """What distinguishes one head of a stack."""
 
     seed: int
-    """Initial weights."""
+    """Of the initial weights."""
     lr: float
-    """Highest learning rate."""
+    """Peak learning rate."""
     weight_decay: float
     dropout: float
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What turns stored vectors into inputs, and outputs into pKd."""
+    """Conversion of stored vectors to inputs, and of outputs to pKd."""
 
     antibody: Standardizer
     antigen: Standardizer
@@ -78,7 +79,23 @@ class Scaling:
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
     ) -> Scaling:
-        """Measure the training pairs: each unique sequence counts once, each exact label once."""
+        """Measure the training pairs; each unique sequence and each exact label counts once.
+
+        Parameters
+        ----------
+        pairs : LabelledPairs
+        training : NDArray, dtype=int64
+            Indices of the training pairs.
+        antibody_ND : NDArray, shape=(N, D), dtype=float32
+            One vector per unique antibody.
+        antigen_ME : NDArray, shape=(M, E), dtype=float32
+            One vector per unique antigen.
+
+        Raises
+        ------
+        NothingToLearn
+            If all training labels are the same.
+        """
         labels = training_labels(pairs, training)
         return cls(
             Standardizer.of(antibody_ND[np.unique(pairs.antibody[training])]),
@@ -89,7 +106,7 @@ class Scaling:
 
 
 def make_members(config: FitConfig, n_training: int) -> list[Member]:
-    """Say who trains in one fit."""
+    """Return the members of a fit."""
     filled = config.filled()
     size, accumulate = config.fitting_batch(n_training)
     return [
@@ -104,7 +121,7 @@ def make_members(config: FitConfig, n_training: int) -> list[Member]:
 
 
 def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
-    """Say what they train on: all training pairs, or each of several heads its bag of groups."""
+    """Return all training pairs as one set, or a bootstrap sample for each of several heads."""
     training = split.rows(TRAIN)
     if config.members == 1 or not config.bootstrap:
         return [training]
@@ -119,40 +136,42 @@ def draw_bootstrap_sample(
 
     Parameters
     ----------
-    rows, group : NDArray, shape=(R,), dtype=int64
-        Pairs, and what each is kept together with.
+    rows : NDArray, shape=(R,), dtype=int64
+        Pairs.
+    group : NDArray, shape=(R,), dtype=int64
+        Group of each pair.
     seed : int
 
     Returns
     -------
     NDArray, dtype=int64
-        Rows, as often as their group was drawn; about 37 % of the groups are missing.
+        Each row as often as its group was drawn; about 37 % of the groups are missing.
     """
     _, dense = np.unique(group, return_inverse=True)
     n_groups = int(dense.max()) + 1
-    drawn = np.random.default_rng([seed, BAG]).integers(0, n_groups, n_groups)
+    drawn = np.random.default_rng([seed, BOOTSTRAP]).integers(0, n_groups, n_groups)
     return np.repeat(rows, np.bincount(drawn, minlength=n_groups)[dense])
 
 
 class StackedHeads:
-    """M heads, their shared step, and the pairs and vectors that it draws from.
+    """M heads, their shared step, and the pairs and vectors that it uses.
 
     Parameters
     ----------
     pairs : LabelledPairs
     antibody_ND, antigen_ME : NDArray, dtype=float32
-        One row a unique sequence.
+        One vector per unique sequence.
     scaling : Scaling
-    feeds : sequence of NDArray, dtype=int64
-        G sets of pairs, each in one order that M / G members read; a pair may be there several
+    training_sets : sequence of NDArray, dtype=int64
+        G sets of pairs, each read in one order by M / G members; a set may contain a pair several
         times.
     members : sequence of Member
-        Those of the first feed, then those of the second ...
+        Those of the first training set, then those of the second, and so on.
     config : FitConfig
         What the members share: shape, epochs, loss, warm-up, precision.
     n_training : int
-        Pairs an epoch, of which batch and steps follow: a longer feed is cut, each time elsewhere,
-        and a shorter one starts again.
+        Pairs per epoch. A larger training set is cut, in each epoch elsewhere; a smaller one is
+        repeated.
     device : torch.device
     """
 
@@ -162,7 +181,7 @@ class StackedHeads:
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
         scaling: Scaling,
-        feeds: Sequence[NDArray[np.int64]],
+        training_sets: Sequence[NDArray[np.int64]],
         members: Sequence[Member],
         *,
         config: FitConfig,
@@ -170,12 +189,12 @@ class StackedHeads:
         device: torch.device,
     ) -> None:
         self.scaling, self.members, self.config, self.device = scaling, members, config, device
-        self.training_sets, self.n_training = feeds, n_training
+        self.training_sets, self.n_training = training_sets, n_training
         self.batch_size, self.accumulate = config.fitting_batch(n_training)
         self.steps = steps_per_epoch(n_training, self.batch_size, self.accumulate)
         self.epochs = config.filled().epochs
         self.stacked = len(members) > 1
-        axis = (len(feeds),) if self.stacked else ()
+        axis = (len(training_sets),) if self.stacked else ()
         shape = (self.steps, self.accumulate, *axis, self.batch_size)
         on_device = _training_pairs(pairs, scaling, device)
         vectors = (scaling.antibody.apply(antibody_ND), scaling.antigen.apply(antigen_ME))
@@ -196,30 +215,30 @@ class StackedHeads:
         self.planned: dict[int, Future[EpochBatches]] = {}
 
     def epoch_batches(self, epoch: int) -> EpochBatches:
-        """Order every feed's rows for one epoch."""
+        """Order the rows of every training set for one epoch."""
         return make_epoch_batches(
             self.training_sets, epoch, self.batch_size, self.accumulate, self.n_training
         )
 
-    def begin_epoch(self, epoch: int, at: int = 0) -> None:
-        """Make ready to take the steps of an epoch from ``at`` on."""
+    def begin_epoch(self, epoch: int, first_step: int = 0) -> None:
+        """Prepare the steps of an epoch from `first_step` on."""
         total, warmup = self.epochs * self.steps, self.config.filled().warmup
         rates_MS = [
             cosine_rates(epoch * self.steps, self.steps, total, warmup, m.lr) for m in self.members
         ]
         self.rates_S = np.stack(rates_MS, axis=-1) if self.stacked else rates_MS[0]
         planned = self.planned.pop(epoch, None) or self.thread.submit(self.epoch_batches, epoch)
-        self.training_step.begin_epoch(planned.result(), self.rates_S, at)
-        # Orders of many feeds take a good part of an epoch on a GPU: the next ones beside this.
+        self.training_step.begin_epoch(planned.result(), self.rates_S, first_step)
+        # Ordering many training sets takes a large part of an epoch on a GPU: prepare the next now.
         self.planned = {epoch + 1: self.thread.submit(self.epoch_batches, epoch + 1)}
 
     def predict(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Score pairs with the weights of this moment.
+        """Predict pairs with the current weights.
 
         Parameters
         ----------
         rows : NDArray, shape=(R,) or (G, R), dtype=int64
-            The same for all members, or for those of each feed their own.
+            The same for all members, or different ones per training set.
 
         Returns
         -------
@@ -248,19 +267,19 @@ def _training_pairs(pairs: LabelledPairs, scaling: Scaling, device: torch.device
 
 
 def _place_tables(
-    standardised: tuple[NDArray[np.float32], NDArray[np.float32]],
+    standardized: tuple[NDArray[np.float32], NDArray[np.float32]],
     pairs: TrainingPairs,
     shape_AB: tuple[int, ...],
     config: FitConfig,
     device: torch.device,
 ) -> VectorTables:
     """Put both tables where they fit, and report where."""
-    antibody_ND, antigen_ME = map(torch.from_numpy, standardised)
+    antibody_ND, antigen_ME = map(torch.from_numpy, standardized)
     half = uses_bf16(config, device, stacked=len(shape_AB) > 2)
     needed = (antibody_ND.nbytes + antigen_ME.nbytes) * (3 if half else 2) // 2
     place = config.tables
     if place == "auto":
-        place = "device" if needed <= _room(device) else "host"
+        place = "device" if needed <= _available_bytes(device) else "host"
     if device.type != "cpu":
         say(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
     if place == "host":
@@ -269,6 +288,6 @@ def _place_tables(
     return DeviceVectorTables(antibody_ND, antigen_ME, pairs, device, dtype)
 
 
-def _room(device: torch.device) -> float:
-    """Half of the device's free bytes; a CPU's tables are there already."""
+def _available_bytes(device: torch.device) -> float:
+    """Return half of the device's free bytes; a CPU has the tables in memory already."""
     return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else float("inf")

@@ -1,10 +1,11 @@
-"""How sure a prediction is: sigma, made of the heads' spread and of what they all miss.
+"""Uncertainty of a prediction: sigma, from the spread of the heads and a residual noise.
 
-sigma^2 = (spread x standard deviation of the heads)^2 + noise^2, in pKd. Both numbers are fitted
-by likelihood to errors on training groups, each predicted by the heads alone that never drew the
-group into their bag: pairs that neither training nor early stopping of these heads has seen. Where
-that cannot be (one head, no bags, too few groups), noise is the error on validation pairs, which
-early stopping did see; sigma then says so and is somewhat too small.
+sigma^2 = (spread x standard deviation of the heads)^2 + noise^2, in pKd. Both numbers are fitted by
+likelihood to errors on training groups, each predicted only by the heads whose bootstrap sample
+does not contain it: neither training nor early stopping of these heads has seen these pairs. Where
+this is impossible (one head, no bootstrap, too few groups), the noise is the error on the
+validation pairs, which early stopping has seen; sigma is then reported as not calibrated and is
+somewhat too small.
 """
 
 from __future__ import annotations
@@ -28,44 +29,54 @@ if TYPE_CHECKING:
     from abag.head.training.train import TrainedHeads
 
 LEAST_GROUPS = 5
-"""Fewer groups out of bag are no sample of groups."""
+"""Out-of-bag groups needed for a calibration."""
 LEVELS = (0.68, 0.90, 0.95)
-"""Nominal coverages that are reported."""
+"""Nominal coverages in reports."""
 RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
-"""(spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
+"""Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
 SMALLEST = 1e-6
-"""Noise of heads that miss nothing, in pKd."""
+"""Smallest noise, in pKd."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sigma:
-    """How sigma follows from the heads, and what it was fitted to."""
+    """How sigma follows from the heads' predictions, and what it was fitted to."""
 
     spread: float
-    """What the heads' standard deviation is multiplied by."""
+    """Factor of the heads' standard deviation."""
     noise: float
-    """In pKd."""
+    """Residual noise in pKd."""
     calibrated: bool
-    """Whether on groups that neither training nor early stopping had seen."""
+    """Whether fitted to groups that neither training nor early stopping had seen."""
     rows: int
-    """Exact pairs that it was fitted to, and their groups."""
+    """Number of exact pairs that it was fitted to, and of their groups."""
     groups: int
 
     def of(self, predicted_MP: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the standard deviation of each prediction, (P,), from all heads' predictions."""
+        """Return the uncertainty of each prediction.
+
+        Parameters
+        ----------
+        predicted_MP : NDArray, shape=(M, P), dtype=float64
+            pKd predicted by each head.
+
+        Returns
+        -------
+        NDArray, shape=(P,), dtype=float64
+        """
         return np.asarray(np.sqrt(self.spread**2 * predicted_MP.var(axis=0) + self.noise**2))
 
 
 def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigma:
-    """Fit sigma to one split's heads.
+    """Fit sigma to the heads of one split.
 
     Parameters
     ----------
     pairs : MeasuredPairs
-        Censored pairs have no error and are left out.
+        Censored pairs are left out.
     split : Split
     trained : Trained
-        Its heads' predictions of every pair, and which pairs each was trained on.
+        The heads' predictions of every pair, and which pairs each was trained on.
     """
     predicted_MP = trained.predicted_MP
     heads = len(predicted_MP)
@@ -75,9 +86,9 @@ def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigm
     if groups >= LEAST_GROUPS:
         mean, deviation = _moments(predicted_MP[:, rows], unseen_MP[:, rows])
         spread, noise = fit_sigma(pairs.pkd[rows] - mean, deviation)
-        # A mean of fewer heads errs more, by its own part of their variance.
+        # The mean of fewer heads has a larger error, by a share of their variance.
         fewer = np.mean(1 / unseen_MP[:, rows].sum(axis=0)) - 1 / heads
-        # `Sigma.of` takes the deviation around the mean of all heads, which is smaller.
+        # `Sigma.of` uses the deviation from the mean of all heads, which is smaller.
         larger = heads / (heads - 1)
         spread = float(np.sqrt(max(0.0, spread**2 - fewer) * larger))
         wider = few_groups(groups)
@@ -91,7 +102,7 @@ def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigm
 def _moments(
     predicted_MR: NDArray[np.float64], counted_MR: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and sample standard deviation over the heads that count for each pair, (R,)."""
+    """Return mean and sample standard deviation over the counted heads of each pair, (R,)."""
     n_R = counted_MR.sum(axis=0)
     mean_R = np.where(counted_MR, predicted_MR, 0).sum(axis=0) / n_R
     square_R = np.where(counted_MR, (predicted_MR - mean_R) ** 2, 0).sum(axis=0)
@@ -99,29 +110,29 @@ def _moments(
 
 
 def few_groups(groups: int) -> float:
-    """Return how much wider an interval must be for having been learned from so few groups.
+    """Return the factor by which intervals fitted to few groups must be widened.
 
-    Student's t against the normal at 90 %: groups, not rows, are what errors vary by; 1.22 for 8
-    groups, 1.05 for 30.
+    Student's t relative to the normal distribution at 90 %: 1.22 for 8 groups, 1.05 for 30. Groups
+    count, not rows, because errors within a group are similar.
     """
     level = 0.95  # each side of 90 %
     return float(t.ppf(level, groups - 1) / norm.ppf(level) * np.sqrt(1 + 1 / groups))
 
 
 def fit_sigma(error: NDArray[np.float64], deviation: NDArray[np.float64]) -> tuple[float, float]:
-    """Find the spread and noise under which normal errors are likeliest.
+    """Fit spread and noise by the likelihood of normally distributed errors.
 
     Parameters
     ----------
     error, deviation : NDArray, shape=(R,)
-        Measured less predicted, and the heads' standard deviation, in pKd.
+        Measured minus predicted, and the standard deviation of the heads, in pKd.
 
     Returns
     -------
     tuple of float
-        ``spread`` (0 where the deviation tells nothing) and ``noise`` (above 0).
+        ``spread`` (0 if the deviation is uninformative) and ``noise`` (above 0).
     """
-    # sigma^2 = noise^2 (1 + ratio deviation^2): for each ratio the best noise is a mean.
+    # sigma^2 = noise^2 (1 + ratio x deviation^2): the best noise for a given ratio is a mean.
     factor_KR = 1 + RATIOS[:, None] * deviation**2
     noise2_K = np.maximum(np.mean(error**2 / factor_KR, axis=1), SMALLEST**2)
     best = int(np.argmin(np.log(noise2_K) + np.mean(np.log(factor_KR), axis=1)))
@@ -130,12 +141,16 @@ def fit_sigma(error: NDArray[np.float64], deviation: NDArray[np.float64]) -> tup
 
 
 def coverage(error: NDArray[np.float64], sigma: NDArray[np.float64]) -> dict[str, float | None]:
-    """Count how many errors lie within the central intervals that a normal sigma promises.
+    """Return the share of errors inside the central intervals of a normal distribution.
+
+    Parameters
+    ----------
+    error, sigma : NDArray, shape=(R,), dtype=float64
 
     Returns
     -------
     dict
-        ``"68"``, ``"90"``, ``"95"`` to the share found; None without rows.
+        Share by nominal level: ``"68"``, ``"90"``, ``"95"``; None without rows.
     """
     z = np.abs(error) / sigma
     return {
@@ -145,7 +160,7 @@ def coverage(error: NDArray[np.float64], sigma: NDArray[np.float64]) -> dict[str
 
 
 def combine(sigmas: Sequence[Sigma]) -> Sigma:
-    """Average the sigmas of several folds, for the predictor that holds all their heads."""
+    """Average the sigmas of several folds, for the predictor with all their heads."""
     return Sigma(
         spread=float(np.mean([s.spread for s in sigmas])),
         noise=float(np.sqrt(np.mean([s.noise**2 for s in sigmas]))),
@@ -161,7 +176,7 @@ def summarise(
     trained: Sequence[TrainedHeads],
     sigmas: Sequence[Sigma],
 ) -> dict[str, Any]:
-    """Say what sigma is and how it did on the test part of each fold.
+    """Summarize sigma and its coverage on the test part of each fold.
 
     Returns
     -------
@@ -190,15 +205,21 @@ def summarise(
 
 
 def describe_sigma(summary: Mapping[str, Any]) -> str:
-    """Say in one line what sigma rests on and how much it covered."""
-    noise = f"sigma: noise {summary['noise']:.2f} pKd"
+    """Describe in one line how sigma was fitted and what it covers."""
+    noise = f"sigma: residual noise {summary['noise']:.2f} pKd"
     found = ", ".join(
-        f"{share:.0%} within its {level} %"
+        f"{share:.0%} within its {level} % interval"
         for level, share in summary["coverage"].items()
         if share is not None
     )
     if summary["calibrated"]:
-        how = f"{noise} + {summary['spread']:.2f} x the heads' spread, calibrated on {summary['rows']} pairs of {summary['groups']} groups out of bag"  # noqa: E501
+        how = (
+            f"{noise} + {summary['spread']:.2f} x the standard deviation of the heads, calibrated "
+            f"on {summary['rows']} pairs of {summary['groups']} out-of-bag groups"
+        )
     else:
-        how = f"{noise}, not calibrated (early stopping saw the pairs it was measured on): too small for new groups; --members 8 or more calibrate it"  # noqa: E501
+        how = (
+            f"{noise}, not calibrated (early stopping saw the validation pairs it was fitted to): "
+            "too small for new groups; use --members 8 or more to calibrate it"
+        )
     return f"{how}; test pairs: {found}" if found else how
