@@ -55,7 +55,7 @@ def fill(folder: EncoderFolder, stop: int, width: int) -> None:
             out.add(keys, np.full(len(keys), 100), {"mean": vectors[: len(keys)]})
 
 
-def afresh(folder: EncoderFolder) -> EncoderFolder:
+def reopened(folder: EncoderFolder) -> EncoderFolder:
     return open_store(folder.path.parent).folder("antibody")
 
 
@@ -66,7 +66,7 @@ def bench_keys(root: Path, sizes: list[int]) -> list[dict]:
     for n in sizes:
         fill(folder, n, 2)
         asked = np.random.default_rng(1).permutation(keys_of(n // 2, n // 2 + n))
-        fresh = afresh(folder)
+        fresh = reopened(folder)
         open_s = timed(lambda fresh=fresh: fresh.rows)
         find_s = timed(lambda fresh=fresh, asked=asked: fresh.missing(asked))
         assert fresh.missing(asked).sum() == n // 2
@@ -95,7 +95,7 @@ def plain_read(folder: EncoderFolder) -> None:
 
 
 def evict(folder: EncoderFolder) -> None:
-    """Take the shards out of the page cache, so that the next read is from the disk."""
+    """Drop the shards from the page cache, so that the next read is from the disk."""
     for block in folder.blocks():
         with block.path.open("rb") as file:
             os.fsync(file.fileno())
@@ -106,11 +106,11 @@ def bench_read(root: Path, n: int, width: int, times: int) -> dict:
     """Time reading n vectors into one array against a plain read of the same bytes."""
     folder = open_store(root, create=True).create_folder("antibody", INFO)
     fill(folder, n, width)
-    fresh, keys = afresh(folder), keys_of(0, n)
-    # alike in file order, as the first file names hold arbitrary rows
+    fresh, keys = reopened(folder), keys_of(0, n)
+    # file names are random, so shards hold arbitrary rows
     shuffled = np.random.default_rng(1).permutation(keys)
     figures = dict.fromkeys(("plain", "float16", "float32", "shuffled_float16"), 1e9)
-    for _ in range(times):  # side by side: the machine's other load falls on all of them
+    for _ in range(times):  # interleaved: other load on the machine affects all of them
         for name, work in (
             ("plain", lambda: plain_read(fresh)),
             ("float16", lambda: fresh.read_half(keys)),
@@ -169,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true", help="small sizes: does it still run?")
-    parser.add_argument("--folder", type=Path, help="where the stores are made for the while")
+    parser.add_argument("--folder", type=Path, help="where to create the temporary stores")
     options = parser.parse_args()
     sizes = [1000, 5000] if options.quick else [10_000, 100_000, 1_000_000, 3_000_000, 10_000_000]
     n, width, times = (5000, 16, 1) if options.quick else (200_000, 1024, 5)

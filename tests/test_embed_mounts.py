@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from abag.core.messages import reporting
-from abag.embed.store import filesystem as mounts
+from abag.embed.store import filesystem
 from abag.embed.store.filesystem import Mount, StoreUnreachable, is_local, mount_of, retry_if_remote
 from abag.embed.store.store import open_store
 
@@ -25,10 +25,10 @@ TABLE = r"""22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """A machine with these mounts."""
+    """A machine with these filesystem."""
     path = tmp_path / "mountinfo"
     path.write_text(TABLE)
-    monkeypatch.setattr(mounts, "MOUNT_TABLE", path)
+    monkeypatch.setattr(filesystem, "MOUNT_TABLE", path)
     return path
 
 
@@ -62,7 +62,7 @@ def test_this_machines_mount_table_is_parsed(tmp_path):
 
 
 def test_a_store_for_a_drive_that_is_not_mounted_is_refused(table, tmp_path, monkeypatch):
-    monkeypatch.setattr(mounts, "COLAB_DRIVE", tmp_path / "drive")
+    monkeypatch.setattr(filesystem, "COLAB_DRIVE", tmp_path / "drive")
     store = tmp_path / "drive" / "MyDrive" / "store"
     with pytest.raises(StoreUnreachable, match=r"no Drive is mounted.*drive\.mount"):
         open_store(store, create=True)
@@ -87,7 +87,7 @@ class Away:
 @pytest.fixture
 def no_delay(monkeypatch):
     """No pause between attempts."""
-    monkeypatch.setattr(mounts, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.0)
 
 
 def test_a_remote_file_system_is_retried_and_the_wait_is_reported_once(table, no_delay):
@@ -114,6 +114,6 @@ def test_a_permanent_error_is_raised_at_once(table, no_delay, where, code):
 
 
 def test_a_remote_file_system_is_not_retried_for_ever(table, no_delay, monkeypatch):
-    monkeypatch.setattr(mounts, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(filesystem, "RETRY_SECONDS", 0.05)
     with pytest.raises(OSError, match="not connected"):
         retry_if_remote(Away(10**9, errno.ENOTCONN), Path("/content/drive/store"))

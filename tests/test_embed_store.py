@@ -1,4 +1,4 @@
-"""The store gives back the bits it was given, or says what is wrong."""
+"""The store returns the bits that it was given, or reports what is wrong."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ from abag import AbagError
 from abag.core.files import STALE_SECONDS, Files, partial_path
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import keys_array
-from abag.embed.store import filesystem as mounts
+from abag.embed.store import filesystem, maintenance, status, writer
 from abag.embed.store import hdf5_layout as hdf5
-from abag.embed.store import maintenance as upkeep
 from abag.embed.store import shard as shards
-from abag.embed.store import status, writer
 from abag.embed.store.encoder_folder import ReadOnlyStore
 from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.gather import MissingVectors, UnknownPooling
@@ -74,7 +72,7 @@ def filled(folder):
     return folder
 
 
-def afresh(folder):
+def reopened(folder):
     return open_store(folder.path.parent).folder(folder.kind, folder.path.name)
 
 
@@ -82,7 +80,7 @@ def shard_of(folder, number=0):
     return sorted(folder.path.glob("*.h5"))[number]
 
 
-# --- what goes in comes out ----------------------------------------------------------------------
+# --- reading and writing -------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None)
@@ -130,7 +128,7 @@ def test_an_unknown_pooling_is_refused_and_the_stored_ones_listed(filled):
         filled.read(keys_of(50), "max")
 
 
-def test_absent_sequences_are_counted_and_named(filled):
+def test_missing_sequences_are_counted_and_listed(filled):
     asked = np.concatenate([keys_of(50), keys_of(2, seed=1)])
     assert filled.missing(asked).tolist() == 50 * [False] + 2 * [True]
     with pytest.raises(MissingVectors, match="2 of 52 sequences") as caught:
@@ -154,11 +152,11 @@ def test_a_key_stored_twice_is_read_from_the_first_file_name(folder):
     add(folder, keys, vectors_of(5, seed=1))
     add(folder, keys, vectors_of(5, seed=2))
     first = shards.read_table_of_contents(shard_of(folder)).blocks[0].load("mean")
-    assert np.array_equal(afresh(folder).read(keys), first.astype(np.float32))
+    assert np.array_equal(reopened(folder).read(keys), first.astype(np.float32))
 
 
-def test_shards_that_others_add_are_seen_at_the_next_call(filled):
-    other = afresh(filled)
+def test_shards_added_by_other_processes_are_found_at_the_next_call(filled):
+    other = reopened(filled)
     assert other.missing(keys_of(60)).sum() == 10
     add(filled, keys_of(60)[50:], vectors_of(10))
     assert other.missing(keys_of(60)).sum() == 0
@@ -177,7 +175,7 @@ def test_an_encoder_is_found_by_name_folder_or_fingerprint(filled):
         store.folder("antigen")
 
 
-def test_two_encoders_of_one_name_have_to_be_told_apart(filled):
+def test_two_encoders_with_the_same_name_are_ambiguous(filled):
     store = open_store(filled.path.parent)
     other = store.create_folder("antibody", OTHER)
     assert store.folder("antibody").path == filled.path  # the other holds nothing yet
@@ -187,7 +185,7 @@ def test_two_encoders_of_one_name_have_to_be_told_apart(filled):
     assert store.folder("antibody", "9b1e77").path == other.path
 
 
-def test_making_a_folder_again_returns_it_and_another_fingerprint_is_refused(filled):
+def test_creating_a_folder_again_returns_it_unless_the_fingerprint_differs(filled):
     store = open_store(filled.path.parent)
     assert store.create_folder("antibody", {**INFO, "note": "new"}).rows == 50
     with pytest.raises(StoreMismatch, match="expected 3f2c9b1e0000"):
@@ -205,7 +203,7 @@ def test_an_encoder_name_cannot_leave_the_store(tmp_path, name):
     assert [p.name for p in tmp_path.iterdir()] == ["store"]
 
 
-def test_what_holds_no_store_is_refused_and_left_alone(tmp_path):
+def test_a_path_without_a_store_is_refused_and_left_unchanged(tmp_path):
     with pytest.raises(NotAStore, match="does not exist"):
         open_store(tmp_path / "none")
     with pytest.raises(NotAStore, match="is empty"):
@@ -229,7 +227,7 @@ def test_a_store_of_a_later_version_is_refused(filled):
         open_store(filled.path.parent)
 
 
-def test_a_damaged_encoder_json_is_named_and_rewritten_by_the_next_run(filled):
+def test_a_damaged_encoder_json_is_reported_and_rewritten_by_the_next_run(filled):
     (filled.path / "encoder.json").write_text("{")
     store, messages = open_store(filled.path.parent), []
     with reporting(messages.append):
@@ -242,7 +240,7 @@ def test_a_damaged_encoder_json_is_named_and_rewritten_by_the_next_run(filled):
 # --- the writer ----------------------------------------------------------------------------------
 
 
-class Clumsy(Files):
+class FlakyFiles(Files):
     """Fails at chosen file operations, and counts all of them."""
 
     def __init__(self, fails=lambda n: False, code=errno.EIO):
@@ -300,11 +298,11 @@ def wait_until(happened):
         time.sleep(0.005)
 
 
-def test_added_vectors_are_committed_in_time_though_no_more_come(folder):
+def test_added_vectors_are_committed_in_time_without_further_ones(folder):
     with folder.writer(attrs={}, commit_seconds=0.05) as out:
         out.add(keys_of(3), np.ones(3), {"mean": vectors_of(3)})
         wait_until(lambda: out.committed == 3)
-        assert afresh(folder).missing(keys_of(3)).sum() == 0
+        assert reopened(folder).missing(keys_of(3)).sum() == 0
 
 
 def test_leaving_by_an_exception_commits_what_was_added(folder):
@@ -318,7 +316,7 @@ def test_leaving_by_an_exception_commits_what_was_added(folder):
     assert folder.missing(keys_of(3)).sum() == 0
 
 
-def test_the_encoder_waits_while_too_much_is_unwritten(folder):
+def test_add_blocks_while_too_much_is_uncommitted(folder):
     gate = threading.Event()
 
     class Slow(Files):
@@ -414,15 +412,15 @@ CODES = [errno.EIO, errno.ENOTCONN, errno.ENOSPC, errno.ESTALE, errno.EROFS]
 @pytest.fixture
 def local(tmp_path, monkeypatch):
     """Where shards wait; retries come at once."""
-    room = tmp_path / "local"
-    room.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(room))
-    monkeypatch.setattr(mounts, "FIRST_PAUSE_SECONDS", 0.001)
-    return room
+    spool = tmp_path / "local"
+    spool.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(spool))
+    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.001)
+    return spool
 
 
 def operations(folder):
-    files = Clumsy()
+    files = FlakyFiles()
     add(folder, keys_of(9, seed=9), vectors_of(9), files=files)
     return files.calls
 
@@ -432,9 +430,9 @@ def operations(folder):
 def test_one_failure_at_any_operation_of_a_commit_is_recovered(folder, local, code, spool_first):
     for n in range(1, operations(folder) + 1):
         keys, vectors = keys_of(9, seed=100 + n), vectors_of(9, seed=n)
-        files = Clumsy(lambda call, n=n: call == n, code)
+        files = FlakyFiles(lambda call, n=n: call == n, code)
         assert add(folder, keys, vectors, files=files, spool_first=spool_first).committed == 9
-        assert np.array_equal(afresh(folder).read(keys), vectors.astype(np.float32))
+        assert np.array_equal(reopened(folder).read(keys), vectors.astype(np.float32))
     assert not list(folder.path.glob("*.partial"))
     assert not list(local.iterdir())
 
@@ -443,19 +441,19 @@ def test_one_failure_at_any_operation_of_a_commit_is_recovered(folder, local, co
 def test_uncommitted_shards_are_spooled_and_published_by_one_command(folder, local, code):
     for n in range(1, operations(folder) + 1):
         keys, vectors = keys_of(45, seed=200 + n), vectors_of(45, seed=n)
-        files = Clumsy(lambda call, n=n: call >= n, code)
+        files = FlakyFiles(lambda call, n=n: call >= n, code)
         with pytest.raises(StoreUnreachable, match=r"abag store merge \S+ --out") as caught:
             add(folder, keys, vectors, files=files, retry_seconds=0.0, commit_rows=20)
         command = re.search(r"abag store merge (\S+) --out (\S+)", str(caught.value))
-        upkeep.merge([command[1]], command[2])
-        assert np.array_equal(afresh(folder).read(keys), vectors.astype(np.float32))
+        maintenance.merge([command[1]], command[2])
+        assert np.array_equal(reopened(folder).read(keys), vectors.astype(np.float32))
         assert "\n" not in str(caught.value)
 
 
 def test_a_store_that_recovers_receives_everything(folder, local):
     down, messages = threading.Event(), []
     down.set()
-    files = Clumsy(lambda _: down.is_set(), errno.ENOTCONN)
+    files = FlakyFiles(lambda _: down.is_set(), errno.ENOTCONN)
     with reporting(messages.append), folder.writer(attrs={}, commit_rows=10, files=files) as out:
         for at in range(0, 100, 10):
             part = slice(at, at + 10)
@@ -464,7 +462,7 @@ def test_a_store_that_recovers_receives_everything(folder, local):
         assert out.committed == 0
         down.clear()
     assert out.committed == 100
-    assert np.array_equal(afresh(folder).read(keys_of(100)), vectors_of(100).astype(np.float32))
+    assert np.array_equal(reopened(folder).read(keys_of(100)), vectors_of(100).astype(np.float32))
     assert "cannot be written to" in messages[0]
     assert messages[-1] == f"{folder.path}: is writable again."
     assert not list(local.iterdir())
@@ -472,7 +470,7 @@ def test_a_store_that_recovers_receives_everything(folder, local):
 
 def test_an_error_of_the_run_takes_precedence_and_notes_the_spooled_shards(folder, local):
     def failing():
-        files = Clumsy(lambda _: True)
+        files = FlakyFiles(lambda _: True)
         with folder.writer(attrs={}, files=files, retry_seconds=0.0) as out:
             out.add(keys_of(3), np.ones(3), {"mean": vectors_of(3)})
             msg = "encoder"
@@ -493,7 +491,7 @@ def refuse(*_, **__):
     raise OSError(errno.ENOSPC, "full")
 
 
-def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(filled, monkeypatch):
+def test_an_unreadable_store_does_not_count_as_empty(filled, monkeypatch):
     def unreachable(_):
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
@@ -506,8 +504,8 @@ def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(filled, monke
 
 
 def outcome(folder):
-    """Read everything afresh; assert that what comes is right, and return how many came."""
-    fresh = afresh(folder)
+    """Read every stored vector, assert that it is correct, and return the number of vectors."""
+    fresh = reopened(folder)
     keys, vectors = keys_of(50), vectors_of(50)
     for pooling, expected in (("mean", vectors), ("cls", vectors + np.float16(1))):
         while True:
@@ -522,7 +520,7 @@ def outcome(folder):
 
 
 @pytest.mark.parametrize("times", [250, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_flipped_bits_never_give_a_wrong_vector_and_are_all_found(filled, times):
+def test_flipped_bits_are_all_detected_and_never_give_a_wrong_vector(filled, times):
     path, rng = shard_of(filled, 1), random.Random(4)
     whole = path.read_bytes()
     detected = 0
@@ -532,7 +530,7 @@ def test_flipped_bits_never_give_a_wrong_vector_and_are_all_found(filled, times)
         path.write_bytes(whole[:at] + bytes([flipped]) + whole[at + 1 :])
         with reporting(silent=True):
             assert outcome(filled) in (30, 40, 50)
-            detected += len(upkeep.verify(open_store(filled.path.parent)))
+            detected += len(maintenance.verify(open_store(filled.path.parent)))
     assert detected == times
 
 
@@ -559,10 +557,10 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_shard_is_named_left_in_place_and_encoded_again(filled, how):
+def test_a_damaged_shard_is_reported_left_in_place_and_encoded_again(filled, how):
     path, messages = shard_of(filled), []
     path.write_bytes(DAMAGE[how](path.read_bytes()))
-    fresh = afresh(filled)
+    fresh = reopened(filled)
     with reporting(messages.append):
         missing = fresh.missing(keys_of(50), verify=True)
     assert 10 <= missing.sum() <= 20
@@ -571,12 +569,12 @@ def test_a_damaged_shard_is_named_left_in_place_and_encoded_again(filled, how):
     add(fresh, keys_of(50)[missing], vectors_of(50)[missing])
     assert outcome(filled) == 50
     assert path.exists()
-    assert len(upkeep.verify(open_store(filled.path.parent))) == 1
+    assert len(maintenance.verify(open_store(filled.path.parent))) == 1
 
 
-def test_a_vector_damaged_on_the_disk_is_missing_to_a_run_that_verifies(filled):
+def test_a_vector_damaged_on_the_disk_is_missing_if_verified(filled):
     flip_vector(shard_of(filled))
-    fresh = afresh(filled)
+    fresh = reopened(filled)
     assert fresh.missing(keys_of(50)).sum() == 0
     assert fresh.missing(keys_of(50), verify=True).sum() in (10, 20)
     assert len(fresh.damaged) == 1
@@ -588,14 +586,14 @@ def flip_vector(path):
     path.write_bytes(data)
 
 
-def test_a_flipped_vector_is_repaired_from_another_shard_that_holds_it(filled):
+def test_a_damaged_vector_is_read_from_another_shard(filled):
     add(filled, keys_of(50), vectors_of(50))
     flip_vector(shard_of(filled))
     assert outcome(filled) == 50
 
 
 @pytest.mark.parametrize("change", ["attribute", "name", "value"])
-def test_changes_made_through_hdf5_are_found_by_verify(filled, change):
+def test_changes_made_with_hdf5_are_found_by_verify(filled, change):
     with h5py.File(shard_of(filled), "r+") as file:
         if change == "attribute":
             file.attrs["precision"] = np.bytes_(b"bf16")
@@ -603,14 +601,14 @@ def test_changes_made_through_hdf5_are_found_by_verify(filled, change):
             file.move("mean", "mode")
         else:
             file["length"][0] += 1
-    assert len(upkeep.verify(open_store(filled.path.parent))) == 1
+    assert len(maintenance.verify(open_store(filled.path.parent))) == 1
 
 
 def test_a_shard_of_another_encoder_is_skipped(filled):
     other = open_store(filled.path.parent).create_folder("antibody", OTHER)
     add(other, keys_of(5, seed=5), vectors_of(5))
     shard_of(other).rename(filled.path / "0000000000000000.h5")
-    fresh = afresh(filled)
+    fresh = reopened(filled)
     assert fresh.missing(keys_of(5, seed=5)).all()
     assert "made by antibody encoder 9b1e77aa" in fresh.damaged[0][1]
 
@@ -618,15 +616,15 @@ def test_a_shard_of_another_encoder_is_skipped(filled):
 def test_a_shard_of_another_width_is_skipped(filled):
     add(filled, keys_of(5, seed=5), vectors_of(5, width=4))
     shard_of(filled, -1)
-    assert afresh(filled).rows in (5, 50)
-    assert upkeep.verify(open_store(filled.path.parent))
+    assert reopened(filled).rows in (5, 50)
+    assert maintenance.verify(open_store(filled.path.parent))
 
 
-# --- strangers -----------------------------------------------------------------------------------
+# --- forged files --------------------------------------------------------------------------------
 
 
 def forged(path, change, n=4):
-    """Write a shard whose table of contents is signed, yet says what `change` makes of it."""
+    """Write a shard with a table of contents that `change` has modified and that is signed."""
     arrays = {"key": keys_of(n), "length": np.ones(n, "<i4"), "mean": vectors_of(n)}
     parts = list(hdf5.shard_chunks([hdf5.BlockSource.of({"kind": "antibody", **INFO}, arrays)]))
     toc = json.loads(bytes(parts.pop()[1]).split(b"\n", 1)[1])
@@ -635,7 +633,7 @@ def forged(path, change, n=4):
     Files().write(path, [*parts, (0, front)])
 
 
-LIES = {
+FORGERIES = {
     "beyond the file": lambda toc, a: a["mean"].update(shape=[4, 1 << 40]),
     "rows": lambda toc, a: a["key"].update(shape=[1 << 40, 16]),
     "negative": lambda toc, a: a["mean"].update(shape=[4, -8]),
@@ -660,14 +658,14 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_lying_table_of_contents_is_refused_before_anything_is_read(tmp_path, lie):
-    forged(tmp_path / "x.h5", LIES[lie])
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_table_of_contents_is_refused_before_any_array_is_read(tmp_path, forgery):
+    forged(tmp_path / "x.h5", FORGERIES[forgery])
     with pytest.raises(shards.DamagedShard):
         shards.read_table_of_contents(tmp_path / "x.h5")
 
 
-def test_a_sparse_file_cannot_make_a_reader_take_a_terabyte(tmp_path):
+def test_a_sparse_file_cannot_make_a_reader_allocate_a_terabyte(tmp_path):
     def change(toc, arrays):
         toc["file_bytes"] = 1 << 40
         for array in arrays.values():
@@ -686,7 +684,7 @@ def test_links_pipes_and_folders_are_not_read_as_shards(filled, tmp_path):
     (filled.path / "0000000000000000.h5").symlink_to(outside)
     os.mkfifo(filled.path / "0000000000000001.h5")
     (filled.path / "0000000000000002.h5").mkdir()
-    fresh = afresh(filled)
+    fresh = reopened(filled)
     assert 30 <= (~fresh.missing(keys_of(50))).sum() <= 40
     assert len(fresh.damaged) == 3
 
@@ -698,7 +696,7 @@ def test_a_linked_encoder_folder_is_not_followed(filled, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["external link", "soft link", "external storage", "virtual"])
-def test_hdf5_that_points_out_of_its_file_is_never_followed(filled, tmp_path, how):
+def test_hdf5_references_out_of_the_file_are_never_followed(filled, tmp_path, how):
     secret = tmp_path / "secret.bin"
     secret.write_bytes(vectors_of(50, seed=6).tobytes())
     path = shard_of(filled)
@@ -717,7 +715,7 @@ def test_hdf5_that_points_out_of_its_file_is_never_followed(filled, tmp_path, ho
             layout[:] = h5py.VirtualSource(str(secret), "mean", shape)
             file.create_virtual_dataset("mean", layout)
     assert outcome(filled) >= 30
-    assert len(upkeep.verify(open_store(filled.path.parent))) == 1
+    assert len(maintenance.verify(open_store(filled.path.parent))) == 1
 
 
 # --- info, verify, merge, pack -------------------------------------------------------------------
@@ -729,13 +727,13 @@ def second_store(tmp_path, keys, vectors, dtype=np.float16):
     return folder
 
 
-def test_info_says_what_is_stored(filled):
-    (told,) = status.info(open_store(filled.path.parent))["encoders"]
-    assert (told["rows"], told["unique"], told["shards"]) == (50, 50, 3)
-    assert told["attrs"] == {"precision": {"fp32": 50}}
-    assert told["poolings"] == {"mean": 8, "cls": 8}
-    assert told["values"] == {"float16": 50}
-    assert json.dumps(told)
+def test_info_describes_what_is_stored(filled):
+    (summary,) = status.info(open_store(filled.path.parent))["encoders"]
+    assert (summary["rows"], summary["unique"], summary["shards"]) == (50, 50, 3)
+    assert summary["attrs"] == {"precision": {"fp32": 50}}
+    assert summary["poolings"] == {"mean": 8, "cls": 8}
+    assert summary["values"] == {"float16": 50}
+    assert json.dumps(summary)
 
 
 def test_merging_copies_each_shard_once_and_counts_duplicates_and_conflicts(filled, tmp_path):
@@ -744,25 +742,25 @@ def test_merging_copies_each_shard_once_and_counts_duplicates_and_conflicts(fill
     vectors[3] *= 2
     other = second_store(tmp_path, keys, vectors)
     sources = [filled.path.parent, other.path.parent]
-    first = upkeep.merge(sources, tmp_path / "all")
-    again = upkeep.merge(sources, tmp_path / "all")
+    first = maintenance.merge(sources, tmp_path / "all")
+    again = maintenance.merge(sources, tmp_path / "all")
     assert (first["copied"], first["present"], first["rows"]) == (4, 0, 110)
     assert (first["duplicates"], first["conflicts"]) == (50, 1)
     assert (again["copied"], again["present"], again["rows"]) == (0, 4, 110)
     merged = open_store(tmp_path / "all")
-    assert upkeep.verify(merged) == []
+    assert maintenance.verify(merged) == []
     assert merged.folder("antibody").missing(keys).sum() == 0
 
 
-def test_merging_leaves_damaged_shards_out_and_replaces_them_where_it_can(filled, tmp_path):
-    upkeep.merge([filled.path.parent], tmp_path / "copy")
+def test_merging_leaves_damaged_shards_out_and_replaces_them_from_a_copy(filled, tmp_path):
+    maintenance.merge([filled.path.parent], tmp_path / "copy")
     path = shard_of(filled)
     path.write_bytes(cut(path.read_bytes()))
-    told = upkeep.merge([filled.path.parent], tmp_path / "all")
-    assert told["copied"] == 2
-    assert path.name in told["damaged"][0]
+    summary = maintenance.merge([filled.path.parent], tmp_path / "all")
+    assert summary["copied"] == 2
+    assert path.name in summary["damaged"][0]
     assert filled.missing(keys_of(50)).sum() in (10, 20)
-    upkeep.merge([tmp_path / "copy"], filled.path.parent)
+    maintenance.merge([tmp_path / "copy"], filled.path.parent)
     assert filled.missing(keys_of(50)).sum() == 0
     assert filled.damaged == []
     assert outcome(filled) == 50
@@ -770,40 +768,40 @@ def test_merging_leaves_damaged_shards_out_and_replaces_them_where_it_can(filled
 
 def test_a_store_is_not_merged_into_itself(filled):
     with pytest.raises(StoreMismatch, match="both a source and the result"):
-        upkeep.merge([filled.path.parent], filled.path.parent)
+        maintenance.merge([filled.path.parent], filled.path.parent)
 
 
 def test_a_packed_store_reads_like_the_folder_it_was_made_from(filled, tmp_path):
     add(filled, keys_of(50)[:7], vectors_of(7, dtype=np.float32), attrs={"precision": "bf16"})
     store = open_store(filled.path.parent)
-    told = upkeep.pack(store, tmp_path / "packed.h5")
+    summary = maintenance.pack(store, tmp_path / "packed.h5")
     packed = open_store(tmp_path / "packed.h5")
     (folder,) = packed.folders()
-    assert told["rows"] == folder.rows == 50
+    assert summary["rows"] == folder.rows == 50
     assert np.array_equal(folder.read(keys_of(50)), store.folder("antibody").read(keys_of(50)))
     assert np.array_equal(folder.keys()[0], np.array(sorted(map(tuple, keys_of(50)))))
     assert folder.blocks()[0].attrs["precision"] == "bf16+fp32"
-    assert upkeep.verify(packed) == []
+    assert maintenance.verify(packed) == []
     assert status.info(packed)["rows"] == 50
     with pytest.raises(ReadOnlyStore):
         folder.writer(attrs={})
     with pytest.raises(ReadOnlyStore):
         packed.create_folder("antibody", INFO)
     with pytest.raises(StoreMismatch, match="exists"):
-        upkeep.pack(store, tmp_path / "packed.h5")
+        maintenance.pack(store, tmp_path / "packed.h5")
 
 
 def test_a_packed_store_can_be_merged_back(filled, tmp_path):
-    upkeep.pack(open_store(filled.path.parent), tmp_path / "packed.h5")
+    maintenance.pack(open_store(filled.path.parent), tmp_path / "packed.h5")
     for copied in (1, 0):
-        assert upkeep.merge([tmp_path / "packed.h5"], tmp_path / "out")["copied"] == copied
+        assert maintenance.merge([tmp_path / "packed.h5"], tmp_path / "out")["copied"] == copied
     back = open_store(tmp_path / "out").folder("antibody")
     assert np.array_equal(back.read(keys_of(50)), vectors_of(50).astype(np.float32))
 
 
 def test_packing_many_blocks_keeps_the_order_of_the_keys(filled, tmp_path, monkeypatch):
-    monkeypatch.setattr(upkeep, "PACKED_ROWS", 7)
-    upkeep.pack(open_store(filled.path.parent), tmp_path / "packed.h5")
+    monkeypatch.setattr(maintenance, "PACKED_ROWS", 7)
+    maintenance.pack(open_store(filled.path.parent), tmp_path / "packed.h5")
     folder = open_store(tmp_path / "packed.h5").folder("antibody")
     assert len(folder.blocks()) == 8
     assert np.array_equal(np.concatenate(folder.keys()), np.array(sorted(map(tuple, keys_of(50)))))
@@ -812,7 +810,7 @@ def test_packing_many_blocks_keeps_the_order_of_the_keys(filled, tmp_path, monke
 
 def test_a_flipped_bit_in_a_packed_store_is_found(filled, tmp_path):
     path = tmp_path / "packed.h5"
-    upkeep.pack(open_store(filled.path.parent), path)
+    maintenance.pack(open_store(filled.path.parent), path)
     whole, rng = path.read_bytes(), random.Random(5)
     for _ in range(100):
         at = rng.randrange(len(whole))
@@ -822,13 +820,13 @@ def test_a_flipped_bit_in_a_packed_store_is_found(filled, tmp_path):
         except NotAStore:
             continue
         with reporting(silent=True):
-            assert upkeep.verify(packed)
+            assert maintenance.verify(packed)
 
 
 # --- the specification ---------------------------------------------------------------------------
 
 
-def test_the_reader_of_the_format_page_reads_a_store(filled):
+def test_the_example_of_the_format_page_reads_a_store(filled):
     (example,) = re.findall(r"```python\n(.*?)```", FORMAT_PAGE.read_text(), re.DOTALL)
     assert len(example.strip().splitlines()) <= 15
     scope = {}

@@ -1,4 +1,4 @@
-"""Run a script of this folder that kills by forks.py, and check what it counted."""
+"""Run a script of this folder that kills with forks.py, and check its counts."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def killed_anywhere(tmp_path):
-    """Run a script with a folder, a number of kills and more; every trial must end alike."""
+    """Return a function that runs a script with a number of kills and checks every trial."""
 
     def run(script, kills, *arguments):
         done = subprocess.run(

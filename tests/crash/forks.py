@@ -1,8 +1,8 @@
-"""Kill a computation for real, anywhere, again and again, and compare what it leaves when it ends.
+"""Kill a computation at many points, resume it, and compare the results.
 
 One process imports everything and then forks for each trial, so that a kill costs a fork and not
-an import. It computes nothing itself: threads would not survive the fork. Scripts run it; the
-fixture `killed_anywhere` (conftest.py) runs the scripts.
+an import. The parent computes nothing, because threads would not survive the fork. Scripts use
+this module, and the fixture `killed_anywhere` (conftest.py) runs the scripts.
 """
 
 import json
@@ -14,11 +14,11 @@ import time
 import traceback
 
 EVENTS = ("step", "before", "after", "time")
-"""Where to die: before a step, before or after a rename, or at any time."""
+"""When to kill: before a step, before or after a rename, or at a random time."""
 
 
 def watch(step, tell):
-    """Say before each call of a method, given as (class, name), and around each rename."""
+    """Call `tell` before each call of a method, given as (class, name), and around each rename."""
     owner, name = step
     real_step, real_replace = getattr(owner, name), os.replace
 
@@ -33,11 +33,11 @@ def watch(step, tell):
         return result
 
     setattr(owner, name, stepping)
-    os.replace = replacing  # pathlib's too: it looks it up in os
+    os.replace = replacing  # pathlib looks it up in os too
 
 
 def dying_at(event, n):
-    """Return what kills this process when something happens for the n-th time."""
+    """Return a function that kills this process when an event happens for the n-th time."""
     left = n
 
     def tell(happened):
@@ -60,7 +60,7 @@ def in_child(work, kill_after_s=None):
         finally:
             if code:
                 traceback.print_exc()
-            os._exit(code)  # whatever happens, the child must not go on as the parent
+            os._exit(code)  # the child must never continue as the parent
     if kill_after_s is not None:
         time.sleep(kill_after_s)
         os.kill(pid, signal.SIGKILL)
@@ -68,16 +68,16 @@ def in_child(work, kill_after_s=None):
 
 
 def kill_anywhere(folder, kills, seed, compute, *, step, snapshot, summary):
-    """Compute without a kill, then kill until there were enough; print one JSON object.
+    """Compute once without a kill, then kill and resume many times; print one JSON object.
 
     Parameters
     ----------
     compute : callable
-        Takes the folder to compute into; goes on with what it finds there.
+        Takes the folder to compute into; resumes from what it finds there.
     step : (class, str)
-        The method that is a step.
+        The method that does one step.
     snapshot, summary : callable
-        Take that folder; return all that must be alike, and what has ``resumed_from_step``.
+        Take that folder; return what must be equal, and a dict with ``resumed_from_step``.
     """
     counts = {event: multiprocessing.Value("i") for event in EVENTS}
 
@@ -95,7 +95,7 @@ def kill_anywhere(folder, kills, seed, compute, *, step, snapshot, summary):
     rng = random.Random(seed)
     result = {"killed": 0, "resumed": 0, "different": []}
     trial = 0
-    while result["killed"] < kills:  # a late one finds everything finished, and does not count
+    while result["killed"] < kills:  # a kill after the end does not count
         trial += 1
         out, event = folder / f"out{trial}", EVENTS[trial % len(EVENTS)]
         n = rng.randint(1, max(1, counts[event].value))

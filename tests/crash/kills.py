@@ -1,9 +1,9 @@
-"""Kill writers of a store at any instant, and count what that costs.
+"""Kill writers of a store at any instant, and count the losses.
 
     python tests/crash/kills.py --kills 1000 --writers 2 --seed 7
 
-Children are forked, so that a thousand of them take minutes. Each goes on where the store ends,
-tells its parent what the writer calls committed, and is killed: at a random time, or, with
+Children are forked, so that a thousand of them take minutes. Each adds what the store lacks,
+reports to its parent what the writer calls committed, and is killed at a random time or, with
 --steps, at one file operation after the other. Prints one JSON object.
 """
 
@@ -39,8 +39,8 @@ KEYS = np.random.default_rng(0).integers(0, 256, (SEQUENCES, 16), dtype=np.uint8
 VECTORS = np.random.default_rng(1).standard_normal((SEQUENCES, WIDTH)).astype(np.float16)
 
 
-class SuicidalFiles(Files):
-    """Kills its own process, without any warning, at the n-th file operation."""
+class KillingFiles(Files):
+    """Kills its own process at the n-th file operation."""
 
     def __init__(self, last: int) -> None:
         self.left = last
@@ -72,13 +72,13 @@ class SuicidalFiles(Files):
 def child(root: Path, seed: int, report: int, files: Files, spool_first: bool) -> None:
     """Add what is missing; write (row, committed?) pairs to `report`."""
     rng = random.Random(seed)
-    tempfile.tempdir = str(root.parent)  # what killed children leave there goes with the store
+    tempfile.tempdir = str(root.parent)  # deleted with the store
     open_store(root, create=True, files=files)
     publish_spools(root, files)
     folder = open_store(root, create=True, files=files).create_folder("antibody", INFO)
     rows = np.flatnonzero(folder.missing(KEYS, verify=True))
     rows = rows[np.random.default_rng(seed).permutation(len(rows))]
-    told = 0
+    reported = 0
     options = {"commit_rows": COMMIT_ROWS, "commit_seconds": 0.01, "spool_first": spool_first}
     with folder.writer(attrs={}, **options) as writer:
         for at in range(0, len(rows), BATCH):
@@ -86,18 +86,19 @@ def child(root: Path, seed: int, report: int, files: Files, spool_first: bool) -
             lengths = np.full(len(part), 100)
             writer.add(KEYS[part], lengths, {"mean": VECTORS[part], "cls": -VECTORS[part]})
             os.write(report, b"".join(struct.pack("<ii", r, 0) for r in part.tolist()))
-            told = tell(report, rows, told, writer.committed)
+            reported = report_rows(report, rows, reported, writer.committed)
             time.sleep(rng.random() * 0.002)
-    tell(report, rows, told, writer.committed)
+    report_rows(report, rows, reported, writer.committed)
 
 
-def tell(report: int, rows, told: int, committed: int) -> int:
-    os.write(report, b"".join(struct.pack("<ii", r, 1) for r in rows[told:committed].tolist()))
+def report_rows(report: int, rows, reported: int, committed: int) -> int:
+    """Report the rows that were committed since the last report."""
+    os.write(report, b"".join(struct.pack("<ii", r, 1) for r in rows[reported:committed].tolist()))
     return committed
 
 
 def spawn(root: Path, seed: int, files: Files, spool_first: bool) -> tuple[int, int]:
-    """Fork a child; return its process and the pipe it reports to."""
+    """Fork a child; return its process id and the pipe that it writes to."""
     receive, send = os.pipe()
     pid = os.fork()
     if pid:
@@ -108,28 +109,29 @@ def spawn(root: Path, seed: int, files: Files, spool_first: bool) -> tuple[int, 
         os.close(receive)
         child(root, seed, send, files, spool_first)
         code = 0
-    except BaseException:  # noqa: BLE001 -- told, and the parent stops
+    except BaseException:  # noqa: BLE001 -- printed; the parent stops
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
 def drain(receive: int) -> tuple[set[int], set[int]]:
-    """Read a dead child's report: the rows it added, and those it was told are committed."""
+    """Read a dead child's report: the rows that it added, and those that were committed."""
     data = b""
     while part := os.read(receive, 1 << 16):
         data += part
     os.close(receive)
     data = data[: len(data) // 8 * 8]
-    told = list(struct.iter_unpack("<ii", data))
-    return {row for row, safe in told if not safe}, {row for row, safe in told if safe}
+    rows = list(struct.iter_unpack("<ii", data))
+    added = {row for row, is_committed in rows if not is_committed}
+    return added, {row for row, is_committed in rows if is_committed}
 
 
 def check(root: Path, acknowledged: set[int], counts: Counter) -> set[int]:
-    """Look at the store with fresh eyes; return the rows that it holds."""
+    """Open the store again, check it, and return the rows that it holds."""
     try:
         folder = open_store(root).folder("antibody")
-    except Exception:  # noqa: BLE001 -- anything at all here is a failure
+    except Exception:  # noqa: BLE001 -- any exception is a failure
         if (root / "abag-store.json").exists() and acknowledged:
             counts["unreadable"] += 1
         return set()
@@ -144,7 +146,7 @@ def check(root: Path, acknowledged: set[int], counts: Counter) -> set[int]:
 
 
 def run(kills: int, writers: int, seed: int, *, steps: bool, spool_first: bool) -> dict[str, int]:
-    """Kill until there were enough, on one store after the other."""
+    """Kill writers of one store after the other until there were enough kills."""
     rng = random.Random(seed)
     counts = Counter(dict.fromkeys(("kills", "stores", "lost", "unreadable", "wrong"), 0))
     step = 0
@@ -155,19 +157,19 @@ def run(kills: int, writers: int, seed: int, *, steps: bool, spool_first: bool) 
                 step = step + 1 if steps else 0
                 children = [
                     spawn(root, rng.randrange(1 << 30), files, spool_first)
-                    for files in (SuicidalFiles(step) if steps else Files() for _ in range(writers))
+                    for files in (KillingFiles(step) if steps else Files() for _ in range(writers))
                 ]
                 for pid, receive in children:
                     if not steps:
                         select.select([], [], [], rng.random() * 0.1 / writers)
                         os.kill(pid, signal.SIGKILL)
-                    added, safe = drain(receive)
+                    added, committed = drain(receive)
                     _, status = os.waitpid(pid, 0)
                     counts["kills"] += os.WIFSIGNALED(status)
                     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-                        sys.exit("a writer failed by itself")
+                        sys.exit("a writer failed without being killed")
                     step = step if os.WIFSIGNALED(status) else 0
-                    acknowledged |= safe
+                    acknowledged |= committed
                     counts["added"] += len(added)
                 before, present = present, check(root, acknowledged, counts)
                 if writers == 1:
@@ -176,7 +178,7 @@ def run(kills: int, writers: int, seed: int, *, steps: bool, spool_first: bool) 
                 counts["encoded_again"] += len(added & before) if writers == 1 else 0
             counts["acknowledged"] += len(acknowledged)
             counts["stores"] += 1
-            counts["shards_waiting"] += len(list(root.parent.glob("abag-waiting-*/*/*.h5")))
+            counts["shards_spooled"] += len(list(root.parent.glob("abag-waiting-*/*/*.h5")))
             counts["partials_left"] += len(list(root.glob("*/*.partial")))
     return dict(counts)
 

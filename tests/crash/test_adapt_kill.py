@@ -1,4 +1,4 @@
-"""An adapter's training that is killed for real, anywhere, ends as one that was not."""
+"""An adapter's training that is killed at any point ends like an uninterrupted one."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ OPTIONS = {
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kills", "seed"), [(4, 0), pytest.param(60, 1, marks=pytest.mark.slow)])
-def test_an_adapter_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(
+def test_a_killed_adaptation_resumes_to_the_same_bits_as_an_uninterrupted_one(
     killed_anywhere, kills, seed
 ):
     killed_anywhere(__file__, kills, seed)
@@ -52,7 +52,7 @@ def adapt(folder, out):
 
 
 def snapshot(out):
-    """Return everything that the folder holds but times and how often it was resumed."""
+    """Return the content of the folder, without times and resumptions."""
     from abag.head.training.checkpoint import load
 
     def timeless(value):
@@ -78,7 +78,7 @@ def snapshot(out):
 
 def main(folder, kills, seed):
     folder.mkdir(parents=True, exist_ok=True)
-    # What an adaptation imports on its first use, once for all forks.
+    # Import what an adaptation imports on first use once, before the forks.
     import peft  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     import torch

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from abag.core.messages import reporting
-from abag.embed.store import maintenance as upkeep
+from abag.embed.store import maintenance
 from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.store import open_store
 
@@ -28,7 +28,7 @@ def mount(*options):
 
 @pytest.fixture
 def disk(tmp_path, monkeypatch):
-    """A file system of 1 MiB, half of what the vectors take; shards wait beside it."""
+    """A file system of 1 MiB, half of what the vectors take; the spool is beside it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     path = tmp_path / "disk"
     path.mkdir()
@@ -59,7 +59,7 @@ def test_a_full_disk_loses_nothing_and_one_command_publishes_the_rest(disk):
     assert 0 < stored < 4000
     mount("-o", "remount,size=8m", str(disk))
     command = re.search(r"abag store merge (\S+) --out (\S+)", str(caught.value))
-    upkeep.merge([command[1]], command[2])
+    maintenance.merge([command[1]], command[2])
     assert_whole(disk / "store")
 
 
@@ -88,5 +88,5 @@ def test_a_disk_remounted_read_only_loses_nothing(disk):
         out.close()
     mount("-o", "remount,rw", str(disk))
     command = re.search(r"abag store merge (\S+) --out (\S+)", str(caught.value))
-    upkeep.merge([command[1]], command[2])
+    maintenance.merge([command[1]], command[2])
     assert_whole(disk / "store")

@@ -1,4 +1,4 @@
-"""A fit that is killed for real, anywhere, ends as one that was not."""
+"""A fit that is killed at any point ends with the same files as an uninterrupted one."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ OPTIONS = {
         pytest.param(100, 3, 3, marks=pytest.mark.slow),
     ],
 )
-def test_a_fit_killed_anywhere_ends_bit_for_bit_as_an_unbroken_one(
+def test_a_killed_fit_resumes_to_the_same_bits_as_an_uninterrupted_one(
     killed_anywhere, kills, seed, members
 ):
     killed_anywhere(__file__, kills, seed, members)
@@ -58,7 +58,7 @@ def fit(folder, run):
 
 
 def snapshot(run):
-    """Return everything the run holds but times, speeds and how often it was resumed."""
+    """Return the content of the run, without times, speeds and resumptions."""
     from abag.head.training.checkpoint import load
 
     kept = {}
@@ -84,7 +84,7 @@ def snapshot(run):
 def main(folder, kills, seed, members=1):
     folder.mkdir(parents=True, exist_ok=True)
     OPTIONS["members"] = members
-    # What a fit imports on its first use, once for all forks.
+    # Import what a fit imports on first use once, before the forks.
     import pyarrow.parquet  # noqa: F401
     import torch
     from forks import in_child, kill_anywhere

@@ -1,7 +1,7 @@
 """A slow, flaky file system between a run and its store, such as a mounted Drive.
 
-The system calls themselves fail and dawdle, for every path under the store; the mount table says
-that it is a Drive. What waits on the local disk is brought in by the next run.
+System calls on paths under the store are slow and fail at random; the mount table says that it is
+a Drive. The next run publishes the shards in the local spool.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from abag.embed.pipeline.run import embed_table
-from abag.embed.store import filesystem as mounts
-from abag.embed.store import maintenance as upkeep
+from abag.embed.store import filesystem, maintenance
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.spool import list_spools, spooled_rows
@@ -34,8 +33,8 @@ class Drive:
 
     CALLS = ("open", "stat", "lstat", "scandir", "listdir", "mkdir", "replace", "unlink", "fsync")
 
-    def __init__(self, root: Path, monkeypatch, *, fails=0.0, dawdles=0.0):
-        self.root, self.fails, self.dawdles = str(root), fails, dawdles
+    def __init__(self, root: Path, monkeypatch, *, fails=0.0, delay_s=0.0):
+        self.root, self.fails, self.delay_s = str(root), fails, delay_s
         self.goes_away_at: tuple[str, str] | None = None  # a call, and a pattern of its path
         self.is_away = False
         self.failures = 0
@@ -56,7 +55,7 @@ class Drive:
         return flaky
 
     def answer(self):
-        time.sleep(self._random.random() * self.dawdles)
+        time.sleep(self._random.random() * self.delay_s)
         if self.is_away or self._random.random() < self.fails:
             self.failures += 1
             code = self._random.choice(CODES)
@@ -73,8 +72,8 @@ def machine(tmp_path, monkeypatch):
         f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / {tmp_path}/drive rw - fuse.drive drive rw\n"
     )
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
-    monkeypatch.setattr(mounts, "MOUNT_TABLE", table)
-    monkeypatch.setattr(mounts, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(filesystem, "MOUNT_TABLE", table)
+    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.001)
     return tmp_path
 
 
@@ -91,9 +90,9 @@ def assert_equal_stores(one, other):
         assert ours.damaged == []
 
 
-def test_a_slow_flaky_drive_takes_everything_in_the_end(machine, monkeypatch, capsys):
+def test_a_slow_flaky_drive_receives_everything(machine, monkeypatch, capsys):
     table, store = demo_table().head(150), machine / "drive" / "MyDrive" / "store"
-    drive = Drive(machine / "drive", monkeypatch, fails=0.08, dawdles=0.001)
+    drive = Drive(machine / "drive", monkeypatch, fails=0.08, delay_s=0.001)
     first = embed(store, table, progress=True)
     again = embed(store, table)
     monkeypatch.undo()
@@ -103,13 +102,13 @@ def test_a_slow_flaky_drive_takes_everything_in_the_end(machine, monkeypatch, ca
     assert "is on fuse.drive, not on a local disk" in capsys.readouterr().err
     embed(machine / "whole", table)
     assert_equal_stores(store, machine / "whole")
-    assert upkeep.verify(open_store(store)) == []
+    assert maintenance.verify(open_store(store)) == []
     assert list((machine / "local").iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])
 @pytest.mark.parametrize("call", ["open", "fsync", "replace"])
-def test_what_a_drive_that_goes_away_did_not_take_is_brought_in_by_the_next_run(
+def test_the_next_run_publishes_what_a_drive_that_goes_away_did_not_accept(
     machine, monkeypatch, kind, call
 ):
     table, store = demo_table().head(150), machine / "drive" / "store"
@@ -139,7 +138,7 @@ COUNTS = re.compile(
 
 
 def impatient(patched):
-    """Let writers and readers give up after a moment."""
-    patched.setattr(mounts, "RETRY_SECONDS", 0.1)
+    """Make writers and readers give up after a moment."""
+    patched.setattr(filesystem, "RETRY_SECONDS", 0.1)
     real = EncoderFolder.writer
     patched.setattr(EncoderFolder, "writer", lambda *a, **o: real(*a, retry_seconds=0.1, **o))

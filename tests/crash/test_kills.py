@@ -1,4 +1,4 @@
-"""A store survives SIGKILL: kills.py does the killing, these tests say what it may cost."""
+"""A store survives SIGKILL; kills.py does the killing, and these tests check what it costs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_kills_at_each_file_operation_of_a_commit_lose_no_acknowledged_row():
 
 
 @pytest.mark.parametrize("how", [[], ["--steps"]], ids=["any time", "steps"])
-def test_kills_of_writers_that_go_by_the_local_disk_lose_no_acknowledged_row(how):
+def test_kills_of_writers_with_a_local_spool_lose_no_acknowledged_row(how):
     assert_nothing_lost(killed("--kills", "12", "--spool-first", *how), 12)
 
 
@@ -62,5 +62,5 @@ def test_a_thousand_kills_at_file_operations_lose_no_acknowledged_row():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("how", [["--steps"], ["--writers", "2"]], ids=["steps", "two writers"])
-def test_a_thousand_kills_by_way_of_the_local_disk_lose_no_acknowledged_row(how):
+def test_a_thousand_kills_with_a_local_spool_lose_no_acknowledged_row(how):
     assert_nothing_lost(killed("--kills", "1000", "--spool-first", "--seed", "5", *how), 1000)

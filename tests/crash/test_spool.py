@@ -15,8 +15,7 @@ import pytest
 
 from abag.core.files import Files
 from abag.core.messages import reporting
-from abag.embed.store import filesystem as mounts
-from abag.embed.store import maintenance as upkeep
+from abag.embed.store import filesystem, maintenance
 from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.spool import list_spools, publish_spools, spooled_rows
 from abag.embed.store.store import open_store
@@ -31,7 +30,7 @@ def machine(tmp_path, monkeypatch):
     """A folder for stores, with the machine's temporary folder in it."""
     (tmp_path / "local").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
-    monkeypatch.setattr(mounts, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.001)
     return tmp_path
 
 
@@ -109,7 +108,7 @@ def test_a_store_that_still_fails_leaves_the_spool_as_it_was(machine):
 
 
 @pytest.mark.parametrize("lost", ["store/antibody-igt5-3f2c9b1e", "store"])
-def test_a_spool_restores_an_encoder_folder_that_the_store_lost(machine, lost):
+def test_publishing_a_spool_restores_a_lost_encoder_folder(machine, lost):
     abandoned_spool(machine / "store")
     (machine / lost).rename(machine / "gone")
     assert publish_spools(machine / "store") == 40
@@ -123,7 +122,7 @@ def test_a_damaged_spooled_shard_is_left_out_and_reported(machine):
     with reporting(messages.append):
         assert publish_spools(machine / "store") == 30
     assert f"{shard.name}: " in messages[0]
-    assert upkeep.verify(open_store(machine / "store")) == []
+    assert maintenance.verify(open_store(machine / "store")) == []
 
 
 def test_links_and_spools_of_other_stores_or_users_are_left_alone(machine, monkeypatch):
