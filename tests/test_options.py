@@ -28,7 +28,7 @@ from abag.head.model.config import FitConfig
 from abag.head.prediction.options import PredictOptions
 from abag.head.runs.options import EvaluateOptions, PlanOptions
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
-from abag.head.search.search import RANGES, SHAPES, SHARED
+from abag.head.search.search import BATCH_PARAMETERS, RANGES, SHAPES
 
 ROOT = Path(__file__).parent.parent
 CLASSES = {
@@ -140,7 +140,7 @@ def test_every_option_of_fit_and_embed_has_a_flag():
 
 def test_a_sweep_leaves_out_what_it_searches():
     chosen = {name for shape in SHAPES.values() for name in shape}
-    assert {*RANGES, *SHARED, *chosen} - {"shape"} <= CHOSEN_BY_SWEEP
+    assert {*RANGES, *BATCH_PARAMETERS, *chosen} - {"shape"} <= CHOSEN_BY_SWEEP
     assert {one.name for one in schema(FitConfig)} >= CHOSEN_BY_SWEEP
 
 
