@@ -347,6 +347,17 @@ def test_resuming_with_another_table_is_refused(case):
         quick_fit(case)
 
 
+def test_resuming_after_the_split_file_changed_is_refused(case):
+    quick_fit(case, "first")
+    frame = pd.read_parquet(case.at / "first/splits.parquet")
+    frame.to_parquet(case.at / "split.parquet")
+    quick_fit(case, split=f"file={case.at / 'split.parquet'}")
+    swapped = frame["split"].replace({"test": "validation", "validation": "test"})
+    frame.assign(split=swapped).to_parquet(case.at / "split.parquet")
+    with pytest.raises(RunMismatch, match="differs from the split"):
+        quick_fit(case, split=f"file={case.at / 'split.parquet'}", epochs=4)
+
+
 def test_a_folder_with_other_files_is_refused(case):
     (case.at / "run").mkdir()
     (case.at / "run/thesis.txt").write_text("years of work")
