@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from abag.core.device import plan_device
+from abag.core.options import BadOption
 from abag.embed.encoders.faesm import FaesmUnavailable, import_faesm
 from abag.embed.encoders.loading import WrongBackend, identify, load_encoder
 from abag.embed.pipeline.run import embed_table
@@ -43,7 +44,7 @@ def test_without_faesm_one_line_says_what_is_found_and_expected_before_anything_
     text = str(refusal.value)
     assert "\n" not in text
     assert f"transformers {version('transformers')}" in text
-    assert "needed faesm 0.1.1 with transformers 4.53" in text
+    assert "expected faesm 0.1.1 with transformers 4.53" in text
     assert "pip install 'abag[faesm]'" in text
     assert not (tmp_path / "store").exists()
 
@@ -69,13 +70,16 @@ def test_faesms_output_on_import_does_not_reach_stdout(faesm_package, capsys):
 
 @pytest.mark.parametrize("name", ["tiny-igt5", "composition"])
 def test_faesm_is_refused_for_encoders_other_than_esm2(name):
-    with pytest.raises(WrongBackend, match=f"faesm with encoder {name}: .* FAESM runs ESM-2 only"):
+    with pytest.raises(WrongBackend, match=f"faesm with encoder {name}: .* FAESM runs only ESM-2"):
         load_encoder(identify(name, "antigen"), plan_device("cpu"), backend="faesm")
 
 
 def test_an_unknown_backend_is_an_error_that_names_the_known_ones(tmp_path):
-    with pytest.raises(WrongBackend, match=r"'fasm'.*packed, reference, faesm"):
+    known = r"'fasm'.*packed, reference, faesm"
+    with pytest.raises(BadOption, match=known):
         embed_table(TABLE, tmp_path / "store", antigen_backend="fasm", **TINY)
+    with pytest.raises(WrongBackend, match=known):
+        load_encoder(identify("tiny-esm2", "antigen"), plan_device("cpu"), backend="fasm")
 
 
 def test_each_kind_has_its_own_backend_and_its_shards_say_which(tmp_path):
