@@ -46,7 +46,7 @@ def drawn_pairs(n=90, seed=0):
 EVERY = np.arange(90)
 
 
-def make_stack(members, feeds=(EVERY,), **options):
+def make_stack(members, training_sets=(EVERY,), **options):
     pairs, rng = drawn_pairs(), np.random.default_rng(1)
     antibody_ND = rng.standard_normal((30, 6), dtype=np.float32)
     antigen_ME = rng.standard_normal((5, 4), dtype=np.float32)
@@ -55,7 +55,7 @@ def make_stack(members, feeds=(EVERY,), **options):
         antibody_ND,
         antigen_ME,
         Scaling.of(pairs, EVERY, antibody_ND, antigen_ME),
-        feeds,
+        training_sets,
         members,
         config=FitConfig(**{"widths": (8, 4), "epochs": 10, "batch_size": 16} | options),
         n_training=60,
@@ -104,11 +104,11 @@ def drawn_member(seed, **fields):
 )
 def test_each_member_of_a_stack_takes_the_steps_that_it_would_take_alone(options, seeds, shared):
     members = [drawn_member(seed) for seed in seeds for _ in range(shared)]
-    feeds = [np.random.default_rng(seed).integers(0, 90, 40 + seed % 50) for seed in seeds]
-    stack = make_stack(members, feeds, **options)
+    training_sets = [np.random.default_rng(seed).integers(0, 90, 40 + seed % 50) for seed in seeds]
+    stack = make_stack(members, training_sets, **options)
     losses_SM = take_steps(stack, 20)
     for k, member in enumerate(members):
-        alone = make_stack([member], [feeds[k // shared]], **options)
+        alone = make_stack([member], [training_sets[k // shared]], **options)
         assert losses_SM[:, k] == pytest.approx(take_steps(alone, 20)[:, 0], rel=2e-4, abs=1e-6)
         assert stack.predict(EVERY)[k] == pytest.approx(alone.predict(EVERY)[0], rel=1e-4, abs=1e-4)
 
@@ -121,7 +121,7 @@ def test_initial_weights_are_those_of_single_heads_to_the_bit():
             assert torch.equal(state[name][k], tensor)
 
 
-def test_the_members_of_each_feed_may_be_scored_on_pairs_of_their_own():
+def test_the_members_of_each_training_set_can_predict_their_own_pairs():
     stack = make_stack([drawn_member(seed) for seed in range(6)], [EVERY, EVERY, EVERY])
     rows_GR = np.random.default_rng(0).integers(0, 90, (3, 7))
     own = stack.predict(rows_GR)
@@ -304,7 +304,9 @@ def test_members_draw_different_bags_of_training_pairs_and_a_single_head_none():
     assert max(map(max, bags)) < 60
     assert bags[1].tolist() == draw_bootstrap_sample(np.arange(60), split.group[:60], 6).tolist()
     for config in (FitConfig(), FitConfig(members=3, bootstrap=False)):
-        assert [feed.tolist() for feed in make_training_sets(config, split)] == [list(range(60))]
+        assert [training.tolist() for training in make_training_sets(config, split)] == [
+            list(range(60))
+        ]
 
 
 # --- fit ----------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 EXAMPLES = 25 if HERE.type == "cpu" else 8  # each shape is compiled
 
 
-def draw_block(feeds, shared, pairs, width, rates, seed=0):
+def draw_block(training_sets, shared, pairs, width, rates, seed=0):
     """Return a product and the parameters of a block, all with gradients, and noise."""
     torch.manual_seed(seed)
-    members = feeds * shared
-    y = torch.randn(feeds, pairs, shared, width) * 3 + 1
+    members = training_sets * shared
+    y = torch.randn(training_sets, pairs, shared, width) * 3 + 1
     bias, gain, shift = torch.randn(3, members, width).unbind(0)
     tensors = [x.to(HERE).requires_grad_() for x in (y, bias, gain + 1, shift)]
     noise = torch.rand(pairs, width, device=HERE) if max(rates) > 0 else None
@@ -36,7 +36,7 @@ def plain(y, bias, gain, shift, noise, rate):
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
-    feeds=st.integers(1, 3),
+    training_sets=st.integers(1, 3),
     shared=st.integers(1, 3),
     pairs=st.integers(1, 70),
     width=st.sampled_from([1, 3, 16, 40, 320]),
@@ -45,10 +45,10 @@ def plain(y, bias, gain, shift, noise, rate):
     seed=st.integers(0, 99),
 )
 def test_the_fused_block_and_its_gradients_equal_the_plain_layers(
-    feeds, shared, pairs, width, dropped, half, seed
+    training_sets, shared, pairs, width, dropped, half, seed
 ):
-    rates = [0.5 * dropped * k / 9 for k in range(feeds * shared)]
-    inputs, noise, rate = draw_block(feeds, shared, pairs, width, rates, seed)
+    rates = [0.5 * dropped * k / 9 for k in range(training_sets * shared)]
+    inputs, noise, rate = draw_block(training_sets, shared, pairs, width, rates, seed)
     if half:
         inputs[0] = inputs[0].detach().bfloat16().requires_grad_()
     ours, theirs = norm_gelu(*inputs, noise, rate)[0], plain(*inputs, noise, rate)

@@ -435,10 +435,10 @@ def test_orders_of_epochs_are_uniform():
 
 @given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=4), take=st.integers(1, 60))
 def test_the_order_of_a_feed_does_not_depend_on_other_feeds(lengths, take):
-    feeds = [np.arange(n) + 100 * k for k, n in enumerate(lengths)]
-    together = make_epoch_batches(feeds, 5, 8, 2, take).rows_SAGB
-    for k, feed in enumerate(feeds):
-        alone = make_epoch_batches([feed], 5, 8, 2, take).rows_SAGB[:, :, 0]
+    training_sets = [np.arange(n) + 100 * k for k, n in enumerate(lengths)]
+    together = make_epoch_batches(training_sets, 5, 8, 2, take).rows_SAGB
+    for k, training in enumerate(training_sets):
+        alone = make_epoch_batches([training], 5, 8, 2, take).rows_SAGB[:, :, 0]
         assert np.array_equal(together[:, :, k], alone)
 
 

@@ -1,10 +1,10 @@
-"""The block of a stacked head behind its product: bias, LayerNorm, GELU and dropout, fused.
+"""What follows the product in a block of stacked heads: bias, LayerNorm, GELU and dropout, fused.
 
-One Triton kernel forward and one back, for M heads at once, where torch.compile makes five that
-read everything two or three times. The plain twin is `layers`, with which it is compared.
+One Triton kernel forward and one backward for M heads, where torch.compile makes five that read
+everything two or three times. Tests compare them with the plain layers of `layers`.
 
-M members in G feeds of K = M / G each, B pairs, O outputs of the product. Sums run in fp32 and in a
-fixed order: the same bits every time.
+M members in G training sets of K = M / G each, B pairs, O outputs of the product. Sums are float32
+and in a fixed order, so the results are reproducible bit for bit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 EPS = 1e-5
 """As in `torch.nn.LayerNorm`."""
 ONE_WARP = 1024
-"""Numbers of a tile that one warp holds."""
+"""Elements of a tile that one warp can hold."""
 CHUNK = 16
-"""Pairs whose part in the gradients of bias, gain and shift one program sums."""
+"""Pairs per program over which the gradients of bias, gain and shift are summed."""
 
 
 @triton.jit
@@ -32,7 +32,7 @@ def _block(
     y_ptr, bias_ptr, noise_ptr, rate_ptr, member, pair, column, pairs, shared,
     WIDTH: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """Load a tile of the product with its bias, and what dropout multiplies its units by."""
+    """Load a tile of the product plus bias, and the factors of dropout."""
     mask = (pair < pairs)[:, None] & (column < WIDTH)[None, :]
     # 64-bit: M x B x O passes 2^31 at 256 heads of the large preset
     row = ((member // shared).to(tl.int64) * pairs + pair) * shared + member % shared
@@ -49,10 +49,10 @@ def _block(
 
 @triton.jit
 def _normal(x):
-    """Return the normal distribution's share below x, and ``exp(-x^2 / 2)``.
+    """Return the cumulative normal distribution at x, and ``exp(-x^2 / 2)``.
 
-    erfc by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7, as the embedder's GELU: half the
-    instructions of the library's, which these kernels are bound by.
+    erfc by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7, as in the encoders' GELU: half the
+    instructions of the library function, and instructions limit these kernels.
     """
     bell = tl.exp2(x * x * -0.7213475204444817)  # log2(e) / 2
     t = 1.0 / (1.0 + 0.2316419 * tl.abs(x))  # 0.3275911 / sqrt(2)
@@ -64,7 +64,7 @@ def _normal(x):
 
 @triton.jit
 def _centre(x, mask, mean):
-    """Take the mean off, and leave zeros beyond the last unit."""
+    """Subtract the mean; units beyond the last are 0."""
     return tl.where(mask, x - mean[:, None], 0.0)
 
 
@@ -73,7 +73,7 @@ def _store_activated(
     centred, rstd, factor, mask, gain_ptr, shift_ptr, out_ptr, member, row, column,
     WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Finish a tile of centred units and write it."""
+    """Finish a tile of centered units and store it."""
     gain = tl.load(gain_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)
     shift = tl.load(shift_ptr + member * WIDTH + column, mask=column < WIDTH, other=0.0)
     z = centred * rstd[:, None] * gain[None, :] + shift[None, :]
@@ -128,7 +128,7 @@ def _forward_kernel(
 
 @triton.jit
 def _slopes(x, factor, mask, mean, rstd, gain, shift, grad_ptr, row, column, WIDTH: tl.constexpr):
-    """Return the normed units, the gradients of what comes after the gain, and of what before."""
+    """Return the normed units, and the gradients after and before the gain."""
     normed = tl.where(mask, (x - mean) * rstd, 0.0)
     z = normed * gain + shift
     grad = tl.load(grad_ptr + row[:, None] * WIDTH + column[None, :], mask=mask, other=0.0)
@@ -140,7 +140,7 @@ def _slopes(x, factor, mask, mean, rstd, gain, shift, grad_ptr, row, column, WID
 
 @triton.jit
 def _store_sums(d_bias, d_gain, d_shift, sums_ptr, part, size, column, WIDTH: tl.constexpr):
-    """Write the gradients of bias, gain and shift that a chunk of pairs adds up to."""
+    """Store the gradients of bias, gain and shift, summed over a chunk of pairs."""
     inside = column < WIDTH
     tl.store(sums_ptr + part + column, d_bias, mask=inside)
     tl.store(sums_ptr + size + part + column, d_gain, mask=inside)
@@ -217,25 +217,25 @@ def _backward_kernel(
     _store_sums(d_bias_high, d_gain_high, d_shift_high, sums_ptr, part, size, high, WIDTH)
 
 
-def halves(width: int) -> dict[str, int]:
-    """Split a width in two powers of two, the first the larger: 320 is 256 and 64.
+def _two_powers(width: int) -> dict[str, int]:
+    """Cover a width by two powers of two, the larger one first: 320 by 256 and 64.
 
-    Triton's tiles are powers of two: one of 512 would be idle for a third of its numbers.
+    Triton's tiles are powers of two; a third of a tile of 512 would be idle.
     """
     low = max(16, triton.next_power_of_2(width) // 2)
     return {"LOW": low, "HIGH": max(16, triton.next_power_of_2(max(1, width - low)))}
 
 
 def _tile(width: int) -> dict[str, int]:
-    """Choose the pairs of a tile, and its warps.
+    """Choose the number of pairs and warps of a tile.
 
-    One warp sums a row without waiting for others: measured on an H200, four were up to five times
-    slower. Wider rows than its registers hold are shared.
+    One warp sums a row without synchronization; on an H200, four were up to five times slower.
+    Rows that exceed the registers of one warp are shared.
     """
     columns = triton.next_power_of_2(width)
     fits = columns <= ONE_WARP
     return {
-        "WIDTH": width, **halves(width),
+        "WIDTH": width, **_two_powers(width),
         "PAIRS": min(16, ONE_WARP // columns) if fits else 2,
         "num_warps": 1 if fits else columns // 512,
     }  # fmt: skip
@@ -245,17 +245,17 @@ def _tile(width: int) -> dict[str, int]:
 def norm_gelu(
     y: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, noise: Tensor | None, rate: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Give ``dropout(gelu(layer_norm(y + bias)))`` of M heads.
+    """Compute ``dropout(gelu(layer_norm(y + bias)))`` of M heads.
 
     Parameters
     ----------
     y : Tensor, shape=(G, B, K, O)
-        Products, in bf16 (or fp32); contiguous.
+        Products, bfloat16 or float32; contiguous.
     bias, gain, shift : Tensor, shape=(M, O), dtype=float32
         Of the linear layer, and the two of the LayerNorm.
     noise : Tensor, shape=(B, O), dtype=float32, optional
-        Uniform numbers that all heads share; a unit is kept where they reach its head's rate. None:
-        nothing is dropped.
+        Uniform numbers, shared by all heads; a unit is kept if its number is at least its head's
+        rate. None: no dropout.
     rate : Tensor, shape=(M,), dtype=float32
 
     Returns
@@ -264,10 +264,10 @@ def norm_gelu(
     Tensor, shape=(M, B), dtype=float32
         Means of the LayerNorm.
     Tensor, shape=(M, B), dtype=float32
-        One over its standard deviations.
+        Reciprocals of its standard deviations.
     """
-    feeds, pairs, shared, width = y.shape
-    out = y.new_empty(feeds * shared, pairs, width)
+    sets, pairs, shared, width = y.shape
+    out = y.new_empty(sets * shared, pairs, width)
     mean, rstd = (bias.new_empty(len(bias), pairs) for _ in range(2))
     tile = _tile(width)
     _forward_kernel[(len(bias), triton.cdiv(pairs, tile["PAIRS"]))](
@@ -281,8 +281,8 @@ def norm_gelu(
 def _(
     y: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, noise: Tensor | None, rate: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    feeds, pairs, shared, width = y.shape
-    out = y.new_empty(feeds * shared, pairs, width)
+    sets, pairs, shared, width = y.shape
+    out = y.new_empty(sets * shared, pairs, width)
     return out, bias.new_empty(len(bias), pairs), bias.new_empty(len(bias), pairs)
 
 
@@ -291,13 +291,13 @@ def norm_gelu_backward(
     grad: Tensor, y: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, noise: Tensor | None,
     rate: Tensor, mean: Tensor, rstd: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Give the gradients of `norm_gelu`'s product, and of bias, gain and shift chunk by chunk.
+    """Compute the gradients of `norm_gelu`: of the product, and of bias, gain and shift per chunk.
 
     Parameters
     ----------
     grad : Tensor, shape=(M, B, O)
     y, bias, gain, shift, noise, rate, mean, rstd : Tensor
-        What went into `norm_gelu` and came out of it.
+        Inputs and outputs of `norm_gelu`.
 
     Returns
     -------
