@@ -128,7 +128,7 @@ def fit(
       abag fit pairs.csv --store store --run runs/first
     """
     from abag.head.fit import fit as fit_head
-    from abag.head.runs.score_table import describe_scores
+    from abag.head.report.score_table import describe_scores
 
     if no_compile:
         options["compile"] = "off"
@@ -149,7 +149,7 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
       abag evaluate --run runs/first --predictions theirs.csv
     """
     from abag.head.runs.evaluate import evaluate as evaluate_run
-    from abag.head.runs.score_table import describe_scores
+    from abag.head.report.score_table import describe_scores
 
     _print(evaluate_run(run, **options), as_json, describe_scores)
 
@@ -205,7 +205,7 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
     Example:
       abag sweep pairs.csv --store store --sweep sweeps/first
     """
-    from abag.head.runs.score_table import describe_scores
+    from abag.head.report.score_table import describe_scores
     from abag.head.search.sweep import sweep as search
     from abag.head.search.trials import describe_trials
 
@@ -315,7 +315,7 @@ def demo(folder: Path) -> None:
     from abag.embed.pipeline.run import describe_embedding, embed_table
     from abag.head.data.demo import demo_table, planted_ceiling
     from abag.head.fit import fit as fit_head
-    from abag.head.runs.score_table import describe_scores
+    from abag.head.report.score_table import describe_scores
 
     pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
     folder.mkdir(parents=True, exist_ok=True)

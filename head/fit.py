@@ -22,7 +22,7 @@ from abag.head.data.splits import TRAIN, Split
 from abag.head.evaluation.baselines import predict_baselines
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
-from abag.head.runs.results import RunResults, RunSummary
+from abag.head.report.results import RunResults, RunSummary
 from abag.head.runs.run_folder import FoldPaths, finished_summary, fold_paths, start_run
 from abag.head.runs.run_inputs import RunInputs, describe_inputs, read_inputs
 from abag.head.runs.summary import join_logs, write_results

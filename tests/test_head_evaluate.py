@@ -15,7 +15,7 @@ from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import BASELINES
 from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate
 from abag.head.runs.saved_run import NoFinishedRun
-from abag.head.runs.score_table import describe_scores
+from abag.head.report.score_table import describe_scores
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {

@@ -20,8 +20,8 @@ from abag.head.data.partition import make_splits
 from abag.head.data.split_options import SplitOptions
 from abag.head.evaluation import comparison
 from abag.head.evaluation.baselines import predict_baselines
-from abag.head.runs.report import render, write_report
-from abag.head.runs.results import RunResults
+from abag.head.report.report import render, write_report
+from abag.head.report.results import RunResults
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 VOID = {"meta", "link", "img"}

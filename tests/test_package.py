@@ -153,7 +153,8 @@ LAYERS = """
     core
     embed.sequences embed.store embed.packing embed.kernels embed.weights embed.encoders
     embed.pipeline embed.doctor
-    head.clustering head.data head.evaluation head.model head.training head.prediction head.runs
+    head.clustering head.data head.evaluation head.model head.training head.prediction
+    head.report head.runs
     head.fit head.search head.plan
     adapt
 """.split()

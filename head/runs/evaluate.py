@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from abag.embed.sequences.pairs import SequenceTable
-    from abag.head.runs.results import PredictionsSummary, RunSummary
+    from abag.head.report.results import PredictionsSummary, RunSummary
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from abag.embed.store.store import Store
     from abag.head.data.labels import LabelledPairs
-    from abag.head.runs.results import InTraining, RunSummary, TableSummary
+    from abag.head.report.results import InTraining, RunSummary, TableSummary
     from abag.head.runs.saved_run import SavedRun
 
 Floats: TypeAlias = NDArray[np.float64]

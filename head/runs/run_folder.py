@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.splits import Split
-    from abag.head.runs.results import RunSummary
+    from abag.head.report.results import RunSummary
 
 
 class FoldPaths(NamedTuple):

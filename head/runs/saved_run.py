@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from abag.head.runs.results import RunSummary
+    from abag.head.report.results import RunSummary
 
 Floats: TypeAlias = NDArray[np.float64]
 

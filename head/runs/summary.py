@@ -13,9 +13,9 @@ from abag.head.data.split_files import split_assignments
 from abag.head.data.splits import TEST, VALIDATION, Split
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import MeasuredPairs, verdicts, warnings
-from abag.head.runs.model_card import model_card
-from abag.head.runs.report import write_report
-from abag.head.runs.results import RunResults, RunSummary
+from abag.head.report.model_card import model_card
+from abag.head.report.report import write_report
+from abag.head.report.results import RunResults, RunSummary
 from abag.head.training import uncertainty
 
 if TYPE_CHECKING:

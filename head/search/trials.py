@@ -8,7 +8,7 @@ import pandas as pd
 
 from abag.core.files import replacing
 from abag.head.evaluation.metrics import METRICS
-from abag.head.runs.results import RunSummary
+from abag.head.report.results import RunSummary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from abag.head.evaluation.metrics import metric_label, table_metrics
-from abag.head.runs.results import RunSummary
-from abag.head.runs.templating import render_template
+from abag.head.report.results import RunSummary
+from abag.head.report.templating import render_template
 
 LICENCES = {
     "igt5": "MIT (Exscientia/IgT5; Kenlay et al. 2024)",

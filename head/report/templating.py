@@ -6,9 +6,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 
 def render_template(name: str, **values: object) -> str:
-    """Render a file of ``abag/head/runs/templates``; values are escaped in HTML."""
+    """Render a file of ``abag/head/report/templates``; values are escaped in HTML."""
     environment = Environment(
-        loader=PackageLoader("abag.head.runs", "templates"),
+        loader=PackageLoader("abag.head.report", "templates"),
         autoescape=select_autoescape(["html.j2"], default=False),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -16,13 +16,13 @@ from abag.head.clustering.linkage import rows_by_group
 from abag.head.data.scaling import Standardizer
 from abag.head.data.splits import TEST, TRAIN, VALIDATION
 from abag.head.evaluation import metrics
-from abag.head.runs.templating import format_cell
+from abag.head.report.templating import format_cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from abag.head.runs.results import RunResults
+    from abag.head.report.results import RunResults
 
 Floats: TypeAlias = NDArray[np.float64]
 Drawn: TypeAlias = "tuple[Figure, str]"

@@ -1,0 +1,1 @@
+"""The report and the model card of a run, and what they are drawn from."""
