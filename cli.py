@@ -148,8 +148,8 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     Example:
       abag evaluate --run runs/first --predictions theirs.csv
     """
-    from abag.head.runs.evaluate import evaluate as evaluate_run
     from abag.head.report.score_table import describe_scores
+    from abag.head.runs.evaluate import evaluate as evaluate_run
 
     _print(evaluate_run(run, **options), as_json, describe_scores)
 

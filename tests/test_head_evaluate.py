@@ -13,9 +13,9 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import BASELINES
+from abag.head.report.score_table import describe_scores
 from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate
 from abag.head.runs.saved_run import NoFinishedRun
-from abag.head.report.score_table import describe_scores
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
