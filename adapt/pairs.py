@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.core.options import BadOption
-from abag.head.data.split_files import read_splits, split_frame
-from abag.head.data.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
+from abag.head.splits.split_files import read_splits, split_frame
+from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -35,10 +35,10 @@ from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
-from abag.head.data.partition import make_splits
-from abag.head.data.split_files import split_frame
-from abag.head.data.split_options import SplitOptions
 from abag.head.fit import fit
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_files import split_frame
+from abag.head.splits.split_options import SplitOptions
 
 METRICS = ("spearman_within_antigen", "spearman", "rmse")
 ARMS = ("frozen", "frozen, half", "adapted", "memorised", "leak")

@@ -25,13 +25,13 @@ from abag.head.clustering.linkage import cluster
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.leakage import describe_splits
-from abag.head.data.partition import make_splits
-from abag.head.data.split_options import SplitOptions
-from abag.head.data.splits import TEST
 from abag.head.evaluation.baselines import predict_baselines
 from abag.head.evaluation.comparison import compare, verdict, warnings
 from abag.head.evaluation.metrics import average_folds, score
+from abag.head.splits.leakage import describe_splits
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_options import SplitOptions
+from abag.head.splits.splits import TEST
 
 COLUMNS = ("spearman_within_antigen", "spearman", "rmse", "r2", "concordance")
 SPLITS = ("random", "antigen", "antibody", "both")

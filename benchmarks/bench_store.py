@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
+from abag.embed.shards.shard import check_file
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.shard import check_file
 from abag.embed.store.store import open_store
 
 INFO = {"name": "bench", "fingerprint": "be" * 16}

@@ -28,12 +28,12 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
-from abag.head.data.partition import make_splits
-from abag.head.data.split_options import SplitOptions
-from abag.head.data.splits import TEST, TRAIN
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.ridge import FeatureBlock, ridge
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_options import SplitOptions
+from abag.head.splits.splits import TEST, TRAIN
 
 FOLDS = 5
 FLOOR_SHARE = 0.366

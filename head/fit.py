@@ -14,11 +14,7 @@ from abag import cache_dir
 from abag.core.device import resolve_device
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption
-from abag.head.data.adapter_leaks import apply_adapter_policy
 from abag.head.data.labels import training_labels
-from abag.head.data.leakage import describe_splits
-from abag.head.data.partition import make_splits
-from abag.head.data.splits import TRAIN, Split
 from abag.head.evaluation.baselines import predict_baselines
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
@@ -26,6 +22,10 @@ from abag.head.report.results import RunResults, RunSummary
 from abag.head.runs.run_folder import FoldPaths, finished_summary, fold_paths, start_run
 from abag.head.runs.run_inputs import RunInputs, describe_inputs, read_inputs
 from abag.head.runs.summary import join_logs, write_results
+from abag.head.splits.adapter_leaks import apply_adapter_policy
+from abag.head.splits.leakage import describe_splits
+from abag.head.splits.partition import make_splits
+from abag.head.splits.splits import TRAIN, Split
 from abag.head.training.torch_settings import torch_settings
 from abag.head.training.train import TrainedHeads, TrainingInputs, train
 from abag.head.training.uncertainty import calibrate, combine, describe_sigma

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.encoders.families import ALIASES, FAMILIES
+from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.packing.tokens import Layout
 from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import BOTH, SequenceTable, UniqueSequences, read_pairs

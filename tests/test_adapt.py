@@ -32,11 +32,11 @@ from abag.embed.encoders.lora import LoraUnavailable
 from abag.embed.pipeline.same_encoders import OtherEncoder
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
-from abag.head.data.partition import make_splits
-from abag.head.data.split_files import split_frame
-from abag.head.data.split_options import SplitOptions
-from abag.head.data.splits import TRAIN
 from abag.head.model.config import RunMismatch
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_files import split_frame
+from abag.head.splits.split_options import SplitOptions
+from abag.head.splits.splits import TRAIN
 from abag.head.training.checkpoint import load
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}

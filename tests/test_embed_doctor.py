@@ -33,8 +33,8 @@ from abag.embed.doctor.encoder_checks import (
 from abag.embed.doctor.software_checks import check_compiler, check_versions
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.kernels.attention import Attention
-from abag.embed.store import filesystem as mounts
-from abag.embed.store.filesystem import StoreUnreachable
+from abag.embed.shards import filesystem as mounts
+from abag.embed.shards.filesystem import StoreUnreachable
 from abag.embed.store.store import open_store
 
 TINY = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2", "--device", "cpu"]

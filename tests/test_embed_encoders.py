@@ -213,7 +213,7 @@ def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(name):
 def test_relative_position_buckets_are_those_of_transformers():
     from transformers.models.t5.modeling_t5 import T5Attention
 
-    from abag.embed.encoders.packed_t5 import MAX_DISTANCE, bias_by_distance
+    from abag.embed.families.packed_t5 import MAX_DISTANCE, bias_by_distance
 
     distance = torch.arange(-MAX_DISTANCE - 50, MAX_DISTANCE + 51)
     theirs = T5Attention._relative_position_bucket(
@@ -237,7 +237,7 @@ def transformers_rotary(q, k, length):
 
 
 def test_rotary_angles_are_those_of_transformers():
-    from abag.embed.encoders.packed_esm import rotary_tables
+    from abag.embed.families.packed_esm import rotary_tables
     from abag.embed.kernels.ops import PlainOps
 
     heads, width, length = 4, 16, 37
@@ -254,7 +254,7 @@ def test_rotary_angles_are_those_of_transformers():
 
 
 def test_token_dropout_scaling_is_that_of_transformers():
-    from abag.embed.encoders.packed_esm import PackedEsm
+    from abag.embed.families.packed_esm import PackedEsm
 
     model = EsmModel.from_pretrained(find_checkpoint("tiny-esm2").folder).eval()
     ids = torch.tensor([[0, 5, 6, 7, 23, 2]])

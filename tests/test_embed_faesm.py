@@ -8,8 +8,8 @@ import pytest
 
 from abag.core.device import plan_device
 from abag.core.options import BadOption
-from abag.embed.encoders.faesm import FaesmUnavailable, import_faesm
 from abag.embed.encoders.loading import WrongBackend, identify, load_encoder
+from abag.embed.families.faesm import FaesmUnavailable, import_faesm
 from abag.embed.pipeline.run import embed_table
 from abag.embed.store.store import open_store
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import abag
-from abag.embed.encoders.encoder import Family
-from abag.embed.encoders.families import ALIASES, FAMILIES, Alias
 from abag.embed.encoders.loading import identify
+from abag.embed.families.family import Family
+from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 from abag.head.data.demo import demo_table
 
@@ -87,7 +87,7 @@ def test_every_alias_names_a_family():
 
 def test_family_descriptions_and_token_layouts_load_no_torch():
     program = (
-        "import sys; from abag.embed.encoders.families import FAMILIES\n"
+        "import sys; from abag.embed.families.registry import FAMILIES\n"
         "from abag.embed.packing.tokens import Layout\n"
         "assert Layout('antigen', FAMILIES['esm'].vocabulary).span_lengths(('MKV',)) == [5]\n"
         "assert not {'torch', 'transformers', 'pandas'} & sys.modules.keys()"

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from abag.core.messages import reporting
-from abag.embed.store import filesystem
-from abag.embed.store.filesystem import Mount, StoreUnreachable, is_local, mount_of, retry_if_remote
+from abag.embed.shards import filesystem
+from abag.embed.shards.filesystem import (
+    Mount,
+    StoreUnreachable,
+    is_local,
+    mount_of,
+    retry_if_remote,
+)
 from abag.embed.store.store import open_store
 
 TABLE = r"""22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw

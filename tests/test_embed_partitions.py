@@ -260,7 +260,7 @@ def test_a_table_in_many_parts_gives_the_vectors_of_a_table_in_one(tmp_path, mon
 
 @pytest.mark.usefixtures("small_parts")
 def test_each_shard_is_checked_once_for_any_number_of_parts(tmp_path, monkeypatch):
-    from abag.embed.store.shard import VectorBlock
+    from abag.embed.shards.shard import VectorBlock
 
     embed_table(
         demo_table().head(80), tmp_path / "store", *PLAIN, batch_tokens=2000, commit_seconds=0

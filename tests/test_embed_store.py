@@ -24,12 +24,13 @@ from abag import AbagError
 from abag.core.files import STALE_SECONDS, Files, partial_path
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import keys_array
-from abag.embed.store import filesystem, maintenance, status, writer
-from abag.embed.store import hdf5_layout as hdf5
-from abag.embed.store import shard as shards
+from abag.embed.shards import filesystem
+from abag.embed.shards import hdf5_layout as hdf5
+from abag.embed.shards import shard as shards
+from abag.embed.shards.filesystem import StoreUnreachable
+from abag.embed.shards.gather import MissingVectors, UnknownPooling
+from abag.embed.store import maintenance, status, writer
 from abag.embed.store.encoder_folder import ReadOnlyStore
-from abag.embed.store.filesystem import StoreUnreachable
-from abag.embed.store.gather import MissingVectors, UnknownPooling
 from abag.embed.store.store import (
     AmbiguousEncoder,
     NoSuchEncoder,

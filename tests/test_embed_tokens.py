@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.loading import identify
 from abag.embed.encoders.reference import check_tokenizer, load_tokenizer
+from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.tokens import (
     Layout,
     SequenceTooLong,

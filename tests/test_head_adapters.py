@@ -12,11 +12,11 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.adapter_files import write_adapter_files
 from abag.embed.store.maintenance import pack
 from abag.embed.store.store import open_store
-from abag.head.data.adapter_leaks import AdapterLeak, NoHeadRows
 from abag.head.data.labels import label_pairs
-from abag.head.data.partition import make_splits
-from abag.head.data.split_files import split_frame
-from abag.head.data.split_options import SplitOptions
+from abag.head.splits.adapter_leaks import AdapterLeak, NoHeadRows
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_files import split_frame
+from abag.head.splits.split_options import SplitOptions
 
 RNG = np.random.default_rng(5)
 QUIET = {"report": False, "epochs": 1, "say": lambda _text: None, "device": "cpu"}

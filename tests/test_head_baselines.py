@@ -11,9 +11,6 @@ import pytest
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import NothingToLearn, label_pairs
-from abag.head.data.partition import make_splits
-from abag.head.data.split_options import SplitOptions
-from abag.head.data.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.evaluation import baselines as baselines_module
 from abag.head.evaluation import comparison
 from abag.head.evaluation import ridge as module
@@ -26,6 +23,9 @@ from abag.head.evaluation.baselines import (
 from abag.head.evaluation.comparison import compare, explained, strongest, verdict, warnings
 from abag.head.evaluation.metrics import score
 from abag.head.evaluation.ridge import FeatureBlock, ridge, ridges
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_options import SplitOptions
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 

@@ -12,10 +12,10 @@ import abag
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelledPairs
-from abag.head.data.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.model.config import FitConfig
 from abag.head.model.layers import StackedLayerFactory
 from abag.head.model.optimizer import AdamW, stacked_update
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training.checkpoint import load
 from abag.head.training.stack import (
     Member,

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from abag.embed.encoders.families import guess_family
+from abag.embed.families.registry import guess_family
 from abag.embed.packing.tokens import Layout
 from abag.embed.store.store import open_store
 from abag.head.plan import GPUS, describe_plan, format_duration, plan

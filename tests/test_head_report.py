@@ -16,12 +16,12 @@ import pytest
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.partition import make_splits
-from abag.head.data.split_options import SplitOptions
 from abag.head.evaluation import comparison
 from abag.head.evaluation.baselines import predict_baselines
 from abag.head.report.report import render, write_report
 from abag.head.report.results import RunResults
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_options import SplitOptions
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 VOID = {"meta", "link", "img"}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abag.head.data.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training.uncertainty import (
     LEVELS,
     Sigma,

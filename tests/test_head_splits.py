@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data import groups, split_methods
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.leakage import describe_splits
-from abag.head.data.partition import make_splits
-from abag.head.data.split_files import split_assignments, split_frame
-from abag.head.data.split_methods import SPLIT_METHODS, split_method
-from abag.head.data.split_options import SplitOptions
-from abag.head.data.splits import (
+from abag.head.splits import groups, split_methods
+from abag.head.splits.leakage import describe_splits
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_files import split_assignments, split_frame
+from abag.head.splits.split_methods import SPLIT_METHODS, split_method
+from abag.head.splits.split_options import SplitOptions
+from abag.head.splits.splits import (
     TEST,
     TRAIN,
     UNUSED,
@@ -270,8 +270,8 @@ def test_clusters_are_cached(tmp_path, monkeypatch):
     options = SplitOptions(split="antigen")
     first = make_splits(pairs, options, cache=tmp_path)
     assert list(tmp_path.glob("clusters-*.npy"))
-    monkeypatch.setattr("abag.head.data.groups.antigen_clusters", None)
-    monkeypatch.setattr("abag.head.data.groups.antibody_clusters", None)
+    monkeypatch.setattr("abag.head.splits.groups.antigen_clusters", None)
+    monkeypatch.setattr("abag.head.splits.groups.antibody_clusters", None)
     again = make_splits(pairs, options, cache=tmp_path)
     assert again[0].part.tolist() == first[0].part.tolist()
 

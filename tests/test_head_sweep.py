@@ -15,7 +15,6 @@ from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import label_pairs
-from abag.head.data.splits import BadSplit, TooFewGroups
 from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.runs import summary as outcome
 from abag.head.runs.run_inputs import read_inputs
@@ -30,6 +29,7 @@ from abag.head.search.search import (
 )
 from abag.head.search.study import OptunaMissing
 from abag.head.search.sweep import NoTrials, SweepClosed
+from abag.head.splits.splits import BadSplit, TooFewGroups
 from abag.head.training.step import TrainingStep
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")

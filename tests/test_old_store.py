@@ -15,9 +15,9 @@ import pytest
 import abag
 from abag.core.files import Files
 from abag.embed.sequences.chains import antibody, antigen, keys_array
-from abag.embed.store.hdf5_layout import BlockSource, shard_chunks
+from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
+from abag.embed.shards.shard import commit_shard, read_table_of_contents
 from abag.embed.store.maintenance import merge, pack, verify
-from abag.embed.store.shard import commit_shard, read_table_of_contents
 from abag.embed.store.spool import publish_spools, spooled_rows
 from abag.embed.store.store import open_store
 

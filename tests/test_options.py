@@ -23,12 +23,12 @@ from abag.embed.doctor.options import DoctorOptions
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.options import TableOptions
-from abag.head.data.split_methods import SPLIT_METHODS
 from abag.head.model.config import FitConfig
 from abag.head.prediction.options import PredictOptions
 from abag.head.runs.options import EvaluateOptions, PlanOptions
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
 from abag.head.search.search import BATCH_PARAMETERS, RANGES, SHAPES
+from abag.head.splits.split_methods import SPLIT_METHODS
 
 ROOT = Path(__file__).parent.parent
 CLASSES = {

@@ -151,9 +151,10 @@ def test_import_help_and_version_load_neither_torch_nor_pandas():
 
 LAYERS = """
     core
-    embed.sequences embed.store embed.packing embed.kernels embed.weights embed.encoders
+    embed.sequences embed.shards embed.store embed.packing embed.kernels embed.weights
+    embed.families embed.encoders
     embed.pipeline embed.doctor
-    head.clustering head.data head.evaluation head.model head.training head.prediction
+    head.clustering head.data head.splits head.evaluation head.model head.training head.prediction
     head.report head.runs
     head.fit head.search head.plan
     adapt
@@ -214,7 +215,7 @@ def test_head_imports_no_encoder():
     for module, found in IMPORTS.items():
         if module.startswith("head."):
             # to count tokens; family descriptions load no torch (test_embed_families.py)
-            tokens = ("embed.packing.", "embed.encoders.families") if module == "head.plan" else ()
+            tokens = ("embed.packing.", "embed.families.registry") if module == "head.plan" else ()
             met = [
                 m for m in found if m.startswith("embed.") and not m.startswith(allowed + tokens)
             ]

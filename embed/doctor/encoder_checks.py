@@ -15,7 +15,7 @@ from abag.core.device import DevicePlan
 from abag.embed.doctor import parity
 from abag.embed.doctor.check import MIN_FREE_BYTES, Check, first_line, format_size
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.families import FAMILIES, guess_family, hub_name_of
+from abag.embed.families.registry import FAMILIES, guess_family, hub_name_of
 from abag.embed.kernels.attention import choose_attention, kernel_problems
 from abag.embed.sequences.chains import Kind
 from abag.embed.weights.checkpoints import EncoderCheckpoint, EncoderNotFound

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from abag.core.device import DevicePlan
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.encoder import Backend, Encoder
-from abag.embed.encoders.families import FAMILIES, guess_family
 from abag.embed.encoders.loading import Identity, load_encoder
 from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.families.family import Backend, Encoder
+from abag.embed.families.registry import FAMILIES, guess_family
 from abag.embed.packing.tokens import Layout
 from abag.embed.pipeline.stream import encode_stream
 from abag.embed.sequences.chains import Chains, Kind

@@ -37,7 +37,7 @@ def check_versions() -> Check:
 
 def check_faesm() -> Check:
     """Check whether FAESM, which is optional, can be used."""
-    from abag.embed.encoders.faesm import import_faesm
+    from abag.embed.families.faesm import import_faesm
 
     if installed("faesm") is None:
         text = "not installed, and not needed: the packed encoder is the default"

@@ -1,5 +1,4 @@
-"""Encoders: packed token ids to one vector per token.
+"""Encoders by name: found, identified by a fingerprint, and loaded.
 
-`families` lists the encoder families; `loading` identifies and loads an encoder by name. A family
-has a packed implementation, transformers' module as the reference, or both.
+The reference runs transformers' own modules; every faster path is compared with it.
 """

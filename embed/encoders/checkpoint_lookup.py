@@ -13,8 +13,8 @@ from typing import Any
 
 from abag import cache_dir
 from abag.core.files import write_bytes
-from abag.embed.encoders.families import ALIASES, FAMILIES, hub_name_of
 from abag.embed.encoders.random_weights import TINY_CONFIG, random_checkpoint_files
+from abag.embed.families.registry import ALIASES, FAMILIES, hub_name_of
 from abag.embed.weights.checkpoints import (
     BadCheckpoint,
     EncoderCheckpoint,

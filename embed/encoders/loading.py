@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.encoder import Backend, Encoder, Family
-from abag.embed.encoders.families import FAMILIES
+from abag.embed.families.family import Backend, Encoder, Family
+from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.tokens import TOKENS_VERSION, Layout, LongPolicy
 from abag.embed.sequences.chains import Kind
 from abag.embed.weights.adapters import with_adapter
@@ -162,7 +162,7 @@ def check_backend(identity: Identity, backend: Backend, *, layers: bool = False)
             f"{identity.family.name}, and FAESM runs only ESM-2; give packed or reference"
         )
         raise WrongBackend(msg)
-    from abag.embed.encoders.faesm import import_faesm
+    from abag.embed.families.faesm import import_faesm
 
     import_faesm()
 

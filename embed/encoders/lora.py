@@ -18,7 +18,6 @@ import torch
 from torch.utils.checkpoint import checkpoint as recompute
 
 from abag import AbagError
-from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.loading import layer_count
 from abag.embed.encoders.options import Lora
 from abag.embed.encoders.reference import (
@@ -27,6 +26,7 @@ from abag.embed.encoders.reference import (
     quiet_transformers,
     run_padded,
 )
+from abag.embed.families.registry import FAMILIES
 from abag.embed.weights.adapters import PEFT_PREFIX
 from abag.embed.weights.checkpoints import EncoderCheckpoint
 

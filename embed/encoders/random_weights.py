@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.embed.encoders.encoder import Config
-from abag.embed.encoders.families import ALIASES, FAMILIES
+from abag.embed.families.family import Config
+from abag.embed.families.registry import ALIASES, FAMILIES
 
 TINY_CONFIG: dict[str, Config] = {
     name: FAMILIES[alias.family].tiny_config for name, alias in ALIASES.items() if alias.random

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from abag.embed.encoders.families import FAMILIES
+from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.batches import PackedBatch, pad_batch
 from abag.embed.packing.tokens import Layout, check_against_tokenizer
 from abag.embed.sequences.chains import Chains

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.device import default_batch_tokens, measure_matmul_flops
 from abag.core.messages import bar, note
-from abag.embed.encoders.encoder import Encoder
 from abag.embed.encoders.loading import count_flops
+from abag.embed.families.family import Encoder
 from abag.embed.packing.batches import longest_first
 from abag.embed.pipeline.stream import Encoded, encode_stream
 from abag.embed.pipeline.task import EncodeTask

@@ -30,7 +30,7 @@ from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.store import StoreMismatch, open_store
 
 if TYPE_CHECKING:
-    from abag.embed.encoders.encoder import Encoder
+    from abag.embed.families.family import Encoder
     from abag.embed.packing.tokens import Layout
 
 UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}

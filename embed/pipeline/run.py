@@ -28,7 +28,7 @@ from abag.embed.sequences.pairs import (
 )
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.sequences.tables import TableLike
-from abag.embed.store.filesystem import is_local, mount_of
+from abag.embed.shards.filesystem import is_local, mount_of
 from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import open_store
 

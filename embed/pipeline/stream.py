@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from abag.core.device import DevicePlan, current_device, to_device
-from abag.embed.encoders.encoder import Encoder
+from abag.embed.families.family import Encoder
 from abag.embed.packing.batches import PackedBatch, fill_batches
 from abag.embed.packing.pooling import LayerPooling, pool_tokens
 from abag.embed.packing.tokens import Layout, TokenSpan

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from abag import AbagError
 from abag.core.device import DevicePlan, plan_device
-from abag.embed.encoders.encoder import Encoder
 from abag.embed.encoders.loading import Identity, identify, layer_count, load_encoder
+from abag.embed.families.family import Encoder
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.sequences.chains import Kind
 from abag.embed.store.encoder_folder import EncoderFolder

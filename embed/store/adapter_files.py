@@ -8,7 +8,7 @@ from pathlib import Path
 
 from abag import AbagError
 from abag.core.files import Files, is_partial, write_bytes
-from abag.embed.store.shard import DamagedShard
+from abag.embed.shards.shard import DamagedShard
 
 ADAPTER_FOLDER = "adapter"
 ADAPTER_FILE = "adapter.json"

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.files import Files
 from abag.embed.sequences.chains import Kind
+from abag.embed.shards.filesystem import access
+from abag.embed.shards.gather import UnknownPooling, gather_rows
+from abag.embed.shards.shard import Attrs, VectorBlock
+from abag.embed.shards.shard_index import ShardIndex
 from abag.embed.store.adapter_files import (
     ADAPTER_FOLDER,
     read_adapter_files,
     unpack_adapter_files,
 )
-from abag.embed.store.filesystem import access
-from abag.embed.store.gather import UnknownPooling, gather_rows
 from abag.embed.store.run_notes import RunNotes
-from abag.embed.store.shard import Attrs, VectorBlock
-from abag.embed.store.shard_index import ShardIndex
 from abag.embed.store.writer import ShardWriter
 
 

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.files import Files, read_chunks
 from abag.core.keys import KEY_BYTES, sort_keys
-from abag.embed.store.adapter_files import pack_adapter_files, write_adapter_files
-from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.hdf5_layout import BlockSource, shard_chunks
-from abag.embed.store.shard import (
+from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
+from abag.embed.shards.shard import (
     MAX_PACKED_CONTENTS_BYTES,
     DamagedShard,
     VectorBlock,
     commit_shard,
     read_table_of_contents,
 )
+from abag.embed.store.adapter_files import pack_adapter_files, write_adapter_files
+from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.store import Store, StoreMismatch, open_store
 
 PACKED_ROWS = 4096

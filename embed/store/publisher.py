@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from abag.core.files import Chunk, Files, read_chunks, remove_quietly
 from abag.core.messages import say
-from abag.embed.store.filesystem import StoreUnreachable, is_local, retry_delay
-from abag.embed.store.hdf5_layout import BlockSource, shard_chunks
-from abag.embed.store.shard import Attrs, DamagedShard, commit_shard
+from abag.embed.shards.filesystem import StoreUnreachable, is_local, retry_delay
+from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
+from abag.embed.shards.shard import Attrs, DamagedShard, commit_shard
 from abag.embed.store.spool import Spool
 
 NamedArrays = dict[str, NDArray[Any]]

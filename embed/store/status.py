@@ -12,9 +12,9 @@ import numpy as np
 
 from abag.core.files import host_name, is_process_alive, partial_owner
 from abag.core.keys import KEY_BYTES, distinct_keys
+from abag.embed.shards.shard import VectorBlock
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.run_notes import RunRecord
-from abag.embed.store.shard import VectorBlock
 from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import Store
 

@@ -19,18 +19,18 @@ from abag import AbagError
 from abag.core.files import Files
 from abag.core.messages import say
 from abag.embed.sequences.chains import Chains, Kind, antibody, antigen, keys_array
-from abag.embed.store.encoder_folder import EncoderFolder, ReadOnlyStore
-from abag.embed.store.filesystem import (
+from abag.embed.shards.filesystem import (
     COLAB_DRIVE,
     StoreUnreachable,
     access,
     is_unmounted_drive,
 )
-from abag.embed.store.shard import (
+from abag.embed.shards.shard import (
     MAX_PACKED_CONTENTS_BYTES,
     DamagedShard,
     read_table_of_contents,
 )
+from abag.embed.store.encoder_folder import EncoderFolder, ReadOnlyStore
 from abag.embed.store.store_files import (
     FOLDER_NAME,
     STORE_FILE,

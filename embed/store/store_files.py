@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from abag.core.files import Files, write_json
-from abag.embed.store.shard import DamagedShard, read_regular
+from abag.embed.shards.shard import DamagedShard, read_regular
 
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.files import Files, sweep_partials
 from abag.core.messages import say
-from abag.embed.store.filesystem import LONGEST_PAUSE_SECONDS, RETRY_SECONDS
+from abag.embed.shards.filesystem import LONGEST_PAUSE_SECONDS, RETRY_SECONDS
+from abag.embed.shards.shard import Attrs, DamagedShard
 from abag.embed.store.publisher import NamedArrays, ShardPublisher
-from abag.embed.store.shard import Attrs, DamagedShard
 
 COMMIT_ROWS = 4096
 QUEUED_COMMITS = 4  # shards' worth of added vectors before add() blocks

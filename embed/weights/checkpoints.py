@@ -32,7 +32,7 @@ class EncoderCheckpoint:
     name : str
         Short name, used in the store's folder names.
     family : str
-        Name of its family; see `abag.embed.encoders.families`.
+        Name of its family; see `abag.embed.families.registry`.
     folder : Path or None
         None if there are no weights.
     weights : tuple of Path

@@ -1,4 +1,4 @@
-"""Labelled pairs, their vectors, and splits that do not leak.
+"""Labelled pairs and their stored vectors.
 
 Row order never matters: pairs are ordered by their keys.
 """

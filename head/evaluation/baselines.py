@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from abag.head.clustering.clusters import distance_to_parent
 from abag.head.data.labels import NothingToLearn
 from abag.head.data.scaling import Standardizer
-from abag.head.data.splits import TRAIN, Split, grouped_folds
 from abag.head.evaluation.ridge import FeatureBlock, Floats, Ints, Matrix, ridge, ridges
+from abag.head.splits.splits import TRAIN, Split, grouped_folds
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs

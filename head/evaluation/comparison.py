@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.head.data.labels import FLOOR_SHARE
-from abag.head.data.splits import TEST, Split
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import METRICS, ScoredRows, headline_metrics, metric_label
+from abag.head.splits.splits import TEST, Split
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs

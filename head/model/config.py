@@ -15,8 +15,8 @@ from abag.core.options import Options, option
 from abag.core.shared_options import DeviceOptions
 from abag.embed.sequences.options import TableOptions
 from abag.head.data.label_options import LabelOptions
-from abag.head.data.split_options import AdapterRows, SplitOptions
 from abag.head.model.losses import RankScope, loss_names
+from abag.head.splits.split_options import AdapterRows, SplitOptions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind

@@ -23,11 +23,11 @@ from abag import AbagError
 from abag.core.files import write_bytes, write_json
 from abag.core.options import BadOption
 from abag.head.data.scaling import Standardizer
-from abag.head.data.splits import TRAIN
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
 from abag.head.prediction.applicability import Applicability, measure_applicability
 from abag.head.prediction.predictor import EmbedFunction, EnsembleMember, Predictor, VectorSpec
+from abag.head.splits.splits import TRAIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.splits import Split
     from abag.head.data.vectors import StoredVectors
+    from abag.head.splits.splits import Split
     from abag.head.training.train import TrainedHeads
     from abag.head.training.uncertainty import Sigma
 

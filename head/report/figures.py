@@ -14,9 +14,9 @@ from scipy.stats import norm
 
 from abag.head.clustering.linkage import rows_by_group
 from abag.head.data.scaling import Standardizer
-from abag.head.data.splits import TEST, TRAIN, VALIDATION
 from abag.head.evaluation import metrics
 from abag.head.report.templating import format_cell
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,13 +9,13 @@ from typing import TypedDict
 import numpy as np
 
 from abag.core.files import write_text
-from abag.head.data.splits import PART_NAMES, TEST, Split
 from abag.head.evaluation import comparison
 from abag.head.evaluation.comparison import compare, rank_metric, scores_on_test
 from abag.head.evaluation.metrics import metric_label, table_metrics
 from abag.head.report.figures import draw_figures
 from abag.head.report.results import RunResults
 from abag.head.report.templating import render_template
+from abag.head.splits.splits import PART_NAMES, TEST, Split
 
 MAX_FOLDS = 20
 """Folds listed in the table of parts."""

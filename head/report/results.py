@@ -14,7 +14,7 @@ from abag.head.evaluation.metrics import FoldAverage, Scores
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.splits import Split
+    from abag.head.splits.splits import Split
 
 Floats: TypeAlias = NDArray[np.float64]
 

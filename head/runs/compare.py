@@ -18,12 +18,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.head.data.splits import TEST, Split
 from abag.head.evaluation.comparison import Interval, IntervalScores, compare, verdict
 from abag.head.evaluation.metrics import METRICS, Scores, headline_metrics
 from abag.head.runs.external_table import KEYS
 from abag.head.runs.live_progress import read_progress
 from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_run
+from abag.head.splits.splits import TEST, Split
 
 if TYPE_CHECKING:
     pass

@@ -20,7 +20,6 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs, report_counts
-from abag.head.data.splits import TEST
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import compare, verdict
 from abag.head.evaluation.metrics import headline_metrics
@@ -28,6 +27,7 @@ from abag.head.runs.external_table import KEYS, count_known, key_frame, score_ta
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run
 from abag.head.runs.summary import average_parts, score_parts
+from abag.head.splits.splits import TEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,13 +16,13 @@ from abag.core.keys import hex_keys, keys_from_hex
 from abag.core.messages import say
 from abag.embed.sequences.chains import Kind
 from abag.embed.store.store import open_store
-from abag.head.data.splits import TEST, TRAIN, Split
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.comparison import compare, verdict
 from abag.head.evaluation.ridge import FeatureBlock, ridge
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import Predictor
+from abag.head.splits.splits import TEST, TRAIN, Split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from abag.core.files import is_partial, replacing, write_json
-from abag.head.data.split_files import split_frame
 from abag.head.model.config import RunMismatch, check_same
+from abag.head.splits.split_files import split_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.splits import Split
     from abag.head.report.results import RunSummary
+    from abag.head.splits.splits import Split
 
 
 class FoldPaths(NamedTuple):

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.head.data.splits import PART_NAMES, Split
+from abag.head.splits.splits import PART_NAMES, Split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

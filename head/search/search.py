@@ -16,9 +16,9 @@ import numpy as np
 
 from abag.core.messages import reporting
 from abag.head.data.labels import LabelledPairs
-from abag.head.data.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.evaluation import metrics
 from abag.head.model.config import FitConfig
+from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.training.stack import Member, Scaling, StackedHeads
 from abag.head.training.step import step_seed
 

@@ -21,8 +21,6 @@ from abag.core.device import resolve_device
 from abag.core.files import is_partial, write_json
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption, flag
-from abag.head.data.partition import make_splits
-from abag.head.data.splits import BadSplit
 from abag.head.data.vectors import read_vectors
 from abag.head.fit import fit
 from abag.head.model.config import MAY_CHANGE, FitConfig, RunMismatch, check_same
@@ -45,6 +43,8 @@ from abag.head.search.study import (
     run_trials,
 )
 from abag.head.search.trials import SweepSummary, describe_winner, summarise_trials
+from abag.head.splits.partition import make_splits
+from abag.head.splits.splits import BadSplit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.splits import Split
     from abag.head.runs.run_inputs import RunInputs
+    from abag.head.splits.splits import Split
 
 TRIALS = 50
 

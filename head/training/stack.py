@@ -20,7 +20,6 @@ import torch
 from abag.core.messages import say
 from abag.head.data.labels import training_labels
 from abag.head.data.scaling import Standardizer
-from abag.head.data.splits import TRAIN
 from abag.head.model.heads import build_stacked_heads
 from abag.head.model.vector_tables import (
     DeviceVectorTables,
@@ -29,6 +28,7 @@ from abag.head.model.vector_tables import (
     VectorTables,
     predict_rows,
 )
+from abag.head.splits.splits import TRAIN
 from abag.head.training.step import (
     TrainingStep,
     cosine_rates,
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.splits import Split
     from abag.head.model.config import FitConfig
+    from abag.head.splits.splits import Split
     from abag.head.training.step import EpochBatches
 
 INITIAL, BOOTSTRAP = 3, 5  # streams of the seed, beside those of step.py and train.py

@@ -19,8 +19,8 @@ import torch
 
 from abag import AbagError
 from abag.core.messages import say
-from abag.head.data.splits import TRAIN, VALIDATION
 from abag.head.evaluation import metrics
+from abag.head.splits.splits import TRAIN, VALIDATION
 from abag.head.training.checkpoint import save
 from abag.head.training.loop import LossNotFinite, ResumableTraining, TrainingProgress
 from abag.head.training.stack import Scaling, StackedHeads, make_members, make_training_sets
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.splits import Split
     from abag.head.model.config import FitConfig
+    from abag.head.splits.splits import Split
 
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of step.py and stack.py
 MIN_SHRINKAGE = 0.1

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import norm, t
 
-from abag.head.data.splits import TEST, TRAIN, VALIDATION
 from abag.head.evaluation import metrics
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from abag.head.data.splits import Split
     from abag.head.evaluation.comparison import MeasuredPairs
+    from abag.head.splits.splits import Split
     from abag.head.training.train import TrainedHeads
 
 LEAST_GROUPS = 5

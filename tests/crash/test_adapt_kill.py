@@ -27,9 +27,9 @@ def make_inputs(folder):
     """Write 40 pairs of short chains and a random split of them."""
     from abag.embed.sequences.pairs import read_pairs
     from abag.head.data.labels import label_pairs
-    from abag.head.data.partition import make_splits
-    from abag.head.data.split_files import split_frame
-    from abag.head.data.split_options import SplitOptions
+    from abag.head.splits.partition import make_splits
+    from abag.head.splits.split_files import split_frame
+    from abag.head.splits.split_options import SplitOptions
 
     rng = np.random.default_rng(0)
     heavy = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 9)) for _ in range(20)]
@@ -85,8 +85,8 @@ def main(folder, kills, seed):
     from forks import in_child, kill_anywhere
     from transformers import EsmModel, T5EncoderModel  # noqa: F401
 
-    import abag.embed.encoders.packed_esm
-    import abag.embed.encoders.packed_t5  # noqa: F401
+    import abag.embed.families.packed_esm
+    import abag.embed.families.packed_t5  # noqa: F401
     from abag.adapt.training import AdapterTraining
 
     torch.set_num_threads(1)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from abag.core.messages import reporting
+from abag.embed.shards.filesystem import StoreUnreachable
 from abag.embed.store import maintenance
-from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.store import open_store
 
 pytestmark = pytest.mark.slow

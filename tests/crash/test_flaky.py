@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from abag.embed.pipeline.run import embed_table
-from abag.embed.store import filesystem, maintenance
+from abag.embed.shards import filesystem
+from abag.embed.shards.filesystem import StoreUnreachable
+from abag.embed.store import maintenance
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.filesystem import StoreUnreachable
 from abag.embed.store.spool import list_spools, spooled_rows
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table

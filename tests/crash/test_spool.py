@@ -15,8 +15,9 @@ import pytest
 
 from abag.core.files import Files
 from abag.core.messages import reporting
-from abag.embed.store import filesystem, maintenance
-from abag.embed.store.filesystem import StoreUnreachable
+from abag.embed.shards import filesystem
+from abag.embed.shards.filesystem import StoreUnreachable
+from abag.embed.store import maintenance
 from abag.embed.store.spool import list_spools, publish_spools, spooled_rows
 from abag.embed.store.store import open_store
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from abag.embed.encoders.encoder import Config, EncoderShape, Family
+from abag.embed.families.family import Config, EncoderShape, Family
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 from abag.embed.weights.checkpoints import EncoderCheckpoint, EncoderNotFound
 

@@ -67,7 +67,7 @@ class Family:
     """One encoder architecture: its tokens, sizes, backends and quirks.
 
     A new family subclasses this in its own module and is listed in
-    `abag.embed.encoders.families`.
+    `abag.embed.families.registry`.
 
     Attributes
     ----------

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from abag.core.keys import KeyIndex
 from abag.core.messages import say
-from abag.embed.store.filesystem import access
-from abag.embed.store.shard import DamagedShard, VectorBlock, read_table_of_contents
+from abag.embed.shards.filesystem import access
+from abag.embed.shards.shard import DamagedShard, VectorBlock, read_table_of_contents
 
 READERS = min(8, os.cpu_count() or 1)
 

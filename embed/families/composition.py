@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from abag.embed.encoders.encoder import Encoder, Family
+from abag.embed.families.family import Encoder, Family
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ class _CompositionFamily(Family):
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
     ) -> Encoder:
-        from abag.embed.encoders.residue_composition import ResidueComposition
+        from abag.embed.families.residue_composition import ResidueComposition
 
         return ResidueComposition(plan.device)
 

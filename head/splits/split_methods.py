@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.head.data.groups import PairGroups
-from abag.head.data.split_files import read_splits
-from abag.head.data.splits import (
+from abag.head.splits.groups import PairGroups
+from abag.head.splits.split_files import read_splits
+from abag.head.splits.splits import (
     PART_NAMES,
     TEST,
     TRAIN,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.store.shard_index import RowRequest, ShardIndex
+from abag.embed.shards.shard_index import RowRequest, ShardIndex
 
 
 class UnknownPooling(AbagError):

@@ -17,9 +17,9 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.keys import hex_keys
-from abag.head.data.partition import group_pairs
-from abag.head.data.split_files import KEYS, pair_keys
-from abag.head.data.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
+from abag.head.splits.partition import group_pairs
+from abag.head.splits.split_files import KEYS, pair_keys
+from abag.head.splits.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.chains import Kind
     from abag.embed.store.encoder_folder import EncoderFolder
-    from abag.head.data.groups import PairGroups
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.split_options import AdapterRows, SplitOptions
+    from abag.head.splits.groups import PairGroups
+    from abag.head.splits.split_options import AdapterRows, SplitOptions
 
 _ROWS = "adapter/splits.parquet"
 

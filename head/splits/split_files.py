@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.keys import hex_keys
-from abag.head.data.splits import PART_NAMES, BadSplit, Split, SplitFileMismatch
+from abag.head.splits.splits import PART_NAMES, BadSplit, Split, SplitFileMismatch
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.head.data.groups import PairGroups
-from abag.head.data.leakage import count_leaks
-from abag.head.data.split_methods import SPLIT_METHODS, SplitRequest
-from abag.head.data.split_options import SplitOptions
-from abag.head.data.splits import TEST, TRAIN, VALIDATION, EmptyPart, Split
+from abag.head.splits.groups import PairGroups
+from abag.head.splits.leakage import count_leaks
+from abag.head.splits.split_methods import SPLIT_METHODS, SplitRequest
+from abag.head.splits.split_options import SplitOptions
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION, EmptyPart, Split
 
 if TYPE_CHECKING:
     from pathlib import Path

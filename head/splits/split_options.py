@@ -54,7 +54,7 @@ class SplitOptions(Options):
 
     def _check_method(self) -> None:
         # imported here: the registry imports pandas, which would slow down every --help
-        from abag.head.data.split_methods import SPLIT_METHODS
+        from abag.head.splits.split_methods import SPLIT_METHODS
 
         name, _, value = self.split.partition("=")
         known = {"auto": ("",)} | {n: method.values for n, method in SPLIT_METHODS.items()}

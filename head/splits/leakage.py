@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.head.data.splits import TEST, TRAIN, Split
+from abag.head.splits.splits import TEST, TRAIN, Split
 
 if TYPE_CHECKING:
-    from abag.head.data.groups import PairGroups
-    from abag.head.data.splits import Ints, Parts
+    from abag.head.splits.groups import PairGroups
+    from abag.head.splits.splits import Ints, Parts
 
 
 def count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.files import Chunk
-from abag.embed.store.shard import (
+from abag.embed.shards.shard import (
     DIGEST_BYTES,
     FORMAT,
     HEADER_BYTES,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from abag.embed.encoders.bert import BERT
-from abag.embed.encoders.composition import COMPOSITION
-from abag.embed.encoders.encoder import Family
-from abag.embed.encoders.esm import ESM
-from abag.embed.encoders.t5 import T5
+from abag.embed.families.bert import BERT
+from abag.embed.families.composition import COMPOSITION
+from abag.embed.families.esm import ESM
+from abag.embed.families.family import Family
+from abag.embed.families.t5 import T5
 
 
 class Alias(NamedTuple):

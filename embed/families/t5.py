@@ -6,7 +6,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any
 
-from abag.embed.encoders.encoder import (
+from abag.embed.families.family import (
     Config,
     DrawNormal,
     Encoder,
@@ -43,7 +43,7 @@ class _T5Family(Family):
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
     ) -> Encoder:
-        from abag.embed.encoders.packed_t5 import PackedT5
+        from abag.embed.families.packed_t5 import PackedT5
 
         return PackedT5(checkpoint, plan, attention)
 

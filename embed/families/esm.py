@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from abag.embed.encoders.encoder import (
+from abag.embed.families.family import (
     Config,
     DrawNormal,
     Encoder,
@@ -42,10 +42,10 @@ class _EsmFamily(Family):
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
     ) -> Encoder:
         if backend == "faesm":
-            from abag.embed.encoders.faesm import FaesmEncoder
+            from abag.embed.families.faesm import FaesmEncoder
 
             return FaesmEncoder(checkpoint, plan)
-        from abag.embed.encoders.packed_esm import PackedEsm
+        from abag.embed.families.packed_esm import PackedEsm
 
         return PackedEsm(checkpoint, plan, attention)
 

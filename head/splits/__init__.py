@@ -1,0 +1,1 @@
+"""Training, validation and test parts that do not leak into each other."""
