@@ -19,8 +19,15 @@ from abag.head.evaluation.baselines import predict_baselines
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
 from abag.head.report.results import RunResults, RunSummary
-from abag.head.runs.run_folder import FoldPaths, finished_summary, fold_paths, start_run
-from abag.head.runs.run_inputs import RunInputs, describe_inputs, read_inputs
+from abag.head.runs.run_folder import (
+    FoldPaths,
+    RunInputs,
+    describe_inputs,
+    finished_summary,
+    fold_paths,
+    read_inputs,
+    start_run,
+)
 from abag.head.runs.summary import join_logs, write_results
 from abag.head.splits.adapter_leaks import apply_adapter_policy
 from abag.head.splits.leakage import describe_splits

@@ -17,7 +17,7 @@ from abag.embed.store.store import open_store
 from abag.head.data.labels import label_pairs
 from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.runs import summary as outcome
-from abag.head.runs.run_inputs import read_inputs
+from abag.head.runs.run_folder import read_inputs
 from abag.head.search import search, sweep
 from abag.head.search.search import (
     BATCH_PARAMETERS,

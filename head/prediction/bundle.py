@@ -2,7 +2,7 @@
 
 ``weights.safetensors`` holds the heads, the input statistics and the representatives of the
 training sequences. ``predictor.json`` describes them and has a digest of both files. ``README.md``
-is the model card (`abag.head.report.model_card`). Nothing is dated and nothing is unpickled.
+is the model card (`abag.head.report.report.model_card`). Nothing is dated and nothing is unpickled.
 """
 
 from __future__ import annotations

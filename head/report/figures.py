@@ -15,7 +15,6 @@ from scipy.stats import norm
 from abag.head.clustering.linkage import rows_by_group
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation import metrics
-from abag.head.report.templating import format_cell
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION
 
 if TYPE_CHECKING:
@@ -142,9 +141,8 @@ def _calibration(r: RunResults) -> Drawn | None:
     ax.plot(limits, limits, color=AXIS, lw=1)
     ax.set(xlabel="predicted pKd, mean per bin", ylabel="measured pKd, mean ± s.e.")
     slope = metrics.calibration(y, p)["calibration_slope"]
-    return figure, (
-        f"Calibration. Slope of measured on predicted pKd: {format_cell(slope)}; 1 is calibrated."
-    )
+    text = "–" if slope is None else f"{slope:.3f}"
+    return figure, f"Calibration. Slope of measured on predicted pKd: {text}; 1 is calibrated."
 
 
 def _antigens(r: RunResults) -> Drawn | None:

@@ -1,24 +1,37 @@
-"""The report of a run: ``report.html``, one self-contained page with its figures inside it."""
+"""The pages that people read: ``report.html`` of a run and the model card of its predictor.
+
+Both are rendered from the files in ``templates``. The report is one self-contained page. The card
+is not dated: the same run gives the same card.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from abag.core.files import write_text
 from abag.head.evaluation import comparison
 from abag.head.evaluation.comparison import compare, rank_metric, scores_on_test
 from abag.head.evaluation.metrics import metric_label, table_metrics
 from abag.head.report.figures import draw_figures
-from abag.head.report.results import RunResults
-from abag.head.report.templating import render_template
+from abag.head.report.results import RunResults, RunSummary
 from abag.head.splits.splits import PART_NAMES, TEST, Split
 
 MAX_FOLDS = 20
 """Folds listed in the table of parts."""
+LICENCES = {
+    "igt5": "MIT (Exscientia/IgT5; Kenlay et al. 2024)",
+    "igt5-unpaired": "MIT (Exscientia/IgT5_unpaired; Kenlay et al. 2024)",
+    "antiberty": "MIT (AntiBERTy; Ruffolo et al. 2021)",
+    "composition": "no weights: part of abag (MIT)",
+    "tiny-igt5": "random weights made by abag: its vectors have no biological meaning",
+    "tiny-esm2": "random weights made by abag: its vectors have no biological meaning",
+} | {f"esm2-{size}": "MIT (ESM-2; Lin et al. 2023)" for size in ("8m", "35m", "150m", "650m", "3b")}
+"""Licences of the encoders that abag knows by name."""
 
 
 def write_report(path: Path, results: RunResults) -> None:
@@ -29,7 +42,13 @@ def write_report(path: Path, results: RunResults) -> None:
 def render(results: RunResults) -> str:
     """Return the report as HTML."""
     r = results
-    return render_template(
+    counts = {
+        "pairs": len(r.pairs.pkd),
+        "unique antibodies": len(np.unique(r.pairs.antibody)),
+        "unique antigens": len(np.unique(r.pairs.antigen)),
+        "censored pairs": int(np.count_nonzero(r.pairs.censored)),
+    }
+    return _render_template(
         "report.html.j2",
         title=r.title,
         folds=len(r.splits),
@@ -38,18 +57,49 @@ def render(results: RunResults) -> str:
         warnings=comparison.warnings(r.pairs, r.splits),
         scores=_score_table(r),
         drawn=draw_figures(r),
-        facts=[*r.facts.items(), *_counts(r).items()],
+        facts=[*r.facts.items(), *counts.items()],
         split=_split_tables(r.splits),
     )
 
 
-class _ScoreTable(TypedDict):
-    head: list[str]
-    rows: list[list[object]]
-    test_rows: int
+def model_card(source: str, config: Mapping[str, object], summary: RunSummary) -> str:
+    """Return the model card of a run on the table `source`, as Markdown."""
+    scores = {"**this predictor**": summary["metrics"]["test"]}
+    scores |= {name: parts["test"] for name, parts in summary["baselines"].items()}
+    return _render_template(
+        "model_card.md.j2",
+        source=source,
+        config=config,
+        summary=summary,
+        split=summary["split"],
+        scores=scores,
+        metrics=table_metrics(),
+        metric_label=metric_label,
+        licences=LICENCES,
+    )
 
 
-def _score_table(r: RunResults) -> _ScoreTable:
+def _render_template(name: str, **values: object) -> str:
+    """Render a file of ``templates``; values are escaped in HTML."""
+    environment = Environment(
+        loader=PackageLoader("abag.head.report", "templates"),
+        autoescape=select_autoescape(["html.j2"], default=False),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"cell": _format_cell, "label": lambda name: name.replace("_", " ")}
+    return environment.get_template(name).render(**values)
+
+
+def _format_cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _score_table(r: RunResults) -> dict[str, Any]:
     """Scores of the head and each baseline, and their differences with intervals."""
     own = scores_on_test(r.pairs, r.splits, r.predicted)
     columns, compared = table_metrics(report=True), (rank_metric(own), "rmse")
@@ -71,24 +121,7 @@ def _score_table(r: RunResults) -> _ScoreTable:
     return {"head": head, "rows": rows, "test_rows": test_rows}
 
 
-def _counts(r: RunResults) -> dict[str, int]:
-    return {
-        "pairs": len(r.pairs.pkd),
-        "unique antibodies": len(np.unique(r.pairs.antibody)),
-        "unique antigens": len(np.unique(r.pairs.antigen)),
-        "censored pairs": int(np.count_nonzero(r.pairs.censored)),
-    }
-
-
-class _SplitTables(TypedDict):
-    why: str
-    part_names: list[str]
-    parts: list[list[int]]
-    leaks: list[tuple[str, str, int]]
-    clusters: list[tuple[str, str, int, str]]
-
-
-def _split_tables(splits: Sequence[Split]) -> _SplitTables | None:
+def _split_tables(splits: Sequence[Split]) -> dict[str, Any] | None:
     """Rows per part, leaked rows by kind and identity, and clusters by identity."""
     description = splits[0].description
     if "leaks" not in description:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict, cast
+from typing import Any, Required, TypeAlias, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -24,9 +24,6 @@ from abag.head.runs.external_table import KEYS
 from abag.head.runs.live_progress import read_progress
 from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_run
 from abag.head.splits.splits import TEST, Split
-
-if TYPE_CHECKING:
-    pass
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -226,7 +223,7 @@ def _score_interval(rows: _TestRows, metric: str) -> ScoreInterval | None:
     found = compare(rows.pairs, rows.splits, rows.predicted, perfect, metric)
     if found is None:
         return None
-    best = METRICS[metric].perfect
+    best = 0.0 if METRICS[metric].lower_is_better else 1.0  # score of perfect predictions
     return {
         "value": best + found.difference,
         "low": None if found.low is None else best + found.low,

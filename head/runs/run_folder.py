@@ -1,13 +1,20 @@
-"""The folder of a run that is being trained: its configuration, splits and paths."""
+"""The folder of a run that is being trained: what it is trained on, its splits and paths."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from abag.core.files import is_partial, replacing, write_json
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import Store, open_store
+from abag.head.data.labels import LabelledPairs, label_pairs, report_counts
+from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.model.config import RunMismatch, check_same
 from abag.head.splits.split_files import split_frame
 
@@ -15,9 +22,56 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from abag.head.data.labels import LabelledPairs
+    from abag.embed.sequences.chains import Kind
+    from abag.head.model.config import FitConfig
     from abag.head.report.results import RunSummary
     from abag.head.splits.splits import Split
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """The pairs of a table and the vectors of their unique sequences."""
+
+    pairs: LabelledPairs
+    store: Store
+    vectors: dict[Kind, StoredVectors]
+
+
+def read_inputs(
+    table: Path | str | pd.DataFrame, store: Path | str, config: FitConfig
+) -> RunInputs:
+    """Read the labelled pairs of a table and their vectors, and report what was read.
+
+    Raises
+    ------
+    AbagError
+        If the table, a label or the store is invalid, or the store lacks a sequence.
+    """
+    pairs = label_pairs(read_pairs(table, config), config)
+    report_counts(pairs)
+    opened = open_store(store)
+    kinds: tuple[Kind, ...] = ("antibody", "antigen")
+    vectors = {
+        kind: read_vectors(opened, pairs.table, kind, **config.vectors_of(kind)) for kind in kinds
+    }
+    return RunInputs(pairs, opened, vectors)
+
+
+def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
+    """Return the content of config.json: the options, and what identifies the inputs."""
+    pairs = inputs.pairs
+    digest = blake2b(digest_size=16)
+    for array in (pairs.keys("antibody"), pairs.keys("antigen"), pairs.pkd, pairs.censored):
+        digest.update(np.ascontiguousarray(array).data)
+    record = config.to_json()
+    for kind, vectors in inputs.vectors.items():
+        record[f"{kind}_encoder"] = vectors.folder.name
+        record[f"{kind}_fingerprint"] = vectors.folder.fingerprint
+    return record | {
+        "store": str(inputs.store.path),
+        "pairs": len(pairs),
+        "pairs_digest": digest.hexdigest(),
+    }
 
 
 class FoldPaths(NamedTuple):
@@ -38,11 +92,7 @@ def fold_paths(run: Path, n_folds: int) -> list[FoldPaths]:
 def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     """Return the summary of a finished run, or None if there is something left to train.
 
-    Parameters
-    ----------
-    run : Path
-    record : mapping
-        The content of config.json for the current command.
+    `record` is the content of config.json for the current command.
 
     Raises
     ------

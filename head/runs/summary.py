@@ -11,8 +11,7 @@ import pandas as pd
 from abag.core.files import replacing, write_json, write_text
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import MeasuredPairs, verdicts, warnings
-from abag.head.report.model_card import model_card
-from abag.head.report.report import write_report
+from abag.head.report.report import model_card, write_report
 from abag.head.report.results import RunResults, RunSummary
 from abag.head.splits.split_files import split_assignments
 from abag.head.splits.splits import TEST, VALIDATION, Split

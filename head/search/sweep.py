@@ -24,7 +24,7 @@ from abag.core.options import BadOption, flag
 from abag.head.data.vectors import read_vectors
 from abag.head.fit import fit
 from abag.head.model.config import MAY_CHANGE, FitConfig, RunMismatch, check_same
-from abag.head.runs.run_inputs import describe_inputs, read_inputs
+from abag.head.runs.run_folder import describe_inputs, read_inputs
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
 from abag.head.search.search import (
     RANGES,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
-    from abag.head.runs.run_inputs import RunInputs
+    from abag.head.runs.run_folder import RunInputs
     from abag.head.splits.splits import Split
 
 TRIALS = 50
