@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
-from typing import TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,10 +35,11 @@ BUDGET_SHARE = 0.1
 
 
 class FoldAverage(TypedDict):
-    """A metric over folds; see `average_folds`."""
+    """A metric over the ``n`` folds in which it is defined."""
 
     mean: float | None
     sd: float | None
+    """Standard deviation; None with fewer than two folds."""
     n: int
 
 
@@ -58,19 +58,14 @@ class ScoredRows:
 
     @classmethod
     def of(
-        cls,
-        pkd: ArrayLike,
-        predicted: ArrayLike,
-        antigen: ArrayLike,
-        censored: ArrayLike | None = None,
+        cls, pkd: ArrayLike, predicted: ArrayLike, antigen: ArrayLike, censored: ArrayLike = 0
     ) -> ScoredRows:
         """Convert columns as `score` takes them; drop all rows if a prediction is not finite."""
         y, p = np.asarray(pkd, np.float64), np.asarray(predicted, np.float64)
-        kept = slice(None) if np.isfinite(p).all() else slice(0)
-        y, p, antigens = y[kept], p[kept], np.asarray(antigen, np.int64)[kept]
-        if censored is None:
-            return cls(y, p, antigens, (y, p, np.zeros(len(y), np.int8)))
-        censoring = np.asarray(censored, np.int8)[kept]
+        antigens = np.asarray(antigen, np.int64)
+        censoring = np.broadcast_to(np.asarray(censored, np.int8), y.shape)
+        if not np.isfinite(p).all():
+            y, p, antigens, censoring = y[:0], p[:0], antigens[:0], censoring[:0]
         exact = censoring == 0
         return cls(y[exact], p[exact], antigens[exact], (y, p, censoring))
 
@@ -108,17 +103,6 @@ class Metric:
     selectable: bool = False
     """Can be given to ``--select``."""
 
-    @property
-    def perfect(self) -> float:
-        """Score of perfect predictions."""
-        return 0.0 if self.lower_is_better else 1.0
-
-
-def _jointly(group: str, name: str) -> Callable[[ScoredRows], Number]:
-    """Take one of the scores that `ScoredRows` computes together, once per set of rows."""
-    scores_of: Callable[[ScoredRows], Scores] = attrgetter(group)
-    return lambda rows: scores_of(rows)[name]
-
 
 def headline_metrics() -> list[str]:
     """Names of the metrics that are compared with an interval, most important first."""
@@ -148,10 +132,7 @@ def is_better(name: str, value: float | None, best: float | None) -> bool:
 
 
 def score(
-    pkd: ArrayLike,
-    predicted: ArrayLike,
-    antigen: ArrayLike,
-    censored: ArrayLike | None = None,
+    pkd: ArrayLike, predicted: ArrayLike, antigen: ArrayLike, censored: ArrayLike = 0
 ) -> Scores:
     """Compute all metrics for one set of predictions, for example one fold.
 
@@ -165,7 +146,7 @@ def score(
     antigen : array_like, shape=(N,), dtype=int
         Number of each row's antigen.
     censored : array_like, shape=(N,), dtype=int, optional
-        -1: the pKd is below ``pkd``; +1: above; 0: exact. By default all rows are exact.
+        -1: the pKd is below ``pkd``; +1: above; 0: exact. One number applies to all rows.
 
     Returns
     -------
@@ -175,7 +156,7 @@ def score(
     rows = ScoredRows.of(pkd, predicted, antigen, censored)
     return {
         "n": len(np.asarray(pkd)),
-        "n_censored": 0 if censored is None else int(np.count_nonzero(np.asarray(censored))),
+        "n_censored": int(np.count_nonzero(censored)),
         **{name: metric.function(rows) for name, metric in METRICS.items()},
     }
 
@@ -243,10 +224,7 @@ def within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> Scores:
 def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
     """Compute `spearman` within each group, vectorised over groups.
 
-    Parameters
-    ----------
-    pkd, predicted : NDArray, shape=(N,), dtype=float64
-    group : NDArray, shape=(N,), dtype=int64
+    The arguments have shape (N,).
 
     Returns
     -------
@@ -282,16 +260,7 @@ def concordance(pkd: Floats, predicted: Floats, censored: NDArray[np.int8]) -> S
 
     Predicted ties count half. The order of two exact rows is known if their labels differ. The
     order of a censored row and another row is known if the bound excludes the other's values.
-
-    Parameters
-    ----------
-    pkd, predicted : NDArray, shape=(N,), dtype=float64
-    censored : NDArray, shape=(N,), dtype=int8
-
-    Returns
-    -------
-    dict
-        ``concordance`` (None without such pairs) and the number of ``decidable_pairs``.
+    The arguments have shape (N,). Without ``decidable_pairs``, the concordance is None.
     """
     _, rank = np.unique(pkd, return_inverse=True)
     # Row i is below row j if upper[i] < lower[j]; a bound lies just beside its label.
@@ -364,15 +333,7 @@ def _strong_binders(strong: NDArray[np.bool_], predicted: Floats) -> Scores:
 def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | None:
     """Mean precision over strong binders in order of prediction; ties are picked together.
 
-    Parameters
-    ----------
-    strong : NDArray, shape=(N,), dtype=bool
-    predicted : NDArray, shape=(N,), dtype=float64
-
-    Returns
-    -------
-    float or None
-        None without strong binders.
+    `strong` and `predicted` have shape (N,). The result is None without strong binders.
     """
     if not strong.any():
         return None
@@ -394,14 +355,7 @@ def _expected_hits(strong: NDArray[np.bool_], predicted: Floats, budget: int) ->
 
 
 def average_folds(folds: Sequence[Scores]) -> dict[str, FoldAverage]:
-    """Average each metric over the folds in which it is defined.
-
-    Returns
-    -------
-    dict
-        By metric: the ``mean`` (None if undefined in all folds), the standard deviation ``sd``
-        (None with fewer than two folds) and the number ``n`` of folds.
-    """
+    """Average each metric over the folds in which it is defined."""
     result: dict[str, FoldAverage] = {}
     for name in folds[0] if folds else ():
         values = [value for fold in folds if (value := fold[name]) is not None]
@@ -417,55 +371,49 @@ def _finite(value: float | np.floating) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
+def _joint(group: str, *names: str, **flags: Any) -> dict[str, Metric]:  # noqa: ANN401
+    """Make metrics of the scores that a property of `ScoredRows` computes together."""
+
+    def take(name: str) -> Callable[[ScoredRows], Number]:
+        return lambda rows: getattr(rows, group)[name]
+
+    return {name: Metric(function=take(name), **flags) for name in names}
+
+
+def _single(function: Callable[[Floats, Floats], Number], label: str, **flags: Any) -> Metric:  # noqa: ANN401
+    """Make a metric of a function of labels and predictions that is shown in tables."""
+    return Metric(
+        function=lambda rows: function(rows.pkd, rows.predicted),
+        label=label,
+        in_tables=True,
+        **flags,
+    )
+
+
 METRICS: dict[str, Metric] = {
-    "spearman_within_antigen": Metric(
-        function=_jointly("within_antigen", "spearman_within_antigen"),
-        label="Spearman within antigen",
-        headline=True, in_tables=True, selectable=True,
+    **_joint(
+        "within_antigen", "spearman_within_antigen",
+        label="Spearman within antigen", headline=True, in_tables=True, selectable=True,
     ),
-    **{
-        name: Metric(function=_jointly("within_antigen", name))
-        for name in (
-            "spearman_within_antigen_q25",
-            "spearman_within_antigen_q75",
-            "antigens_scored",
-        )
-    },
-    "spearman": Metric(
-        function=lambda rows: spearman(rows.pkd, rows.predicted),
-        label="Spearman", headline=True, in_tables=True, selectable=True,
+    **_joint(
+        "within_antigen",
+        "spearman_within_antigen_q25", "spearman_within_antigen_q75", "antigens_scored",
     ),
-    "pearson": Metric(
-        function=lambda rows: pearson(rows.pkd, rows.predicted),
-        label="Pearson", in_tables=True, selectable=True,
+    "spearman": _single(spearman, "Spearman", headline=True, selectable=True),
+    "pearson": _single(pearson, "Pearson", selectable=True),
+    "rmse": _single(rmse, "RMSE", lower_is_better=True, headline=True, selectable=True),
+    "mae": _single(mae, "MAE", lower_is_better=True, selectable=True),
+    "r2": _single(r2, "R2"),
+    **_joint(
+        "strong_binders", "recall_at_9", "precision_at_9", "average_precision_at_9",
+        selectable=True,
     ),
-    "rmse": Metric(
-        function=lambda rows: rmse(rows.pkd, rows.predicted),
-        label="RMSE", lower_is_better=True, headline=True, in_tables=True, selectable=True,
+    **_joint(
+        "strong_binders", "enrichment_at_9",
+        "recall_at_9_budget", "precision_at_9_budget", "enrichment_at_9_budget",
     ),
-    "mae": Metric(
-        function=lambda rows: mae(rows.pkd, rows.predicted),
-        label="MAE", lower_is_better=True, in_tables=True, selectable=True,
-    ),
-    "r2": Metric(function=lambda rows: r2(rows.pkd, rows.predicted), label="R2", in_tables=True),
-    **{
-        name: Metric(function=_jointly("strong_binders", name), selectable=True)
-        for name in ("recall_at_9", "precision_at_9", "average_precision_at_9")
-    },
-    **{
-        name: Metric(function=_jointly("strong_binders", name))
-        for name in (
-            "enrichment_at_9",
-            "recall_at_9_budget",
-            "precision_at_9_budget",
-            "enrichment_at_9_budget",
-        )
-    },
-    "concordance": Metric(function=_jointly("concordance", "concordance"), in_report=True),
-    "decidable_pairs": Metric(function=_jointly("concordance", "decidable_pairs")),
-    **{
-        name: Metric(function=_jointly("calibration", name))
-        for name in ("calibration_slope", "calibration_intercept")
-    },
+    **_joint("concordance", "concordance", in_report=True),
+    **_joint("concordance", "decidable_pairs"),
+    **_joint("calibration", "calibration_slope", "calibration_intercept"),
 }  # fmt: skip
 """All metrics by name, in the order of the keys of `score`."""
