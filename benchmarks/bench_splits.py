@@ -28,8 +28,7 @@ from abag.head.data.labels import label_pairs
 from abag.head.evaluation.baselines import predict_baselines
 from abag.head.evaluation.comparison import compare, verdict, warnings
 from abag.head.evaluation.metrics import average_folds, score
-from abag.head.splits.leakage import describe_splits
-from abag.head.splits.partition import make_splits
+from abag.head.splits.partition import describe_splits, make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST
 

@@ -30,8 +30,7 @@ from abag.head.runs.run_folder import (
 )
 from abag.head.runs.summary import join_logs, write_results
 from abag.head.splits.adapter_leaks import apply_adapter_policy
-from abag.head.splits.leakage import describe_splits
-from abag.head.splits.partition import make_splits
+from abag.head.splits.partition import describe_splits, make_splits
 from abag.head.splits.splits import TRAIN, Split
 from abag.head.training.torch_settings import torch_settings
 from abag.head.training.train import TrainedHeads, TrainingInputs, train

@@ -13,11 +13,10 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.splits import groups, split_methods
-from abag.head.splits.leakage import describe_splits
-from abag.head.splits.partition import make_splits
+from abag.head.splits.partition import describe_splits, make_splits
 from abag.head.splits.split_files import split_assignments, split_frame
-from abag.head.splits.split_methods import SPLIT_METHODS, split_method
-from abag.head.splits.split_options import SplitOptions
+from abag.head.splits.split_methods import SPLIT_METHODS
+from abag.head.splits.split_options import SPLIT_VALUES, SplitOptions
 from abag.head.splits.splits import (
     TEST,
     TRAIN,
@@ -312,14 +311,13 @@ def test_an_empty_part_is_refused():
 
 
 def test_a_registered_split_method_can_be_selected_by_name(monkeypatch):
-    monkeypatch.setitem(SPLIT_METHODS, "by_antigen_number", None)  # removed after the test
-
-    @split_method("by_antigen_number", "MODULUS")
-    def by_antigen_number(groups, request):
+    def by_antigen_number(groups, options):
         antigen = groups.pairs.antigen
-        part = np.minimum(antigen % int(request.value), TEST).astype(np.int8)
-        return [Split(name=request.text, part=part, group=antigen)]
+        part = np.minimum(antigen % int(options.split_value), TEST).astype(np.int8)
+        return [Split(name=options.split, part=part, group=antigen)]
 
+    monkeypatch.setitem(SPLIT_METHODS, "by_antigen_number", by_antigen_number)
+    monkeypatch.setitem(SPLIT_VALUES, "by_antigen_number", ("MODULUS",))
     pairs = pairs_of(measured())
     (split,) = make_splits(pairs, SplitOptions(split="by_antigen_number=3"))
     assert {int(part) for part in split.part[pairs.antigen == 4]} == {VALIDATION}

@@ -29,6 +29,7 @@ from abag.head.runs.options import EvaluateOptions, PlanOptions
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
 from abag.head.search.search import BATCH_PARAMETERS, RANGES, SHAPES
 from abag.head.splits.split_methods import SPLIT_METHODS
+from abag.head.splits.split_options import SPLIT_VALUES
 
 ROOT = Path(__file__).parent.parent
 CLASSES = {
@@ -147,6 +148,7 @@ def test_a_sweep_leaves_out_what_it_searches():
 def test_the_help_of_split_names_every_method():
     (split,) = (one for one in schema(FitConfig) if one.name == "split")
     assert set(SPLIT_METHODS) <= set(re.findall(r"\w+", split.declaration["help"]))
+    assert set(SPLIT_VALUES) == {"auto", *SPLIT_METHODS}
 
 
 def test_the_encoders_of_embed_table_are_those_of_the_schema():

@@ -17,7 +17,7 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.keys import hex_keys
-from abag.head.splits.partition import group_pairs
+from abag.head.splits.groups import PairGroups
 from abag.head.splits.split_files import KEYS, pair_keys
 from abag.head.splits.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.embed.sequences.chains import Kind
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.head.data.labels import LabelledPairs
-    from abag.head.splits.groups import PairGroups
     from abag.head.splits.split_options import AdapterRows, SplitOptions
 
 _ROWS = "adapter/splits.parquet"
@@ -59,7 +57,6 @@ def apply_adapter_policy(
     ----------
     splits : sequence of Split
     pairs : LabelledPairs
-        P pairs.
     folders : sequence of EncoderFolder
         The vectors that the head is trained on. Those without an adapter have no effect.
     options : SplitOptions
@@ -90,7 +87,7 @@ def apply_adapter_policy(
         return list(splits)
     name = " and ".join(folder.name for folder in adapted)
     rows = [_adapter_rows(folder) for folder in adapted]
-    groups = group_pairs(pairs, options, cache)
+    groups = PairGroups(pairs, options, cache)
     leaks = [np.any([_leaks(split, groups, r) for r in rows], axis=0) for split in splits]
     notes = _leak_notes(splits, leaks, name, adapted[0], allow_leak=allow_leak)
     used = np.any([_contained(pairs, r[r["adapter"] == "train"]) for r in rows], axis=0)
@@ -145,10 +142,9 @@ def _exposed(split: Split, groups: PairGroups, rows: pd.DataFrame) -> NDArray[np
     """
     pairs = groups.pairs
     exposed = np.isin(split.group, split.group[_contained(pairs, rows)])
-    kinds: tuple[Kind, ...] = ("antibody", "antigen")
-    for kind in kinds:
+    for kind, unique in pairs.table.sequences.items():
         if split.name in (kind, "both"):
-            keys = hex_keys(pairs.table.sequences[kind].keys)
+            keys = hex_keys(unique.keys)
             known = np.isin(keys, rows[f"{kind}_key"].to_numpy(str))[pairs.index(kind)]
             group = groups.of_method(kind)
             exposed |= np.isin(group, group[known])

@@ -1,23 +1,23 @@
 """Groups of a table's pairs that belong together, computed on first use.
 
-Sequences are clustered in the order of their keys and groups are numbered in the order of the
-pairs, so that the same pairs give the same numbers whatever the order of the rows.
+Sequences and pairs are in the order of their keys, so the numbers of the groups do not depend on
+the order of the rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.files import replacing
-from abag.core.keys import sort_keys
 from abag.head.clustering.clusters import (
     antibody_clusters,
     antigen_clusters,
@@ -29,8 +29,8 @@ from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
-    from abag.head.clustering.choices import AntibodyRegion, ClusterTool
     from abag.head.data.labels import LabelledPairs
+    from abag.head.splits.split_options import ClusterTool, SplitOptions
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -47,27 +47,22 @@ MANY_SEQUENCES: Mapping[Kind, int] = {"antibody": 20_000, "antigen": 2_000}
 """Above this, ``auto`` uses MMseqs2 if it is installed: the exact method would take minutes."""
 
 
-class ClusterSizes(TypedDict):
-    """Number of clusters, and the share of the pairs in the largest."""
-
-    clusters: int
-    largest_share: float
-
-
 @dataclass(slots=True)
 class PairGroups:
     """Groups of P pairs, by kind of sequence and identity."""
 
     pairs: LabelledPairs
-    identity: Mapping[Kind, float]
-    """Identity of the split."""
-    antibody_by: AntibodyRegion
-    tool: ClusterTool
+    options: SplitOptions
     cache: Path | None
     """Folder of cached clusters; None: they are not kept."""
     tools: dict[str, str] = field(default_factory=dict)
     """What computed the clusters of each kind."""
     _found: dict[tuple[Kind, float, ClusterTool], Ints] = field(default_factory=dict)
+
+    def identity(self, kind: Kind) -> float:
+        """Return the identity from which the split keeps sequences of a kind together."""
+        options = self.options
+        return options.antibody_identity if kind == "antibody" else options.antigen_identity
 
     def of_method(self, method: str) -> Ints:
         """Return the group of each pair under ``random``, ``antibody`` or ``antigen``.
@@ -85,7 +80,7 @@ class PairGroups:
             n_antigens = len(self.pairs.table.sequences["antigen"].keys)
             return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
         kind: Kind = "antibody" if method == "antibody" else "antigen"
-        return self._clusters(kind, self.identity[kind], self.tool)
+        return self._clusters(kind, self.identity(kind), self.options.cluster_tool)
 
     def levels(self) -> dict[str, dict[str, Ints]]:
         """Return the groups of the pairs by kind and closeness, from which leaks are counted.
@@ -100,24 +95,24 @@ class PairGroups:
         """
         result: dict[str, dict[str, Ints]] = {"pair": {"exact": self.of_method("random")}}
         for kind, levels in IDENTITY_LEVELS.items():
-            own = self.identity[kind]
+            own = self.identity(kind)
             n = len(self.pairs.table.sequences[kind].keys)
             wanted = sorted({*levels, own} if n <= FEW_SEQUENCES[kind] else {own}, reverse=True)
             tool: ClusterTool = "builtin"
             if n > MANY_SEQUENCES[kind]:
-                tool = self.tool
+                tool = self.options.cluster_tool
                 wanted = [t for t in wanted if (kind, t, tool) in self._found]
             result[kind] = {"exact": self.pairs.index(kind)}
             result[kind] |= {f"{t:g}": self._clusters(kind, t, tool) for t in wanted}
         antibody, antigen = (
-            result[kind].get(f"{self.identity[kind]:g}") for kind in IDENTITY_LEVELS
+            result[kind].get(f"{self.identity(kind):g}") for kind in IDENTITY_LEVELS
         )
         if antibody is not None and antigen is not None:
             result["pair"]["near"] = antibody * len(antigen) + antigen
         return result
 
-    def cluster_sizes(self) -> dict[str, dict[str, ClusterSizes]]:
-        """Return the sizes of the clusters by kind and closeness."""
+    def cluster_sizes(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Count the clusters by kind and closeness, and the share of the pairs in the largest."""
         return {
             kind: {closeness: _sizes(labels) for closeness, labels in levels.items()}
             for kind, levels in self.levels().items()
@@ -125,14 +120,10 @@ class PairGroups:
         }
 
     def mutations(self) -> Ints:
-        """Edits between each pair's antibody and the consensus of its cluster.
-
-        Returns
-        -------
-        NDArray, shape=(P,), dtype=int64
-        """
-        labels = self._load_or_compute("antibody", self.identity["antibody"], self.tool)
-        distance = distance_to_parent(self.pairs.table.sequences["antibody"].chains, labels)
+        """Edits between each pair's antibody and the consensus of its cluster, shape (P,)."""
+        options = self.options
+        labels = self._load_or_compute("antibody", options.antibody_identity, options.cluster_tool)
+        distance = distance_to_parent(self.pairs.table.antibodies.chains, labels)
         return distance[self.pairs.antibody]
 
     def _clusters(self, kind: Kind, identity: float, tool: ClusterTool) -> Ints:
@@ -145,57 +136,39 @@ class PairGroups:
     def _load_or_compute(self, kind: Kind, identity: float, tool: ClusterTool) -> Ints:
         """Cluster of each unique sequence."""
         method, name = self._method(kind, tool)
-        if tool == self.tool:
+        if tool == self.options.cluster_tool:
             self.tools[kind] = name
         unique = self.pairs.table.sequences[kind]
-        order, _ = sort_keys(unique.keys)
-        path = None
-        if self.cache is not None:
-            what = f"{CLUSTERS_VERSION} {name} {identity:g}".encode()
-            digest = hashlib.blake2b(what + b"\0" + unique.keys[order].tobytes(), digest_size=16)
-            path = self.cache / f"clusters-{digest.hexdigest()}.npy"
-        found = _load(path, len(order))
-        if found is None:
-            found = method([unique.chains[i] for i in order], identity)
-            _save(path, found)
-        labels = np.empty(len(order), np.int64)
-        labels[order] = found
-        return labels
+        if self.cache is None:
+            return method(unique.chains, identity)
+        what = f"{CLUSTERS_VERSION} {name} {identity:g}".encode()
+        digest = hashlib.blake2b(what + b"\0" + unique.keys.tobytes(), digest_size=16)
+        path = self.cache / f"clusters-{digest.hexdigest()}.npy"
+        with suppress(OSError, ValueError, EOFError):  # missing or damaged: computed again
+            cached: Ints = np.load(path, allow_pickle=False)
+            if cached.shape == (len(unique.keys),):
+                return cached
+        found = method(unique.chains, identity)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, concurrent=True) as partial_file, partial_file.open("wb") as file:
+            np.save(file, found, allow_pickle=False)
+        return found
 
     def _method(
         self, kind: Kind, tool: ClusterTool
     ) -> tuple[Callable[[list[Chains], float], Ints], str]:
         """Choose how to cluster, and name it for the summary and the cache."""
-        if kind == "antibody" and self.antibody_by == "cdrh3":
+        if kind == "antibody" and self.options.antibody_by == "cdrh3":
             return cdrh3_clusters, "built-in, CDRH3"
         method = antibody_clusters if kind == "antibody" else antigen_clusters
         many = len(self.pairs.table.sequences[kind].keys) > MANY_SEQUENCES[kind]
-        # not self.tool: leaks are counted by the exact method also where MMseqs2 made the split
+        # Leaks are counted by the exact method even if MMseqs2 made the split.
         version = mmseqs_version() if tool == "mmseqs" or (tool == "auto" and many) else None
         if tool == "mmseqs" or version:
             return partial(method, method=mmseqs_cluster), f"MMseqs2 {version}"
         return method, "built-in"
 
 
-def _load(path: Path | None, sequences: int) -> Ints | None:
-    """Read cached clusters; a missing or damaged file counts as not cached."""
-    if path is None:
-        return None
-    try:
-        found: Ints = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    return found if found.shape == (sequences,) else None
-
-
-def _save(path: Path | None, labels: Ints) -> None:
-    if path is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, concurrent=True) as partial_file, partial_file.open("wb") as file:
-        np.save(file, labels, allow_pickle=False)
-
-
-def _sizes(labels: Ints) -> ClusterSizes:
+def _sizes(labels: Ints) -> dict[str, float]:
     sizes = np.bincount(number_by_appearance(labels))
     return {"clusters": len(sizes), "largest_share": float(sizes.max() / sizes.sum())}

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.head.splits.groups import PairGroups
-from abag.head.splits.leakage import count_leaks
-from abag.head.splits.split_methods import SPLIT_METHODS, SplitRequest
+from abag.head.splits.split_methods import SPLIT_METHODS
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, EmptyPart, Split
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from abag.head.data.labels import LabelledPairs
+    from abag.head.splits.splits import Parts
 
 MANY_GROUPS = 30
 """From this many groups on, ``auto`` makes a single split; with fewer it makes repeated folds."""
@@ -53,47 +54,36 @@ def make_splits(
         If MMseqs2 is asked for and missing, or fails.
     """
     options = options or SplitOptions()
-    groups = group_pairs(pairs, options, cache)
-    request = SplitRequest(
-        options.split, options.folds, options.repeats, options.effective_split_seed
-    )
-    why = "as requested"
-    if request.name == "auto":
-        request, why = _choose(groups, request)
-    splits = SPLIT_METHODS[request.name].split(groups, request)
+    groups, why = PairGroups(pairs, options, cache), "as requested"
+    if options.split_name == "auto":
+        options, why = _choose(groups, options)
+    splits = SPLIT_METHODS[options.split_name](groups, options)
     for split in splits:
         _refuse_empty_parts(split)
-    shared = {"split": request.text, "why": why, "seed": request.seed, "of": len(splits)}
-    shared |= {"clusters": groups.cluster_sizes(), "cluster_tool": groups.tools}
-    return [
-        replace(
-            split,
-            description=shared
-            | {
-                "rows": split.rows_per_part(),
-                "groups": len(np.unique(split.group)),
-                "leaks": count_leaks(split.part, groups),
-            }
-            | split.description,
-        )
-        for split in splits
-    ]
+    shared = {"split": options.split, "why": why, "seed": options.effective_split_seed}
+    shared |= {"of": len(splits), "clusters": groups.cluster_sizes(), "cluster_tool": groups.tools}
+    described = []
+    for split in splits:
+        own = {"rows": split.rows_per_part(), "groups": len(np.unique(split.group))}
+        own |= {"leaks": _count_leaks(split.part, groups)} | split.description
+        described.append(replace(split, description=shared | own))
+    return described
 
 
-def group_pairs(
-    pairs: LabelledPairs, options: SplitOptions, cache: Path | None = None
-) -> PairGroups:
-    """Prepare the groups of the pairs' sequences, which are computed on first use."""
-    return PairGroups(
-        pairs=pairs,
-        identity={"antibody": options.antibody_identity, "antigen": options.antigen_identity},
-        antibody_by=options.antibody_by,
-        tool=options.cluster_tool,
-        cache=cache,
-    )
+def _count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
+    """Count the test rows with a training row of the same or a similar sequence, by closeness.
+
+    ``exact``: the same sequence. A number: the identity at which the sequences share a cluster.
+    ``near`` of ``pair``: both sequences share one, at the identities of the split.
+    """
+    test, train = part == TEST, part == TRAIN
+    return {
+        kind: {at: int(np.isin(ids[test], ids[train]).sum()) for at, ids in levels.items()}
+        for kind, levels in groups.levels().items()
+    }
 
 
-def _choose(groups: PairGroups, request: SplitRequest) -> tuple[SplitRequest, str]:
+def _choose(groups: PairGroups, options: SplitOptions) -> tuple[SplitOptions, str]:
     """Find the strictest split that the table allows, and give the reason."""
     for method in ("antigen", "antibody"):
         sizes = np.bincount(groups.of_method(method))
@@ -101,14 +91,14 @@ def _choose(groups: PairGroups, request: SplitRequest) -> tuple[SplitRequest, st
         clusters = f"{method} cluster{'s' * (len(sizes) > 1)}"
         found = f"{len(sizes)} {clusters}, the largest with {share:.0%} of the rows"
         if len(sizes) >= FEW_GROUPS and share <= LARGEST_SHARE:
-            request = request._replace(text=method)
-            if request.folds or len(sizes) >= MANY_GROUPS:
-                return request, f"{found}; whole clusters are held out"
+            options = replace(options, split=method)
+            if options.folds or len(sizes) >= MANY_GROUPS:
+                return options, f"{found}; whole clusters are held out"
             why = f"{found}; too few for one split: {FOLDS}-fold, repeated {REPEATS} times"
-            return request._replace(folds=FOLDS, repeats=REPEATS), why
-    if not request.folds and share > LARGEST_SHARE and len(np.unique(groups.mutations())) >= 3:
-        return request._replace(text="mutations"), f"{found}; distant variants are held out"
-    return request._replace(text="random"), f"{found}; only single pairs can be held out"
+            return replace(options, folds=FOLDS, repeats=REPEATS), why
+    if not options.folds and share > LARGEST_SHARE and len(np.unique(groups.mutations())) >= 3:
+        return replace(options, split="mutations"), f"{found}; distant variants are held out"
+    return replace(options, split="random"), f"{found}; only single pairs can be held out"
 
 
 def _refuse_empty_parts(split: Split) -> None:
@@ -120,3 +110,25 @@ def _refuse_empty_parts(split: Split) -> None:
                 "Use more rows or another --split."
             )
             raise EmptyPart(msg)
+
+
+def describe_splits(splits: Sequence[Split]) -> list[str]:
+    """Describe splits of `make_splits` in lines: how the pairs were split, why, and what leaks."""
+    first = splits[0].description
+    rows = ", ".join(f"{n} {name}" for name, n in first["rows"].items() if n or name != "unused")
+    lines = [
+        f"split {first['split']}: {first['why']}",
+        f"{rows} pairs" + (f" (first of {len(splits)} folds)" if len(splits) > 1 else ""),
+    ]
+    if first["split"] == "both":
+        n = int(np.mean([split.description["discarded"] for split in splits]))
+        lines.append(f"{n} pairs discarded: antibody and antigen in different parts")
+    n_test = sum(split.description["rows"]["test"] for split in splits)
+    for kind, levels in first["leaks"].items():
+        totals = {at: sum(s.description["leaks"][kind][at] for s in splits) for at in levels}
+        counts = ", ".join(f"{at} {n}" for at, n in totals.items())
+        lines.append(f"test rows with a near-duplicate {kind} in training: {counts} (of {n_test})")
+    for kind, levels in first["clusters"].items():
+        sizes = ", ".join(f"{at} {size['clusters']}" for at, size in levels.items())
+        lines.append(f"{kind} clusters by identity: {sizes}")
+    return lines

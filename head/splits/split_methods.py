@@ -1,8 +1,7 @@
 """The ways to split a table of pairs, by name.
 
-A method is a function registered with `split_method`; ``--split NAME`` or ``--split NAME=VALUE``
-selects it. No method cuts a group, and the same pairs and seed give the same parts whatever the
-order of the rows.
+``--split NAME`` or ``--split NAME=VALUE`` selects a method of `SPLIT_METHODS`. No method cuts a
+group, and the same pairs and seed give the same parts whatever the order of the rows.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.split_files import read_splits
+from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import (
     PART_NAMES,
     TEST,
@@ -37,71 +36,22 @@ ATTEMPTS = 20
 """Draws of a split by both sequences before an empty part is accepted."""
 
 
-class SplitRequest(NamedTuple):
-    """What `make_splits` asks of a method."""
-
-    text: str
-    """``NAME`` or ``NAME=VALUE``."""
-    folds: int
-    """Folds of a cross-validation; 0: a single split."""
-    repeats: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """The method."""
-        return self.text.partition("=")[0]
-
-    @property
-    def value(self) -> str:
-        """What follows ``=``, or nothing."""
-        return self.text.partition("=")[2]
-
-
-Method: TypeAlias = Callable[[PairGroups, SplitRequest], list[Split]]
-
-
-class SplitMethod(NamedTuple):
-    """A registered method."""
-
-    split: Method
-    values: tuple[str, ...]
-    """What may follow the name after ``=``; the empty string stands for nothing."""
-
-
-SPLIT_METHODS: dict[str, SplitMethod] = {}
-
-
-def split_method(name: str, *values: str) -> Callable[[Method], Method]:
-    """Register a function under a name; `values` are placeholders of what may follow ``=``."""
-
-    def register(method: Method) -> Method:
-        SPLIT_METHODS[name] = SplitMethod(method, values or ("",))
-        return method
-
-    return register
-
-
-@split_method("random")
-@split_method("antigen")
-@split_method("antibody")
-def split_by_groups(groups: PairGroups, request: SplitRequest) -> list[Split]:
+def split_by_groups(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Hold out whole groups: pairs, clusters of antigens, or clusters of antibodies."""
-    return _hold_out_groups(groups.of_method(request.name), request)
+    return _hold_out_groups(groups.of_method(options.split), options)
 
 
-@split_method("both")
-def split_by_both(groups: PairGroups, request: SplitRequest) -> list[Split]:
+def split_by_both(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Hold out antigens, and assign each antibody cluster to one part as well.
 
     Where this empties a part, antigens and antibodies are drawn again.
     """
-    antibody_group = groups.of_method("antibody")
+    antibody_group, seed = groups.of_method("antibody"), options.effective_split_seed
     splits: list[Split] = []
     for attempt in range(ATTEMPTS):
-        drawn = _hold_out_groups(groups.of_method("antigen"), request, attempt)
+        drawn = _hold_out_groups(groups.of_method("antigen"), options, attempt)
         cold = [
-            _assign_antibodies(split, antibody_group, [request.seed, split.fold, attempt])
+            _assign_antibodies(split, antibody_group, [seed, split.fold, attempt])
             for split in drawn
         ]
         splits = [s if _is_complete(s) else c for s, c in zip(splits or cold, cold, strict=True)]
@@ -110,35 +60,30 @@ def split_by_both(groups: PairGroups, request: SplitRequest) -> list[Split]:
     return splits
 
 
-@split_method("mutations", "", "NEAR:FAR")
-def split_by_mutations(groups: PairGroups, request: SplitRequest) -> list[Split]:
+def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Train on variants near their parent, test on distant ones, validate on those between."""
-    if request.folds:
+    if options.folds:
         msg = (
-            f"--split {request.text} --folds {request.folds}: this split has no folds. "
+            f"--split {options.split} --folds {options.folds}: this split has no folds. "
             "Leave out --folds or use another --split."
         )
         raise BadSplit(msg)
     distance = groups.mutations()
-    near, far = _parse_distances(request) if request.value else _choose_distances(distance)
+    near, far = _parse_distances(options) if options.split_value else _choose_distances(distance)
     part = np.where(distance <= near, TRAIN, np.where(distance >= far, TEST, VALIDATION))
-    return [
-        Split(
-            name="mutations",
-            part=part.astype(np.int8),
-            group=groups.pairs.antibody,
-            description={"near": near, "far": far, "mutations": np.bincount(distance).tolist()},
-        )
-    ]
+    about = {"near": near, "far": far, "mutations": np.bincount(distance).tolist()}
+    antibody, part = groups.pairs.antibody, part.astype(np.int8)
+    return [Split(name="mutations", part=part, group=antibody, description=about)]
 
 
-@split_method("column", "NAME")
-def split_by_column(groups: PairGroups, request: SplitRequest) -> list[Split]:
+def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Use the parts named in a column; other values are groups to hold out."""
-    pairs, column = groups.pairs, request.value
+    pairs, column = groups.pairs, options.split_value
     frame = pairs.table.frame
     if column not in frame.columns:
-        msg = f"--split {request.text}: no such column; found {', '.join(map(str, frame.columns))}."
+        msg = (
+            f"--split {options.split}: no such column; found {', '.join(map(str, frame.columns))}."
+        )
         raise BadSplit(msg)
     values = frame[column].iloc[pairs.row]
     values = values.astype(str).where(values.notna(), "").str.strip()
@@ -146,44 +91,39 @@ def split_by_column(groups: PairGroups, request: SplitRequest) -> list[Split]:
     named = values.str.lower().replace(synonyms)
     if set(named) <= set(PART_NAMES):
         part = named.map(PART_NAMES).to_numpy().astype(np.int8)
-        return [Split(name=request.text, part=part, group=groups.of_method("random"))]
+        return [Split(name=options.split, part=part, group=groups.of_method("random"))]
     group, _ = pd.factorize(values, sort=True)
-    return _hold_out_groups(group.astype(np.int64), request)
+    return _hold_out_groups(group.astype(np.int64), options)
 
 
-@split_method("file", "PATH")
-def split_by_file(groups: PairGroups, request: SplitRequest) -> list[Split]:
+def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Use the parts of a split file, see `read_splits`."""
-    return read_splits(Path(request.value), groups.pairs)
+    return read_splits(Path(options.split_value), groups.pairs)
 
 
-def _hold_out_groups(group: Ints, request: SplitRequest, attempt: int = 0) -> list[Split]:
-    if request.folds:
-        tests = [
-            fold == k
-            for repeat in range(request.repeats)
-            for fold in [grouped_folds(group, request.folds, [request.seed, repeat])]
-            for k in range(request.folds)
-        ]
+def _hold_out_groups(group: Ints, options: SplitOptions, attempt: int = 0) -> list[Split]:
+    seed, splits = options.effective_split_seed, []
+    if options.folds:
+        repeats = [grouped_folds(group, options.folds, [seed, r]) for r in range(options.repeats)]
+        tests = [fold == k for fold in repeats for k in range(options.folds)]
     else:
-        tests = [_hold_out(group, np.ones(len(group), bool), request, [request.seed, 0, 0])]
-    splits = []
+        tests = [_hold_out(group, np.ones(len(group), bool), options, [seed, 0, 0])]
     for i, test in enumerate(tests):
-        validation = _hold_out(group, ~test, request, [request.seed, i, 1, attempt])
+        validation = _hold_out(group, ~test, options, [seed, i, 1, attempt])
         part = np.where(test, TEST, np.where(validation, VALIDATION, TRAIN)).astype(np.int8)
-        splits.append(Split(name=request.text, part=part, group=group, fold=i))
+        splits.append(Split(name=options.split, part=part, group=group, fold=i))
     return splits
 
 
 def _hold_out(
-    group: Ints, available: NDArray[np.bool_], request: SplitRequest, seed: Sequence[int]
+    group: Ints, available: NDArray[np.bool_], options: SplitOptions, seed: Sequence[int]
 ) -> NDArray[np.bool_]:
     """Choose whole groups with about `HELD_OUT` of the available rows; a mask of shape (P,)."""
     rows = np.flatnonzero(available)
     n_groups = len(np.unique(group[rows]))
     if n_groups < 2:
         msg = (
-            f"--split {request.text}: the pairs form {len(np.unique(group))} groups; expected at "
+            f"--split {options.split}: the pairs form {len(np.unique(group))} groups; expected at "
             "least one for each of training, validation and test. Use another --split or other "
             "identities."
         )
@@ -215,11 +155,11 @@ def _assign_antibodies(split: Split, antibody_group: Ints, seed: Sequence[int]) 
     return replace(split, part=part, description=description)
 
 
-def _parse_distances(request: SplitRequest) -> tuple[int, int]:
-    near, _, far = request.value.partition(":")
+def _parse_distances(options: SplitOptions) -> tuple[int, int]:
+    near, _, far = options.split_value.partition(":")
     if not (near.isdigit() and far.isdigit() and int(near) + 1 < int(far)):
         msg = (
-            f"--split {request.text}: expected NEAR:FAR, two numbers of mutations with at least "
+            f"--split {options.split}: expected NEAR:FAR, two numbers of mutations with at least "
             "one between them for validation, such as 5:8."
         )
         raise BadSplit(msg)
@@ -239,3 +179,14 @@ def _choose_distances(distance: Ints) -> tuple[int, int]:
     rest = distance[distance < far]
     between = min(max(distances[1], int(np.quantile(rest, 1 - HELD_OUT))), rest.max())
     return int(between) - 1, int(far)
+
+
+SPLIT_METHODS: dict[str, Callable[[PairGroups, SplitOptions], list[Split]]] = {
+    "random": split_by_groups,
+    "antigen": split_by_groups,
+    "antibody": split_by_groups,
+    "both": split_by_both,
+    "mutations": split_by_mutations,
+    "column": split_by_column,
+    "file": split_by_file,
+}

@@ -6,9 +6,15 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from abag.core.options import BadOption, Options, option
-from abag.head.clustering.choices import AntibodyRegion, ClusterTool
 
+AntibodyRegion: TypeAlias = Literal["fv", "cdrh3"]
+ClusterTool: TypeAlias = Literal["auto", "builtin", "mmseqs"]
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
+SPLIT_VALUES = {
+    "auto": ("",), "random": ("",), "antigen": ("",), "antibody": ("",), "both": ("",),
+    "mutations": ("", "NEAR:FAR"), "column": ("NAME",), "file": ("PATH",),
+}  # fmt: skip
+"""What may follow ``=`` after the name of a split method; the empty string: nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,23 +51,25 @@ class SplitOptions(Options):
     )
 
     def __post_init__(self) -> None:
-        """Refuse what no table could be split by."""
+        """Check the split method and the number of folds."""
         super().__post_init__()
-        self._check_method()
         if self.folds == 1:
             msg = "--folds: 1 is out of range; expected 2 or more folds, or 0 for one split."
             raise BadOption(msg)
-
-    def _check_method(self) -> None:
-        # imported here: the registry imports pandas, which would slow down every --help
-        from abag.head.splits.split_methods import SPLIT_METHODS
-
-        name, _, value = self.split.partition("=")
-        known = {"auto": ("",)} | {n: method.values for n, method in SPLIT_METHODS.items()}
-        if bool(value) not in map(bool, known.get(name, ())):
-            spelled = [f"{n}={v}" if v else n for n, values in known.items() for v in values]
+        if bool(self.split_value) not in map(bool, SPLIT_VALUES.get(self.split_name, ())):
+            spelled = [f"{n}={v}" if v else n for n, values in SPLIT_VALUES.items() for v in values]
             msg = f"--split: {self.split!r} is unknown; expected one of {', '.join(spelled)}."
             raise BadOption(msg)
+
+    @property
+    def split_name(self) -> str:
+        """Name of the split method."""
+        return self.split.partition("=")[0]
+
+    @property
+    def split_value(self) -> str:
+        """What follows ``=`` in ``split``, or nothing."""
+        return self.split.partition("=")[2]
 
     @property
     def effective_split_seed(self) -> int:
