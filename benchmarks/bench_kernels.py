@@ -124,7 +124,7 @@ def bench_steps(tokens):
             line(f"layer norm {d} {warps} warps", norm, byte=4 * tokens * d)
         line(
             f"add and rms norm {d}",
-            lambda: kernels.add_rms_norm_(x, out, w.to(bf16), 1e-5),
+            lambda: kernels.FusedOps().add_rms_norm_(x, out, w.to(bf16), 1e-5),
             byte=8 * tokens * d,
         )
     for d, n in ((1024, 12288), (4096, 1024), (1280, 3840), (1280, 1280)):
@@ -135,7 +135,8 @@ def bench_steps(tokens):
     cos = torch.randn(1026, 32, device=device)
     pos = torch.arange(tokens, device=device, dtype=torch.int32) % 400
     zero = torch.zeros(2560, device=device)
-    line("rotary", lambda: kernels.rotary_(qkv, zero, pos, cos, cos, 20), byte=tokens * 2560 * 4)
+    rotary_ = kernels.FusedOps().rotary_
+    line("rotary", lambda: rotary_(qkv, zero, pos, cos, cos, 20), byte=tokens * 2560 * 4)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,12 @@ def note(text: str) -> None:
     _channel.get().send(f"note: {text}")
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, shortened to 300 characters."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return line if len(line) <= 300 else line[:300] + " ..."
+
+
 def bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401 - tqdm's own options
     """Make a tqdm progress bar on stderr; it draws nothing where bars are not wanted."""
     return tqdm(**({"disable": not _channel.get().bars, "dynamic_ncols": True} | options))

@@ -3,16 +3,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from abag.embed.encoders import reference
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.loading import identify
 from abag.embed.encoders.reference import check_tokenizer, load_tokenizer
 from abag.embed.families.registry import FAMILIES
-from abag.embed.packing.tokens import (
-    Layout,
-    SequenceTooLong,
-    TokenizerMismatch,
-    check_against_tokenizer,
-)
+from abag.embed.packing.tokens import Layout, SequenceTooLong, TokenizerMismatch
 from abag.embed.sequences.chains import RESIDUES
 
 T5, ESM, BERT = (FAMILIES[name].vocabulary for name in ("t5", "esm", "bert"))
@@ -53,16 +49,18 @@ def test_every_vocabulary_agrees_with_its_checkpoints_tokenizer(name, kind):
     check_tokenizer(identity.checkpoint, identity.layout)
 
 
-def test_a_tokenizer_that_differs_is_an_error_with_the_first_differing_position():
-    layout = Layout("antigen", ESM)
+def test_a_tokenizer_that_differs_is_an_error_with_the_first_differing_position(monkeypatch):
+    checkpoint, layout = find_checkpoint("tiny-esm2"), Layout("antigen", ESM)
+    tokenizer = load_tokenizer(checkpoint)
 
-    def shifted(chains):
-        ids = layout.spans(chains)[0].ids.tolist()
+    def shifted(text):
+        ids = list(tokenizer(text)["input_ids"])
         ids[3] += 1
-        return ids
+        return {"input_ids": ids}
 
+    monkeypatch.setattr(reference, "load_tokenizer", lambda _: shifted)
     with pytest.raises(TokenizerMismatch, match=r"at position 3 .*\[10\] against \[9\]|position 3"):
-        check_against_tokenizer(layout, shifted, "somewhere")
+        check_tokenizer(checkpoint, layout)
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,3 @@ class Check:
 def format_size(size: int) -> str:
     """Format a number of bytes."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, shortened to 300 characters."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return line if len(line) <= 300 else line[:300] + " ..."

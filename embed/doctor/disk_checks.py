@@ -11,7 +11,8 @@ from pathlib import Path
 
 from abag import AbagError
 from abag.core.files import Files, partial_path, remove_quietly
-from abag.embed.doctor.check import MIN_FREE_BYTES, Check, first_line
+from abag.core.messages import first_line
+from abag.embed.doctor.check import MIN_FREE_BYTES, Check
 from abag.embed.shards.filesystem import is_local, is_unmounted_drive, mount_of
 from abag.embed.store.spool import spooled_rows
 from abag.embed.store.store import open_store

@@ -12,8 +12,9 @@ import torch
 
 from abag import AbagError
 from abag.core.device import DevicePlan
+from abag.core.messages import first_line
 from abag.embed.doctor import parity
-from abag.embed.doctor.check import MIN_FREE_BYTES, Check, first_line, format_size
+from abag.embed.doctor.check import MIN_FREE_BYTES, Check, format_size
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.families.registry import FAMILIES, guess_family, hub_name_of
 from abag.embed.kernels.attention import choose_attention, kernel_problems

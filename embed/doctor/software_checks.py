@@ -9,7 +9,8 @@ import torch
 
 from abag import AbagError
 from abag.core.device import DevicePlan
-from abag.embed.doctor.check import Check, first_line
+from abag.core.messages import first_line
+from abag.embed.doctor.check import Check
 from abag.embed.doctor.versions import installed, versions
 
 

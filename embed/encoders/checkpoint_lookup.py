@@ -1,8 +1,4 @@
-"""Encoder names to checkpoints on disk.
-
-A checkpoint is a folder with config.json, safetensors weights and tokenizer files. It is named by
-an alias, a hub name or a path.
-"""
+"""Encoder names to checkpoints: folders with config.json, weights and tokenizer files."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from typing import Any
 
 from abag import cache_dir
 from abag.core.files import write_bytes
+from abag.core.messages import first_line
 from abag.embed.encoders.random_weights import TINY_CONFIG, random_checkpoint_files
 from abag.embed.families.registry import ALIASES, FAMILIES, hub_name_of
 from abag.embed.weights.checkpoints import (
@@ -33,8 +30,6 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
     ----------
     name : str
         Alias, hub name (``owner/model``) or folder.
-    download : bool
-        False uses only what is on disk.
 
     Raises
     ------
@@ -107,24 +102,19 @@ def _hub_folder(name: str, hub_name: str, *, download: bool) -> Path:
     """Return the folder of a hub checkpoint: the local copy if complete, else a download."""
     from huggingface_hub import snapshot_download
 
-    for local_only in (True, False) if download else (True,):
+    for local in (True, False) if download else (True,):
         for weights in ("*.safetensors", "pytorch_model*.bin"):
             patterns = [*_SMALL_FILES, weights]
             try:
-                folder = Path(
-                    snapshot_download(
-                        hub_name, allow_patterns=patterns, local_files_only=local_only
-                    )
-                )
+                found = snapshot_download(hub_name, allow_patterns=patterns, local_files_only=local)
             except Exception as error:  # noqa: BLE001 - any failure means: not available
                 reason = error
                 continue
-            if weight_files(folder):
-                return folder
-    first_line = (str(reason).splitlines() or [type(reason).__name__])[0]
+            if weight_files(Path(found)):
+                return Path(found)
     msg = (
         f"encoder {name}: the weights of {hub_name} are not on disk and could not be downloaded "
-        f"({first_line}); run `hf download {hub_name}` on a machine with network access, "
+        f"({first_line(reason)}); run `hf download {hub_name}` on a machine with network access, "
         "or give the folder of a downloaded checkpoint"
     )
     raise EncoderNotFound(msg) from reason

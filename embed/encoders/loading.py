@@ -38,8 +38,6 @@ class Identity:
 
     Attributes
     ----------
-    checkpoint : EncoderCheckpoint
-    layout : Layout
     fingerprint : str
         32 hexadecimal digits over everything that changes the meaning of a vector.
     meaning : dict
@@ -76,7 +74,6 @@ def identify(
     ----------
     name : str
         Alias, hub name or folder.
-    kind : {"antibody", "antigen"}
     long : {"window", "truncate", "error"}
         What happens to chains that are longer than the encoder accepts.
     adapter : path, optional
@@ -109,14 +106,7 @@ def identify(
 
 
 def count_flops(checkpoint: EncoderCheckpoint, lengths: Sequence[int] | NDArray[np.int32]) -> float:
-    """Count the floating-point operations of matrix products and attention.
-
-    Parameters
-    ----------
-    checkpoint : EncoderCheckpoint
-    lengths : sequence of int
-        Tokens in each span.
-    """
+    """Count floating-point operations of matrix products and attention; `lengths` are of spans."""
     shape = FAMILIES[checkpoint.family].shape(checkpoint.config)
     tokens_N = np.asarray(lengths, dtype=np.float64)
     weights = (
@@ -132,14 +122,7 @@ def layer_count(checkpoint: EncoderCheckpoint) -> int:
 
 
 def check_backend(identity: Identity, backend: Backend, *, layers: bool = False) -> None:
-    """Check that a backend can run an encoder, before anything is loaded.
-
-    Parameters
-    ----------
-    identity : Identity
-    backend : {"packed", "reference", "faesm"}
-    layers : bool
-        Whether the vectors of inner layers are requested.
+    """Check that a backend can run an encoder, and pool its inner layers if `layers` is true.
 
     Raises
     ------
@@ -193,8 +176,6 @@ def load_encoder(
 
     Parameters
     ----------
-    identity : Identity
-    plan : DevicePlan
     backend : {"packed", "reference", "faesm"}
         A family that lacks it uses its own default.
     attention : {"auto", "triton", "flash-attn", "varlen", "sdpa"}

@@ -46,8 +46,7 @@ class BadLora(AbagError):
 def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
     """Restrict LoRA targets and layers to those that an encoder has.
 
-    The two encoders may be of different families, so a target that only one of them has is not an
-    error.
+    The other encoder may be of another family and have the rest.
 
     Raises
     ------
@@ -82,7 +81,6 @@ def import_peft() -> Any:  # noqa: ANN401 - peft is untyped
     Raises
     ------
     LoraUnavailable
-        If peft is not installed.
     """
     try:
         import peft
@@ -97,7 +95,6 @@ class LoraEncoder(torch.nn.Module):
 
     Parameters
     ----------
-    checkpoint : EncoderCheckpoint
     plan : DevicePlan
         fp32, or bf16 with fp32 factors under autocast.
     lora : Lora
@@ -111,26 +108,20 @@ class LoraEncoder(torch.nn.Module):
     """
 
     def __init__(
-        self,
-        checkpoint: EncoderCheckpoint,
-        plan: DevicePlan,
-        lora: Lora,
-        *,
-        gradient_checkpointing: bool = False,
-    ) -> None:
+        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, lora: Lora,
+        *, gradient_checkpointing: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         peft, family = import_peft(), FAMILIES[checkpoint.family]
         with quiet_transformers():
             model = load_transformers_model(checkpoint)
         self._config = peft.LoraConfig(
-            r=lora.rank,
-            lora_alpha=lora.alpha,
-            lora_dropout=lora.dropout,
+            r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout,
             target_modules=list(lora.targets),
             layers_to_transform=[n - 1 for n in lora.layers] or None,
             layers_pattern=family.layer_list if lora.layers else None,
             base_model_name_or_path=checkpoint.origin,
-        )
+        )  # fmt: skip
         frozen = cast_parameters(model.eval().requires_grad_(False), plan)
         self._model = peft.inject_adapter_in_model(self._config, frozen)
         for parameter in self.factors().values():

@@ -21,21 +21,7 @@ TINY_CONFIG: dict[str, Config] = {
 
 
 def save_random_checkpoint(folder: Path, config: Config, seed: int) -> Path:
-    """Write a checkpoint of random weights.
-
-    Parameters
-    ----------
-    folder : path
-        Created if it does not exist.
-    config : mapping
-        Content of config.json, of a T5 or ESM-2 encoder.
-    seed : int
-
-    Returns
-    -------
-    path
-        The folder.
-    """
+    """Write a T5 or ESM-2 checkpoint of random weights to a folder; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in random_checkpoint_files(config, seed).items():
         (folder / name).write_bytes(content)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
+from abag.core.messages import first_line
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.batches import PackedBatch, pad_batch
-from abag.embed.packing.tokens import Layout, check_against_tokenizer
+from abag.embed.packing.tokens import Layout, TokenizerMismatch
 from abag.embed.sequences.chains import Chains
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 
@@ -22,11 +24,6 @@ if TYPE_CHECKING:
 
 class ReferenceEncoder:
     """A transformers module as an `Encoder`.
-
-    Parameters
-    ----------
-    checkpoint : EncoderCheckpoint
-    plan : DevicePlan
 
     Raises
     ------
@@ -46,31 +43,20 @@ class ReferenceEncoder:
         self._device = plan.device
 
     @torch.inference_mode()
-    def __call__(
-        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
-    ) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
         """Encode a batch: see `Encoder`."""
-        out, is_token_NL = run_padded(
-            self._model,
-            batch,
-            self._pad_id,
-            self._device,
-            output_hidden_states=layer_pooling is not None,
-        )
+        inner = {"output_hidden_states": layer_pooling is not None}
+        out, is_token_NL = run_padded(self._model, batch, self._pad_id, self._device, **inner)
         if layer_pooling is not None:
             for layer, hidden_NLD in enumerate(out.hidden_states):
                 layer_pooling.add(layer, hidden_NLD[is_token_NL])
-        hidden_TD: torch.Tensor = out.last_hidden_state[is_token_NL]
+        hidden_TD: Tensor = out.last_hidden_state[is_token_NL]
         return hidden_TD
 
 
 def run_padded(
-    model: torch.nn.Module,
-    batch: PackedBatch,
-    pad_id: int,
-    device: torch.device,
-    **options: bool,
-) -> tuple[Any, torch.Tensor]:
+    model: torch.nn.Module, batch: PackedBatch, pad_id: int, device: torch.device, **options: bool
+) -> tuple[Any, Tensor]:
     """Run a transformers module on a padded copy of a batch.
 
     Returns
@@ -78,7 +64,7 @@ def run_padded(
     out : object
         The module's output, with ``last_hidden_state`` of shape (N, L, D).
     is_token_NL : Tensor, shape=(N, L), dtype=bool
-        Where the batch's tokens are, in their order; False is padding.
+        False is padding.
     """
     ids_NL, is_token_NL = pad_batch(batch, pad_id, device)
     return model(input_ids=ids_NL, attention_mask=is_token_NL.long(), **options), is_token_NL
@@ -95,24 +81,35 @@ def cast_parameters(model: torch.nn.Module, plan: DevicePlan) -> torch.nn.Module
 
 
 def check_tokenizer(checkpoint: EncoderCheckpoint, layout: Layout) -> None:
-    """Check that a checkpoint's own tokenizer returns the ids of abag's vocabulary.
+    """Check that a checkpoint's own tokenizer returns abag's ids of every residue letter.
 
     Raises
     ------
     TokenizerMismatch
-        Ids that differ.
+        With the first position that differs.
     BadCheckpoint
         No readable tokenizer.
     """
     with quiet_transformers():
         tokenizer = load_tokenizer(checkpoint)
-
-    def tokenize(chains: Chains) -> Sequence[int]:
-        spaced = [" ".join(chain) for chain in chains if chain]
-        ids: list[int] = tokenizer(" </s> ".join(spaced))["input_ids"]
-        return ids
-
-    check_against_tokenizer(layout, tokenize, checkpoint.origin)
+    probes = [("ACDEFGHIKLMNPQRSTVWYX", "")]
+    if layout.vocabulary.separator is not None:
+        probes.append(("EVQLXW", "DIQMTX"))
+    for probe in probes:
+        chains: Chains = probe if layout.kind == "antibody" else probe[:1]
+        ours = layout.spans(chains)[0].ids.tolist()
+        spaced = " </s> ".join(" ".join(chain) for chain in chains if chain)
+        theirs: list[int] = list(tokenizer(spaced)["input_ids"])
+        if ours != theirs:
+            shorter = min(len(ours), len(theirs))
+            at = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
+            msg = (
+                f"{checkpoint.origin}: its tokenizer disagrees with abag's vocabulary at position "
+                f"{at} of {'|'.join(probe)}: {theirs[at : at + 1]}, expected {ours[at : at + 1]} "
+                f"({len(theirs)} tokens, expected {len(ours)}). "
+                "Use a checkpoint of the family that config.json names."
+            )
+            raise TokenizerMismatch(msg)
 
 
 def load_tokenizer(checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - untyped
@@ -121,14 +118,12 @@ def load_tokenizer(checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - unty
     Raises
     ------
     BadCheckpoint
-        Tokenizer files that are missing or unreadable.
     """
     try:
         return FAMILIES[checkpoint.family].load_tokenizer(checkpoint)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
         msg = (
-            f"{checkpoint.folder}: no readable tokenizer ({first_line}); "
+            f"{checkpoint.folder}: no readable tokenizer ({first_line(error)}); "
             "copy the tokenizer's files into the folder"
         )
         raise BadCheckpoint(msg) from error

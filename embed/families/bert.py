@@ -12,7 +12,7 @@ from abag.embed.packing.tokens import Vocabulary, residue_ids
 from abag.embed.weights.checkpoints import EncoderCheckpoint, EncoderNotFound
 
 if TYPE_CHECKING:
-    import torch
+    from torch.nn import Module
 
 _ANTIBERTY = "antiberty"
 
@@ -38,9 +38,7 @@ class _BertFamily(Family):
         weights = (folder / "pytorch_model.bin",)
         return EncoderCheckpoint(alias, self.name, root, weights, config, _ANTIBERTY)
 
-    def load_transformers_model(
-        self, checkpoint: EncoderCheckpoint
-    ) -> tuple[torch.nn.Module, list[str]]:
+    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, list[str]]:
         if checkpoint.origin != _ANTIBERTY:
             return super().load_transformers_model(checkpoint)
         import torch
@@ -65,10 +63,7 @@ BERT = _BertFamily(
     # X has no id of its own: the tokenizer returns [UNK], id 1
     vocabulary=Vocabulary(
         residue_ids("ACDEFGHIKLMNPQRSTVWY", 5, other=1),
-        start=2,
-        end=3,
-        max_residues=510,
-        window=510,
+        start=2, end=3, max_residues=510, window=510,
     ),
     backends=("reference",),
     transformers_class="BertModel",
@@ -76,4 +71,4 @@ BERT = _BertFamily(
     lora_targets=("query", "value"),
     lora_projections=("query", "key", "value"),
     layer_list="layer",
-)
+)  # fmt: skip

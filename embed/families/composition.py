@@ -1,4 +1,8 @@
-"""Residue composition: the family that needs no weights."""
+"""Residue composition, chain length and hashed 3-mers: the baseline for every language model.
+
+The family needs no weights. Its encoder returns one vector per token like the others, so that the
+mean over residues is the composition and every pooling works.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,60 @@ from abag.embed.families.family import Encoder, Family
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from abag.core.device import DevicePlan
+    from abag.embed.packing.batches import PackedBatch
+    from abag.embed.packing.pooling import LayerPooling
     from abag.embed.weights.checkpoints import EncoderCheckpoint
+
+_LETTERS = "ACDEFGHIKLMNPQRSTVWYX"
+_KMER_BUCKETS = 234  # 21 letters + 1 + 234 = 256 columns
+_KMER = 3
+
+
+class _ResidueComposition:
+    """One-hot residue, log chain length and hashed 3-mer per token."""
+
+    width = len(_LETTERS) + 1 + _KMER_BUCKETS
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
+        """Encode a batch: see `Encoder`. Returns shape (T, 256), dtype=float32."""
+        import torch
+        import torch.nn.functional as F
+
+        ids_T = torch.from_numpy(batch.ids).to(self._device, torch.int64)
+        offsets = torch.from_numpy(batch.offsets).to(self._device, torch.int64)
+        lengths_N = offsets.diff()
+        out_TD = torch.zeros(len(ids_T), self.width, device=self._device)
+        out_TD[:, : len(_LETTERS)] = F.one_hot(ids_T, len(_LETTERS))
+        out_TD[:, len(_LETTERS)] = lengths_N.float().log().repeat_interleave(lengths_N)
+        padded = F.pad(ids_T, (0, _KMER - 1))
+        code_T = torch.zeros_like(ids_T)
+        for k in range(_KMER):
+            code_T = code_T * len(_LETTERS) + padded[k : k + len(ids_T)]
+        # Knuth's multiplicative hash spreads neighbouring codes over the buckets
+        bucket_T = ((code_T * 2654435761) % 2**32) * _KMER_BUCKETS // 2**32
+        stop_T = offsets[1:].repeat_interleave(lengths_N)
+        at_T = torch.arange(len(ids_T), device=self._device)
+        rows = (at_T + _KMER <= stop_T).nonzero()[:, 0]  # 3-mers that end inside their chain
+        out_TD[rows, len(_LETTERS) + 1 + bucket_T[rows]] = 1
+        return out_TD
 
 
 class _CompositionFamily(Family):
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
     ) -> Encoder:
-        from abag.embed.families.residue_composition import ResidueComposition
-
-        return ResidueComposition(plan.device)
+        return _ResidueComposition(plan.device)
 
 
 COMPOSITION = _CompositionFamily(
     name="composition",
-    vocabulary=Vocabulary(residue_ids("ACDEFGHIKLMNPQRSTVWYX", 0), window=None),
+    vocabulary=Vocabulary(residue_ids(_LETTERS, 0), window=None),
     backends=("composition",),
 )

@@ -5,14 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from abag.embed.families.family import (
-    Config,
-    DrawNormal,
-    Encoder,
-    EncoderShape,
-    Family,
-    Weights,
-)
+from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
@@ -53,9 +46,8 @@ class _EsmFamily(Family):
         """Draw weights of an ESM-2 encoder and its contact head."""
         hidden, inner = config["hidden_size"], config["intermediate_size"]
         layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
-        weights = {
-            "esm.embeddings.word_embeddings.weight": draw((config["vocab_size"], hidden), 1.0)
-        }
+        embedding = draw((config["vocab_size"], hidden), 1.0)
+        weights = {"esm.embeddings.word_embeddings.weight": embedding}
 
         def linear(name: str, rows: int, columns: int) -> None:
             weights[f"{name}.weight"] = draw((rows, columns), columns**-0.5)

@@ -11,11 +11,14 @@ import io
 from contextlib import redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from abag import AbagError
+from abag.core.messages import first_line
+from abag.embed.families.packed_esm import NOT_IN_ENCODER
 from abag.embed.packing.batches import pad_batch
 from abag.embed.weights.tensors import EncoderWeights
 
@@ -36,7 +39,6 @@ def import_faesm() -> ModuleType:
     Raises
     ------
     FaesmUnavailable
-        With the installed and the required versions.
     """
     try:
         # FAESM prints to stdout if flash-attn is missing, which would break --json
@@ -45,9 +47,8 @@ def import_faesm() -> ModuleType:
     # RuntimeError, AssertionError: with flash-attn installed, the import needs a CUDA device
     except (ImportError, RuntimeError, AssertionError) as error:
         found = ", ".join(f"{name} {_version(name)}" for name in ("faesm", "transformers"))
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
         msg = (
-            f"--antigen-backend faesm: cannot import FAESM ({first_line}); found {found}, "
+            f"--antigen-backend faesm: cannot import FAESM ({first_line(error)}); found {found}, "
             "expected faesm 0.1.1 with transformers 4.53. Run pip install 'abag[faesm]' in a "
             "separate environment, or omit the option."
         )
@@ -58,11 +59,6 @@ def import_faesm() -> ModuleType:
 class FaesmEncoder:
     """FAESM's ESM-2 on padded batches; see `Encoder`.
 
-    Parameters
-    ----------
-    checkpoint : EncoderCheckpoint
-    plan : DevicePlan
-
     Raises
     ------
     FaesmUnavailable, BadCheckpoint, AdapterMismatch
@@ -70,42 +66,32 @@ class FaesmEncoder:
 
     def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
         faesm = import_faesm()
+        from transformers import EsmConfig
+
         half = plan.dtype is not torch.float32  # FlashAttention has no fp32
         flash = faesm.flash_attn_installed and plan.device.type == "cuda" and half
         self.width = int(checkpoint.config["hidden_size"])
         self._pad_id = int(checkpoint.config["pad_token_id"])
         self._device = plan.device
-        self._model = _build(faesm, checkpoint, use_fa=flash)
-        _load(self._model, checkpoint, plan)
+        config = EsmConfig.from_dict({**checkpoint.config, "use_fa": flash})
+        model = faesm.FAEsmModel(config, add_pooling_layer=False)
+        self._model = model.eval().requires_grad_(False)
+        # parameters only: rotary frequencies, which are buffers, are too coarse in bf16
+        with EncoderWeights(checkpoint, plan, prefix="esm.") as weights:
+            weights.ignore(*NOT_IN_ENCODER)
+            weights.ignore(*(f"esm.{name}" for name, _ in model.named_buffers()))
+            for name, parameter in model.named_parameters():
+                if not name.startswith("contact_head."):
+                    parameter.data = weights(f"esm.{name}", *parameter.shape)
+        model.to(plan.device)
 
     @torch.inference_mode()
-    def __call__(
-        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
-    ) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
         """Encode a batch: see `Encoder`."""
         ids_NL, is_token_NL = pad_batch(batch, self._pad_id, self._device)
         out = self._model(ids_NL, attention_mask=is_token_NL)
-        hidden_TD: torch.Tensor = out.last_hidden_state[is_token_NL]
+        hidden_TD: Tensor = out.last_hidden_state[is_token_NL]
         return hidden_TD
-
-
-def _build(faesm: ModuleType, checkpoint: EncoderCheckpoint, *, use_fa: bool) -> Any:  # noqa: ANN401
-    """Return FAESM's model in eval mode, before its weights are loaded."""
-    from transformers import EsmConfig
-
-    config = EsmConfig.from_dict({**checkpoint.config, "use_fa": use_fa})
-    return faesm.FAEsmModel(config, add_pooling_layer=False).eval().requires_grad_(False)
-
-
-def _load(model: torch.nn.Module, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
-    """Load the parameters, not the buffers: rotary frequencies in bf16 are too coarse."""
-    with EncoderWeights(checkpoint, plan, prefix="esm.") as weights:
-        weights.ignore("lm_head.", "esm.contact_head.", "esm.pooler.", "esm.embeddings.position_")
-        weights.ignore(*(f"esm.{name}" for name, _ in model.named_buffers()))
-        for name, parameter in model.named_parameters():
-            if not name.startswith("contact_head."):
-                parameter.data = weights(f"esm.{name}", *parameter.shape)
-    model.to(plan.device)
 
 
 def _version(package: str) -> str:

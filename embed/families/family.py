@@ -1,7 +1,6 @@
 """What an encoder is, and what describes a family of encoders.
 
-A family description is light: it names files, sizes and quirks, and imports torch or transformers
-only when an encoder is built.
+A family description imports torch and transformers only when an encoder is built.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
+    from torch.nn import Module
 
     from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
@@ -33,17 +33,10 @@ class Encoder(Protocol):
 
     width: int
 
-    def __call__(
-        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
-    ) -> torch.Tensor:
-        """Encode a batch.
+    def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
+        """Encode a batch of T tokens.
 
-        Parameters
-        ----------
-        batch : PackedBatch
-            T tokens.
-        layer_pooling : LayerPooling, optional
-            Receives the token vectors of each layer that it wants.
+        `layer_pooling` receives the token vectors of each layer that it selects.
 
         Returns
         -------
@@ -64,16 +57,12 @@ class EncoderShape(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One encoder architecture: its tokens, sizes, backends and quirks.
-
-    A new family subclasses this in its own module and is listed in
-    `abag.embed.families.registry`.
+    """One encoder architecture; subclassed per family and listed in `abag.embed.families.registry`.
 
     Attributes
     ----------
     name : str
         ``model_type`` in config.json; part of the fingerprint.
-    vocabulary : Vocabulary
     backends : tuple of str
         How its encoders can run, the default first: ``"reference"`` is transformers' own module,
         any other is built by `build`.
@@ -91,10 +80,9 @@ class Family:
         Linear layers adapted by default, and all that can be adapted; empty if none can.
     layer_list : str
         Attribute of the transformers encoder that lists its layers.
-    tiny_config : mapping
-        config.json of the small random checkpoint for tests and demos.
-    reduced_config : mapping
-        The same with few layers but heads as wide as those of the real encoders.
+    tiny_config, reduced_config : mapping
+        config.json of random checkpoints: a small one for tests and demos, and one with few layers
+        but heads as wide as those of the real encoders.
     """
 
     name: str
@@ -136,9 +124,7 @@ class Family:
         """
         raise NotImplementedError(backend)
 
-    def load_transformers_model(
-        self, checkpoint: EncoderCheckpoint
-    ) -> tuple[torch.nn.Module, list[str]]:
+    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, list[str]]:
         """Load transformers' module in fp32; also returns the names of missing weights."""
         import transformers
 
@@ -155,19 +141,11 @@ class Family:
 
         return AutoTokenizer.from_pretrained(checkpoint.folder, do_lower_case=False)
 
-    def keep_fp32_modules(self, _model: torch.nn.Module) -> None:
+    def keep_fp32_modules(self, _model: Module) -> None:
         """Convert the modules of an fp16 model that would overflow back to fp32."""
 
     def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
-        """Draw weights at the scale that training gives.
-
-        Parameters
-        ----------
-        config : mapping
-            Content of config.json.
-        draw : callable
-            Shape and scale to normal values, dtype=float32.
-        """
+        """Draw weights at the scale that training gives; `draw` takes a shape and a scale."""
         raise NotImplementedError
 
     def tokenizer_files(self) -> dict[str, bytes]:

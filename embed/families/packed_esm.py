@@ -9,18 +9,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from abag.core.device import to_device
-from abag.embed.kernels.attention import Attention, choose_attention
-from abag.embed.kernels.ops import EncoderOps, FusedOps, PlainOps
-from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
+from abag.embed.kernels.attention import Attention, choose_attention, encoder_ops
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
     from abag.embed.packing.pooling import LayerPooling
+    from abag.embed.weights.checkpoints import EncoderCheckpoint
 
+NOT_IN_ENCODER = ("lm_head.", "esm.contact_head.", "esm.pooler.", "esm.embeddings.position_")
+"""Prefixes of weights in ESM-2's checkpoints that are not part of the encoder."""
 TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
 """ESM-2 scales its embeddings by the share of tokens that were not masked in training."""
 
@@ -29,18 +31,18 @@ TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
 class _Layer:
     """Weights of one layer; a `shift` is the sum of all biases added to the stream before."""
 
-    shift1_D: torch.Tensor
-    norm1_D: torch.Tensor
-    norm1_bias_D: torch.Tensor
-    qkv_3DD: torch.Tensor
-    qk_bias_2D: torch.Tensor
-    out_DD: torch.Tensor
-    shift2_D: torch.Tensor
-    norm2_D: torch.Tensor
-    norm2_bias_D: torch.Tensor
-    up_FD: torch.Tensor
-    up_bias_F: torch.Tensor
-    down_DF: torch.Tensor
+    shift1_D: Tensor
+    norm1_D: Tensor
+    norm1_bias_D: Tensor
+    qkv_3DD: Tensor
+    qk_bias_2D: Tensor
+    out_DD: Tensor
+    shift2_D: Tensor
+    norm2_D: Tensor
+    norm2_bias_D: Tensor
+    up_FD: Tensor
+    up_bias_F: Tensor
+    down_DF: Tensor
 
 
 class PackedEsm:
@@ -52,8 +54,6 @@ class PackedEsm:
 
     Parameters
     ----------
-    checkpoint : EncoderCheckpoint
-    plan : DevicePlan
     attention : {"auto", "triton", "flash-attn", "varlen", "sdpa"}
 
     Raises
@@ -67,32 +67,35 @@ class PackedEsm:
         self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto"
     ) -> None:
         config = checkpoint.config
-        _check_architecture(checkpoint)
+        checkpoint.require(
+            position_embedding_type="rotary", emb_layer_norm_before=False, token_dropout=True,
+            hidden_act="gelu",
+        )  # fmt: skip
         self.width = int(config["hidden_size"])
         self._device, self._dtype = plan.device, plan.dtype
         self._eps = float(config["layer_norm_eps"])
         self._heads = int(config["num_attention_heads"])
         head_width = self.width // self._heads
         name = choose_attention(plan, biased=False, requested=attention)
-        self._ops: EncoderOps = PlainOps() if name == "sdpa" else FusedOps()
+        self._ops = encoder_ops(fused=name != "sdpa")
         with EncoderWeights(checkpoint, plan, prefix="esm.") as weights:
-            weights.ignore("lm_head.", "esm.contact_head.", "esm.pooler.")
-            weights.ignore("esm.embeddings.position_embeddings.", "esm.embeddings.position_ids")
+            weights.ignore(*NOT_IN_ENCODER)
             embed_VD = weights(
                 "esm.embeddings.word_embeddings.weight", int(config["vocab_size"]), self.width,
                 dtype=torch.float32,
             )  # fmt: skip
             self._embed_VD = (embed_VD * TOKEN_DROPOUT_SCALE).to(plan.dtype)
             self._shift_D = torch.zeros(self.width, device=plan.device)
-            layers = range(int(config["num_hidden_layers"]))
-            self._layers = [self._load_layer(weights, i) for i in layers]
+            self._layers = [
+                self._load_layer(weights, i) for i in range(int(config["num_hidden_layers"]))
+            ]
             self._final = self._norm(weights, "esm.encoder.emb_layer_norm_after")
         self._attention = Attention(name, self._heads, head_width**-0.5)
         self._cos, self._sin = rotary_tables(
             int(config["max_position_embeddings"]), head_width, plan.device
         )
 
-    def _norm(self, weights: EncoderWeights, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    def _norm(self, weights: EncoderWeights, name: str) -> tuple[Tensor, Tensor]:
         return (
             weights(f"{name}.weight", self.width, dtype=torch.float32),
             weights(f"{name}.bias", self.width, dtype=torch.float32),
@@ -124,9 +127,7 @@ class PackedEsm:
         )
 
     @torch.inference_mode()
-    def __call__(
-        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
-    ) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
         """Encode a batch: see `Encoder`."""
         ops, eps = self._ops, self._eps
         geometry = self._attention.geometry(batch, self._device)
@@ -150,9 +151,7 @@ class PackedEsm:
         return last_TD
 
 
-def rotary_tables(
-    positions: int, head_width: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def rotary_tables(positions: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of the rotary angles.
 
     Returns
@@ -167,21 +166,3 @@ def rotary_tables(
     frequency = 1.0 / 10000.0 ** (pair / head_width)
     angle = torch.outer(torch.arange(positions, dtype=torch.float32), frequency)
     return angle.cos().to(device), angle.sin().to(device)
-
-
-def _check_architecture(checkpoint: EncoderCheckpoint) -> None:
-    """Check for ESM-2: rotary positions, pre-norm, token dropout."""
-    expected = {
-        "position_embedding_type": "rotary",
-        "emb_layer_norm_before": False,
-        "token_dropout": True,
-        "hidden_act": "gelu",
-    }
-    for key, value in expected.items():
-        found = checkpoint.config.get(key, value)
-        if found != value:
-            msg = (
-                f"{checkpoint.folder}/config.json: {key} {found!r}; only ESM-2 ({value!r}) "
-                "is supported"
-            )
-            raise BadCheckpoint(msg)

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from abag.core.device import to_device
-from abag.embed.kernels.attention import Attention, choose_attention
-from abag.embed.kernels.ops import EncoderOps, FusedOps, PlainOps
-from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
+from abag.embed.kernels.attention import Attention, choose_attention, encoder_ops
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
     from abag.embed.packing.pooling import LayerPooling
+    from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 MAX_DISTANCE = 128
 """Longer distances share T5's last bucket of relative positions."""
@@ -28,12 +28,12 @@ MAX_DISTANCE = 128
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    norm1_D: torch.Tensor
-    qkv_3ID: torch.Tensor
-    out_DI: torch.Tensor
-    norm2_D: torch.Tensor
-    up_FD: torch.Tensor
-    down_DF: torch.Tensor
+    norm1_D: Tensor
+    qkv_3ID: Tensor
+    out_DI: Tensor
+    norm2_D: Tensor
+    up_FD: Tensor
+    down_DF: Tensor
 
 
 class PackedT5:
@@ -41,8 +41,6 @@ class PackedT5:
 
     Parameters
     ----------
-    checkpoint : EncoderCheckpoint
-    plan : DevicePlan
     attention : {"auto", "triton", "sdpa"}
 
     Raises
@@ -56,13 +54,13 @@ class PackedT5:
         self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto"
     ) -> None:
         config = checkpoint.config
-        _check_architecture(checkpoint)
+        checkpoint.require(feed_forward_proj="relu", relative_attention_max_distance=MAX_DISTANCE)
         self.width = int(config["d_model"])
         self._device = plan.device
         self._eps = float(config["layer_norm_epsilon"])
         heads, inner = int(config["num_heads"]), int(config["num_heads"]) * int(config["d_kv"])
         name = choose_attention(plan, biased=True, requested=attention)
-        self._ops: EncoderOps = FusedOps() if name == "triton" else PlainOps()
+        self._ops = encoder_ops(fused=name == "triton")
         # in fp16 the residual stream would exceed 65,504: it and its addends stay in fp32
         self._stream = torch.float32 if plan.dtype is torch.float16 else plan.dtype
         with EncoderWeights(checkpoint, plan) as weights:
@@ -95,9 +93,7 @@ class PackedT5:
         )
 
     @torch.inference_mode()
-    def __call__(
-        self, batch: PackedBatch, layer_pooling: LayerPooling | None = None
-    ) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
         """Encode a batch: see `Encoder`."""
         geometry = self._attention.geometry(batch, self._device)
         ids_T = to_device(batch.ids, self._device)
@@ -117,7 +113,7 @@ class PackedT5:
         return last_TD
 
 
-def bias_by_distance(table_BH: torch.Tensor) -> torch.Tensor:
+def bias_by_distance(table_BH: Tensor) -> Tensor:
     """Expand T5's bucketed bias to every distance up to `MAX_DISTANCE`.
 
     Parameters
@@ -144,17 +140,3 @@ def bias_by_distance(table_BH: torch.Tensor) -> torch.Tensor:
             bucket = min(exact + int(logarithmic * (half - exact)), half - 1)
         buckets.append(bucket + half * (distance > 0))
     return table_BH[torch.tensor(buckets, device=table_BH.device)].T.contiguous()
-
-
-def _check_architecture(checkpoint: EncoderCheckpoint) -> None:
-    """Check for the T5 variant of the protein models: plain ReLU, bias over 128 positions."""
-    for key, expected in (
-        ("feed_forward_proj", "relu"),
-        ("relative_attention_max_distance", MAX_DISTANCE),
-    ):
-        found = checkpoint.config.get(key, expected)
-        if found != expected:
-            msg = (
-                f"{checkpoint.folder}/config.json: {key} {found!r}; only {expected!r} is supported"
-            )
-            raise BadCheckpoint(msg)

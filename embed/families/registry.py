@@ -1,7 +1,4 @@
-"""The encoder families and the aliases of their checkpoints.
-
-A new family is described in a module of its own and listed here.
-"""
+"""The encoder families and the aliases of their checkpoints."""
 
 from __future__ import annotations
 

@@ -6,14 +6,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any
 
-from abag.embed.families.family import (
-    Config,
-    DrawNormal,
-    Encoder,
-    EncoderShape,
-    Family,
-    Weights,
-)
+from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
@@ -33,11 +26,9 @@ _TINY_CONFIG: Config = {
 
 class _T5Family(Family):
     def shape(self, config: Config) -> EncoderShape:
+        attention_width = config["num_heads"] * config["d_kv"]
         return EncoderShape(
-            layers=config["num_layers"],
-            width=config["d_model"],
-            attention_width=config["num_heads"] * config["d_kv"],
-            feed_forward_width=config["d_ff"],
+            config["num_layers"], config["d_model"], attention_width, config["d_ff"]
         )
 
     def build(
@@ -59,27 +50,24 @@ class _T5Family(Family):
         Query weights include the 1 / sqrt(d_kv) that T5's attention omits, so that the softmax
         is neither flat nor one-hot.
         """
-        model, inner = config["d_model"], config["num_heads"] * config["d_kv"]
-        buckets = config["relative_attention_num_buckets"]
+        layers, model, inner, hidden = self.shape(config)
+        q_scale = (model * config["d_kv"]) ** -0.5
+        bias_shape = (config["relative_attention_num_buckets"], config["num_heads"])
         weights = {"shared.weight": draw((config["vocab_size"], model), 1.0)}
-        for i in range(config["num_layers"]):
+        for i in range(layers):
             at = f"encoder.block.{i}.layer"
-            q_scale = (model * config["d_kv"]) ** -0.5
             weights |= {
                 f"{at}.0.SelfAttention.q.weight": draw((inner, model), q_scale),
                 f"{at}.0.SelfAttention.k.weight": draw((inner, model), model**-0.5),
                 f"{at}.0.SelfAttention.v.weight": draw((inner, model), model**-0.5),
                 f"{at}.0.SelfAttention.o.weight": draw((model, inner), inner**-0.5),
                 f"{at}.0.layer_norm.weight": 1 + draw((model,), 0.1),
-                f"{at}.1.DenseReluDense.wi.weight": draw((config["d_ff"], model), model**-0.5),
-                f"{at}.1.DenseReluDense.wo.weight": draw(
-                    (model, config["d_ff"]), config["d_ff"] ** -0.5
-                ),
+                f"{at}.1.DenseReluDense.wi.weight": draw((hidden, model), model**-0.5),
+                f"{at}.1.DenseReluDense.wo.weight": draw((model, hidden), hidden**-0.5),
                 f"{at}.1.layer_norm.weight": 1 + draw((model,), 0.1),
             }
-        weights["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = draw(
-            (buckets, config["num_heads"]), 0.5
-        )
+        bias_name = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        weights[bias_name] = draw(bias_shape, 0.5)
         weights["encoder.final_layer_norm.weight"] = 1 + draw((model,), 0.1)
         return weights
 

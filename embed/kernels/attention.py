@@ -1,7 +1,6 @@
 """Attention within the sequences of a packed batch: the kernels, and the choice between them.
 
-A packed batch holds T tokens of N sequences end to end. A token attends to its own sequence only.
-H heads, D head width.
+T packed tokens of N sequences, H heads, D head width. A token attends to its own sequence only.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from abag import AbagError
 from abag.core.device import to_device
+from abag.embed.kernels.ops import PlainOps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,9 +48,9 @@ class BatchGeometry:
         Tokens per sequence, on the host.
     """
 
-    offsets: torch.Tensor
-    positions: torch.Tensor
-    tiles: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    offsets: Tensor
+    positions: Tensor
+    tiles: tuple[Tensor, Tensor, Tensor]
     lengths: NDArray[np.int32]
 
     @property
@@ -64,8 +65,6 @@ def query_tiles(offsets: NDArray[np.int32], block: int) -> NDArray[np.int32]:
     Parameters
     ----------
     offsets : ndarray, shape=(N + 1,), dtype=int32
-        Sequence ``i`` owns tokens ``offsets[i]:offsets[i + 1]``.
-    block : int
 
     Returns
     -------
@@ -94,14 +93,12 @@ class Attention:
     """
 
     def __init__(
-        self, name: AttentionName, heads: int, scale: float, bias_HR: torch.Tensor | None = None
+        self, name: AttentionName, heads: int, scale: float, bias_HR: Tensor | None = None
     ) -> None:
         self.name = name
-        self._heads = heads
-        self._scale = scale
-        self._bias_HR = bias_HR
+        self._heads, self._scale, self._bias_HR = heads, scale, bias_HR
         self._tile = _TILES["plain" if bias_HR is None else "biased"]
-        self._tiled_bias: torch.Tensor | None = None
+        self._tiled_bias: Tensor | None = None
         if name == "triton" and bias_HR is not None:
             from abag.embed.kernels.triton_kernels import tile_bias
 
@@ -112,7 +109,6 @@ class Attention:
         lengths = np.diff(batch.offsets)
         positions = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], lengths)
         first, start, stop = query_tiles(batch.offsets, self._tile[0])
-
         return BatchGeometry(
             to_device(batch.offsets, device),
             to_device(positions.astype(np.int32), device),
@@ -120,7 +116,7 @@ class Attention:
             lengths,
         )
 
-    def __call__(self, qkv: torch.Tensor, geometry: BatchGeometry) -> torch.Tensor:
+    def __call__(self, qkv: Tensor, geometry: BatchGeometry) -> Tensor:
         """Attend within each sequence.
 
         Parameters
@@ -144,29 +140,35 @@ class Attention:
             )  # fmt: skip
         q, k, v = qkv.view(len(qkv), 3, self._heads, -1).unbind(1)
         if self.name == "sdpa":
-            out = self._sdpa(q, k, v, geometry)
-        elif self.name == "varlen":
-            out = _varlen(q, k, v, geometry, self._scale)
+            return self._sdpa(q, k, v, geometry).flatten(1)
+        span = geometry.offsets, geometry.offsets, geometry.max_length, geometry.max_length
+        out: Tensor
+        if self.name == "varlen":  # FlashAttention-2 as built into torch
+            from torch.nn.attention.varlen import varlen_attn
+
+            assert abs(self._scale - q.shape[-1] ** -0.5) < 1e-9  # its scale is always 1/sqrt(D)
+            out = varlen_attn(q, k, v, *span)  # type: ignore[assignment]
         else:
-            out = _flash_attn(q, k, v, geometry, self._scale)
+            from flash_attn import flash_attn_varlen_func
+
+            out = flash_attn_varlen_func(q, k, v, *span, softmax_scale=self._scale)
         return out.flatten(1)
 
-    def _sdpa(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, geometry: BatchGeometry
-    ) -> torch.Tensor:
+    def _sdpa(self, q: Tensor, k: Tensor, v: Tensor, geometry: BatchGeometry) -> Tensor:
         """Use torch, one sequence at a time: the reference for every other kernel."""
         bias = None
         if self._bias_HR is not None:
             scaled = dense_bias(self._bias_HR, geometry.max_length) * self._scale
             bias = scaled.to(q.dtype)
         out = torch.empty_like(v)
+        q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
         start = 0
         for length in geometry.lengths.tolist():
             own = slice(start, start + length)
             out[own] = F.scaled_dot_product_attention(
-                q[own].transpose(0, 1),
-                k[own].transpose(0, 1),
-                v[own].transpose(0, 1),
+                q[:, own],
+                k[:, own],
+                v[:, own],
                 attn_mask=None if bias is None else bias[:, :length, :length],
                 scale=self._scale,
             ).transpose(0, 1)
@@ -174,7 +176,7 @@ class Attention:
         return out
 
 
-def dense_bias(bias_HR: torch.Tensor, length: int) -> torch.Tensor:
+def dense_bias(bias_HR: Tensor, length: int) -> Tensor:
     """Expand a bias by distance, (H, 2 * R + 1), to (H, queries, keys), each of `length`."""
     reach = bias_HR.shape[1] // 2
     at = torch.arange(length, device=bias_HR.device)
@@ -182,33 +184,11 @@ def dense_bias(bias_HR: torch.Tensor, length: int) -> torch.Tensor:
     return bias_HR[:, distance + reach]
 
 
-def _varlen(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, geometry: BatchGeometry, scale: float
-) -> torch.Tensor:
-    """Use FlashAttention-2 as built into torch; its scale is always 1/sqrt(D)."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    assert abs(scale - q.shape[-1] ** -0.5) < 1e-9
-    n = geometry.max_length
-    out = varlen_attn(q, k, v, geometry.offsets, geometry.offsets, n, n)
-    assert isinstance(out, torch.Tensor)
-    return out
-
-
-def _flash_attn(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, geometry: BatchGeometry, scale: float
-) -> torch.Tensor:
-    from flash_attn import flash_attn_varlen_func
-
-    n = geometry.max_length
-    out: torch.Tensor = flash_attn_varlen_func(
-        q, k, v, geometry.offsets, geometry.offsets, n, n, softmax_scale=scale
-    )
-    return out
-
-
 def kernel_problems(plan: DevicePlan, *, biased: bool) -> dict[AttentionName, str]:
-    """Return why each kernel cannot run: by name, fastest first; empty if it can run."""
+    """Return why each kernel cannot run, or an empty string; the fastest kernel first.
+
+    `biased` says whether attention adds a bias by relative position.
+    """
     if plan.device.type != "cuda":
         problem = "needs a CUDA device"
         return {"triton": problem, "flash-attn": problem, "varlen": problem, "sdpa": ""}
@@ -227,32 +207,30 @@ def kernel_problems(plan: DevicePlan, *, biased: bool) -> dict[AttentionName, st
 
 
 def choose_attention(plan: DevicePlan, *, biased: bool, requested: str = "auto") -> AttentionName:
-    """Choose the attention kernel.
-
-    Parameters
-    ----------
-    plan : DevicePlan
-    biased : bool
-        Whether the encoder adds a bias by relative position.
-    requested : str
-        A kernel's name, or ``"auto"`` for the fastest that runs.
+    """Choose the attention kernel; ``"auto"`` is the fastest that runs.
 
     Raises
     ------
     AttentionUnavailable
         If the requested kernel is unknown or cannot run on this device.
     """
-    reason = "unknown kernel"
-    usable: list[AttentionName] = []
-    for name, problem in kernel_problems(plan, biased=biased).items():
-        if name == requested:
-            reason = problem
-        if not problem:
-            usable.append(name)
-            if requested in (name, "auto"):
-                return name
+    problems = kernel_problems(plan, biased=biased)
+    usable = [name for name, problem in problems.items() if not problem]
+    for name in usable:
+        if requested in (name, "auto"):
+            return name
+    reason = next((p for name, p in problems.items() if name == requested), "unknown kernel")
     msg = f"--attention {requested}: {reason}; usable on this device: auto, {', '.join(usable)}"
     raise AttentionUnavailable(msg)
+
+
+def encoder_ops(*, fused: bool) -> PlainOps:
+    """Return the fused operations, which need Triton and a device for it, or the plain ones."""
+    if not fused:
+        return PlainOps()
+    from abag.embed.kernels.triton_kernels import FusedOps
+
+    return FusedOps()
 
 
 def _missing(module: str) -> str:

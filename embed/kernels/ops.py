@@ -1,21 +1,20 @@
-"""The steps of the packed encoders other than matrix products and attention.
+"""The steps of the packed encoders other than matrix products and attention, in plain torch.
 
-`FusedOps` runs fused kernels on CUDA; `PlainOps` is their reference, and runs anywhere. T packed
-tokens, D model width, F feed-forward width, H heads.
+T packed tokens, D model width, F feed-forward width, H heads.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import torch
 import torch.nn.functional as F
+from torch import Tensor, rsqrt
 
-Tensor = torch.Tensor
 
+class PlainOps:
+    """Norms, activations and rotary positions, for any device and precision.
 
-class EncoderOps(Protocol):
-    """Norms, activations and rotary positions; a trailing underscore means in place."""
+    The reference for `abag.embed.kernels.triton_kernels.FusedOps`. A trailing underscore means in
+    place.
+    """
 
     def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
         """Add to the residual stream and return its norm.
@@ -23,7 +22,9 @@ class EncoderOps(Protocol):
         ``x += delta``; returns ``x / sqrt(mean(x^2) + eps) * weight``, shape=(T, D), in the type
         of `weight_D`.
         """
-        ...
+        x = x_TD.add_(delta_TD).float()
+        scale = rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        return (x * scale * weight_D.float()).to(weight_D.dtype)
 
     def layer_norm(
         self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
@@ -32,15 +33,16 @@ class EncoderOps(Protocol):
 
         `shift_D`, `weight_D` and `bias_D` have dtype=float32.
         """
-        ...
+        normal = F.layer_norm(x_TD.float() + shift_D, weight_D.shape, weight_D, bias_D, eps)
+        return normal.to(x_TD.dtype)
 
     def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
         """Return ``relu(x W^T)``, shape=(T, F), in the type of `x_TD`."""
-        ...
+        return F.linear(x_TD, weight_FD).relu_()
 
     def linear_gelu(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
         """Return the exact GELU of ``x W^T + b``, shape=(T, F), in the type of `x_TD`."""
-        ...
+        return F.gelu(F.linear(x_TD, weight_FD, bias_F))
 
     def rotary_(
         self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
@@ -55,78 +57,9 @@ class EncoderOps(Protocol):
         cos, sin : Tensor, shape=(positions, D / H / 2), dtype=float32
         heads : int
         """
-        ...
-
-
-class PlainOps:
-    """Plain torch, for any device and precision."""
-
-    def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-        """See `EncoderOps`."""
-        x = x_TD.add_(delta_TD).float()
-        scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-        return (x * scale * weight_D.float()).to(weight_D.dtype)
-
-    def layer_norm(
-        self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
-    ) -> Tensor:
-        """See `EncoderOps`."""
-        normal = F.layer_norm(x_TD.float() + shift_D, weight_D.shape, weight_D, bias_D, eps)
-        return normal.to(x_TD.dtype)
-
-    def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
-        """See `EncoderOps`."""
-        return F.linear(x_TD, weight_FD).relu_()
-
-    def linear_gelu(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
-        """See `EncoderOps`."""
-        return F.gelu(F.linear(x_TD, weight_FD, bias_F))
-
-    def rotary_(
-        self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
-    ) -> Tensor:
-        """See `EncoderOps`."""
         half = cos.shape[1]
         pair = qkv[:, : len(bias)].view(len(qkv), 2 * heads, 2, half)
         low, high = (pair.float() + bias.view(2 * heads, 2, half)).unbind(2)
         c, s = cos[positions_T.long(), None, :], sin[positions_T.long(), None, :]
         pair[:, :, 0], pair[:, :, 1] = low * c - high * s, high * c + low * s
         return qkv
-
-
-class FusedOps:
-    """Triton kernels and cuBLAS epilogues: bf16 or fp16, compute capability 8.0 or newer."""
-
-    def __init__(self) -> None:
-        from abag.embed.kernels import triton_kernels  # only where Triton runs
-
-        self._kernels = triton_kernels
-
-    def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-        """See `EncoderOps`."""
-        return self._kernels.add_rms_norm_(x_TD, delta_TD, weight_D, eps)
-
-    def layer_norm(
-        self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
-    ) -> Tensor:
-        """See `EncoderOps`."""
-        return self._kernels.layer_norm(x_TD, shift_D, weight_D, bias_D, eps)
-
-    def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
-        """See `EncoderOps`; the ReLU is part of the matrix product's epilogue."""
-        zero_F = weight_FD.new_zeros(len(weight_FD))
-        return torch._addmm_activation(zero_F, x_TD, weight_FD.T)
-
-    def linear_gelu(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
-        """See `EncoderOps`.
-
-        cuBLAS's GELU epilogue is the tanh form, which is 1 % off, and its bias epilogue costs a
-        fifth of the product's time on an H200, so the GELU kernel adds the bias.
-        """
-        return self._kernels.gelu_(F.linear(x_TD, weight_FD), bias_F)
-
-    def rotary_(
-        self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
-    ) -> Tensor:
-        """See `EncoderOps`."""
-        return self._kernels.rotary_(qkv, bias, positions_T, cos, sin, heads)

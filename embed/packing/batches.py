@@ -60,14 +60,7 @@ class PackedBatch:
 def fill_batches(
     spans: Iterable[tuple[int, TokenSpan]], budget_tokens: int
 ) -> Iterator[PackedBatch]:
-    """Fill batches with consecutive spans, up to a token budget.
-
-    Parameters
-    ----------
-    spans : iterable of (sequence, TokenSpan)
-        The spans of one sequence are consecutive.
-    budget_tokens : int
-        Maximum tokens per batch.
+    """Fill batches of at most `budget_tokens` with spans; those of a sequence are consecutive.
 
     Raises
     ------

@@ -8,7 +8,6 @@ token and pooling, and no later step needs to know about windows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,11 +42,9 @@ class Vocabulary:
     ids : ndarray, shape=(256,), dtype=int32
         Id of each residue letter, indexed by its ASCII code; -1 if it is not a residue.
     start, end : int or None
-        Tokens before and after each span; None if the family has none.
+        Tokens before and after each span.
     separator : int or None
         Token between heavy and light chain; None if a span holds one chain only.
-    pad : int
-        Padding token.
     max_residues : int or None
         Longest chain that the encoder's positions allow; None for any length.
     window : int or None
@@ -77,16 +74,7 @@ class Vocabulary:
 
 
 def residue_ids(letters: str, first: int, other: int = -1) -> NDArray[np.int32]:
-    """Number residue letters consecutively.
-
-    Parameters
-    ----------
-    letters : str
-        Letters in the order of their ids.
-    first : int
-        Id of the first letter.
-    other : int
-        Id of residue letters that `letters` lacks.
+    """Number residue letters from `first`; residues that `letters` lacks get the id `other`.
 
     Returns
     -------
@@ -118,12 +106,7 @@ class TokenSpan:
 class Layout:
     """How sequences of one kind are divided into spans.
 
-    Attributes
-    ----------
-    kind : {"antibody", "antigen"}
-    vocabulary : Vocabulary
-    long : {"window", "truncate", "error"}
-        What happens to a chain of more than `limit` residues.
+    `long` says what happens to a chain of more than `limit` residues.
     """
 
     kind: Kind
@@ -261,42 +244,3 @@ class Layout:
             if stop > start:
                 span.weights[start:stop, self.poolings.index(name)] = 1 / (stop - start)
         return span
-
-
-def check_against_tokenizer(
-    layout: Layout, tokenize: Callable[[Chains], Sequence[int]], origin: str
-) -> None:
-    """Compare abag's ids of every residue letter with those of a checkpoint's tokenizer.
-
-    Parameters
-    ----------
-    layout : Layout
-    tokenize : callable
-        Chains of one span to the tokenizer's ids, special tokens included.
-    origin : str
-        Name of the checkpoint, for the message.
-
-    Raises
-    ------
-    TokenizerMismatch
-        With the first position that differs.
-    """
-    probes = [("ACDEFGHIKLMNPQRSTVWYX", "")]
-    if layout.vocabulary.separator is not None:
-        probes.append(("EVQLXW", "DIQMTX"))
-    for probe in probes:
-        chains: Chains = probe if layout.kind == "antibody" else (probe[0],)
-        ours = layout.spans(chains)[0].ids.tolist()
-        theirs = list(tokenize(chains))
-        if ours != theirs:
-            at = next(
-                (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-                min(len(ours), len(theirs)),
-            )
-            msg = (
-                f"{origin}: its tokenizer disagrees with abag's vocabulary at position {at} of "
-                f"{'|'.join(probe)}: {theirs[at : at + 1]}, expected {ours[at : at + 1]} "
-                f"({len(theirs)} tokens, expected {len(ours)}). "
-                "Use a checkpoint of the family that config.json names."
-            )
-            raise TokenizerMismatch(msg)

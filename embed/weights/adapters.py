@@ -32,8 +32,12 @@ from abag.embed.store.adapter_files import (
     AdapterDamaged,
     write_adapter_files,
 )
-from abag.embed.weights.checkpoints import EncoderCheckpoint, weights_digest
-from abag.embed.weights.low_rank import Adapter, AdapterMismatch
+from abag.embed.weights.checkpoints import (
+    Adapter,
+    AdapterMismatch,
+    EncoderCheckpoint,
+    weights_digest,
+)
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -49,15 +53,7 @@ class AdapterNotFound(AbagError):
 
 
 def with_adapter(checkpoint: EncoderCheckpoint, folder: Path, kind: Kind) -> EncoderCheckpoint:
-    """Return a checkpoint whose adapter is merged when its weights are loaded.
-
-    Parameters
-    ----------
-    checkpoint : EncoderCheckpoint
-        The encoder that the adapter was trained on.
-    folder : path
-        Folder of the adapter.
-    kind : {"antibody", "antigen"}
+    """Return a checkpoint that merges the adapter in a folder when its weights are loaded.
 
     Raises
     ------
@@ -109,7 +105,6 @@ def read_adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
     Raises
     ------
     AdapterDamaged
-        If a file cannot be read.
     """
     names = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
     try:
@@ -155,8 +150,10 @@ def _read_record(folder: Path) -> dict[str, Any]:
         )
         raise AdapterNotFound(msg) from error
     if not isinstance(record, dict) or not ADAPTER_FORMAT.items() <= record.items():
-        expected = f"expected {ADAPTER_FORMAT}"
-        msg = f"{path}: not a supported adapter; {expected}. Use the version of abag that wrote it."
+        msg = (
+            f"{path}: not a supported adapter; expected {ADAPTER_FORMAT}. "
+            "Use the version of abag that wrote it."
+        )
         raise AdapterNotFound(msg)
     return record
 

@@ -1,18 +1,21 @@
-"""Encoder weights on disk, and the digest that identifies them."""
+"""Encoder weights on disk, the digest that identifies them, and low-rank changes to them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from abag import AbagError, cache_dir
 from abag.core.files import write_bytes
 
 if TYPE_CHECKING:
-    from abag.embed.weights.low_rank import Adapter
+    import torch
 
 
 class EncoderNotFound(AbagError):
@@ -21,6 +24,62 @@ class EncoderNotFound(AbagError):
 
 class BadCheckpoint(AbagError):
     """A checkpoint folder that is incomplete or contradicts its config.json."""
+
+
+class AdapterMismatch(AbagError):
+    """An adapter that was trained on another encoder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """Low-rank matrices that are added to an encoder's weights, scaled by alpha / r.
+
+    Attributes
+    ----------
+    name : str
+        Name of the folder in which it was trained; for display only.
+    digest : str
+        32 hexadecimal digits over the encoder's weights, the adapter's and its training pairs.
+    factors : mapping of str to (A, B)
+        By module: ``A``, shape=(r, in), and ``B``, shape=(out, r), dtype=float32.
+    """
+
+    folder: Path
+    name: str
+    digest: str
+    scale: float
+    factors: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+
+    def merge(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """Add the change of a weight, named as in the transformers module.
+
+        Returns
+        -------
+        Tensor, shape=(out, in)
+            float32 if changed, else `weight` itself.
+        """
+        import torch
+
+        module = name.removesuffix(".weight")
+        if module not in self.factors or module == name:
+            return weight
+        a_RI, b_OR = self.factors[module]
+        return weight.float() + torch.from_numpy(np.float32(self.scale) * (b_OR @ a_RI))
+
+    def check_all_merged(self, merged: Iterable[str]) -> None:
+        """Check that every change was merged into one of these weights.
+
+        Raises
+        ------
+        AdapterMismatch
+        """
+        unmerged = sorted(self.factors.keys() - {name.removesuffix(".weight") for name in merged})
+        if unmerged:
+            msg = (
+                f"{self.folder}: {len(unmerged)} of its {len(self.factors)} changes match no "
+                f"weight of the encoder ({unmerged[0]}); train the adapter again with abag adapt."
+            )
+            raise AdapterMismatch(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +95,7 @@ class EncoderCheckpoint:
     folder : Path or None
         None if there are no weights.
     weights : tuple of Path
-        The weight files, sorted by name.
+        Sorted by name.
     config : mapping
         Content of config.json.
     origin : str
@@ -55,6 +114,18 @@ class EncoderCheckpoint:
     origin: str
     random: bool = False
     adapter: Adapter | None = None
+
+    def require(self, **settings: object) -> None:
+        """Check that config.json, where it has these settings, gives them these values.
+
+        Raises
+        ------
+        BadCheckpoint
+        """
+        for key, value in settings.items():
+            if (found := self.config.get(key, value)) != value:
+                msg = f"{self.folder}/config.json: {key} {found!r}; only {value!r} is supported"
+                raise BadCheckpoint(msg)
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pickle import UnpicklingError  # the error of torch.load(weights_only=True)
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
+from abag.core.messages import first_line
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from abag.core.device import DevicePlan
 
@@ -27,8 +28,6 @@ class EncoderWeights:
 
     Parameters
     ----------
-    checkpoint : EncoderCheckpoint
-    plan : DevicePlan
     prefix : str
         Prefix of every name; added if a checkpoint that was saved without a task head lacks it.
 
@@ -44,12 +43,9 @@ class EncoderWeights:
         self, checkpoint: EncoderCheckpoint, plan: DevicePlan, *, prefix: str = ""
     ) -> None:
         self.config: Mapping[str, Any] = checkpoint.config
-        self._checkpoint = checkpoint
-        self._plan = plan
-        self._prefix = prefix
+        self._checkpoint, self._plan, self._prefix = checkpoint, plan, prefix
         self._files = ExitStack()
-        self._readers: dict[str, Callable[[str], torch.Tensor]] = {}
-        self._stored_without_prefix = False
+        self._readers: dict[str, Callable[[], torch.Tensor]] = {}
         self._unread: set[str] = set()
         self._merged: list[str] = []
 
@@ -58,11 +54,11 @@ class EncoderWeights:
             try:
                 self._open(path)
             except (SafetensorError, RuntimeError, UnpicklingError, EOFError) as error:
-                first_line = (str(error).splitlines() or [type(error).__name__])[0]
-                msg = f"{path}: cannot be read ({first_line}); the download may be incomplete"
+                msg = (
+                    f"{path}: cannot be read ({first_line(error)}); the download may be incomplete"
+                )
                 raise BadCheckpoint(msg) from error
         if not any(name.startswith(self._prefix) for name in self._readers):
-            self._stored_without_prefix = True
             self._readers = {self._prefix + name: read for name, read in self._readers.items()}
         self._unread = set(self._readers)
         return self
@@ -70,19 +66,14 @@ class EncoderWeights:
     def _open(self, path: Path) -> None:
         if path.suffix == ".safetensors":
             file = self._files.enter_context(safe_open(path, framework="pt"))
-            self._readers |= {name: file.get_tensor for name in file.keys()}
+            self._readers |= {name: partial(file.get_tensor, name) for name in file.keys()}
         else:
             tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            self._readers |= {name: tensors.__getitem__ for name in tensors}
+            self._readers |= {name: partial(tensors.get, name) for name in tensors}
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._files.close()
-        if error is not None:
+        if kind is not None:
             return
         if self._checkpoint.adapter is not None:
             self._checkpoint.adapter.check_all_merged(self._merged)
@@ -103,13 +94,10 @@ class EncoderWeights:
             A tensor that is missing or has another shape.
         """
         if name not in self._readers:
-            msg = (
-                f"{self._checkpoint.folder}: weight {name} is missing; "
-                "the download may be incomplete"
-            )
+            folder = self._checkpoint.folder
+            msg = f"{folder}: weight {name} is missing; the download may be incomplete"
             raise BadCheckpoint(msg)
-        bare_name = name.removeprefix(self._prefix)
-        tensor = self._readers[name](bare_name if self._stored_without_prefix else name)
+        tensor = self._readers[name]()
         self._unread.discard(name)
         if tuple(tensor.shape) != shape:
             msg = (
@@ -118,6 +106,7 @@ class EncoderWeights:
             )
             raise BadCheckpoint(msg)
         if self._checkpoint.adapter is not None:
+            bare_name = name.removeprefix(self._prefix)
             tensor = self._checkpoint.adapter.merge(bare_name, tensor)
             self._merged.append(bare_name)
         return tensor.to(self._plan.device, dtype or self._plan.dtype)
