@@ -13,7 +13,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import FitConfig
-from abag.head.model.layers import StackedLayerFactory
+from abag.head.model.layers import stacked_layers
 from abag.head.model.optimizer import AdamW, stacked_update
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training.checkpoint import load
@@ -137,7 +137,7 @@ def test_one_member_that_runs_wild_does_not_touch_the_others():
 
 def test_each_member_drops_its_own_share():
     torch.manual_seed(0)
-    dropout = StackedLayerFactory([0.0, 0.25, 0.75]).dropout().train()
+    dropout = stacked_layers([0.0, 0.25, 0.75]).dropout().train()
     out = dropout(torch.ones(3, 100, 100))
     assert (out == 0).float().mean((1, 2)).tolist() == pytest.approx([0, 0.25, 0.75], abs=0.02)
     assert out.mean((1, 2)).tolist() == pytest.approx([1, 1, 1], abs=0.05)

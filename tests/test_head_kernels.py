@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag.head.model import layers
-from abag.head.model.layers import StackedLayerFactory
+from abag.head.model.layers import stacked_layers
 from abag.head.model.triton_kernels import norm_gelu
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -74,7 +74,7 @@ def test_the_operator_keeps_torchs_rules():
 def test_a_stack_of_fused_blocks_equals_one_of_plain_layers(drop):
     def block(fused):
         torch.manual_seed(1)
-        made = StackedLayerFactory([drop, drop / 2])
+        made = stacked_layers([drop, drop / 2])
         stack = made.blocks(
             made.linear(6, 5), made.norm(5), torch.nn.GELU(), made.dropout(), made.linear(5, 1)
         ).to(HERE)

@@ -9,7 +9,7 @@ from abag.core.options import BadOption
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import PRESETS, FitConfig, HeadName
 from abag.head.model.heads import HEADS, LowRank, build_head
-from abag.head.model.layers import PlainLayerFactory
+from abag.head.model.layers import plain_layers
 from abag.head.model.losses import LOSSES, PredictedPairs
 from abag.head.training.stack import Scaling, StackedHeads, make_members
 
@@ -66,7 +66,7 @@ def test_a_head_gives_one_number_a_pair_whatever_else_is_in_the_batch(head):
 
 def test_the_low_rank_head_is_an_interaction_and_not_a_sum_of_two_sides():
     torch.manual_seed(0)
-    model = LowRank(6, 5, 4, PlainLayerFactory(0.0))
+    model = LowRank(6, 5, 4, plain_layers(0.0))
     (a, b), (g, h) = torch.randn(2, 1, 6), torch.randn(2, 1, 5)
     crossed = model(a, g) + model(b, h) - model(a, h) - model(b, g)
     assert crossed.abs() > 1e-4

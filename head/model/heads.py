@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from abag.head.model.layers import LayerFactory, PlainLayerFactory, StackedLayerFactory
+from abag.head.model.layers import LayerFactory, plain_layers, stacked_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,11 +32,14 @@ class Mlp(nn.Module):
         self, antibody_width: int, antigen_width: int, widths: Sequence[int], layers: LayerFactory
     ) -> None:
         super().__init__()
+        self.layers = self._chain((antibody_width + antigen_width, *widths), layers)
+
+    def _chain(self, widths: tuple[int, ...], layers: LayerFactory) -> nn.Sequential:
         blocks: list[nn.Module] = []
-        for inner, outer in pairwise((antibody_width + antigen_width, *widths)):
+        for inner, outer in pairwise(widths):
             blocks += [layers.linear(inner, outer), layers.norm(outer)]
             blocks += [nn.GELU(), layers.dropout()]
-        self.layers = layers.blocks(*blocks, layers.linear(widths[-1], 1))
+        return layers.blocks(*blocks, layers.linear(widths[-1], 1))
 
     def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
         """Predict pairs: (B, D) and (B, E) in, (B,) in float32 out."""
@@ -44,27 +47,19 @@ class Mlp(nn.Module):
         return scores_B1.squeeze(-1).float()
 
 
-class Notebook(nn.Module):
+class Notebook(Mlp):
     """The regressor of the old notebooks, layer for layer; for comparison.
 
     Its dropout precedes the LayerNorm, so the norm's statistics differ between training and
     prediction.
     """
 
-    def __init__(
-        self, antibody_width: int, antigen_width: int, widths: Sequence[int], layers: LayerFactory
-    ) -> None:
-        super().__init__()
+    def _chain(self, widths: tuple[int, ...], layers: LayerFactory) -> nn.Sequential:
         blocks: list[nn.Module] = []
-        for inner, outer in pairwise((antibody_width + antigen_width, *widths)):
+        for inner, outer in pairwise(widths):
             blocks += [layers.linear(inner, outer), nn.GELU()]
             blocks += [layers.dropout(), layers.norm(outer)]
-        self.layers = nn.Sequential(*blocks[:-1], layers.linear(widths[-1], 1))
-
-    def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
-        """Predict pairs: (B, D) and (B, E) in, (B,) in float32 out."""
-        scores_B1: Tensor = self.layers(torch.cat([antibody_BD, antigen_BE], dim=-1))
-        return scores_B1.squeeze(-1).float()
+        return nn.Sequential(*blocks[:-1], layers.linear(widths[-1], 1))
 
 
 class LowRank(nn.Module):
@@ -98,20 +93,10 @@ HEADS: dict[HeadName, Callable[[FitConfig, int, int, LayerFactory], nn.Module]] 
 def build_head(config: FitConfig, antibody_width: int, antigen_width: int) -> nn.Module:
     """Make the head of a configuration, with initial weights drawn from torch's seed.
 
-    Parameters
-    ----------
-    config : FitConfig
-    antibody_width, antigen_width : int
-        D and E.
-
-    Returns
-    -------
-    nn.Module
-        Maps (B, D) and (B, E), float32, to (B,), float32.
+    It maps (B, D) and (B, E), float32, to (B,), float32.
     """
     filled = config.filled()
-    layers = PlainLayerFactory(filled.dropout)
-    return HEADS[filled.head](config, antibody_width, antigen_width, layers)
+    return HEADS[filled.head](config, antibody_width, antigen_width, plain_layers(filled.dropout))
 
 
 def build_stacked_heads(
@@ -126,9 +111,8 @@ def build_stacked_heads(
     Parameters
     ----------
     config : FitConfig
-        Head and widths; its dropout is not used.
+        Its dropout is not used.
     antibody_width, antigen_width : int
-        D and E.
     seeds : sequence of int, length M
         torch's seed for the initial weights of each head, which equal those of a plain head.
     dropout_M : sequence of float, length M
@@ -142,10 +126,10 @@ def build_stacked_heads(
     heads = []
     for seed, rate in zip(seeds, dropout_M, strict=True):
         torch.manual_seed(seed)
-        heads.append(build(config, *widths, PlainLayerFactory(rate)))
+        heads.append(build(config, *widths, plain_layers(rate)))
     if len(heads) == 1:
         return heads[0]
-    stack = build(config, *widths, StackedLayerFactory(dropout_M))
+    stack = build(config, *widths, stacked_layers(dropout_M))
     states = [head.state_dict() for head in heads]
     stack.load_state_dict({name: torch.stack([s[name] for s in states]) for name in states[0]})
     return stack

@@ -8,84 +8,49 @@ member k are a plain layer's.
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 MAX_FUSED_WIDTH = 8192
 """Outputs of a layer that a fused block can hold in registers."""
 
 
-class LayerFactory(Protocol):
-    """Makes the layers of a head, plain or stacked."""
+@dataclass(frozen=True, slots=True)
+class LayerFactory:
+    """Makes the layers of a head, see `plain_layers` and `stacked_layers`."""
 
-    def linear(self, inner: int, outer: int) -> nn.Module:
-        """Make a linear layer."""
-        ...
-
-    def norm(self, width: int) -> nn.Module:
-        """Make a LayerNorm over the last axis."""
-        ...
-
-    def dropout(self) -> nn.Module:
-        """Make a dropout layer with the rate, or rates, of this factory."""
-        ...
-
-    def blocks(self, *modules: nn.Module) -> nn.Sequential:
-        """Chain blocks of linear, LayerNorm, GELU and dropout, and a last linear layer."""
-        ...
+    linear: Callable[[int, int], nn.Module]
+    """By the widths of inputs and outputs."""
+    norm: Callable[[int], nn.Module]
+    """LayerNorm over the last axis, by its width."""
+    dropout: Callable[[], nn.Module]
+    blocks: Callable[..., nn.Sequential]
+    """Chains blocks of linear, LayerNorm, GELU and dropout, and a last linear layer."""
 
 
-class PlainLayerFactory:
-    """torch's own layers, with inputs (B, I)."""
-
-    def __init__(self, dropout: float) -> None:
-        self.rate = dropout
-
-    def linear(self, inner: int, outer: int) -> nn.Module:
-        """Make a linear layer."""
-        return nn.Linear(inner, outer)
-
-    def norm(self, width: int) -> nn.Module:
-        """Make a LayerNorm."""
-        return nn.LayerNorm(width)
-
-    def dropout(self) -> nn.Module:
-        """Make a dropout layer."""
-        return nn.Dropout(self.rate)
-
-    def blocks(self, *modules: nn.Module) -> nn.Sequential:
-        """Chain blocks and a last linear layer."""
-        return nn.Sequential(*modules)
+def plain_layers(dropout: float) -> LayerFactory:
+    """Make torch's own layers, with inputs (B, I)."""
+    return LayerFactory(nn.Linear, nn.LayerNorm, partial(nn.Dropout, dropout), nn.Sequential)
 
 
-class StackedLayerFactory:
-    """Layers of M heads: the first layers have inputs (G, B, I), all others (M, B, I)."""
-
-    def __init__(self, dropout_M: Sequence[float]) -> None:
-        self.rates = tuple(dropout_M)
-
-    def linear(self, inner: int, outer: int) -> nn.Module:
-        """Make M linear layers."""
-        return _Linear(len(self.rates), inner, outer)
-
-    def norm(self, width: int) -> nn.Module:
-        """Make M LayerNorms."""
-        return _LayerNorm(len(self.rates), width)
-
-    def dropout(self) -> nn.Module:
-        """Make M dropout layers, each with its own rate."""
-        return _Dropout(self.rates)
-
-    def blocks(self, *modules: nn.Module) -> nn.Sequential:
-        """Chain blocks and a last linear layer."""
-        return _Blocks(*modules)
+def stacked_layers(dropout_M: Sequence[float]) -> LayerFactory:
+    """Make layers of M heads: the first layers have inputs (G, B, I), all others (M, B, I)."""
+    members = len(dropout_M)
+    return LayerFactory(
+        partial(_Linear, members),
+        partial(_LayerNorm, members),
+        partial(_Dropout, dropout_M),
+        _Blocks,
+    )
 
 
 class _Linear(nn.Module):
@@ -97,7 +62,6 @@ class _Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, outer))
 
     def forward(self, x_GBI: Tensor) -> Tensor:
-        """Return the outputs, (M, B, O), float32."""
         return split_members(self.product(x_GBI)).float() + self.bias[:, None]
 
     def product(self, x_GBI: Tensor) -> Tensor:
@@ -179,34 +143,24 @@ class _Blocks(nn.Sequential):
     def forward(self, x_GBI: Tensor) -> Tensor:
         if not self.fused:
             return cast("Tensor", super().forward(x_GBI))  # type: ignore[no-untyped-call]
-        *layers, last = self
-        for at in range(0, len(layers), 4):
+        from abag.head.model.triton_kernels import norm_gelu
+
+        layers: list[Any] = list(self)
+        for at in range(0, len(layers) - 1, 4):
             linear, norm, _, dropout = layers[at : at + 4]
-            x_GBI = _fused_block(
-                cast("_Linear", linear), cast("_LayerNorm", norm), cast("_Dropout", dropout), x_GBI
-            )
-        return cast("Tensor", last(x_GBI))
-
-
-def _fused_block(linear: _Linear, norm: _LayerNorm, dropout: _Dropout, x_GBI: Tensor) -> Tensor:
-    from abag.head.model.triton_kernels import norm_gelu
-
-    y_GBKO = linear.product(x_GBI)
-    noise_BO = dropout.noise((y_GBKO.shape[1], y_GBKO.shape[3]))
-    out_MBO: Tensor = norm_gelu(
-        y_GBKO, linear.bias, norm.weight, norm.bias, noise_BO, dropout.rate_M
-    )[0]
-    return out_MBO
+            y_GBKO = linear.product(x_GBI)
+            noise_BO = dropout.noise((y_GBKO.shape[1], y_GBKO.shape[3]))
+            x_GBI = norm_gelu(
+                y_GBKO, linear.bias, norm.weight, norm.bias, noise_BO, dropout.rate_M
+            )[0]
+        return cast("Tensor", layers[-1](x_GBI))
 
 
 def bf16_copy(stack: nn.Module) -> nn.Module:
     """Copy stacked heads for training with bf16 products.
 
-    Returns
-    -------
-    nn.Module
-        Has its own weight matrices, in bf16, and shares all other parameters. On a GPU that
-        supports bf16 its blocks are fused.
+    The copy has its own weight matrices, in bf16, and shares all other parameters. On a GPU that
+    supports bf16 its blocks are fused.
     """
     weights = {id(m.weight) for m in stack.modules() if isinstance(m, _Linear)}
     shared = {id(p): p for p in stack.parameters() if id(p) not in weights}

@@ -38,15 +38,7 @@ class PredictedPairs(NamedTuple):
 def one_sided_errors(predicted_B: Tensor, target_B: Tensor, censored_B: Tensor) -> Tensor:
     """Subtract the targets; an error on the allowed side of a bound is 0.
 
-    Parameters
-    ----------
-    predicted_B, target_B : Tensor, shape=(B,), dtype=float32
-    censored_B : Tensor, shape=(B,), dtype=int8
-        As in `PredictedPairs`.
-
-    Returns
-    -------
-    Tensor, shape=(B,), dtype=float32
+    The tensors are those of `PredictedPairs`; the result has shape (B,), float32.
     """
     error_B = predicted_B - target_B
     error_B = error_B.clamp(min=0).where(censored_B < 0, error_B)

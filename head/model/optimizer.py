@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 NORM_EPS = 1e-6
@@ -104,62 +104,41 @@ class AdamW:
         elif self.clip:
             nn.utils.clip_grad_norm_(self.named.values(), self.clip)
         for member, names, decay in self.groups:
+            gradients = [g for n in names if (g := self.named[n].grad) is not None]
             adamw(
-                [self._of_member(self.named[n], member) for n in names],
-                [
-                    self._of_member(g, member)
-                    for n in names
-                    if (g := self.named[n].grad) is not None
-                ],
-                [self._of_member(self.state[f"{n}.mean"], member) for n in names],
-                [self._of_member(self.state[f"{n}.square"], member) for n in names],
+                self._of_member((self.named[n] for n in names), member),
+                self._of_member(gradients, member),
+                self._of_member((self.state[f"{n}.mean"] for n in names), member),
+                self._of_member((self.state[f"{n}.square"] for n in names), member),
                 [],
-                [self._of_member(self.state[f"{n}.step"], member) for n in names],
-                fused=True,
-                capturable=self.lr.is_cuda,
-                amsgrad=False,
-                beta1=BETA1,
-                beta2=BETA2,
-                lr=self._of_member(self.lr, member),  # a tensor, as torch.optim.AdamW passes it
-                weight_decay=decay,
-                eps=EPS,
-                maximize=False,
-            )
+                self._of_member((self.state[f"{n}.step"] for n in names), member),
+                fused=True, capturable=self.lr.is_cuda, amsgrad=False, maximize=False,
+                # a tensor, as torch.optim.AdamW passes it
+                lr=self._of_member([self.lr], member)[0],
+                beta1=BETA1, beta2=BETA2, weight_decay=decay, eps=EPS,
+            )  # fmt: skip
 
     def gradients(self) -> list[Tensor]:
         """Return every parameter's gradient, in the order of ``named``."""
         trained = (p if p.grad is not None else self.bf16_weights[n] for n, p in self.named.items())
         return [gradient for p in trained if (gradient := p.grad) is not None]
 
-    def states(self, key: str) -> list[Tensor]:
-        """Return every parameter's ``mean``, ``square`` or ``step``."""
-        return [self.state[f"{name}.{key}"] for name in self.named]
-
     def stacked_update_arguments(self) -> tuple[Any, ...]:
         """Return the arguments of `stacked_update`."""
-        return (
-            [*self.named.values()], [self.bf16_weights.get(n) for n in self.named],
-            self.gradients(),
-            self.states("mean"), self.states("square"), self.states("step"),
-            self.decayed, self.lr, self.decay_M, self.clip,
-        )  # fmt: skip
+        state = [
+            [self.state[f"{n}.{key}"] for n in self.named] for key in ("mean", "square", "step")
+        ]
+        copies = [self.bf16_weights.get(n) for n in self.named]
+        parameters, gradients = [*self.named.values()], self.gradients()
+        return (parameters, copies, gradients, *state,
+                self.decayed, self.lr, self.decay_M, self.clip)  # fmt: skip
 
-    def _of_member(self, tensor: Tensor, member: int) -> Tensor:
-        return tensor[member] if self.stacked else tensor
+    def _of_member(self, tensors: Iterable[Tensor], member: int) -> list[Tensor]:
+        return [tensor[member] if self.stacked else tensor for tensor in tensors]
 
 
 def member_scales(gradients: Sequence[Tensor], clip: float) -> Tensor:
-    """Return the factors that limit the norm of each member's gradient to ``clip``.
-
-    Parameters
-    ----------
-    gradients : sequence of Tensor, shape=(M, ...)
-    clip : float
-
-    Returns
-    -------
-    Tensor, shape=(M,), dtype=float32
-    """
+    """Return the factors, (M,) in float32, that limit each member's gradient norm to ``clip``."""
     squares = [g.flatten(1).float().square().sum(1) for g in gradients]
     norm_M = torch.stack(squares).sum(0).sqrt()
     return (clip / (norm_M + NORM_EPS)).clamp(max=1.0)

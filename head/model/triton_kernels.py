@@ -85,24 +85,10 @@ def _store_activated(
 
 @triton.jit
 def _forward_kernel(
-    y_ptr,  # (G, B, K, O)
-    bias_ptr,  # (M, O), as are gain and shift
-    gain_ptr,
-    shift_ptr,
-    noise_ptr,  # (B, O)
-    rate_ptr,  # (M,)
-    out_ptr,  # (M, B, O)
-    mean_ptr,  # (M, B), as is rstd
-    rstd_ptr,
-    pairs,
-    shared,
-    eps,
-    WIDTH: tl.constexpr,
-    LOW: tl.constexpr,
-    HIGH: tl.constexpr,
-    PAIRS: tl.constexpr,
-    DROPOUT: tl.constexpr,
-):
+    y_ptr, bias_ptr, gain_ptr, shift_ptr, noise_ptr, rate_ptr, out_ptr, mean_ptr, rstd_ptr,
+    pairs, shared, eps, WIDTH: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    PAIRS: tl.constexpr, DROPOUT: tl.constexpr,
+):  # fmt: skip
     member = tl.program_id(0)
     pair = tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)
     low, high = tl.arange(0, LOW), LOW + tl.arange(0, HIGH)
@@ -149,27 +135,10 @@ def _store_sums(d_bias, d_gain, d_shift, sums_ptr, part, size, column, WIDTH: tl
 
 @triton.jit
 def _backward_kernel(
-    grad_ptr,  # (M, B, O)
-    y_ptr,
-    bias_ptr,
-    gain_ptr,
-    shift_ptr,
-    noise_ptr,
-    rate_ptr,
-    mean_ptr,
-    rstd_ptr,
-    dy_ptr,  # (G, B, K, O)
-    sums_ptr,  # (3, M, chunks, O): gradients of bias, gain and shift, a part for each chunk
-    pairs,
-    shared,
-    members,
-    WIDTH: tl.constexpr,
-    LOW: tl.constexpr,
-    HIGH: tl.constexpr,
-    PAIRS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    DROPOUT: tl.constexpr,
-):
+    grad_ptr, y_ptr, bias_ptr, gain_ptr, shift_ptr, noise_ptr, rate_ptr, mean_ptr, rstd_ptr,
+    dy_ptr, sums_ptr, pairs, shared, members, WIDTH: tl.constexpr, LOW: tl.constexpr,
+    HIGH: tl.constexpr, PAIRS: tl.constexpr, CHUNK: tl.constexpr, DROPOUT: tl.constexpr,
+):  # fmt: skip
     member, chunk = tl.program_id(0), tl.program_id(1)
     low, high = tl.arange(0, LOW), LOW + tl.arange(0, HIGH)
     of_low, of_high = member * WIDTH + low, member * WIDTH + high
@@ -217,25 +186,20 @@ def _backward_kernel(
     _store_sums(d_bias_high, d_gain_high, d_shift_high, sums_ptr, part, size, high, WIDTH)
 
 
-def _two_powers(width: int) -> dict[str, int]:
-    """Cover a width by two powers of two, the larger one first: 320 by 256 and 64.
-
-    Triton's tiles are powers of two; a third of a tile of 512 would be idle.
-    """
-    low = max(16, triton.next_power_of_2(width) // 2)
-    return {"LOW": low, "HIGH": max(16, triton.next_power_of_2(max(1, width - low)))}
-
-
 def _tile(width: int) -> dict[str, int]:
-    """Choose the number of pairs and warps of a tile.
+    """Choose the columns, pairs and warps of a tile.
 
-    One warp sums a row without synchronization; on an H200, four were up to five times slower.
-    Rows that exceed the registers of one warp are shared.
+    Triton's tiles are powers of two. Two of them cover a width, the larger one first: 320 by 256
+    and 64, because a third of a tile of 512 would be idle. One warp sums a row without
+    synchronization; on an H200, four were up to five times slower. Rows that exceed the registers
+    of one warp are shared.
     """
     columns = triton.next_power_of_2(width)
+    low = max(16, columns // 2)
     fits = columns <= ONE_WARP
     return {
-        "WIDTH": width, **_two_powers(width),
+        "WIDTH": width, "LOW": low,
+        "HIGH": max(16, triton.next_power_of_2(max(1, width - low))),
         "PAIRS": min(16, ONE_WARP // columns) if fits else 2,
         "num_warps": 1 if fits else columns // 512,
     }  # fmt: skip
@@ -293,16 +257,8 @@ def norm_gelu_backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of `norm_gelu`: of the product, and of bias, gain and shift per chunk.
 
-    Parameters
-    ----------
-    grad : Tensor, shape=(M, B, O)
-    y, bias, gain, shift, noise, rate, mean, rstd : Tensor
-        Inputs and outputs of `norm_gelu`.
-
-    Returns
-    -------
-    Tensor, shape=(G, B, K, O), of y's dtype
-    Tensor, shape=(3, M, chunks, O), dtype=float32
+    The incoming gradient has shape (M, B, O), the other tensors are inputs and outputs of
+    `norm_gelu`; the results have shapes (G, B, K, O), of y's dtype, and (3, M, chunks, O), float32.
     """
     _, pairs, shared, width = y.shape
     dy, sums = torch.empty_like(y), bias.new_empty(3, len(bias), triton.cdiv(pairs, CHUNK), width)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -36,61 +36,25 @@ class TrainingPairs:
     """int8: -1 if the true value is below the label, +1 if above, 0 if exact."""
 
 
-@dataclass(frozen=True, slots=True)
-class VectorSource:
-    """The vectors of one batch, or the tables to gather them from."""
-
-    antibody_ND: Tensor
-    """Shape (N, D); gathered: (B, D)."""
-    antigen_ME: Tensor
-    """Shape (M, E); gathered: (B, E)."""
-    gathered: bool
-
-    def read(self, pairs: TrainingPairs, rows_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the vectors of pairs, (B, D) and (B, E).
-
-        This is called inside the compiled step, which fuses the gathering.
-        """
-        if self.gathered:
-            return self.antibody_ND, self.antigen_ME
-        return (
-            take_rows(self.antibody_ND, take_rows(pairs.antibody_P, rows_B)),
-            take_rows(self.antigen_ME, take_rows(pairs.antigen_P, rows_B)),
-        )
-
-
 def take_rows(table: Tensor, index: Tensor) -> Tensor:
-    """Gather along the first axis.
-
-    Parameters
-    ----------
-    table : Tensor, shape=(N, ...)
-    index : Tensor, dtype=int64
-        Of any shape.
-
-    Returns
-    -------
-    Tensor, shape=(*index.shape, ...), of the table's dtype
-    """
+    """Gather along the first axis: (N, ...) by any shape of int64 indices."""
     return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
 
 
-class VectorTables(Protocol):
-    """Where the vectors are."""
+def gather_vectors(
+    tables: tuple[Tensor, Tensor], index: tuple[Tensor, Tensor], rows_B: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gather the vectors of pairs from the tables, by the indices of each pair's sequences.
 
-    def begin_epoch(self, rows_SAB: NDArray[np.int64]) -> None:
-        """Set the pairs of the next epoch."""
-
-    def prepare_step(self, step: int) -> None:
-        """Make the vectors of a step available; called outside the CUDA graph."""
-
-    def batch_source(self, batch: int) -> VectorSource:
-        """Return where a batch of the prepared step is; called inside the CUDA graph."""
-        ...
-
-    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the float32 vectors of any pairs on the device, for predictions."""
-        ...
+    Returns
+    -------
+    tuple of Tensor, shape=(B, D) and (B, E)
+    """
+    (antibody_ND, antigen_ME), (antibody_P, antigen_P) = tables, index
+    return (
+        take_rows(antibody_ND, take_rows(antibody_P, rows_B)),
+        take_rows(antigen_ME, take_rows(antigen_P, rows_B)),
+    )
 
 
 class DeviceVectorTables:
@@ -98,6 +62,9 @@ class DeviceVectorTables:
 
     Training uses a copy in the dtype of its products: bf16 halves the bytes to gather.
     """
+
+    gathered = False
+    """Whether `batch_vectors` returns gathered vectors, or the tables to gather them from."""
 
     def __init__(
         self,
@@ -107,10 +74,9 @@ class DeviceVectorTables:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        antibody_ND, antigen_ME = antibody_ND.to(device), antigen_ME.to(device)
-        self.exact = VectorSource(antibody_ND, antigen_ME, gathered=False)
-        self.training = VectorSource(antibody_ND.to(dtype), antigen_ME.to(dtype), gathered=False)
-        self.pairs = pairs
+        self.exact = antibody_ND.to(device), antigen_ME.to(device)
+        self.training = self.exact[0].to(dtype), self.exact[1].to(dtype)
+        self.index = pairs.antibody_P, pairs.antigen_P
 
     def begin_epoch(self, rows_SAB: NDArray[np.int64]) -> None:
         """Do nothing: the step gathers its rows."""
@@ -118,17 +84,19 @@ class DeviceVectorTables:
     def prepare_step(self, step: int) -> None:
         """Do nothing: the vectors are on the device."""
 
-    def batch_source(self, batch: int) -> VectorSource:
+    def batch_vectors(self, _batch: int) -> tuple[Tensor, Tensor]:
         """Return the tables."""
         return self.training
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather the vectors of any pairs."""
-        return self.exact.read(self.pairs, rows)
+        """Gather the float32 vectors of any pairs."""
+        return gather_vectors(self.exact, self.index, rows)
 
 
 class HostVectorTables:
     """Both tables in host memory; a thread gathers the next step during the current one."""
+
+    gathered = True
 
     def __init__(
         self,
@@ -161,7 +129,7 @@ class HostVectorTables:
         self.rows_SAB = torch.from_numpy(rows_SAB)
 
     def prepare_step(self, step: int) -> None:
-        """Copy the vectors of a step to the device and start gathering the next step's."""
+        """Copy a step's vectors to the device, outside the CUDA graph, and start on the next."""
         for wanted in (step, step + 1):
             if wanted < len(self.rows_SAB) and wanted not in self.ready:
                 self.ready[wanted] = self.thread.submit(self._gather, wanted)
@@ -177,23 +145,21 @@ class HostVectorTables:
         if event is not None:
             event.synchronize()  # the copy of two steps ago may still read this buffer
         rows = self.rows_SAB[step].flatten()
-        for table, index, staged in zip(
-            self.tables, self.index, self.staged[step % 2], strict=True
-        ):
-            torch.index_select(table, 0, index[rows], out=staged.view(len(rows), -1))
+        staged = self.staged[step % 2]
+        for table, index, out in zip(self.tables, self.index, staged, strict=True):
+            torch.index_select(table, 0, index[rows], out=out.view(len(rows), -1))
 
-    def batch_source(self, batch: int) -> VectorSource:
-        """Return the prepared vectors."""
-        return VectorSource(self.on_device[0][batch], self.on_device[1][batch], gathered=True)
+    def batch_vectors(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Return the prepared vectors of a batch."""
+        return self.on_device[0][batch], self.on_device[1][batch]
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather the vectors of any pairs and copy them to the device."""
-        rows = rows.cpu()
-        antibody, antigen = (
-            take_rows(table, index[rows])
-            for table, index in zip(self.tables, self.index, strict=True)
-        )
+        """Gather the float32 vectors of any pairs and copy them to the device."""
+        antibody, antigen = gather_vectors(self.tables, self.index, rows.cpu())
         return antibody.to(self.device), antigen.to(self.device)
+
+
+VectorTables = DeviceVectorTables | HostVectorTables
 
 
 @torch.no_grad()
@@ -210,11 +176,8 @@ def predict_rows(
     ----------
     model : nn.Module
         One head, or `members` stacked heads.
-    tables : VectorTables
     rows : NDArray, shape=(R,), dtype=int64
         For stacked heads (G, R): the pairs of each training set's members.
-    device : torch.device
-    members : int
 
     Returns
     -------

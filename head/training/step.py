@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from abag.head.model.layers import bf16_copy, supports_bf16
 from abag.head.model.losses import LOSSES, PredictedPairs
 from abag.head.model.optimizer import AdamW, stacked_update
-from abag.head.model.vector_tables import take_rows
+from abag.head.model.vector_tables import gather_vectors, take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.head.model.config import FitConfig
-    from abag.head.model.vector_tables import TrainingPairs, VectorSource, VectorTables
+    from abag.head.model.vector_tables import TrainingPairs, VectorTables
 
 ORDER, DROPOUT = 1, 2  # streams of the seed
 COMBO_KERNELS: dict[str, Any] = {"combo_kernels": True, "combo_kernel_allow_mixed_sizes": 0}
@@ -82,30 +82,25 @@ def make_epoch_batches(
     Parameters
     ----------
     training_sets : sequence of NDArray, dtype=int64
-        G sets of pairs.
     epoch : int
     batch_size, accumulate : int
-        B and A. The last step is padded with pairs of weight 0 so that all shapes are equal.
+        The last step is padded with pairs of weight 0 so that all shapes are equal.
     n_pairs : int
         Pairs per epoch: the first ones of the order, which is repeated for smaller sets.
-
-    Returns
-    -------
-    EpochBatches
     """
     steps = steps_per_epoch(n_pairs, batch_size, accumulate)
     shape = (steps, accumulate, batch_size)
     size = np.prod(shape)
     permutation = epoch_permutation(epoch, max(map(len, training_sets)))
-    rows_SAGB = np.empty((steps, accumulate, len(training_sets), batch_size), np.int64)
-    for g, training in enumerate(training_sets):
+    sets = []
+    for training in training_sets:
         order = np.resize(permutation[permutation < len(training)], n_pairs)
         rows = np.full(size, training[order[0]])
         rows[:n_pairs] = training[order]
-        rows_SAGB[:, :, g] = rows.reshape(shape)
+        sets.append(rows.reshape(shape))
     weight = (np.arange(size) < n_pairs).astype(np.float32).reshape(steps, -1)
     weight /= weight.sum(axis=1, keepdims=True)
-    return EpochBatches(rows_SAGB, weight.reshape(shape))
+    return EpochBatches(np.stack(sets, axis=2), weight.reshape(shape))
 
 
 def cosine_rates(
@@ -120,7 +115,7 @@ def cosine_rates(
     total : int
         Steps of the whole training.
     warmup : float
-        Share of all steps in which the rate rises.
+        Fraction of all steps in which the rate rises.
     lr : float
         Peak rate.
 
@@ -139,19 +134,7 @@ def cosine_rates(
 class TrainingStep:
     """A step of one head or of several: model, optimizer and the buffers of an epoch.
 
-    Parameters
-    ----------
-    model : nn.Module
-        One head, or M stacked heads.
-    tables : VectorTables
-    pairs : TrainingPairs
-    config : FitConfig
-        Loss, precision, clipping and how the step is compiled; the same for all members.
-    decay_M : sequence of float
-        Weight decay of each member.
-    shape : tuple of int
-        (S, A, B); of stacked heads (S, A, G, B).
-    device : torch.device
+    The weight decay is that of each member; the shape is (S, A, B), of stacked heads (S, A, G, B).
     """
 
     def __init__(
@@ -185,27 +168,19 @@ class TrainingStep:
         compiled = mode == "full"
         if compiled:  # without it torch silently runs the ninth training of a process eagerly
             torch.compiler.reset()
-        self._loss, self._update = self._batch_loss, self.optimizer.update
+        self._loss, self._update, update = self._batch_loss, self.optimizer.update, stacked_update
         if compiled:
             options = COMBO_KERNELS if members else None
             self._loss = torch.compile(self._batch_loss, dynamic=False, options=options)
+            update = torch.compile(stacked_update, dynamic=False, options=COMBO_KERNELS)
         if members and (compiled or self.in_bf16):
-            self._update = self._stacked_update(compiled=compiled)
+            self._update = lambda: update(*self.optimizer.stacked_update_arguments())
         self._execute = self._captured() if on_gpu and mode != "off" else self._step
 
     def begin_epoch(
         self, batches: EpochBatches, rates_S: NDArray[np.float32], first_step: int
     ) -> None:
-        """Fill the buffers and set the cursor.
-
-        Parameters
-        ----------
-        batches : EpochBatches
-        rates_S : NDArray, shape=(S,) or (S, M), dtype=float32
-            Learning rates.
-        first_step : int
-            Step of the epoch from which it is run.
-        """
+        """Fill the buffers and set the cursor; learning rates have shape (S,) or (S, M)."""
         rows_SAB = batches.rows_SAGB.reshape(self.rows_SAB.shape)
         self.rows_SAB.copy_(torch.from_numpy(rows_SAB))
         self.weight_SAB.copy_(torch.from_numpy(batches.weight_SAB))
@@ -229,16 +204,19 @@ class TrainingStep:
         load_tensors(self.tensors(), saved)
         self.optimizer.update_bf16_weights()
 
-    def _batch_loss(self, source: VectorSource, rows_SB: Tensor, weight_SB: Tensor) -> Tensor:
+    def _batch_loss(
+        self, vectors: tuple[Tensor, Tensor], rows_SB: Tensor, weight_SB: Tensor
+    ) -> Tensor:
         """Return the loss of a batch of the step at the cursor, shape () or (M,)."""
         rows_B = rows_SB.index_select(0, self.cursor)[0]
         weight_B = weight_SB.index_select(0, self.cursor)[0]
-        antibody_BD, antigen_BE = source.read(self.pairs, rows_B)
+        if not self.tables.gathered:  # here, so that the compiler fuses it
+            vectors = gather_vectors(vectors, self.tables.index, rows_B)
         if rows_B.ndim > 1:  # from (G, B) to (M, B)
             rows_B = rows_B.repeat_interleave(len(self.lr) // len(rows_B), 0)
         autocast = self.in_bf16 and self.working_model is self.model
         with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
-            predicted_B = self.working_model(antibody_BD, antigen_BE)
+            predicted_B = self.working_model(*vectors)
         predicted = PredictedPairs(
             predicted_B,
             take_rows(self.pairs.target_P, rows_B),
@@ -255,7 +233,7 @@ class TrainingStep:
         losses = []
         batches = list(zip(self.rows_SAB.unbind(1), self.weight_SAB.unbind(1), strict=True))
         for batch, (rows_SB, weight_SB) in enumerate(batches):
-            loss = self._loss(self.tables.batch_source(batch), rows_SB, weight_SB)
+            loss = self._loss(self.tables.batch_vectors(batch), rows_SB, weight_SB)
             # Members share no weights, so the gradient of the sum is that of each member's loss.
             loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
@@ -264,13 +242,6 @@ class TrainingStep:
         self._update()
         self.loss_S.index_copy_(0, self.cursor, reduce(torch.add, losses)[None])
         self.cursor.add_(1)
-
-    def _stacked_update(self, *, compiled: bool) -> Callable[[], None]:
-        """Return the update of stacked heads; compiled, it is one pass over their tensors."""
-        update: Callable[..., None] = stacked_update
-        if compiled:
-            update = torch.compile(stacked_update, dynamic=False, options=COMBO_KERNELS)
-        return lambda: update(*self.optimizer.stacked_update_arguments())
 
     def _captured(self) -> Callable[[], None]:
         """Capture the whole step as a CUDA graph and undo the warm-up."""
