@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from abag.core.command_line import CommandGroup, OptionsCommand, click_options
+from abag.core.command_line import CommandGroup, OptionsCommand, click_options, outline
 
 T = TypeVar("T")
 
@@ -60,14 +60,14 @@ def main() -> None:
     """
 
 
-def _command(short_help: str, *classes: str) -> Callable[[Callable[..., None]], click.Command]:
+def _command(*classes: str) -> Callable[[Callable[..., None]], click.Command]:
     """Register a command of `main` with the options of classes, named ``module:Class``."""
 
     def make_options() -> list[click.Option]:
         found = (resolve_name(f"abag.{name}") for name in classes)
         return [one for cls in found for one in click_options(cls, path=_PATH)]
 
-    return main.command(cls=OptionsCommand, short_help=short_help, make_options=make_options)
+    return main.command(cls=OptionsCommand, make_options=make_options)
 
 
 def _print(result: T, as_json: bool, describe: Callable[[T], str]) -> None:
@@ -75,20 +75,16 @@ def _print(result: T, as_json: bool, describe: Callable[[T], str]) -> None:
     click.echo(json.dumps(result) if as_json else describe(result))
 
 
-@_command(
-    "Encode the sequences of a table into a store.",
-    "core.shared_options:EncoderOptions",
-    "embed.pipeline.options:EmbedOptions",
-)
+@_command("core.options:EncoderOptions", "embed.pipeline.options:EmbedOptions")
 @_TABLE
 @_STORE
 @_JSON
 def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Encode every sequence of TABLE that the store does not hold yet.
+    """Encode the sequences of a table into a store.
 
-    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size. The command
-    can be stopped at any time; run it again to continue. Under torchrun or srun, each rank encodes
-    its share.
+    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size. Sequences that
+    the store holds are not encoded again. The command can be stopped at any time; run it again to
+    continue. Under torchrun or srun, each rank encodes its share.
 
     \b
     Example:
@@ -102,24 +98,16 @@ def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # n
         _print(summary, as_json, describe_embedding)
 
 
-@_command(
-    "Train a head on stored vectors and compare it with baselines.", "head.model.config:FitConfig"
-)
+@_command("head.model.config:FitConfig")
 @_TABLE
 @_STORE
 @_RUN
 @click.option("--no-compile", is_flag=True, help="Alias of --compile off.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the score of every validation.")
 @_JSON
-def fit(
-    table: Path,
-    store: Path,
-    run: Path,
-    as_json: bool,
-    no_compile: bool,
-    **options: Any,  # noqa: ANN401
-) -> None:
-    """Train a head on the stored vectors of TABLE and compare it with baselines.
+def fit(table: Path, store: Path, run: Path, as_json: bool, no_compile: bool,
+        **options: Any) -> None:  # noqa: ANN401  # fmt: skip
+    """Train a head on stored vectors and compare it with baselines.
 
     The command can be stopped at any time; run it again to continue.
 
@@ -135,14 +123,15 @@ def fit(
     _print(fit_head(table, store, run, progress=True, **options), as_json, describe_scores)
 
 
-@_command("Score a finished run again, or on another table.", "head.runs.options:EvaluateOptions")
+@_command("head.runs.options:EvaluateOptions")
 @click.argument("table", type=_PATH, required=False)
 @_RUN
 @_JSON
 def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Score a finished run on its test split, on TABLE, or against other predictions.
+    """Score a finished run again, or on another table.
 
-    Nothing is trained. The labels of TABLE are read with the options of the run.
+    The run is scored on its test split, on TABLE, or against other predictions. The labels of TABLE
+    are read with the options of the run.
 
     \b
     Example:
@@ -154,15 +143,15 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     _print(evaluate_run(run, **options), as_json, describe_scores)
 
 
-@_command("Adapt encoders to a split's training pairs by LoRA.", "adapt.config:AdaptConfig")
+@_command("adapt.config:AdaptConfig")
 @_TABLE
 @click.option("--out", type=_PATH, required=True, help="Folder of the adapter.")
 @_JSON
 def adapt(table: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Adapt encoders to the training pairs of a split by LoRA; needs the extra lora.
+    """Adapt encoders to a split's training pairs by LoRA.
 
-    The command can be stopped at any time; run it again to continue. Then embed the table with the
-    adapted encoders.
+    Needs the extra lora. The command can be stopped at any time; run it again to continue. Then
+    embed the table with the adapted encoders.
 
     \b
     Example:
@@ -186,20 +175,16 @@ def _sweep_options() -> list[click.Option]:
     return [*click_options(SweepOptions, path=_PATH), *not_searched]
 
 
-@main.command(
-    cls=OptionsCommand,
-    short_help="Search for the head that predicts best on inner folds.",
-    make_options=_sweep_options,
-)
+@main.command(cls=OptionsCommand, make_options=_sweep_options)
 @_TABLE
 @_STORE
 @click.option("--sweep", "folder", type=_PATH, required=True, help="Folder of the sweep.")
 @_JSON
 def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Search for the head that predicts best on inner folds of TABLE; needs the extra sweep.
+    """Search for the head that predicts best on inner folds.
 
-    Run it again to continue; several processes can share the work. The test part is not scored
-    before --final.
+    Needs the extra sweep. Run it again to continue; several processes can share the work. The test
+    part is not scored before --final.
 
     \b
     Example:
@@ -215,20 +200,17 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
         click.echo("\n" + describe_scores(summary["final"]))
 
 
-@_command(
-    "Write a table's rows with predicted pKd and its sigma.",
-    "head.prediction.options:PredictOptions",
-)
+@_command("head.prediction.options:PredictOptions")
 @_TABLE
 @click.option("--run", type=_PATH, required=True,
               help="Folder of a finished run, or its predictor folder.")  # fmt: skip
 @click.option("--out", type=_PATH, required=True, help="Table to write: .csv, .tsv or .parquet.")
 @_JSON
 def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Write the rows of TABLE with predicted pKd, sigma, and flags for unfamiliar sequences.
+    """Write a table's rows with predicted pKd and its sigma.
 
-    Sequences that the store lacks are encoded first, with the encoders of the run. A label column
-    is copied but not used.
+    Unfamiliar sequences are flagged. Sequences that the store lacks are encoded first, with the
+    encoders of the run. A label column is copied but not used.
 
     \b
     Example:
@@ -240,13 +222,11 @@ def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) ->
     _print(summary, as_json, lambda found: f"{found['rows']:,} rows in {found['out']}")
 
 
-@_command(
-    "Describe a table, its problems and the cost of encoding.", "head.runs.options:PlanOptions"
-)
+@_command("head.runs.options:PlanOptions")
 @_TABLE
 @_JSON
 def plan(table: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Describe TABLE, its problems, and what encoding and training would cost.
+    """Describe a table, its problems and the cost of encoding.
 
     \b
     Example:
@@ -258,14 +238,14 @@ def plan(table: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     _print(make_plan(table, **options), as_json, lambda found: "\n".join(describe_plan(found)))
 
 
-@main.command(short_help="Compare runs, or look at one that is training.")
+@main.command()
 @click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
 @_JSON
 def runs(folders: tuple[Path, ...], as_json: bool) -> None:
-    """Compare runs, or look at one that is training; DIR is a run or a folder of runs.
+    """Compare runs, or look at one that is training.
 
-    Shows the scores with their intervals, significant differences on the same test rows, and the
-    options that differ. Nothing is written.
+    DIR is a run or a folder of runs. Shows the scores with their intervals, significant differences
+    on the same test rows, and the options that differ. Nothing is written.
 
     \b
     Example:
@@ -277,14 +257,13 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
     _print(compare_runs(folders), as_json, lambda found: "\n".join(describe_runs(found)))
 
 
-@_command(
-    "Check this machine, the weights and the store's disk.", "embed.doctor.options:DoctorOptions"
-)
+@_command("embed.doctor.options:DoctorOptions")
 @_JSON
 def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Check this machine, the weights and the store's disk; exit with 1 if a check fails.
+    """Check this machine, the weights and the store's disk.
 
-    Nothing is downloaded and no files are left behind. Takes about a minute.
+    Exits with 1 if a check fails. Nothing is downloaded and no files are left behind. Takes about
+    a minute.
 
     \b
     Example:
@@ -303,10 +282,10 @@ def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     sys.exit(1 if failed else 0)
 
 
-@main.command(short_help="Run both stages on a synthetic table, without downloads.")
+@main.command()
 @click.argument("folder", type=_PATH, default=Path("abag-demo"))
 def demo(folder: Path) -> None:
-    """Run both stages on a synthetic table with a known answer: no download, about a minute.
+    """Run both stages on a synthetic table, without downloads.
 
     \b
     Example:
@@ -346,11 +325,11 @@ def store_group() -> None:
 _STORE_ARGUMENT = click.argument("store", type=_PATH)
 
 
-@store_group.command("info", short_help="Show what a store holds and the progress of a run.")
+@store_group.command("info")
 @_STORE_ARGUMENT
 @_JSON
 def store_info(store: Path, as_json: bool) -> None:
-    """Show what a store holds and the progress of a run that is adding to it.
+    """Show what a store holds and the progress of a run.
 
     \b
     Example:
@@ -362,11 +341,11 @@ def store_info(store: Path, as_json: bool) -> None:
     _print(info(open_store(store)), as_json, lambda found: "\n".join(describe(found)))
 
 
-@store_group.command("verify", short_help="Check every byte of a store against its digests.")
+@store_group.command("verify")
 @_STORE_ARGUMENT
 @_JSON
 def store_verify(store: Path, as_json: bool) -> None:
-    """Check every byte of a store against its digests; exit with 1 if any differs.
+    """Check every byte of a store against its digests. Exits with 1 if any differs.
 
     \b
     Example:
@@ -381,12 +360,12 @@ def store_verify(store: Path, as_json: bool) -> None:
     sys.exit(1 if problems else 0)
 
 
-@store_group.command("merge", short_help="Add the shards of several stores to one.")
+@store_group.command("merge")
 @click.argument("sources", type=_PATH, nargs=-1, required=True)
 @click.option("--out", type=_PATH, required=True, help="Store to add to; created if missing.")
 @_JSON
 def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
-    """Add the shards of SOURCES to one store, and report duplicates and conflicts.
+    """Add the shards of several stores to one. Duplicates and conflicts are reported.
 
     \b
     Example:
@@ -394,15 +373,15 @@ def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """
     from abag.embed.store.maintenance import merge
 
-    _print(merge(sources, out), as_json, _outline)
+    _print(merge(sources, out), as_json, outline)
 
 
-@store_group.command("pack", short_help="Write a store into one file.")
+@store_group.command("pack")
 @_STORE_ARGUMENT
 @click.option("--out", type=_PATH, required=True, help="File to write, with suffix .h5.")
 @_JSON
 def store_pack(store: Path, out: Path, as_json: bool) -> None:
-    """Write a store into one file, which every command that reads a store accepts.
+    """Write a store into one file. Every command that reads a store accepts it.
 
     \b
     Example:
@@ -411,31 +390,7 @@ def store_pack(store: Path, out: Path, as_json: bool) -> None:
     from abag.embed.store.maintenance import pack
     from abag.embed.store.store import open_store
 
-    _print(pack(open_store(store), out), as_json, _outline)
-
-
-def _outline(record: Mapping[str, Any]) -> str:
-    """Write a nested record as indented lines."""
-
-    def lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
-        for name, inner in value.items():
-            if isinstance(inner, dict) and inner:
-                yield f"{indent}{name}:"
-                yield from lines(inner, indent + "  ")
-            elif isinstance(inner, list) and inner and isinstance(inner[0], dict):
-                for one in inner:
-                    yield f"{indent}{name.rstrip('s')}:"
-                    yield from lines(one, indent + "  ")
-            elif isinstance(inner, list):
-                yield f"{indent}{name}: {', '.join(map(str, inner)) or 'none'}"
-            else:
-                yield (
-                    f"{indent}{name}: {inner:,}"
-                    if isinstance(inner, int)
-                    else (f"{indent}{name}: {inner}")
-                )
-
-    return "\n".join(lines(record, ""))
+    _print(pack(open_store(store), out), as_json, outline)
 
 
 if __name__ == "__main__":

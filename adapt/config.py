@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from abag.core.options import option
-from abag.core.shared_options import DeviceOptions, EncoderOptions
+from abag.core.options import DeviceOptions, EncoderOptions, option
 from abag.embed.encoders.options import Lora
 from abag.embed.sequences.options import TableOptions
 from abag.head.data.label_options import LabelOptions
@@ -43,11 +42,9 @@ class AdaptConfig(DeviceOptions, Lora, LabelOptions, TableOptions, EncoderOption
         1e-3, above=0, high=10, help="Peak learning rate of the regression head."
     )
     patience: int = option(
-        3,
-        low=0,
-        metavar="N",
+        3, low=0, metavar="N",
         help="Epochs without a better validation loss before training stops; 0: never stop early.",
-    )
+    )  # fmt: skip
     gradient_checkpointing: bool = option(False, help="Compute activations twice to save memory.")
     seed: int = option(0, low=0, help="Seed of the shares, initial weights and order.")
     save_every: int = option(

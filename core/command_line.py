@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING
 from pathlib import Path
@@ -14,8 +14,6 @@ import click
 
 from abag import AbagError
 from abag.core.options import Options, OptionSchema, schema
-
-Parameters = Callable[[], Sequence[click.Parameter]]
 
 
 class _Stopped(BaseException):
@@ -39,20 +37,14 @@ class CommandGroup(click.Group):
             except OSError as error:
                 if error.filename is None:  # click handles a closed pipe
                     raise
-                click.echo(
-                    f"Error: {error.filename}: cannot be used ({error.strerror}); expected a "
-                    "readable and writable path. Fix it or give another, and run the command "
-                    "again.",
-                    err=True,
-                )
+                reason = f"cannot be used ({error.strerror}); expected a readable and writable path"
+                msg = f"Error: {error.filename}: {reason}. Fix it or give another, and run the "
+                click.echo(f"{msg}command again.", err=True)
                 sys.exit(1)
             except _Stopped as stopped:
                 name = signal.Signals(stopped.number).name
-                click.echo(
-                    f"Stopped by {name}: committed work is safe; run the same command again to "
-                    "continue.",
-                    err=True,
-                )
+                msg = "committed work is safe; run the same command again to continue."
+                click.echo(f"Stopped by {name}: {msg}", err=True)
                 sys.exit(128 + stopped.number)
 
 
@@ -79,27 +71,23 @@ def _raising_on_signals() -> Iterator[None]:
 class OptionsCommand(click.Command):
     """A command with options that are made when first needed and passed on only if given.
 
-    Parameters
-    ----------
-    make_options : callable
-        Returns the options that follow those of the decorators. It may import what a list of
-        commands should not wait for.
+    `make_options` returns the options that follow those of the decorators. It may import modules
+    that are too slow for a list of commands.
     """
 
     def __init__(
         self,
         *args: Any,  # noqa: ANN401 - click's own arguments
-        make_options: Parameters = tuple,
+        make_options: Callable[[], Sequence[click.Parameter]] = tuple,
         **settings: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **settings)
-        self._make_options: Parameters | None = make_options
+        self._make_options = make_options
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return all parameters."""
-        if self._make_options is not None:
-            self.params = [*self.params, *self._make_options()]
-            self._make_options = None
+        self.params += self._make_options()
+        self._make_options = tuple
         return super().get_params(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
@@ -111,17 +99,7 @@ class OptionsCommand(click.Command):
 def click_options(
     cls: type[Options], *, path: click.Path, without: Container[str] = ()
 ) -> list[click.Option]:
-    """Make the command-line options of an option class.
-
-    Parameters
-    ----------
-    cls : type
-        A subclass of `Options`.
-    path : click.Path
-        Reads values that are paths.
-    without : container of str
-        Names of fields to leave out.
-    """
+    """Make the command-line options of a class, except the fields named in `without`."""
     return [
         _click_option(one, path)
         for one in schema(cls)
@@ -149,29 +127,24 @@ def _click_option(one: OptionSchema, path: click.Path) -> click.Option:
 def _reading(one: OptionSchema, path: click.Path) -> dict[str, Any]:
     """Choose how a value is read; its range and choices are for `Options` to check."""
     types = one.type if isinstance(one.type, tuple) else (one.type,)
-    settings: dict[str, Any] = {}
-    if metavar := one.declaration.get("metavar") or (one.choices and f"[{'|'.join(one.choices)}]"):
-        settings["metavar"] = metavar
+    metavar = one.declaration.get("metavar") or (f"[{'|'.join(one.choices)}]" * bool(one.choices))
+    settings: dict[str, Any] = {"metavar": metavar or None}
     if isinstance(one.default, dict):
         return settings | {"multiple": True, "callback": _read_roles}
     if Path in types:
-        settings["type"] = path
-    elif get_origin(one.type) is tuple:
-        settings["type"] = _read_numbers if int in get_args(one.type) else _read_names
-    elif len(types) > 1:
-        settings["type"] = _read_number_or_all
-    elif types[0] in (int, float):
-        settings["type"] = types[0]
-    return settings
+        return settings | {"type": path}
+    if get_origin(one.type) is tuple:
+        return settings | {"type": _read_numbers if int in get_args(one.type) else _read_names}
+    if len(types) > 1:
+        return settings | {"type": _read_number_or_all}
+    return settings | {"type": types[0] if types[0] in (int, float) else str}
 
 
 def _read_names(text: str) -> tuple[str, ...]:
-    """Turn q,v into a tuple."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _read_numbers(text: str) -> tuple[int, ...]:
-    """Turn 24,28 into a tuple of numbers."""
     try:
         return tuple(map(int, _read_names(text)))
     except ValueError as error:
@@ -180,7 +153,6 @@ def _read_numbers(text: str) -> tuple[int, ...]:
 
 
 def _read_number_or_all(text: str) -> int | str:
-    """Read a number of processes."""
     if text != "all" and not text.lstrip("-").isdigit():
         msg = f"{text!r} is neither a number nor all"
         raise click.BadParameter(msg)
@@ -190,9 +162,26 @@ def _read_number_or_all(text: str) -> int | str:
 def _read_roles(
     _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, str] | None:
-    """Turn repeated ROLE=NAME into a mapping."""
     for text in given:
         if "=" not in text:
             msg = f"{text!r} is not ROLE=NAME, such as heavy=VH"
             raise click.BadParameter(msg)
     return dict(text.split("=", 1) for text in given) or None
+
+
+def outline(record: Mapping[str, Any], indent: str = "") -> str:
+    """Write a nested record as indented lines."""
+    lines = []
+    for name, value in record.items():
+        if isinstance(value, dict) and value:
+            lines += [f"{indent}{name}:", outline(value, indent + "  ")]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for one in value:
+                lines += [f"{indent}{name.rstrip('s')}:", outline(one, indent + "  ")]
+        elif isinstance(value, list):
+            lines.append(f"{indent}{name}: {', '.join(map(str, value)) or 'none'}")
+        else:
+            lines.append(
+                f"{indent}{name}: {format(value, ',') if isinstance(value, int) else value}"
+            )
+    return "\n".join(lines)

@@ -21,19 +21,12 @@ class DeviceUnavailable(AbagError):
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """Where and in which precision an encoder runs.
-
-    Attributes
-    ----------
-    device : torch.device
-    precision : {"bf16", "fp16", "fp32"}
-    reason : str
-        A phrase that says why, for messages.
-    """
+    """Where and in which precision an encoder runs."""
 
     device: torch.device
     precision: Literal["bf16", "fp16", "fp32"]
     reason: str
+    """A phrase that explains the choice, for messages."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -44,12 +37,8 @@ class DevicePlan:
 def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
     """Choose device and precision.
 
-    Parameters
-    ----------
-    device : str
-        ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``; see `resolve_device`.
-    precision : {"auto", "bf16", "fp16", "fp32"}
-        ``"auto"`` is fp32 on a CPU, bf16 on a GPU of compute capability 8.0 or newer, else fp16.
+    Precision ``"auto"`` is fp32 on a CPU, bf16 on a GPU of compute capability 8.0 or newer, else
+    fp16.
 
     Raises
     ------
@@ -69,10 +58,8 @@ def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePl
         reason = f"{name}, compute capability {major}.{minor}"
         return DevicePlan(chosen, "bf16" if major >= 8 else "fp16", reason)
     if precision == "bf16" and major < 8:
-        msg = (
-            f"--precision bf16 on {name}: compute capability {major}.{minor} has no bf16 units "
-            "(8.0 and newer have); give fp16 or auto"
-        )
+        found = f"compute capability {major}.{minor} has no bf16 units (8.0 and newer have)"
+        msg = f"--precision bf16 on {name}: {found}; give fp16 or auto"
         raise DeviceUnavailable(msg)
     return DevicePlan(chosen, precision, f"{name}, as requested")
 

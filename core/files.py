@@ -59,19 +59,9 @@ class Files:
 def replacing(path: Path, *, concurrent: bool = False) -> Iterator[Path]:
     """Replace a file by what the block writes, atomically.
 
-    Parameters
-    ----------
-    path : Path
-        The final name. Its folder exists.
-    concurrent : bool
-        Whether several processes may write this file at the same time. The name of the partial
-        file then includes the host and the process.
-
-    Yields
-    ------
-    Path
-        The partial file that the block has to write and close. It is renamed to `path` when the
-        block ends, and deleted if the block raises.
+    Yields a partial path that the block has to write and close. It is renamed to `path` when the
+    block ends, and deleted if the block raises. With `concurrent`, several processes may write the
+    file at the same time: the name of the partial file includes the host and the process.
 
     Raises
     ------
@@ -91,20 +81,10 @@ def write_chunks(
     concurrent: bool = True,
     files: Files | None = None,
 ) -> None:
-    """Write a file from its parts, atomically.
+    """Write a file from parts in any order, atomically; `concurrent` as for :func:`replacing`.
 
-    Parameters
-    ----------
-    path : Path
-    chunks : iterable of (int, buffer)
-        Offset and bytes of each part, in any order.
-    check : callable, optional
-        Called with the partial file before it is renamed; it raises if the file must not be
-        committed.
-    concurrent : bool
-        As for :func:`replacing`.
-    files : Files, optional
-        The file system.
+    `check` is called with the partial file before it is renamed; it raises if the file must not be
+    committed.
 
     Raises
     ------
@@ -122,22 +102,12 @@ def write_chunks(
 def write_bytes(
     path: Path, content: bytes, *, concurrent: bool = False, files: Files | None = None
 ) -> None:
-    """Write a small file atomically; parameters as for :func:`write_chunks`.
-
-    Raises
-    ------
-    OSError
-    """
+    """Write a small file atomically; parameters and errors as for :func:`write_chunks`."""
     write_chunks(path, [(0, content)], concurrent=concurrent, files=files)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small UTF-8 text file atomically.
-
-    Raises
-    ------
-    OSError
-    """
+    """Write a small UTF-8 text file atomically."""
     write_bytes(path, text.encode())
 
 
@@ -149,12 +119,7 @@ def write_json(
     concurrent: bool = False,
     files: Files | None = None,
 ) -> None:
-    """Write a value as indented JSON, atomically; parameters as for :func:`write_chunks`.
-
-    Raises
-    ------
-    OSError
-    """
+    """Write a value as indented JSON, atomically; see :func:`write_chunks`."""
     text = json.dumps(value, indent=2, sort_keys=sort_keys) + "\n"
     write_bytes(path, text.encode(), concurrent=concurrent, files=files)
 
@@ -204,8 +169,8 @@ def sweep_partials(folder: Path, files: Files | None = None) -> None:
 def _is_stale(path: Path) -> bool:
     if time.time() - path.lstat().st_mtime > STALE_SECONDS:
         return True
-    owner = partial_owner(path)
-    return owner is not None and owner[0] == host_name() and not is_process_alive(owner[1])
+    host, pid = partial_owner(path) or ("", 0)
+    return host == host_name() and not is_process_alive(pid)
 
 
 def host_name() -> str:

@@ -8,24 +8,12 @@ the modules that declare options import neither torch nor pandas, so that help i
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from functools import cache
 from numbers import Real
 from types import NoneType
-from typing import (
-    Any,
-    Literal,
-    NamedTuple,
-    Required,
-    Self,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Literal, NamedTuple, Required, Self, TypedDict, TypeVar, Unpack
 
 from abag import AbagError
 
@@ -44,16 +32,12 @@ class Bounds(NamedTuple):
     high: float | None
 
     def __contains__(self, value: object) -> bool:
-        """Tell whether a value is a number inside the range."""
         number = float(value) if isinstance(value, Real) else math.nan
-        return (
-            (self.low is None or number >= self.low)
-            and (self.above is None or number > self.above)
-            and (self.high is None or number <= self.high)
-        )
+        low, above, high = self
+        least = (low is None or number >= low) and (above is None or number > above)
+        return least and (high is None or number <= high)
 
     def __str__(self) -> str:
-        """Spell the range in words; empty without a bound."""
         if self.low is not None and self.high is not None:
             return f"{self.low:g} to {self.high:g}"
         words = {"at least": self.low, "more than": self.above, "at most": self.high}
@@ -94,19 +78,9 @@ def option(
     factory: Callable[[], T] = MISSING,  # type: ignore[assignment]
     **declaration: Unpack[Declaration],
 ) -> T:
-    """Declare an option as a field of an `Options` class.
-
-    Parameters
-    ----------
-    default, factory
-        As for `dataclasses.field`; without either, the option is required.
-    **declaration
-        See `Declaration`.
-    """
-    declared: T = field(  # type: ignore[call-overload]
-        default=default, default_factory=factory, metadata={"option": declaration}
-    )
-    return declared
+    """Declare an option as a field of an `Options` class; without a default it is required."""
+    metadata = {"option": declaration}
+    return field(default=default, default_factory=factory, metadata=metadata)  # type: ignore[call-overload, no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +96,26 @@ class OptionSchema:
 
     @property
     def flag(self) -> str:
-        """Return its name on the command line."""
+        """Name on the command line."""
         return self.declaration.get("flag") or flag(self.name)
 
     @property
     def bounds(self) -> Bounds:
-        """Return the range of valid numbers."""
+        """Range of valid numbers."""
         declared = self.declaration
         return Bounds(declared.get("low"), declared.get("above"), declared.get("high"))
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Return the valid values; empty if it is not limited to a few."""
+        """Valid values; empty if any value is valid."""
         declared = self.declaration.get("choices")
         if declared is not None:
             return tuple(declared() if callable(declared) else declared)
-        return get_args(self.type) if get_origin(self.type) is Literal else ()
+        return typing.get_args(self.type) if typing.get_origin(self.type) is Literal else ()
 
     @property
     def default_text(self) -> str:
-        """Spell the default as help shows it; empty if there is nothing to show."""
+        """The default as help shows it; empty if there is nothing to show."""
         if "default_text" in self.declaration:
             return self.declaration["default_text"]
         if isinstance(self.default, bool):
@@ -159,7 +133,7 @@ class OptionSchema:
             raise BadOption(msg)
         bounds, numbers = self.bounds, value if isinstance(value, tuple) else (value,)
         if str(bounds) and not (numbers and all(number in bounds for number in numbers)):
-            words = "one or more numbers, each " if get_origin(self.type) is tuple else ""
+            words = "one or more numbers, each " if typing.get_origin(self.type) is tuple else ""
             msg = f"{self.flag}: {value} is out of range; expected {words}{bounds}."
             raise BadOption(msg)
 
@@ -181,13 +155,7 @@ class Options:
 
     @classmethod
     def from_keywords(cls, options: Mapping[str, Any], command: str) -> Self:
-        """Make the options from keyword arguments.
-
-        Raises
-        ------
-        BadOption
-            If a name is unknown or a value is invalid.
-        """
+        """Make the options from keyword arguments; raise `BadOption` if one is invalid."""
         made, others = cls.take(options)
         if others:
             known = ", ".join(sorted(one.name for one in schema(cls)))
@@ -197,13 +165,7 @@ class Options:
 
     @classmethod
     def take(cls, options: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """Make the options from those keyword arguments that they know; return the others too.
-
-        Raises
-        ------
-        BadOption
-            If a value is invalid.
-        """
+        """Make the options from the keyword arguments that they know; return the others too."""
         known = {one.name for one in schema(cls)}
         others = {name: value for name, value in options.items() if name not in known}
         return cls(**{n: value for n, value in options.items() if n in known}), others
@@ -221,12 +183,7 @@ class Options:
 
 def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
     """Return the options of a class in the order of its fields."""
-    return _resolve(cls)  # type: ignore[arg-type]  # mypy doubts that a class can be hashed
-
-
-@cache
-def _resolve(cls: type[Options]) -> tuple[OptionSchema, ...]:
-    types = get_type_hints(cls)
+    types = typing.get_type_hints(cls)
     return tuple(
         OptionSchema(
             one.name,
@@ -239,8 +196,8 @@ def _resolve(cls: type[Options]) -> tuple[OptionSchema, ...]:
 
 
 def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - any type
-    kept = tuple(one for one in get_args(annotation) if one is not NoneType)
-    if len(kept) == len(get_args(annotation)):
+    kept = tuple(one for one in typing.get_args(annotation) if one is not NoneType)
+    if len(kept) == len(typing.get_args(annotation)):
         return annotation
     return kept[0] if len(kept) == 1 else kept
 
@@ -248,3 +205,24 @@ def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - any type
 def flag(name: str) -> str:
     """Spell the name of an option as its command-line flag."""
     return "--" + name.replace("_", "-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(Options):
+    """Where torch computes."""
+
+    device: str = option(
+        "auto", metavar="NAME", may_change=True, help="Device: auto, cpu, cuda or cuda:N."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderOptions(Options):
+    """Which encoders turn sequences into vectors."""
+
+    antibody_encoder: str = option(
+        "igt5", metavar="NAME", help="Antibody encoder: alias, hub name or checkpoint folder."
+    )
+    antigen_encoder: str = option(
+        "esm2-650m", metavar="NAME", help="Antigen encoder: alias, hub name or checkpoint folder."
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from abag.core.options import option
-from abag.core.shared_options import DeviceOptions, EncoderOptions
+from abag.core.options import DeviceOptions, EncoderOptions, option
 
 
 @dataclass(frozen=True, kw_only=True)

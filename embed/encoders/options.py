@@ -17,11 +17,9 @@ class Lora(Options):
         0.1, low=0, high=0.95, help="Share of A's inputs dropped per training step."
     )
     targets: tuple[str, ...] = option(
-        (),
-        metavar="NAMES",
-        default_text="queries and values: q,v of T5; query,value of ESM-2",
+        (), metavar="NAMES", default_text="queries and values: q,v of T5; query,value of ESM-2",
         help="Projections to adapt.",
-    )
+    )  # fmt: skip
     layers: tuple[int, ...] = option(
         (), metavar="NUMBERS", default_text="all", help="Layers to adapt, counted from 1."
     )

@@ -17,7 +17,6 @@ from abag.embed.families.family import Encoder
 from abag.embed.packing.batches import longest_first
 from abag.embed.pipeline.stream import Encoded, encode_stream
 from abag.embed.pipeline.task import EncodeTask
-from abag.embed.sequences.chains import Chains
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.writer import ShardWriter
 
@@ -33,15 +32,7 @@ class DeviceFull(AbagError):
 
 
 class EncodeProgress:
-    """Counts what has been encoded and draws the progress bar; a context manager.
-
-    Attributes
-    ----------
-    sequences, tokens, residues : int
-        Encoded so far.
-    seconds : float
-        From the start to the latest batch.
-    """
+    """Counts what was encoded until the latest batch, and draws the bar; a context manager."""
 
     def __init__(self, task: EncodeTask, total: int, *, shown: bool) -> None:
         self.sequences = self.tokens = self.residues = 0
@@ -62,7 +53,7 @@ class EncodeProgress:
         self._bar.close()
 
     def advance(self, vectors: Encoded, residues: int, committed: int) -> None:
-        """Count one batch: its vectors, its residues, and all sequences committed so far."""
+        """Count one batch; `committed` is the number of sequences committed so far."""
         self.sequences += len(vectors.positions)
         self.tokens += int(vectors.lengths.sum())
         self.residues += residues
@@ -77,15 +68,7 @@ class EncodeProgress:
 def encode_parts(
     task: EncodeTask, encoder: Encoder, parts: Iterable[SequencePart], progress: EncodeProgress
 ) -> None:
-    """Encode sequences and commit their vectors.
-
-    Parameters
-    ----------
-    parts : iterable of SequencePart
-        Sequences that are not stored yet. Parts are encoded one after the other, each with its
-        longest sequences first.
-    progress : EncodeProgress
-        Updated after every batch.
+    """Encode sequences that are not stored yet, longest of each part first, and commit them.
 
     Raises
     ------
@@ -106,13 +89,9 @@ def encode_parts(
 
 
 def _encode_part(
-    task: EncodeTask,
-    encoder: Encoder,
-    part: SequencePart,
-    budget: int,
-    writer: ShardWriter,
+    task: EncodeTask, encoder: Encoder, part: SequencePart, budget: int, writer: ShardWriter,
     progress: EncodeProgress,
-) -> int:
+) -> int:  # fmt: skip
     """Encode one part; return the token budget that turned out to fit the device."""
     layout, dtype = task.identity.layout, _DTYPES[task.options.store_dtype]
     lengths = [max(layout.span_lengths(chains)) for chains in part.chains]
@@ -124,9 +103,8 @@ def _encode_part(
         done = 0
         try:
             chains = (part.chains[i] for i in todo)
-            for vectors in encode_stream(
-                encoder, layout, chains, task.plan, budget, dtype, task.layers
-            ):
+            stream = encode_stream(encoder, layout, chains, task.plan, budget, dtype, task.layers)
+            for vectors in stream:
                 residues = _store(task, part, todo, vectors, writer)
                 done += len(vectors.positions)
                 progress.advance(vectors, residues, writer.committed)
@@ -138,17 +116,13 @@ def _encode_part(
 
 
 def _store(
-    task: EncodeTask,
-    part: SequencePart,
-    todo: NDArray[np.int64],
-    vectors: Encoded,
+    task: EncodeTask, part: SequencePart, todo: NDArray[np.int64], vectors: Encoded,
     writer: ShardWriter,
-) -> int:
+) -> int:  # fmt: skip
     """Hand the vectors of a batch to the writer; return their number of residues."""
     at = todo[vectors.positions]
     if vectors.bad is not None:
-        bad = int(todo[vectors.bad.position])
-        raise _not_finite(task, part, bad, overflow=vectors.bad.overflow)
+        raise _not_finite(task, part, int(todo[vectors.bad.position]), vectors.bad.overflow)
     residues = np.array([sum(map(len, part.chains[i])) for i in at], dtype=np.int32)
     poolings = {name: vectors.stored_SPD[:, p] for p, name in enumerate(task.poolings)}
     writer.add(part.keys[at], residues, poolings, _chain_flags(task, part, at))
@@ -169,9 +143,12 @@ def _halve(budget: int, longest: int, task: EncodeTask) -> int:
 
 
 def _not_finite(
-    task: EncodeTask, part: SequencePart, sequence: int, *, overflow: bool
+    task: EncodeTask, part: SequencePart, sequence: int, overflow: bool
 ) -> NonFiniteVector:
-    name = f"row {part.rows[sequence]}: {task.kind} {_abbreviate(part.chains[sequence])}"
+    text = "|".join(part.chains[sequence])
+    if len(text) > 24:
+        text = f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
+    name = f"row {part.rows[sequence]}: {task.kind} {text}"
     if overflow:
         return NonFiniteVector(
             f"{name}: a value of its vector exceeds the float16 maximum of 65,504; "
@@ -182,11 +159,6 @@ def _not_finite(
         "infinity; its vector was not stored. Give --precision fp32, or check the checkpoint's "
         "weights."
     )
-
-
-def _abbreviate(chains: Chains) -> str:
-    text = "|".join(chains)
-    return text if len(text) <= 24 else f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
 
 
 def _chain_flags(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,6 @@ from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import TableTotals
 from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.store import Store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLL_SECONDS = 0.5
 """Shortest time between two looks at the store for what other ranks have added."""
@@ -56,16 +53,13 @@ class KindJob:
 
     Attributes
     ----------
-    unique, missing : int
-        Sequences of the table, and how many of them the store lacks.
+    unique, missing, long : int
+        Sequences of the table; those that the store lacks; those with a chain that is longer than
+        the encoder takes at once.
     tokens : int
         Tokens in the missing sequences.
-    long : int
-        Sequences with a chain longer than the encoder takes at once.
-    forms : Counter of str
-        `StringForm` of the antibodies given as one string, to their number.
-    replaced : int
-        Residues read as X.
+    forms, replaced
+        As in `SequencePart`, of all sequences.
     """
 
     def __init__(
@@ -103,11 +97,6 @@ class KindJob:
         """Everything needed to encode one of the sequences."""
         return EncodeTask(self.identity, self._folder, self.plan, self.options)
 
-    @property
-    def store(self) -> Path:
-        """The store's folder."""
-        return self._folder.path.parent
-
     def check(self) -> None:
         """Refuse what cannot be encoded with these options, before anything is written.
 
@@ -124,8 +113,7 @@ class KindJob:
         family, backend = self.identity.family, options.backend(self.kind)
         check_backend(self.identity, backend, layers=bool(options.layers))
         if family.effective_backend(backend) == "packed" and options.ray is None:
-            biased = family.biased_attention
-            choose_attention(self.plan, biased=biased, requested=options.attention)
+            choose_attention(self.plan, biased=family.biased_attention, requested=options.attention)
         if self.long and options.long_antigens == "error":
             msg = (
                 f"{self.long} {self.kind} sequences have a chain of more than {layout.limit} "
@@ -172,22 +160,12 @@ class KindJob:
                 yield part.take(at)
 
     def check_precision(self) -> None:
-        """Report, or refuse, a precision that differs from the one the store was begun in.
-
-        Raises
-        ------
-        MixedPrecision
-        """
+        """Report, or refuse, another precision; see `EncodeTask.check_precision`."""
         if self.missing and self.options.ray is None and (text := self.task.check_precision()):
             say(f"note: {text}")
 
     def check_loadable(self) -> None:
-        """Refuse a broken checkpoint now rather than after hours of encoding the other kind.
-
-        Raises
-        ------
-        BadCheckpoint, TokenizerMismatch
-        """
+        """Refuse a broken checkpoint now rather than after hours of encoding the other kind."""
         if self.missing and self.options.backend(self.kind) == "packed":
             check_loadable(self.identity)
 
@@ -216,7 +194,7 @@ class KindJob:
         encoder = task.load_encoder()
         load_s = time.perf_counter() - start_s
         if not rank.number:
-            self.note_encoding()
+            self._folder.notes.start_encoding()
         with EncodeProgress(task, self._own, shown=not rank.number) as progress:
             encode_parts(task, encoder, self.own_parts(), progress)
         self._folder.notes.note_speed(progress.residues, progress.seconds, str(self.plan.device))
@@ -227,10 +205,6 @@ class KindJob:
             f"{progress.tokens / progress.seconds:,.0f} tokens/s"
         )
         return time.perf_counter() - start_s
-
-    def note_encoding(self) -> None:
-        """Record when encoding began, for `abag store info`."""
-        self._folder.notes.start_encoding()
 
     def wait_for_others(self) -> float:
         """Wait until the store holds what other ranks encode; return the seconds waited.
@@ -254,12 +228,7 @@ class KindJob:
         return time.monotonic() - start_s
 
     def check_complete(self) -> None:
-        """Check that the store now holds every sequence.
-
-        Raises
-        ------
-        Incomplete
-        """
+        """Raise `Incomplete` unless the store now holds every sequence."""
         left = sum(int(self._folder.missing(p.keys).sum()) for p in self._partitions.parts())
         if left:
             raise self._incomplete(left, "although every process ended normally")

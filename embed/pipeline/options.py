@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from abag.core.options import BadOption, option
-from abag.core.shared_options import DeviceOptions
+from abag.core.options import BadOption, DeviceOptions, option
 from abag.embed.sequences.options import TableOptions
 
 if TYPE_CHECKING:
@@ -49,12 +48,10 @@ class EmbedOptions(DeviceOptions, TableOptions):
         help="Folder written by abag adapt; merged into the antigen encoder.",
     )
     layers: tuple[int, ...] | None = option(
-        None,
-        metavar="NUMBERS",
-        default_text="those of the store",
+        None, metavar="NUMBERS", default_text="those of the store",
         help="Also store poolings of these layers, such as 24,28, for abag fit --antigen-pooling "
         "mean@24.",
-    )
+    )  # fmt: skip
     attention: Literal["auto", "triton", "flash-attn", "varlen", "sdpa"] = option(
         "auto", help="Attention kernel of the packed encoders; auto: the fastest that runs here."
     )
@@ -68,17 +65,13 @@ class EmbedOptions(DeviceOptions, TableOptions):
         "float16", help="Type of the stored vectors."
     )
     devices: int | Literal["all"] | None = option(
-        None,
-        metavar="all|N",
-        default_text="this process",
+        None, metavar="all|N", default_text="this process",
         help="Start one process per GPU, or N processes.",
-    )
+    )  # fmt: skip
     ray: str | None = option(
-        None,
-        metavar="[ADDRESS]",
-        click={"is_flag": False, "flag_value": ""},
+        None, metavar="[ADDRESS]", click={"is_flag": False, "flag_value": ""},
         help="Run on a Ray cluster: the one at ADDRESS, the current one, or one started here.",
-    )
+    )  # fmt: skip
     progress: bool = option(
         False, python_only=True, help="Print messages and a progress bar on stderr."
     )

@@ -41,30 +41,22 @@ class WrongRank(AbagError):
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One process of a job.
-
-    Attributes
-    ----------
-    number, world : int
-        Index of this rank, and number of ranks.
-    local : int
-        Index of this rank on its machine.
-    job : str
-        Identifies the job: the same in all of its ranks, different in the next job.
-    """
+    """One process of a job."""
 
     number: int = 0
     world: int = 1
+    """Number of ranks."""
     local: int = 0
+    """Index of this rank on its machine."""
     job: str = ""
+    """Identifies the job: the same in all of its ranks, different in the next job."""
 
     def __str__(self) -> str:
         return f"rank {self.number} of {self.world}"
 
     def owns(self, keys: NDArray[np.uint8], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Select the sequences that this rank encodes, shape (N,), dtype bool; see `owners`."""
-        mine: NDArray[np.bool_] = owners(keys, tokens, self.world, self.job) == self.number
-        return mine
+        return np.equal(owners(keys, tokens, self.world, self.job), self.number)
 
     def device(self, asked: str) -> str:
         """Name the device of this rank: a GPU of its own, if GPUs are used.
@@ -83,10 +75,8 @@ class Rank:
             raise WrongRank(msg)
         seen = torch.cuda.device_count()
         if seen > 1 and self.local >= seen:
-            msg = (
-                f"{self}: local rank {self.local}, but the machine has {seen} GPUs; "
-                "start one per GPU"
-            )
+            found = f"local rank {self.local}, but the machine has {seen} GPUs"
+            msg = f"{self}: {found}; start one per GPU"
             raise DeviceUnavailable(msg)
         return f"cuda:{self.local % seen}"  # a launcher may show each rank one GPU only
 
@@ -143,8 +133,6 @@ def owners(
     keys : ndarray, shape=(N, 16), dtype=uint8
         Sorted, without duplicates; the same in every rank.
     tokens : ndarray, shape=(N,), dtype=int64
-    world : int
-    job : str
 
     Returns
     -------
@@ -199,17 +187,8 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
 
     When a rank dies, the others stop after committing their work, and all are started again.
 
-    Parameters
-    ----------
-    work : callable
-        Importable by name. It raises `AbagError` for errors that a retry cannot fix.
-    *arguments
-        Picklable.
-
-    Returns
-    -------
-    list
-        The results of `work`, by rank.
+    `work` is importable by name, its arguments are picklable, and it raises `AbagError` for errors
+    that a retry cannot fix. Returns its results by rank.
 
     Raises
     ------
@@ -226,25 +205,19 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
     stopped: signal.Signals | None = None
     with tempfile.TemporaryDirectory(prefix="abag-ranks-") as logs:
         config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=ranks,
-            run_id=uuid.uuid4().hex,
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            local_addr="localhost",
-            max_restarts=MAX_RESTARTS,
-            monitor_interval=0.5,
+            min_nodes=1, max_nodes=1, nproc_per_node=ranks, run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
+            max_restarts=MAX_RESTARTS, monitor_interval=0.5,
             logs_specs=DefaultLogsSpecs(log_dir=logs),
-        )
+        )  # fmt: skip
         try:
             results = elastic_launch(config, _in_rank)(work, ranks, arguments)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
+            reason = " ".join(str(failure.message).split())
             msg = (
-                f"rank {rank} of {ranks} failed {MAX_RESTARTS + 1} times, last with "
-                f"{' '.join(str(failure.message).split())}. Everything committed is safe: fix the "
-                "cause and run the same command again."
+                f"rank {rank} of {ranks} failed {MAX_RESTARTS + 1} times, last with {reason}. "
+                "Everything committed is safe: fix the cause and run the same command again."
             )
             raise RankFailed(msg) from error
         except SignalException as error:

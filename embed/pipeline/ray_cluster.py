@@ -62,20 +62,12 @@ class WorkerTask:
     options: EmbedOptions
 
     def on_this_machine(self, device: str) -> EncodeTask:
-        """Find the encoder and the store on this machine.
-
-        Raises
-        ------
-        StoreMismatch
-            If the encoder's name stands for other weights here.
-        """
+        """Find the encoder and the store here; other weights raise `StoreMismatch`."""
         identity = identify_for(self.name, self.kind, self.options)
         if identity.fingerprint != self.fingerprint:
-            msg = (
-                f"encoder {self.name} on {platform.node()}: its fingerprint is "
-                f"{identity.fingerprint}; expected {self.fingerprint}. Put the same checkpoint on "
-                "every machine."
-            )
+            found = f"its fingerprint is {identity.fingerprint}; expected {self.fingerprint}"
+            msg = f"encoder {self.name} on {platform.node()}: {found}. Put the same checkpoint on "
+            msg += "every machine."
             raise StoreMismatch(msg)
         folder = create_folder(open_store(self.store), identity, self.options)
         return EncodeTask(identity, folder, plan_for(identity, device, self.options), self.options)
@@ -85,10 +77,7 @@ class WorkerTask:
 def cluster(address: str) -> Iterator[str]:
     """Join a Ray cluster or start one here; yield the resource it computes on: GPU or CPU.
 
-    Parameters
-    ----------
-    address : str
-        As for `ray.init`; empty: the running cluster, or a new one on this machine.
+    `address` is that of `ray.init`; empty: the running cluster, or a new one on this machine.
 
     Raises
     ------
@@ -122,17 +111,7 @@ def cluster(address: str) -> Iterator[str]:
 def encode_on(
     resource: str, task: WorkerTask, parts: Iterator[SequencePart], *, sequences: int, tokens: int
 ) -> None:
-    """Encode and commit sequences on the cluster that was joined.
-
-    Parameters
-    ----------
-    resource : {"GPU", "CPU"}
-        Each actor takes one of these.
-    task : WorkerTask
-    parts : iterator of SequencePart
-        The sequences that the store lacks.
-    sequences, tokens : int
-        Their number, and the tokens in them.
+    """Encode and commit missing sequences on the cluster, with one `resource` per actor.
 
     Raises
     ------

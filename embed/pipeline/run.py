@@ -20,12 +20,7 @@ from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
 from abag.embed.pipeline.task import check_layers, identify_for, plan_for
-from abag.embed.sequences.pairs import (
-    TableTotals,
-    count_changes,
-    describe_counts,
-    read_pair_chunks,
-)
+from abag.embed.sequences.pairs import TableTotals, count_changes, describe_counts, read_pair_chunks
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.sequences.tables import TableLike
 from abag.embed.shards.filesystem import is_local, mount_of
@@ -86,21 +81,14 @@ def embed_table(
         For any invalid input. Nothing is written before the whole table and both encoders have
         been checked.
     """
-    return _embed(
-        table,
-        store,
-        (antibody_encoder, antigen_encoder),
-        EmbedOptions.from_keywords(options, "embed"),
-    )
+    names = (antibody_encoder, antigen_encoder)
+    return _embed(table, store, names, EmbedOptions.from_keywords(options, "embed"))
 
 
 def _embed(
-    table: TableLike,
-    store: Path | str,
-    names: tuple[str, str],
-    options: EmbedOptions,
+    table: TableLike, store: Path | str, names: tuple[str, str], options: EmbedOptions,
     rank: Rank | None = None,
-) -> EmbedSummary:
+) -> EmbedSummary:  # fmt: skip
     """Run the whole job, or the share of a rank: one given by a launcher, or started by us."""
     started_by_us = rank is not None
     rank = rank or rank_here()
@@ -114,17 +102,13 @@ def _embed(
         device = rank.device(options.device)
         plan = plan_device(device, options.precision)
         reading = _read(table, options, (antibodies, antigens))
-        identities = [
-            identify_for(name, part.kind, options)
-            for name, part in zip(names, (antibodies, antigens), strict=True)
-        ]
-        jobs = [
-            KindJob(part, identity, plan_for(identity, device, options), options)
-            for part, identity in zip((antibodies, antigens), identities, strict=True)
-        ]
+        jobs = []
+        for name, part in zip(names, (antibodies, antigens), strict=True):
+            identity = identify_for(name, part.kind, options)
+            jobs.append(KindJob(part, identity, plan_for(identity, device, options), options))
         for job in jobs:
             job.check()
-        check_layers(identities, options.layers)
+        check_layers([job.identity for job in jobs], options.layers)
         opened = open_store(store, create=True)
         if first:
             publish_spools(opened.path)
@@ -145,9 +129,16 @@ def _embed(
             for job in jobs:
                 job.begin(noted)
             if ranks > 1:
-                seconds = _on_devices(jobs, ranks, table, store, names, options)
+                alone = replace(options, devices=None)
+                shares: list[EmbedSummary] = launch(ranks, _as_rank, table, store, names, alone)
+                for job in jobs:
+                    job.check_complete()
+                of_ranks = [(s["antibodies"]["seconds"], s["antigens"]["seconds"]) for s in shares]
+                seconds = [max(both) for both in zip(*of_ranks, strict=True)]
             else:
-                seconds = _in_this_process(jobs, rank, waits=rank.world > 1 and first)
+                seconds = [job.encode(rank) for job in jobs]
+                if rank.world > 1 and first:
+                    seconds = [s + j.wait_for_others() for s, j in zip(seconds, jobs, strict=True)]
         summaries = [job.summary(s, rank) for job, s in zip(jobs, seconds, strict=True)]
     return {
         "antibodies": summaries[0],
@@ -179,33 +170,6 @@ def _count_ranks(options: EmbedOptions, rank: Rank) -> int:
     return 1 if options.devices is None else count_devices(options.devices, options.device)
 
 
-def _in_this_process(jobs: Sequence[KindJob], rank: Rank, *, waits: bool) -> list[float]:
-    """Encode this rank's share; return the seconds of both kinds."""
-    seconds = [job.encode(rank) for job in jobs]
-    if waits:
-        seconds = [s + job.wait_for_others() for s, job in zip(seconds, jobs, strict=True)]
-    return seconds
-
-
-def _on_devices(
-    jobs: Sequence[KindJob],
-    ranks: int,
-    table: TableLike,
-    store: Path | str,
-    names: tuple[str, str],
-    options: EmbedOptions,
-) -> list[float]:
-    """Encode with one process per device; return the seconds of both kinds."""
-    alone = replace(options, devices=None)
-    summaries: list[EmbedSummary] = launch(ranks, _as_rank, table, store, names, alone)
-    for job in jobs:
-        job.check_complete()
-    return [
-        max(summary["antibodies"]["seconds"] for summary in summaries),
-        max(summary["antigens"]["seconds"] for summary in summaries),
-    ]
-
-
 def _as_rank(
     table: TableLike, store: Path | str, names: tuple[str, str], options: EmbedOptions
 ) -> EmbedSummary:
@@ -213,12 +177,9 @@ def _as_rank(
 
 
 def _on_ray(
-    jobs: Sequence[KindJob],
-    reading: TableTotals | None,
-    names: tuple[str, str],
-    store: Path,
+    jobs: Sequence[KindJob], reading: TableTotals | None, names: tuple[str, str], store: Path,
     options: EmbedOptions,
-) -> list[float]:
+) -> list[float]:  # fmt: skip
     """Encode on a Ray cluster; return the seconds of both kinds."""
     from abag.embed.pipeline.ray_cluster import WorkerTask, cluster, encode_on
 
@@ -231,7 +192,7 @@ def _on_ray(
             start_s = time.perf_counter()
             given = str(Path(name).resolve()) if Path(name).is_dir() else name
             task = WorkerTask(given, job.kind, job.identity.fingerprint, store, options)
-            job.note_encoding()
+            job.task.folder.notes.start_encoding()
             encode_on(resource, task, job.own_parts(), sequences=job.missing, tokens=job.tokens)
             job.check_complete()
             seconds.append(time.perf_counter() - start_s)
@@ -243,13 +204,12 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], plan: DevicePlan) -
     on_ray = jobs[0].options.ray is not None
     where = "running on Ray" if on_ray else f"running on {plan.reason}, {plan.precision}"
     say(f"{reading.source}: {reading.rows:,} rows; {where}")
-    counts = count_changes(
-        sum((job.forms for job in jobs), Counter()), sum(j.replaced for j in jobs)
-    )
-    counts |= {"skipped_rows": reading.skipped.total()}
+    forms = sum((job.forms for job in jobs), Counter())
+    counts = count_changes(forms, sum(job.replaced for job in jobs))
+    counts["skipped_rows"] = reading.skipped.total()
     for note in reading.ignored + describe_counts(counts, reading.skipped):
         say(f"  {note}")
-    if not is_local(store := jobs[0].store):
+    if not is_local(store := jobs[0].task.folder.path.parent):
         say(
             f"  {store} is on {mount_of(store).kind}, not on a local disk: each shard is written "
             "and checked locally first, then copied"

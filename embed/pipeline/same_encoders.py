@@ -41,44 +41,29 @@ def embed_with_same_encoders(
         Columns ``heavy``, ``light``, ``antigen``.
     store : path
         Created if it does not exist.
-    antibody_encoder, antigen_encoder : str
-        Alias, hub name or folder of each encoder.
     antibody_fingerprint, antigen_fingerprint : str
-        The fingerprints that they must have.
-    long_antigens, antibody_adapter, antigen_adapter, **options
-        As for :func:`abag.embed_table`.
+        The fingerprints that the encoders must have.
+    **options
+        This and all others are as for :func:`abag.embed_table`.
 
     Raises
     ------
     OtherEncoder
         If a fingerprint differs; nothing has been encoded or written then.
     """
-    _check_fingerprint(
-        "antibody", antibody_encoder, antibody_fingerprint, "window", antibody_adapter
+    wanted: tuple[tuple[Kind, str, str, LongPolicy, Path | None], ...] = (
+        ("antibody", antibody_encoder, antibody_fingerprint, "window", antibody_adapter),
+        ("antigen", antigen_encoder, antigen_fingerprint, long_antigens, antigen_adapter),
     )
-    _check_fingerprint(
-        "antigen", antigen_encoder, antigen_fingerprint, long_antigens, antigen_adapter
-    )
-    return embed_table(
-        table,
-        store,
-        antibody_encoder,
-        antigen_encoder,
-        long_antigens=long_antigens,
-        antibody_adapter=antibody_adapter,
-        antigen_adapter=antigen_adapter,
-        **options,
-    )
-
-
-def _check_fingerprint(
-    kind: Kind, encoder: str, expected: str, long: LongPolicy, adapter: Path | None
-) -> None:
-    found = identify(encoder, kind, long, adapter).fingerprint
-    if found != expected:
-        msg = (
-            f"{kind} encoder {encoder}: its fingerprint is {found}; expected {expected}, that of "
-            f"the encoder used in training. Give that checkpoint as --{kind}-encoder, or a "
-            "--store that holds its vectors."
-        )
-        raise OtherEncoder(msg)
+    for kind, encoder, expected, long, adapter in wanted:
+        found = identify(encoder, kind, long, adapter).fingerprint
+        if found != expected:
+            msg = (
+                f"{kind} encoder {encoder}: its fingerprint is {found}; expected {expected}, that "
+                f"of the encoder used in training. Give that checkpoint as --{kind}-encoder, or a "
+                "--store that holds its vectors."
+            )
+            raise OtherEncoder(msg)
+    options |= {"long_antigens": long_antigens, "antibody_adapter": antibody_adapter}
+    options |= {"antigen_adapter": antigen_adapter}
+    return embed_table(table, store, antibody_encoder, antigen_encoder, **options)

@@ -58,14 +58,9 @@ class Encoded:
 
 
 def encode_stream(
-    encoder: Encoder,
-    layout: Layout,
-    chains: Iterable[Chains],
-    plan: DevicePlan,
-    budget: int,
-    dtype: torch.dtype,
-    layers: Sequence[int] = (),
-) -> Iterator[Encoded]:
+    encoder: Encoder, layout: Layout, chains: Iterable[Chains], plan: DevicePlan, budget: int,
+    dtype: torch.dtype, layers: Sequence[int] = (),
+) -> Iterator[Encoded]:  # fmt: skip
     """Encode sequences in the given order.
 
     Parameters
@@ -78,10 +73,6 @@ def encode_stream(
         Type of the yielded vectors: float16 or float32.
     layers : sequence of int
         Layers whose poolings follow those of the last layer.
-
-    Yields
-    ------
-    Encoded
 
     Raises
     ------
@@ -111,12 +102,9 @@ def _spans(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, Toke
 
 @torch.inference_mode()
 def _pooled(
-    encoder: Encoder,
-    batch: PackedBatch,
-    plan: DevicePlan,
-    carry: torch.Tensor | None,
+    encoder: Encoder, batch: PackedBatch, plan: DevicePlan, carry: torch.Tensor | None,
     layers: Sequence[int],
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Pool a batch, shape (S, P, D); `carry` is the sum so far of its first sequence, (P, D)."""
     weights_TP = to_device(batch.weights, plan.device)
     bounds = to_device(batch.bounds.astype(np.int64), plan.device)
@@ -200,9 +188,7 @@ def _prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
         thread.join()
 
 
-def _taken(
-    queue: Queue[PackedBatch | BaseException | None],
-) -> PackedBatch | BaseException | None:
+def _taken(queue: Queue[PackedBatch | BaseException | None]) -> PackedBatch | BaseException | None:
     """Wait in short steps: Python handles signals only between them."""
     while True:
         try:

@@ -58,8 +58,7 @@ class EncodeTask:
 
     def load_encoder(self) -> Encoder:
         """Load the encoder onto its device; see `abag.embed.encoders.loading.load_encoder`."""
-        backend = self.options.backend(self.kind)
-        attention = self.options.attention
+        backend, attention = self.options.backend(self.kind), self.options.attention
         return load_encoder(self.identity, self.plan, backend=backend, attention=attention)
 
     def check_precision(self) -> str:
@@ -74,10 +73,8 @@ class EncodeTask:
         earlier -= {self.plan.precision}
         if not earlier:
             return ""
-        text = (
-            f"{self.folder.path.name}: begun in {', '.join(sorted(earlier))}, "
-            f"continued in {self.plan.precision}"
-        )
+        name, before = self.folder.path.name, ", ".join(sorted(earlier))
+        text = f"{name}: begun in {before}, continued in {self.plan.precision}"
         if self.options.strict_precision:
             msg = f"{text}; give --precision {min(earlier)}, or leave out --strict-precision"
             raise MixedPrecision(msg)
@@ -101,34 +98,20 @@ def plan_for(identity: Identity, device: str, options: EmbedOptions) -> DevicePl
 def find_folder(store: Store, identity: Identity, options: EmbedOptions) -> EncoderFolder:
     """Return the store's folder for an encoder without creating it; a missing one is empty.
 
-    Raises
-    ------
-    PoolingsMismatch
-        If the folder holds the poolings of other layers than `options` asks for.
+    The poolings of other layers than `options` asks for raise `PoolingsMismatch`.
     """
     return store.find_folder(identity.layout.kind, _folder_info(store, identity, options))
 
 
 def create_folder(store: Store, identity: Identity, options: EmbedOptions) -> EncoderFolder:
-    """Return the store's folder for an encoder, created if it does not exist.
-
-    Raises
-    ------
-    PoolingsMismatch
-        As for `find_folder`.
-    """
+    """As `find_folder`, but created if it does not exist."""
     folder = store.create_folder(identity.layout.kind, _folder_info(store, identity, options))
     copy_adapter(identity.checkpoint, folder)
     return folder
 
 
 def _folder_info(store: Store, identity: Identity, options: EmbedOptions) -> dict[str, object]:
-    layers = _layers(store, identity, options)
-    return identity.info() | ({"layers": list(layers)} if layers else {})
-
-
-def _layers(store: Store, identity: Identity, options: EmbedOptions) -> tuple[int, ...]:
-    """Return the layers that the folder was begun with, or else those asked for."""
+    """Describe the encoder, with the layers of an existing folder or else those asked for."""
     last = layer_count(identity.checkpoint)
     asked = tuple(n for n in sorted(set(options.layers or ())) if n <= last)
     for folder in store.folders(identity.layout.kind):
@@ -143,8 +126,9 @@ def _layers(store: Store, identity: Identity, options: EmbedOptions) -> tuple[in
                 "continue, or give a new --store."
             )
             raise PoolingsMismatch(msg)
-        return held
-    return asked
+        asked = held
+        break
+    return identity.info() | ({"layers": list(asked)} if asked else {})
 
 
 def check_layers(identities: Sequence[Identity], layers: tuple[int, ...] | None) -> None:

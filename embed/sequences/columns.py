@@ -32,11 +32,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         "antibody|ab|mab|fv",
         f"mata{_SEQUENCE}|{_SEQUENCE}",
     ),
-    "antigen": (
-        f"{_ANTIGEN}(chain)?{_SEQUENCE}",
-        "antigen|ag",
-        f"target|matalpha{_SEQUENCE}",
-    ),
+    "antigen": (f"{_ANTIGEN}(chain)?{_SEQUENCE}", "antigen|ag", f"target|matalpha{_SEQUENCE}"),
     "pkd": (
         "(affinity)?pkd(value)?|neg(ative)?log(10)?kdm?|affinitypkd",
         "affinity|label",

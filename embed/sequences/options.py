@@ -14,12 +14,9 @@ class ColumnOptions(Options):
     """Where a table holds its sequences."""
 
     columns: Mapping[str, str] = option(
-        factory=dict,
-        flag="--column",
-        metavar="ROLE=NAME",
+        factory=dict, flag="--column", metavar="ROLE=NAME", default_text="detected by name",
         help="Column of a role: heavy, light, antibody, antigen, pkd ... Repeat for several.",
-        default_text="detected by name",
-    )
+    )  # fmt: skip
     antigen: str | None = option(
         None, metavar="SEQ", help="One antigen sequence for a table without an antigen column."
     )

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from abag import AbagError
-from abag.core.options import Options, option
-from abag.core.shared_options import DeviceOptions
+from abag.core.options import DeviceOptions, Options, option
 from abag.embed.sequences.options import TableOptions
 from abag.head.data.label_options import LabelOptions
 from abag.head.model.losses import RankScope, loss_names
@@ -85,26 +84,19 @@ class HeadOptions(Options):
 
     preset: PresetName = option("small", help="Size of the head and its optimization.")
     head: HeadName | None = option(
-        None,
-        default_text=FROM_PRESET,
+        None, default_text=FROM_PRESET,
         help="mlp on both vectors joined, lowrank antibody x antigen interaction, or the old "
         "notebooks' regressor.",
-    )
+    )  # fmt: skip
     rank: int = option(64, low=1, help="Width of the low-rank interaction.")
     widths: tuple[int, ...] | None = option(
-        None,
-        low=1,
-        metavar="NUMBERS",
-        default_text=FROM_PRESET,
+        None, low=1, metavar="NUMBERS", default_text=FROM_PRESET,
         help="Hidden widths of the mlp, such as 320,128.",
-    )
+    )  # fmt: skip
     dropout: float | None = option(
-        None,
-        low=0,
-        high=0.95,
-        default_text=FROM_PRESET,
+        None, low=0, high=0.95, default_text=FROM_PRESET,
         help="Share of hidden units dropped per training step.",
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,18 +104,13 @@ class OptimizationOptions(Options):
     """How the head is trained."""
 
     epochs: int | None = option(
-        None,
-        low=1,
-        may_change=True,
-        default_text=FROM_PRESET,
+        None, low=1, may_change=True, default_text=FROM_PRESET,
         help="Passes over the training pairs.",
-    )
+    )  # fmt: skip
     batch_size: int | None = option(
-        None,
-        low=1,
-        default_text="from --preset, or fewer for a small table",
+        None, low=1, default_text="from --preset, or fewer for a small table",
         help="Pairs per batch.",
-    )
+    )  # fmt: skip
     accumulate: int | None = option(
         None, low=1, default_text=FROM_PRESET, help="Batches per optimizer step."
     )
@@ -131,19 +118,15 @@ class OptimizationOptions(Options):
         None, above=0, high=10, default_text=FROM_PRESET, help="Peak learning rate."
     )
     scale_lr: bool = option(
-        False,
-        help=f"Multiply --lr by pairs per optimizer step / {NOTEBOOK_BATCH}.",
+        False, help=f"Multiply --lr by pairs per optimizer step / {NOTEBOOK_BATCH}."
     )
     weight_decay: float | None = option(
         None, low=0, default_text=FROM_PRESET, help="AdamW weight decay of the weight matrices."
     )
     warmup: float | None = option(
-        None,
-        low=0,
-        high=1,
-        default_text=FROM_PRESET,
+        None, low=0, high=1, default_text=FROM_PRESET,
         help="Share of all steps in which the learning rate rises from 0.",
-    )
+    )  # fmt: skip
     clip: float = option(1.0, low=0, help="Largest gradient norm; 0: no clipping.")
     loss: str = option(
         "mse",
@@ -154,12 +137,9 @@ class OptimizationOptions(Options):
         "antigen", help="Pairs that --loss rank compares: of one antigen, or of the whole batch."
     )
     members: int = option(
-        1,
-        low=1,
-        high=1024,
-        metavar="K",
+        1, low=1, high=1024, metavar="K",
         help="Heads trained together; their mean predicts and their spread adds to sigma.",
-    )
+    )  # fmt: skip
     bootstrap: bool = option(
         True, help="Train each of several members on its own bootstrap sample of groups."
     )
@@ -172,17 +152,13 @@ class FitConfig(
     """All options of ``fit``; None means the preset's value unless the field says otherwise."""
 
     antibody_encoder: str | None = option(
-        None,
-        metavar="NAME",
-        default_text="the only one in the store",
+        None, metavar="NAME", default_text="the only one in the store",
         help="Encoder of the antibody vectors.",
-    )
+    )  # fmt: skip
     antigen_encoder: str | None = option(
-        None,
-        metavar="NAME",
-        default_text="the only one in the store",
+        None, metavar="NAME", default_text="the only one in the store",
         help="Encoder of the antigen vectors.",
-    )
+    )  # fmt: skip
     antibody_pooling: str = option(
         "mean",
         metavar="NAME",
@@ -207,19 +183,13 @@ class FitConfig(
         2048, low=0, metavar="N", help="Validation pairs scored while training; 0: all."
     )
     patience: int = option(
-        0,
-        low=0,
-        metavar="N",
+        0, low=0, metavar="N",
         help="Validations without improvement before training stops; 0: never stop early.",
-    )
+    )  # fmt: skip
     save_every: int | None = option(
-        None,
-        low=1,
-        metavar="N",
-        may_change=True,
-        default_text="at most 1 % of the time, and every 30 s",
-        help="Steps between checkpoints.",
-    )
+        None, low=1, metavar="N", may_change=True,
+        default_text="at most 1 % of the time, and every 30 s", help="Steps between checkpoints.",
+    )  # fmt: skip
     threads: int = option(
         1, low=1, metavar="N", help="CPU threads; results depend on it in the last bit."
     )
@@ -229,17 +199,15 @@ class FitConfig(
         "members on a GPU that supports it, else fp32.",
     )
     tables: TablesPlace = option(
-        "auto",
-        may_change=True,
+        "auto", may_change=True,
         help="Memory that holds the vectors; auto: the device if they fit in half of its free "
         "memory.",
-    )
+    )  # fmt: skip
     compile: Compile = option(
-        "auto",
-        may_change=True,
+        "auto", may_change=True,
         help="off: eager; graph: CUDA graph; full: CUDA graph and torch.compile; auto: full on a "
         "GPU, off on a CPU.",
-    )
+    )  # fmt: skip
     deterministic: bool = option(
         False, may_change=True, help="Use only kernels that give the same bits every time."
     )

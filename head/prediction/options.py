@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from abag.core.options import option
-from abag.core.shared_options import DeviceOptions
+from abag.core.options import DeviceOptions, option
 from abag.embed.sequences.options import TableOptions
 
 
@@ -16,11 +15,10 @@ class PredictOptions(DeviceOptions, TableOptions):
     """All options of ``predict``."""
 
     cross: Path | str | Any | None = option(
-        None,
-        metavar="ANTIGENS",
+        None, metavar="ANTIGENS",
         help="Score every antibody of TABLE against every antigen of this table, which may be "
         "TABLE itself.",
-    )
+    )  # fmt: skip
     store: Path | str | None = option(
         None,
         default_text="the store of the run",
@@ -28,17 +26,13 @@ class PredictOptions(DeviceOptions, TableOptions):
     )
     force: bool = option(False, help="Overwrite the output file if it exists.")
     antibody_encoder: str | None = option(
-        None,
-        metavar="NAME",
-        default_text="as in the run",
+        None, metavar="NAME", default_text="as in the run",
         help="Alias or folder of the run's antibody encoder on this machine.",
-    )
+    )  # fmt: skip
     antigen_encoder: str | None = option(
-        None,
-        metavar="NAME",
-        default_text="as in the run",
+        None, metavar="NAME", default_text="as in the run",
         help="Alias or folder of the run's antigen encoder on this machine.",
-    )
+    )  # fmt: skip
 
     def embed_options(self) -> dict[str, str | None]:
         """Return the options for encoding new sequences."""

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from abag.core.options import option
-from abag.core.shared_options import EncoderOptions
+from abag.core.options import EncoderOptions, option
 from abag.embed.sequences.options import ColumnOptions, TableOptions
 from abag.head.data.label_options import LabelOptions
 

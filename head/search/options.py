@@ -20,18 +20,12 @@ class SweepOptions(Options):
     """The options of ``sweep`` beside those of ``fit`` that are not searched."""
 
     trials: int | None = option(
-        None,
-        low=1,
-        metavar="N",
-        default_text="50; with --final the existing ones",
+        None, low=1, metavar="N", default_text="50; with --final the existing ones",
         help="Total number of trials.",
-    )
+    )  # fmt: skip
     folds: int = option(
-        3,
-        low=2,
-        flag="--inner-folds",
-        metavar="K",
+        3, low=2, flag="--inner-folds", metavar="K",
         help="Folds, outside the test part, that each trial is scored on.",
-    )
+    )  # fmt: skip
     final: bool = option(False, help="Refit the winner and score it on the test part, once.")
     members: int = option(8, low=1, high=1024, metavar="K", help="Heads of that refit.")

@@ -22,11 +22,10 @@ class SplitOptions(Options):
     """How pairs are split into training, validation and test parts."""
 
     split: str = option(
-        "auto",
-        metavar="HOW",
+        "auto", metavar="HOW",
         help="auto, random, antigen, antibody, both, mutations[=NEAR:FAR], column=NAME or "
         "file=PATH.",
-    )
+    )  # fmt: skip
     folds: int = option(
         0, low=0, metavar="K", help="Folds of a cross-validation; 0: one split, or as auto chooses."
     )
