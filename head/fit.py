@@ -20,7 +20,6 @@ from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
 from abag.head.report.results import RunResults, RunSummary
 from abag.head.runs.run_folder import (
-    FoldPaths,
     RunInputs,
     describe_inputs,
     finished_summary,
@@ -33,14 +32,13 @@ from abag.head.splits.adapter_leaks import apply_adapter_policy
 from abag.head.splits.partition import describe_splits, make_splits
 from abag.head.splits.splits import TRAIN, Split
 from abag.head.training.torch_settings import torch_settings
-from abag.head.training.train import TrainedHeads, TrainingInputs, train
+from abag.head.training.train import TrainingInputs, train
 from abag.head.training.uncertainty import calibrate, combine, describe_sigma
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import pandas as pd
-    import torch
 
 MANY_SEQUENCES = 3_000
 """Unique sequences from which clustering takes long enough to be announced."""
@@ -104,7 +102,12 @@ def _fit(
     report: bool,
 ) -> RunSummary:
     device = resolve_device(config.device)
-    _refuse_graph_on_cpu(device, config)
+    if config.compile == "graph" and device.type == "cpu":
+        msg = (
+            "--compile graph: CUDA graphs need a CUDA device, but this run uses the CPU. "
+            "Use --compile auto."
+        )
+        raise BadOption(msg)
     inputs = read_inputs(table, store, config)
     record = describe_inputs(config, inputs)
     finished = finished_summary(run, record)
@@ -113,13 +116,27 @@ def _fit(
         return finished
     splits = _split(inputs, config)
     start_run(run, record, inputs.pairs, splits)
-    paths = fold_paths(run, len(splits))
-    start = time.monotonic()
-    trained = _train(run.name, inputs, splits, paths, config, device, verbose=verbose)
-    sigmas = [
-        calibrate(inputs.pairs, split, one) for split, one in zip(splits, trained, strict=True)
-    ]
     antibody, antigen = inputs.vectors["antibody"], inputs.vectors["antigen"]
+    paths, start = fold_paths(run, len(splits)), time.monotonic()
+    with torch_settings(device, config):
+        trained = [
+            train(
+                TrainingInputs(
+                    pairs=inputs.pairs,
+                    antibody_ND=antibody.x_ND,
+                    antigen_ME=antigen.x_ND,
+                    split=split,
+                    config=config,
+                    device=device,
+                    checkpoints=fold.checkpoints,
+                    log=fold.log,
+                    label=run.name if len(splits) == 1 else f"{run.name} fold {i + 1}",
+                    verbose=verbose,
+                )
+            )
+            for i, (split, fold) in enumerate(zip(splits, paths, strict=True))
+        ]
+    sigmas = [calibrate(inputs.pairs, *both) for both in zip(splits, trained, strict=True)]
     results = RunResults(
         title=run.name,
         facts=record,
@@ -135,27 +152,11 @@ def _fit(
         antigen_ND=antigen.x_ND,
     )
     save_predictor(
-        run / "predictor",
-        inputs.pairs,
-        splits,
-        trained,
-        config,
-        antibody,
-        antigen,
-        combine(sigmas),
+        run / "predictor", inputs.pairs, splits, trained, config, antibody, antigen, combine(sigmas)
     )
     summary = write_results(run, results, trained, sigmas, report=report)
     _report_summary(run, summary, inputs, time.monotonic() - start)
     return summary
-
-
-def _refuse_graph_on_cpu(device: torch.device, config: FitConfig) -> None:
-    if config.compile == "graph" and device.type == "cpu":
-        msg = (
-            "--compile graph: CUDA graphs need a CUDA device, but this run uses the CPU. "
-            "Use --compile auto."
-        )
-        raise BadOption(msg)
 
 
 def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:
@@ -182,37 +183,6 @@ def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:
     for line in describe_splits(splits):
         say(line)
     return splits
-
-
-def _train(
-    name: str,
-    inputs: RunInputs,
-    splits: Sequence[Split],
-    paths: Sequence[FoldPaths],
-    config: FitConfig,
-    device: torch.device,
-    *,
-    verbose: bool,
-) -> list[TrainedHeads]:
-    """Train the heads of every split."""
-    with torch_settings(device, config):
-        return [
-            train(
-                TrainingInputs(
-                    pairs=inputs.pairs,
-                    antibody_ND=inputs.vectors["antibody"].x_ND,
-                    antigen_ME=inputs.vectors["antigen"].x_ND,
-                    split=split,
-                    config=config,
-                    device=device,
-                    checkpoints=fold.checkpoints,
-                    log=fold.log,
-                    label=name if len(splits) == 1 else f"{name} fold {i + 1}",
-                    verbose=verbose,
-                )
-            )
-            for i, (split, fold) in enumerate(zip(splits, paths, strict=True))
-        ]
 
 
 def _report_summary(run: Path, summary: RunSummary, inputs: RunInputs, seconds: float) -> None:

@@ -30,20 +30,9 @@ _ONE, _TOP = np.uint64(1), np.uint64(BITS - 1)
 
 
 def ragged_rows(flat: NDArray[Any], starts: Ints, lengths: Ints, fill: int) -> NDArray[Any]:
-    """Copy pieces of a flat array into the rows of a matrix.
+    """Copy ``flat[starts[k] : starts[k] + lengths[k]]`` into row k, shape (K, longest length).
 
-    Parameters
-    ----------
-    flat : NDArray, shape=(T,)
-        Padded: every start plus the longest length lies inside it.
-    starts, lengths : NDArray, shape=(K,), dtype=int64
-        Piece k is ``flat[starts[k] : starts[k] + lengths[k]]``.
-    fill : int
-        Value after the end of the shorter pieces.
-
-    Returns
-    -------
-    NDArray, shape=(K, longest length)
+    Shorter rows end in `fill`. Every start plus the longest length must lie inside `flat`.
     """
     width = int(lengths.max(initial=1))
     rows = np.lib.stride_tricks.sliding_window_view(flat, width)[starts]
@@ -75,20 +64,12 @@ class Residues:
 
 
 def hamming(residues: Residues, i: Ints, j: Ints) -> Ints:
-    """Differing positions of each pair of strings of equal length.
+    """Count the differing positions of strings i and j of equal length, shape (K,).
 
-    Parameters
-    ----------
-    residues : Residues
-    i, j : NDArray, shape=(K,) or (1,), dtype=int64
-        The pairs.
-
-    Returns
-    -------
-    NDArray, shape=(K,), dtype=int64
+    `i` and `j` have shape (K,) or (1,).
     """
-    differs: NDArray[np.bool_] = residues.rows(i) != residues.rows(j)
-    return np.asarray(differs.sum(axis=1), np.int64)
+    distance: Ints = np.count_nonzero(residues.rows(i) != residues.rows(j), axis=1)
+    return distance
 
 
 def edit_distances(residues: Residues, i: Ints, j: Ints, *, contained: bool = False) -> Ints:

@@ -100,46 +100,23 @@ def cdrh3_clusters(antibodies: Sequence[Chains], identity: float) -> Ints:
     """Cluster antibodies by the identity of their CDRH3.
 
     Antibodies in which no CDRH3 is found, such as a light chain alone, are compared by all their
-    chains, and only with each other.
-
-    Parameters
-    ----------
-    antibodies : sequence of (str, str), length N
-        Heavy and light chain; either may be empty.
-    identity : float
-        Smallest identity of near-duplicates, above 0 and up to 1.
-
-    Returns
-    -------
-    NDArray, shape=(N,), dtype=int64
-        Cluster of each antibody, numbered by first appearance.
+    chains, and only with each other. Parameters and result are those of `antibody_clusters`.
     """
     from immunum import Annotator
 
     annotator = Annotator(["IGH"], "imgt")
     loops = [str(annotator.segment(heavy).cdr3 or "") if heavy else "" for heavy, _ in antibodies]
     has_loop = np.array([bool(loop) for loop in loops], bool)
-    groupings = []
-    for selected, texts in (
-        (np.flatnonzero(has_loop), loops),
-        (np.flatnonzero(~has_loop), ["".join(chains) for chains in antibodies]),
-    ):
-        groupings.append((selected, cluster([texts[i] for i in selected], identity)))
+    texts = [loop or "".join(chains) for loop, chains in zip(loops, antibodies, strict=True)]
+    groups = (np.flatnonzero(has_loop), np.flatnonzero(~has_loop))
+    groupings = [(rows, cluster([texts[i] for i in rows], identity)) for rows in groups]
     return _merged(len(antibodies), groupings)
 
 
 def distance_to_parent(antibodies: Sequence[Chains], clusters: Ints) -> Ints:
     """Count the edits between each antibody and the consensus of its cluster, over both chains.
 
-    Parameters
-    ----------
-    antibodies : sequence of (str, str), length N
-        Heavy and light chain; either may be empty.
-    clusters : NDArray, shape=(N,), dtype=int64
-
-    Returns
-    -------
-    NDArray, shape=(N,), dtype=int64
+    `antibodies` are as in `antibody_clusters`; `clusters` and the result have shape (N,).
     """
     distance = np.zeros(len(antibodies), np.int64)
     for members in rows_by_group(clusters):

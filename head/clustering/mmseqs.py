@@ -66,24 +66,20 @@ def mmseqs_cluster(
     with tempfile.TemporaryDirectory(prefix="abag-mmseqs-") as folder:
         fasta = Path(folder, "in.fasta")
         fasta.write_text("".join(f">{i}\n{text}\n" for i, text in enumerate(unique)))
-        _run(fasta, identity, coverage_mode="1" if contained else "0")
+        command = ["mmseqs", "easy-cluster", str(fasta), f"{folder}/out", f"{folder}/tmp"]
+        command += ["--min-seq-id", f"{identity:g}", "-c", f"{COVERAGE:g}"]
+        # Cluster mode 1 joins all pairs found, not only those with a representative.
+        command += ["--cov-mode", "1" if contained else "0", "--cluster-mode", "1"]
+        command += ["--single-step-clustering", "1", "-s", "7.5", "-v", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
+            msg = (
+                f"mmseqs easy-cluster: failed with exit status {done.returncode}: {last[0]}. "
+                "Use --cluster-tool builtin."
+            )
+            raise MMseqsFailed(msg)
         rows = np.loadtxt(Path(folder, "out_cluster.tsv"), dtype=np.int64, ndmin=2)
     labels = np.empty(len(unique), np.int64)
     labels[rows[:, 1]] = rows[:, 0]
     return labels[index]
-
-
-def _run(fasta: Path, identity: float, coverage_mode: str) -> None:
-    folder = fasta.parent
-    command = ["mmseqs", "easy-cluster", str(fasta), f"{folder}/out", f"{folder}/tmp"]
-    command += ["--min-seq-id", f"{identity:g}", "-c", f"{COVERAGE:g}", "--cov-mode", coverage_mode]
-    # Mode 1 joins all pairs found, not only those with a representative.
-    command += ["--cluster-mode", "1", "--single-step-clustering", "1", "-s", "7.5", "-v", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
-        msg = (
-            f"mmseqs easy-cluster: failed with exit status {done.returncode}: {last[0]}. "
-            "Use --cluster-tool builtin."
-        )
-        raise MMseqsFailed(msg)

@@ -23,9 +23,9 @@ class WordIndex:
     words: NDArray[np.int32]
     """Ids of the words of all strings, concatenated; padded for `ragged_rows`."""
     starts: Ints
-    """Shape (N,); where the words of each string begin."""
+    """Where the words of each string begin, shape (N,)."""
     lengths: Ints
-    """Shape (N,); words per string."""
+    """Words per string, shape (N,)."""
     count: Ints
     """Occurrences of each word."""
     postings: NDArray[np.int32]

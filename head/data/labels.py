@@ -1,8 +1,4 @@
-"""Labelled pairs: the label column as pKd, censored values and replicates.
-
-A pair is two indices of unique sequences and a number. Pairs are ordered by their keys, so the
-order of the rows in the table does not matter.
-"""
+"""Labelled pairs: the label column as pKd, censored values and replicates."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.messages import say
-from abag.head.data.label_options import Floor, Label, LabelOptions, Replicates
+from abag.head.data.label_options import Floor, LabelOptions, Replicates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -175,17 +171,21 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> NDArray[np.bool
 def _read_labels(
     table: SequenceTable, wanted: NDArray[np.bool_], options: LabelOptions
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the pKd of every row, and which rows are wanted and usable.
-
-    This is the only check that labels are finite.
-    """
+    """Return the pKd of every row, and which rows are wanted and usable."""
     column = table.column("pkd")
     raw = pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)
     usable = np.isfinite(raw)
     if options.label in ("kd_m", "kd_nm"):
         usable &= raw > 0
-    if options.bad_rows == "error" and not usable[wanted].all():
-        _refuse_first(table, column, usable | ~wanted, options.label)
+    bad = np.flatnonzero(wanted & ~usable)
+    if options.bad_rows == "error" and len(bad):
+        expected = "a positive" if options.label in ("kd_m", "kd_nm") else "a finite"
+        msg = (
+            f"{table.source}: row {table.row_numbers[bad[0]]}, column {column}: "
+            f"{table.frame[column].iloc[bad[0]]!r} is not a valid label; expected {expected} "
+            f"number ({len(bad)} such rows). Fix them, or skip them with --bad-rows skip."
+        )
+        raise BadLabel(msg)
     usable &= wanted
     if not usable.any():
         msg = (
@@ -193,32 +193,15 @@ def _read_labels(
             "--column pkd=NAME."
         )
         raise BadLabel(msg)
-    _check_unit(table.source, column, raw[usable], options.label)
-    pkd = np.full(len(raw), np.nan)
-    pkd[usable] = _TO_PKD[options.label](raw[usable])
-    return pkd, usable
-
-
-def _refuse_first(
-    table: SequenceTable, column: str, usable: NDArray[np.bool_], label: Label
-) -> None:
-    at = int(np.flatnonzero(~usable)[0])
-    wanted = "a positive number" if label in ("kd_m", "kd_nm") else "a finite number"
-    msg = (
-        f"{table.source}: row {table.row_numbers[at]}, column {column}: "
-        f"{table.frame[column].iloc[at]!r} is not a valid label; expected {wanted} "
-        f"({int((~usable).sum())} such rows). Fix them, or skip them with --bad-rows skip."
-    )
-    raise BadLabel(msg)
-
-
-def _check_unit(source: str, column: str, raw: NDArray[np.float64], label: Label) -> None:
-    if label == "pkd" and (raw > 0).all() and (raw < 1e-3).all():
+    if options.label == "pkd" and ((raw[usable] > 0) & (raw[usable] < 1e-3)).all():
         msg = (
-            f"{source}: column {column} looks like Kd in M (all values below 1e-3), "
+            f"{table.source}: column {column} looks like Kd in M (all values below 1e-3), "
             "but pKd was expected. Use --label kd_m."
         )
         raise BadLabel(msg)
+    pkd = np.full(len(raw), np.nan)
+    pkd[usable] = _TO_PKD[options.label](raw[usable])
+    return pkd, usable
 
 
 def _read_censored(table: SequenceTable) -> NDArray[np.int8]:
@@ -227,18 +210,17 @@ def _read_censored(table: SequenceTable) -> NDArray[np.int8]:
     if column is None:
         return np.zeros(len(table.frame), dtype=np.int8)
     text = table.frame[column].fillna("").astype(str).str.strip()
-    first = text.str[:1]
-    known = first.isin(["", ">", "<", "=", "~", "≥", "≤"])
-    if not known.all():
-        at = int(np.flatnonzero(~known.to_numpy())[0])
+    # Kd above the limit means pKd below the label, and the reverse
+    signs = {">": -1, "≥": -1, "<": 1, "≤": 1, "": 0, "=": 0, "~": 0}
+    relation = text.str[:1].map(signs)
+    if relation.isna().any():
+        at = int(np.flatnonzero(relation.isna())[0])
         msg = (
             f"{table.source}: row {table.row_numbers[at]}, column {column}: {text.iloc[at]!r} is "
             "not a valid relation; expected > or < (of Kd), = or an empty cell. Fix it, or choose "
             "another column with --column censored=NAME."
         )
         raise BadLabel(msg)
-    # Kd above the limit means pKd below the label, and the reverse
-    relation = first.map({">": -1, "≥": -1, "<": 1, "≤": 1}).fillna(0)
     return np.asarray(relation, dtype=np.int8)
 
 
@@ -249,9 +231,9 @@ def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
     if count <= FLOOR_SHARE * len(rows) or count == len(rows):
         return rows, 0
     if floor == "drop":
-        return rows[~at_floor], count
-    if floor == "censor":
-        return rows.assign(censored=rows["censored"].where(~at_floor, -1)), count
+        rows = rows[~at_floor]
+    elif floor == "censor":
+        rows = rows.assign(censored=rows["censored"].where(~at_floor, -1))
     return rows, count
 
 
@@ -294,25 +276,16 @@ def report_counts(pairs: LabelledPairs) -> None:
     for note in pairs.table.notes:
         say(f"{pairs.table.source}: {note}")
     counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in pairs.counts.items() if n)
-    noise = (
-        "" if pairs.noise is None else f"; standard deviation of replicates {pairs.noise:.2f} pKd"
-    )
-    say(f"{pairs.table.source}: {len(pairs)} pairs ({counts}){noise}")
+    text = f"{pairs.table.source}: {len(pairs)} pairs ({counts})"
+    if pairs.noise is not None:
+        text += f"; standard deviation of replicates {pairs.noise:.2f} pKd"
+    say(text)
 
 
 def training_labels(pairs: LabelledPairs, training: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the exact labels of the training pairs, or their bounds if none is exact.
+    """Return the exact labels of the training pairs in pKd, or their bounds if none is exact.
 
-    Parameters
-    ----------
-    pairs : LabelledPairs
-    training : NDArray, shape=(R,), dtype=int64
-        Indices of the training pairs.
-
-    Returns
-    -------
-    NDArray, shape=(at most R,), dtype=float64
-        pKd.
+    `training` holds the indices of the pairs, shape (R,).
 
     Raises
     ------

@@ -35,18 +35,9 @@ class StoredVectors:
 def read_vectors(
     store: Store, table: SequenceTable, kind: Kind, *, encoder: str | None, pooling: str
 ) -> StoredVectors:
-    """Read the vectors of a table's unique sequences.
+    """Read the vectors of a table's unique sequences; all are finite, as in every store.
 
-    They are finite: the store contains no other vectors.
-
-    Parameters
-    ----------
-    store : Store
-    table : SequenceTable
-    kind : {"antibody", "antigen"}
-    encoder : str, optional
-        None: the only encoder of this kind in the store.
-    pooling : str
+    Without `encoder`, the only encoder of this kind in the store is used.
 
     Raises
     ------

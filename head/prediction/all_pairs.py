@@ -7,7 +7,7 @@ N antibodies, M antigens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,16 +59,17 @@ def predict_all_pairs(
     Raises
     ------
     AbagError
-        As `abag.head.prediction.predict.predict`.
+        As `predict`.
     """
     if options.antigen is not None:
         msg = "--antigen and --cross: each defines the antigens; expected one of them. Remove one."
         raise CannotPredict(msg)
     antibody_table, antibody_sequences = _read_kind(scorer, antibodies, "antibody", options)
     antigen_table, antigen_sequences = _read_kind(scorer, antigens, "antigen", options)
-    left, right = _sequence_columns(
-        antibody_table, antigen_table, same=_is_same(antibodies, antigens)
-    )
+    same = antibodies is antigens
+    if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):
+        same = Path(antibodies).samefile(antigens)
+    left, right = _sequence_columns(antibody_table, antigen_table, same=same)
     refuse_score_columns(left, antibody_table.source)
     refuse_score_columns(right, antigen_table.source)
     store = encode_missing(scorer, antibody_sequences, antigen_sequences)
@@ -95,12 +96,6 @@ def _read_kind(
     collected.add(unique, scorer.predictor.missing(store, kind, unique.keys))
     collected.finish()
     return read, collected
-
-
-def _is_same(table: TableLike, other: TableLike) -> bool:
-    if isinstance(table, pd.DataFrame) or isinstance(other, pd.DataFrame):
-        return table is other
-    return Path(table).samefile(other)
 
 
 def _sequence_columns(
@@ -174,7 +169,8 @@ def _write_scores(
                 for first in range(0, len(scores), CHUNK_ROWS):
                     part = slice(first, first + CHUNK_ROWS)
                     left, right = columns[0].iloc[at + i[part]], columns[1].iloc[j[part]]
-                    writer.write(_side_by_side([left, right, scores[part]]))
+                    frames = [f.reset_index(drop=True) for f in (left, right, scores[part])]
+                    writer.write(pd.concat(frames, axis=1))
                     shown.update(len(left))
     return far_antibody, far_antigen
 
@@ -185,7 +181,3 @@ def _index_pairs(n: int, m: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np
     for first in range(0, n, step):
         rows = np.arange(first, min(first + step, n))
         yield np.repeat(rows, m), np.tile(np.arange(m), len(rows))
-
-
-def _side_by_side(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat([frame.reset_index(drop=True) for frame in frames], axis=1)

@@ -87,15 +87,7 @@ class CollectedSequences:
     _held: int = 0
 
     def add(self, part: UniqueSequences, missing: NDArray[np.bool_]) -> None:
-        """Add the sequences of some rows.
-
-        Parameters
-        ----------
-        part : UniqueSequences
-            Of N sequences.
-        missing : ndarray, shape=(N,), dtype=bool
-            Which of them the store lacks.
-        """
+        """Add the N sequences of some rows; `missing` (N,) marks those that the store lacks."""
         if not len(part.keys):
             return
         self._keys.append(part.keys)
@@ -123,13 +115,8 @@ class CollectedSequences:
 
     def counts(self, far: NDArray[np.bool_]) -> SequenceCounts:
         """Count the sequences; `far` (N,) marks those far from the training set."""
-        new = len(self.new)
-        return {
-            "unique": self.unique,
-            "reused": self.unique - new,
-            "encoded": new,
-            "far": int(far.sum()),
-        }
+        n, new = self.unique, len(self.new)
+        return {"unique": n, "reused": n - new, "encoded": new, "far": int(far.sum())}
 
 
 @dataclass(slots=True)
@@ -166,7 +153,7 @@ def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> Co
     AbagError
         At the first bad row, unless bad rows are skipped; if no row is left.
     CannotPredict
-        The table has a column that the scores would overwrite.
+        If the table has a column that the scores would overwrite.
     """
     found = CollectedPairs(CollectedSequences("antibody"), CollectedSequences("antigen"))
     store = existing_store(scorer.store_path)
@@ -188,12 +175,7 @@ def row_bar(what: str, total: int | None = None) -> tqdm[Any]:
 
 
 def refuse_score_columns(names: Iterable[object], source: str) -> None:
-    """Refuse a table with a column that the scores would overwrite.
-
-    Raises
-    ------
-    CannotPredict
-    """
+    """Raise `CannotPredict` if a table has a column that the scores would overwrite."""
     taken = [name for name in names if name in SCORE_COLUMNS]
     if taken:
         msg = (
@@ -211,12 +193,9 @@ def encode_missing(
         new = len(collected.new)
         say(f"{collected.unique:,} unique {noun}: {collected.unique - new:,} stored, {new:,} new")
     if scorer.predictor.embed is not None and (antibodies.new or antigens.new):
+        new_sequences = [*antibodies.new.values()], [*antigens.new.values()]
+        examples = antibodies.example, antigens.example
         encode_new(
-            scorer.predictor,
-            scorer.store_path,
-            [*antibodies.new.values()],
-            [*antigens.new.values()],
-            (antibodies.example, antigens.example),
-            **scorer.embed_options,
+            scorer.predictor, scorer.store_path, *new_sequences, examples, **scorer.embed_options
         )
     return open_store(scorer.store_path)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -107,20 +106,15 @@ def predict(
             scored = _predict_pairs(scorer, table, out, chosen)
         else:
             scored = predict_all_pairs(scorer, table, cross, out, chosen)
-        messages.say(f"{out}: {scored['rows']:,} rows; {_describe_far(scored)}")
+        antibodies, antigens = scored["antibodies"], scored["antigens"]
+        less = ": expect less accurate scores for them"
+        messages.say(
+            f"{out}: {scored['rows']:,} rows; {antibodies['far']:,} of {antibodies['unique']:,} "
+            f"antibodies and {antigens['far']:,} of {antigens['unique']:,} antigens are far from "
+            f"the training set{less if antibodies['far'] or antigens['far'] else ''}"
+        )
     seconds = round(time.monotonic() - start_s, 3)
     return {"out": str(out), **scored, "seconds": seconds}
-
-
-def _describe_far(scored: ScoredRows) -> str:
-    antibodies, antigens = scored["antibodies"], scored["antigens"]
-    text = (
-        f"{antibodies['far']:,} of {antibodies['unique']:,} antibodies and {antigens['far']:,} of "
-        f"{antigens['unique']:,} antigens are far from the training set"
-    )
-    if antibodies["far"] or antigens["far"]:
-        text += ": expect less accurate scores for them"
-    return text
 
 
 def _check_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
@@ -144,7 +138,7 @@ def _predict_pairs(
     found = collect_pairs(scorer, table, options)
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = encode_missing(scorer, found.antibodies, found.antigens)
-    scores = _score(scorer, store, antibodies, antigens)
+    pkd, sigma, far_antibody, far_antigen = _score(scorer, store, antibodies, antigens)
     skipped, read, at = found.skipped.total(), 0, 0
     with TableWriter(out) as writer, row_bar("writing", found.rows) as shown:
         for chunk in read_table_chunks(table, limit=options.limit, as_written=True):
@@ -156,10 +150,10 @@ def _predict_pairs(
                 break
             writer.write(
                 part.assign(
-                    pkd_predicted=scores.pkd[rows],
-                    sigma=scores.sigma[rows],
-                    far_antibody=scores.far_antibody[antibodies[1][rows]],
-                    far_antigen=scores.far_antigen[antigens[1][rows]],
+                    pkd_predicted=pkd[rows],
+                    sigma=sigma[rows],
+                    far_antibody=far_antibody[antibodies[1][rows]],
+                    far_antigen=far_antigen[antigens[1][rows]],
                 )
             )
             shown.update(len(part))
@@ -172,27 +166,19 @@ def _predict_pairs(
     return {
         "rows": found.rows,
         "skipped_rows": skipped,
-        "antibodies": found.antibodies.counts(scores.far_antibody),
-        "antigens": found.antigens.counts(scores.far_antigen),
+        "antibodies": found.antibodies.counts(far_antibody),
+        "antigens": found.antigens.counts(far_antigen),
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    """Scores of P pairs, and which of their N antibodies and M antigens are far."""
+def _score(
+    scorer: Scorer, store: Store, antibodies: IndexedKeys, antigens: IndexedKeys
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Score all pairs, one slice of antibodies against one slice of antigens at a time.
 
-    pkd: NDArray[np.float64]
-    """shape=(P,)."""
-    sigma: NDArray[np.float64]
-    """shape=(P,)."""
-    far_antibody: NDArray[np.bool_]
-    """shape=(N,)."""
-    far_antigen: NDArray[np.bool_]
-    """shape=(M,)."""
-
-
-def _score(scorer: Scorer, store: Store, antibodies: IndexedKeys, antigens: IndexedKeys) -> _Scores:
-    """Score all pairs, one slice of antibodies against one slice of antigens at a time."""
+    Returns pKd and sigma of each pair, (P,), and which antibodies, (N,), and antigens, (M,), are
+    far.
+    """
     predictor, pairs = scorer.predictor, len(antibodies[1])
     left = _SlicedVectors(predictor, store, "antibody", antibodies[0])
     right = _SlicedVectors(predictor, store, "antigen", antigens[0])
@@ -203,7 +189,7 @@ def _score(scorer: Scorer, store: Store, antibodies: IndexedKeys, antigens: Inde
             j = right.row_in_slice[antigens[1][rows]]
             pkd[rows], sigma[rows] = predictor.score(left.read(a), right.read(g), i, j)
             shown.update(len(i))
-    return _Scores(pkd, sigma, left.far, right.far)
+    return pkd, sigma, left.far, right.far
 
 
 def _blocks(

@@ -1,4 +1,4 @@
-"""The folder of a run that is being trained: what it is trained on, its splits and paths."""
+"""What a run is trained on, and the folder that it is trained in."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def read_inputs(
     pairs = label_pairs(read_pairs(table, config), config)
     report_counts(pairs)
     opened = open_store(store)
-    kinds: tuple[Kind, ...] = ("antibody", "antigen")
     vectors = {
-        kind: read_vectors(opened, pairs.table, kind, **config.vectors_of(kind)) for kind in kinds
+        kind: read_vectors(opened, pairs.table, kind, **config.vectors_of(kind))
+        for kind in pairs.table.sequences
     }
     return RunInputs(pairs, opened, vectors)
 

@@ -85,15 +85,9 @@ class SearchProblem:
 def without_test_part(
     pairs: LabelledPairs, split: Split
 ) -> tuple[LabelledPairs, NDArray[np.int64]]:
-    """Return the training and validation pairs, and their groups.
+    """Return the training and validation pairs, and their groups, shape (P,).
 
     The result does not contain the labels of the test part, so no later mistake can use them.
-
-    Returns
-    -------
-    LabelledPairs
-        P pairs.
-    NDArray, shape=(P,), dtype=int64
     """
     rows = np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
     columns = ("antibody", "antigen", "pkd", "censored", "row")
@@ -102,16 +96,7 @@ def without_test_part(
 
 
 def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """Assign whole groups to inner folds.
-
-    Parameters
-    ----------
-    group : NDArray, shape=(P,), dtype=int64
-    folds, seed : int
-
-    Returns
-    -------
-    NDArray, shape=(P,), dtype=int64
+    """Assign whole groups to inner folds; `group` and the result have shape (P,).
 
     Raises
     ------
@@ -178,7 +163,9 @@ def score_batch(
         if len(running) <= len(stacked) / 2 and problem.device.type == "cpu":
             heads = np.flatnonzero(np.tile([t in running for t in stacked], problem.folds))
             stacked = sorted(running)
-            stack = _copy_heads(stack, _make_stack(problem, [batch[t] for t in stacked]), heads)
+            saved = {name: x[heads] for name, x in stack.training_step.tensors().items()}
+            stack = _make_stack(problem, [batch[t] for t in stacked])
+            stack.training_step.load(saved)
     return values
 
 
@@ -242,15 +229,6 @@ def _scored_rows(problem: SearchProblem, fold: int) -> NDArray[np.int64]:
         return rows
     rng = np.random.default_rng([problem.config.seed, FOLD_SUBSET, fold])
     return np.sort(rng.permutation(rows)[:size])
-
-
-def _copy_heads(
-    stack: StackedHeads, smaller: StackedHeads, heads: NDArray[np.int64]
-) -> StackedHeads:
-    """Copy the training state of some heads into a smaller stack."""
-    saved = {name: tensor[heads] for name, tensor in stack.training_step.tensors().items()}
-    smaller.training_step.load(saved)
-    return smaller
 
 
 def best_value(select: str, values: Sequence[float | None]) -> float | None:

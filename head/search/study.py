@@ -47,13 +47,7 @@ class OptunaMissing(AbagError):
 
 
 def require_optuna() -> None:
-    """Check that Optuna is installed.
-
-    Raises
-    ------
-    OptunaMissing
-        If it is not.
-    """
+    """Raise `OptunaMissing` if Optuna is not installed."""
     try:
         import optuna  # noqa: F401
     except ImportError as error:
@@ -130,10 +124,8 @@ def run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:  # PermissionError: the process of another user
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -168,13 +160,12 @@ def _owned(trial: Trial) -> Trial:
 def _distributions(problem: SearchProblem) -> dict[str, BaseDistribution]:
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    return {
-        **{name: CategoricalDistribution(each) for name, each in problem.choices().items()},
-        **{
-            name: FloatDistribution(low, high, log=name in LOGARITHMIC)
-            for name, (low, high) in RANGES.items()
-        },
+    space: dict[str, BaseDistribution] = {
+        name: CategoricalDistribution(each) for name, each in problem.choices().items()
     }
+    for name, (low, high) in RANGES.items():
+        space[name] = FloatDistribution(low, high, log=name in LOGARITHMIC)
+    return space
 
 
 def _score_and_tell(study: Study, problem: SearchProblem, batch: Sequence[Trial]) -> None:

@@ -9,7 +9,7 @@ the winner, refitted as an ensemble and scored once on the test part.
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,17 +81,13 @@ def sweep(
 
     Parameters
     ----------
-    table : path or DataFrame
-        Pairs with a measured affinity.
-    store : path
-        Has a vector for every sequence of the table.
+    table, store
+        As for `fit`.
     folder : path
         Folder of the sweep; created if it does not exist. The same call resumes the sweep, and
         several processes may work on it at once.
-    say : callable, optional
-        Receives each message; by default they go to stderr.
-    progress : bool
-        Whether to draw a progress bar on stderr.
+    say, progress
+        As for `fit`.
     **options
         Fields of `SweepOptions`, and those of `FitConfig` that are not searched.
 
@@ -112,12 +108,9 @@ def sweep(
         If an option, the table, the store or the folder is invalid, before anything is written.
     """
     require_optuna()
-    names = {field.name for field in fields(SweepOptions)}
-    own = {name: value for name, value in options.items() if name in names}
-    others = {name: value for name, value in options.items() if name not in names}
+    own, others = SweepOptions.take(options)
     with reporting(say, bars=progress):
-        chosen = SweepOptions.from_keywords(own, "sweep")
-        return _sweep(table, store, Path(folder), chosen, others, progress=progress)
+        return _sweep(table, store, Path(folder), own, others, progress=progress)
 
 
 def _sweep(
@@ -129,7 +122,14 @@ def _sweep(
     *,
     progress: bool,
 ) -> SweepSummary:
-    config = _make_config(options)
+    given = sorted(options.keys() & CHOSEN_BY_SWEEP)
+    if given:
+        msg = (
+            f"{flag(given[0])}: is not an option of sweep, which searches {', '.join(RANGES)}, "
+            "shape, loss and poolings on inner folds. Leave it out."
+        )
+        raise BadOption(msg)
+    config = FitConfig.from_keywords(options, "sweep")
     inputs = read_inputs(table, store, config)
     config, split = _hold_out_test(inputs.pairs, config)
     problem, record = _define_search(inputs, config, split, own.folds)
@@ -170,32 +170,20 @@ def _no_trials(folder: Path) -> NoTrials:
     )
 
 
-def _make_config(options: Mapping[str, Any]) -> FitConfig:
-    """Make the configuration of what is not searched."""
-    given = sorted(options.keys() & CHOSEN_BY_SWEEP)
-    if given:
-        msg = (
-            f"{flag(given[0])}: is not an option of sweep, which searches {', '.join(RANGES)}, "
-            "shape, loss and poolings on inner folds. Leave it out."
-        )
-        raise BadOption(msg)
-    return FitConfig.from_keywords(options, "sweep")
-
-
 def _hold_out_test(pairs: LabelledPairs, config: FitConfig) -> tuple[FitConfig, Split]:
     """Choose a single split, also where ``fit`` would use folds; return options that repeat it."""
     splits = make_splits(pairs, config, cache=cache_dir() / "clusters")
-    if len(splits) > 1 and config.split == "auto":
-        description = splits[0].description
-        say(f"split auto: {description['why']}; a sweep holds out a single test part")
-        return _hold_out_test(pairs, replace(config, split=description["split"]))
-    if len(splits) > 1:
+    if len(splits) == 1:
+        return config, splits[0]
+    if config.split != "auto":
         msg = (
             f"--split {config.split}: gives {len(splits)} folds; a sweep holds out a single test "
             "part. Use a split without folds."
         )
         raise BadSplit(msg)
-    return config, splits[0]
+    description = splits[0].description
+    say(f"split auto: {description['why']}; a sweep holds out a single test part")
+    return _hold_out_test(pairs, replace(config, split=description["split"]))
 
 
 def _define_search(

@@ -65,11 +65,7 @@ class PairGroups:
         return options.antibody_identity if kind == "antibody" else options.antigen_identity
 
     def of_method(self, method: str) -> Ints:
-        """Return the group of each pair under ``random``, ``antibody`` or ``antigen``.
-
-        Returns
-        -------
-        NDArray, shape=(P,), dtype=int64
+        """Return the group of each pair, shape (P,), under ``random``, ``antibody`` or ``antigen``.
 
         Raises
         ------
@@ -83,15 +79,10 @@ class PairGroups:
         return self._clusters(kind, self.identity(kind), self.options.cluster_tool)
 
     def levels(self) -> dict[str, dict[str, Ints]]:
-        """Return the groups of the pairs by kind and closeness, from which leaks are counted.
+        """Return the group of each pair, shape (P,), by kind (or ``pair``) and closeness.
 
         They come from the exact method, whatever the split used. Above `FEW_SEQUENCES` only the
         identity of the split is included, above `MANY_SEQUENCES` only if the split needed it.
-
-        Returns
-        -------
-        dict
-            ``pair``, ``antibody`` and ``antigen`` to closeness to NDArray, shape=(P,), dtype=int64.
         """
         result: dict[str, dict[str, Ints]] = {"pair": {"exact": self.of_method("random")}}
         for kind, levels in IDENTITY_LEVELS.items():

@@ -23,26 +23,16 @@ KEYS = COLUMNS[:2]
 
 
 def split_assignments(pairs: LabelledPairs, split: Split) -> pd.DataFrame:
-    """Return the part of every pair.
+    """Return the part of every pair: P rows with `COLUMNS`, the keys in hexadecimal.
 
-    Returns
-    -------
-    DataFrame, P rows
-        ``antibody_key``, ``antigen_key`` (hexadecimal), ``split``, ``fold`` and ``group``. Two
-        labels of one pair have two rows.
+    Two labels of one pair have two rows.
     """
     names = np.array(list(PART_NAMES))  # UNUSED, -1, is the last
     return pair_keys(pairs).assign(split=names[split.part], fold=split.fold, group=split.group)
 
 
 def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
-    """Return splits as `read_splits` reads them: one row per pair and fold.
-
-    Returns
-    -------
-    DataFrame
-        The columns of `split_assignments`.
-    """
+    """Return splits as `read_splits` reads them: one row with `COLUMNS` per pair and fold."""
     frames = [split_assignments(pairs, split) for split in splits]
     return pd.concat(frames, ignore_index=True).drop_duplicates(ignore_index=True)
 
