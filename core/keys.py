@@ -107,8 +107,7 @@ def distinct_keys(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[n
 
 def hex_keys(keys: NDArray[np.uint8]) -> list[str]:
     """Spell keys, shape (N, 16), as 32 hexadecimal digits each."""
-    text = keys.tobytes().hex()
-    return [text[i : i + 2 * KEY_BYTES] for i in range(0, len(text), 2 * KEY_BYTES)]
+    return keys.tobytes().hex(" ", KEY_BYTES).split()
 
 
 def keys_from_hex(texts: Sequence[str]) -> NDArray[np.uint8]:

@@ -13,7 +13,7 @@ from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import LayerPooling
 from abag.embed.pipeline.run import embed_table
 from abag.embed.pipeline.task import AbsentLayer, PoolingsMismatch
-from abag.embed.shards.gather import UnknownPooling
+from abag.embed.shards.shard_index import UnknownPooling
 from abag.embed.store.maintenance import merge
 from abag.embed.store.store import StoreMismatch
 from abag.head.data.demo import demo_table

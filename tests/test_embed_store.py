@@ -28,7 +28,7 @@ from abag.embed.shards import filesystem
 from abag.embed.shards import hdf5_layout as hdf5
 from abag.embed.shards import shard as shards
 from abag.embed.shards.filesystem import StoreUnreachable
-from abag.embed.shards.gather import MissingVectors, UnknownPooling
+from abag.embed.shards.shard_index import MissingVectors, UnknownPooling
 from abag.embed.store import maintenance, status, writer
 from abag.embed.store.encoder_folder import ReadOnlyStore
 from abag.embed.store.store import (

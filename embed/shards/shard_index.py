@@ -1,4 +1,4 @@
-"""The sound shards of one encoder's folder, found by key while other processes add to them."""
+"""Find and read rows by key in one encoder's shards, while other processes add to them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abag import AbagError
 from abag.core.keys import KeyIndex
 from abag.core.messages import say
 from abag.embed.shards.filesystem import access
@@ -20,8 +21,31 @@ from abag.embed.shards.shard import DamagedShard, VectorBlock, read_table_of_con
 
 READERS = min(8, os.cpu_count() or 1)
 
+S = TypeVar("S", bound=np.generic)
 FileVersion = tuple[int, int]
 """Size in bytes and time of the last change in nanoseconds."""
+
+
+class UnknownPooling(AbagError):
+    """A pooling is not stored, or not in the requested number format."""
+
+
+class MissingVectors(AbagError):
+    """Sequences have no vector in the store.
+
+    Attributes
+    ----------
+    count : int
+    rows : ndarray, shape=(count,), dtype=int64
+        Their rows among the requested keys.
+    """
+
+    def __init__(self, where: Path, requested: int, rows: NDArray[np.int64]) -> None:
+        self.count, self.rows = len(rows), rows
+        super().__init__(
+            f"{where}: {self.count} of {requested} sequences are not stored, the first is number "
+            f"{int(rows[0]) + 1}; expected all. Run abag embed on the table that contains them."
+        )
 
 
 class RowRequest(NamedTuple):
@@ -43,8 +67,8 @@ class _OpenShard(NamedTuple):
 class ShardIndex:
     """Finds keys in the shards of a folder, or in the blocks of a packed store.
 
-    Each call looks for new shards first. A damaged shard is reported once and skipped; its keys
-    count as missing. An object serves one thread at a time.
+    A damaged shard is reported once and skipped; its keys count as missing. An object serves one
+    thread at a time. Methods that read raise StoreUnreachable if the file system fails.
 
     Parameters
     ----------
@@ -53,17 +77,10 @@ class ShardIndex:
         Values of the attributes ``kind`` and ``fingerprint`` of the folder's shards.
     packed : iterable of VectorBlock, optional
         The blocks in a packed store.
-
-    Attributes
-    ----------
-    folder : Path
     """
 
     def __init__(
-        self,
-        folder: Path,
-        identity: Mapping[str, str],
-        packed: Iterable[VectorBlock] | None = None,
+        self, folder: Path, identity: Mapping[str, str], packed: Iterable[VectorBlock] | None = None
     ) -> None:
         self.folder, self._identity = folder, identity
         self._packed = None if packed is None else {block.group: block for block in packed}
@@ -91,14 +108,7 @@ class ShardIndex:
         return self._keys.find(keys)
 
     def verify(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Look keys up in shards that pass a check of every byte, made once per shard.
-
-        Parameters and results as for :meth:`find`.
-
-        Raises
-        ------
-        StoreUnreachable
-        """
+        """Look keys up as :meth:`find`, in shards that pass a check of every byte, made once."""
         block, row = self.find(keys)
         while not self.for_each(block, row, self._verify_once):
             block, row = self.find(keys)
@@ -111,20 +121,12 @@ class ShardIndex:
             self._verified.add(name)
 
     def check(self) -> None:
-        """Check every byte of every shard; :attr:`damaged` lists those that fail.
-
-        Raises
-        ------
-        StoreUnreachable
-        """
+        """Check every byte of every shard; :attr:`damaged` lists those that fail."""
         every_block = np.arange(len(self._order))
         self.for_each(every_block, every_block, lambda request: request.block.check())
 
     def for_each(
-        self,
-        block: NDArray[np.int64],
-        row: NDArray[np.int64],
-        work: Callable[[RowRequest], None],
+        self, block: NDArray[np.int64], row: NDArray[np.int64], work: Callable[[RowRequest], None]
     ) -> bool:
         """Call a function once per block that holds requested rows, in several threads.
 
@@ -139,10 +141,6 @@ class ShardIndex:
         -------
         bool
             False if a shard was found to be damaged; it is then skipped from now on.
-
-        Raises
-        ------
-        StoreUnreachable
         """
 
         def attempt(request: RowRequest) -> DamagedShard | None:
@@ -187,12 +185,7 @@ class ShardIndex:
     # --- following what other processes add ---
 
     def refresh(self) -> None:
-        """Open shards that appeared or changed, and forget those that are gone.
-
-        Raises
-        ------
-        StoreUnreachable
-        """
+        """Open shards that appeared or changed, and forget those that are gone."""
         versions = access(self.folder, self._versions)
         gone = [n for n, shard in self._open.items() if versions.get(n) != shard.version]
         self._open = {name: self._open[name] for name in self._open.keys() - gone}
@@ -230,10 +223,8 @@ class ShardIndex:
         """Raise DamagedShard if a shard belongs to another encoder or has other poolings."""
         kind, fingerprint = block.attrs.get("kind"), block.attrs.get("fingerprint")
         if {"kind": kind, "fingerprint": fingerprint} != self._identity:
-            msg = (
-                f"{block.path}: made by {kind} encoder {fingerprint}; "
-                f"expected {self._identity['fingerprint']}."
-            )
+            expected = self._identity["fingerprint"]
+            msg = f"{block.path}: made by {kind} encoder {fingerprint}; expected {expected}."
             raise DamagedShard(msg)
         layout = next((shard.block.layout for shard in self._open.values()), block.layout)
         if block.layout != layout:
@@ -256,3 +247,63 @@ def _read_shard(path: Path) -> VectorBlock:
         msg = f"{path}: is not a single shard (a packed store?). Use abag store merge."
         raise DamagedShard(msg)
     return blocks[0]
+
+
+def gather_rows(
+    shards: ShardIndex, keys: NDArray[np.uint8], name: str, dtype: type[S]
+) -> NDArray[S]:
+    """Read one array's rows, and check the CRC-32 of each block that is read.
+
+    A shard that proves damaged is skipped, and its rows are read from others that hold them.
+
+    Parameters
+    ----------
+    shards : ShardIndex
+    keys : ndarray, shape=(N, 16), dtype=uint8
+    name : str
+        ``length``, or a pooling or flag.
+    dtype : type
+
+    Returns
+    -------
+    ndarray, shape=(N, ...), dtype=`dtype`
+
+    Raises
+    ------
+    MissingVectors, UnknownPooling, StoreUnreachable
+    """
+    shards.refresh()
+    while True:
+        block, row = shards.find(keys)
+        absent = np.flatnonzero(block < 0)
+        if absent.size:
+            raise MissingVectors(shards.folder, len(keys), absent)
+        out = np.empty((len(keys), *_row_shape(shards, name)), dtype)
+        if shards.for_each(block, row, partial(_read_into, out, name)):
+            return out
+
+
+def _row_shape(shards: ShardIndex, name: str) -> tuple[int, ...]:
+    blocks = shards.blocks()
+    if not blocks:
+        return (0,)
+    layout = blocks[0].layout
+    if name not in layout:
+        listed = ", ".join(n for n in layout if n not in ("key", "length"))
+        msg = f"{shards.folder}: {name!r} is not stored; expected one of {listed}."
+        if "@" in name:
+            layer = name.rpartition("@")[2]
+            msg += f" To store it, run abag embed --layers {layer} into a new store."
+        raise UnknownPooling(msg)
+    return layout[name]
+
+
+def _read_into(out: NDArray[Any], name: str, request: RowRequest) -> None:
+    """Read one block's rows to their places in `out`."""
+    block, rows, places = request
+    start = int(places[0])
+    is_whole = np.array_equal(rows, np.arange(block.rows))
+    if is_whole and np.array_equal(places, np.arange(start, start + block.rows)):
+        block.load(name, out=out[start : start + block.rows])  # without a temporary array
+    else:
+        out[places] = block.load(name)[rows]

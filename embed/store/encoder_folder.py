@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,8 @@ from abag import AbagError
 from abag.core.files import Files
 from abag.embed.sequences.chains import Kind
 from abag.embed.shards.filesystem import access
-from abag.embed.shards.gather import UnknownPooling, gather_rows
 from abag.embed.shards.shard import Attrs, VectorBlock
-from abag.embed.shards.shard_index import ShardIndex
+from abag.embed.shards.shard_index import ShardIndex, UnknownPooling, gather_rows
 from abag.embed.store.adapter_files import (
     ADAPTER_FOLDER,
     read_adapter_files,
@@ -38,6 +37,8 @@ class ReadOnlyStore(AbagError):
 class EncoderFolder:
     """The vectors that one encoder computed for one kind of sequence.
 
+    Methods that read raise StoreUnreachable if the file system fails.
+
     Parameters
     ----------
     path : Path
@@ -47,12 +48,9 @@ class EncoderFolder:
     packed : iterable of VectorBlock, optional
         The blocks in a packed store.
     files : Files, optional
-        The file system.
 
     Attributes
     ----------
-    path, info
-        As given.
     kind : {"antibody", "antigen"}
     name, fingerprint : str
     notes : RunNotes
@@ -104,22 +102,12 @@ class EncoderFolder:
         return next((tuple(block.widths) for block in self.blocks()), ())
 
     def blocks(self) -> list[VectorBlock]:
-        """Return the sound blocks, in the order in which keys are looked up.
-
-        Raises
-        ------
-        StoreUnreachable
-        """
+        """Return the sound blocks, in the order in which keys are looked up."""
         self._shards.refresh()
         return self._shards.blocks()
 
     def keys(self) -> list[NDArray[np.uint8]]:
-        """Return the keys of each of :meth:`blocks`, shape=(n, 16), dtype=uint8.
-
-        Raises
-        ------
-        StoreUnreachable
-        """
+        """Return the keys of each of :meth:`blocks`, shape=(n, 16), dtype=uint8."""
         self._shards.refresh()
         return self._shards.keys()
 
@@ -136,10 +124,6 @@ class EncoderFolder:
         Returns
         -------
         ndarray, shape=(N,), dtype=bool
-
-        Raises
-        ------
-        StoreUnreachable
         """
         self._shards.refresh()
         block, _ = self._shards.verify(keys) if verify else self._shards.find(keys)
@@ -156,10 +140,6 @@ class EncoderFolder:
         -------
         ndarray, shape=(N,), dtype=int64
             A permutation; missing sequences come first.
-
-        Raises
-        ------
-        StoreUnreachable
         """
         self._shards.refresh()
         block, row = self._shards.find(keys)
@@ -179,9 +159,9 @@ class EncoderFolder:
 
         Raises
         ------
-        MissingVectors, UnknownPooling, StoreUnreachable
+        MissingVectors, UnknownPooling
         """
-        return cast("NDArray[np.float32]", gather_rows(self._shards, keys, pooling, np.float32))
+        return gather_rows(self._shards, keys, pooling, np.float32)
 
     def read_half(self, keys: NDArray[np.uint8], pooling: str = "mean") -> NDArray[np.float16]:
         """Read vectors as float16: half the memory of :meth:`read`, and faster.
@@ -194,14 +174,14 @@ class EncoderFolder:
 
         Raises
         ------
-        MissingVectors, StoreUnreachable
+        MissingVectors
         UnknownPooling
             If the pooling is not stored, or is stored as float32.
         """
         if any(b.widths.get(pooling) and b.arrays[pooling].dtype != "<f2" for b in self.blocks()):
             msg = f"{self.path}: {pooling!r} is stored as float32, not float16. Use read()."
             raise UnknownPooling(msg)
-        return cast("NDArray[np.float16]", gather_rows(self._shards, keys, pooling, np.float16))
+        return gather_rows(self._shards, keys, pooling, np.float16)
 
     def lengths(self, keys: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Read the number of residues per sequence.
@@ -214,9 +194,9 @@ class EncoderFolder:
 
         Raises
         ------
-        MissingVectors, StoreUnreachable
+        MissingVectors
         """
-        return cast("NDArray[np.int32]", gather_rows(self._shards, keys, "length", np.int32))
+        return gather_rows(self._shards, keys, "length", np.int32)
 
     def flags(self, keys: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
         """Read one flag, such as ``has_light``.
@@ -232,17 +212,12 @@ class EncoderFolder:
 
         Raises
         ------
-        MissingVectors, UnknownPooling, StoreUnreachable
+        MissingVectors, UnknownPooling
         """
-        return cast("NDArray[np.uint8]", gather_rows(self._shards, keys, name, np.uint8))
+        return gather_rows(self._shards, keys, name, np.uint8)
 
     def check(self) -> None:
-        """Check every byte of every shard; :attr:`damaged` lists those that fail.
-
-        Raises
-        ------
-        StoreUnreachable
-        """
+        """Check every byte of every shard; :attr:`damaged` lists those that fail."""
         self._shards.refresh()
         self._shards.check()
 
@@ -251,8 +226,6 @@ class EncoderFolder:
 
         Raises
         ------
-        StoreUnreachable
-            If the folder cannot be read.
         DamagedShard
             If a packed store's copy is invalid.
         """
