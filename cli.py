@@ -354,7 +354,7 @@ def store_verify(store: Path, as_json: bool) -> None:
     from abag.embed.store.maintenance import verify
     from abag.embed.store.store import open_store
 
-    problems = [{"path": str(f.path), "what": f.what} for f in verify(open_store(store))]
+    problems = [{"path": str(path), "what": what} for path, what in verify(open_store(store))]
     lines = [problem["what"] for problem in problems] + [f"{store}: {len(problems)} problems found"]
     _print({"problems": problems}, as_json, lambda _: "\n".join(lines))
     sys.exit(1 if problems else 0)

@@ -43,22 +43,12 @@ _LONGEST_OFFSET = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class BlockSource:
-    """A block to be written; arrays are loaded one at a time, so that packing needs no memory.
-
-    Attributes
-    ----------
-    group : str
-        Its HDF5 group.
-    attrs : mapping
-    shapes : mapping of str to (str, tuple of int)
-        Dtype and shape of each array.
-    load : callable
-        Returns an array by its name.
-    """
+    """A block to be written; `load` returns one array at a time, so packing needs little memory."""
 
     group: str
     attrs: Attrs
     shapes: Mapping[str, tuple[str, tuple[int, ...]]]
+    """Dtype and shape of each array."""
     load: Callable[[str], NDArray[Any]]
 
     @classmethod
@@ -71,7 +61,7 @@ class BlockSource:
 def shard_chunks(
     blocks: Sequence[BlockSource], about: Mapping[str, Any] | None = None
 ) -> Iterator[Chunk]:
-    """Yield the bytes of a new file in parts, the table of contents last.
+    """Yield the bytes of a new file as offsets and parts, the table of contents last.
 
     Parameters
     ----------
@@ -80,11 +70,6 @@ def shard_chunks(
     about : mapping, optional
         Properties of the file as a whole; JSON values.
 
-    Yields
-    ------
-    (int, buffer)
-        Offset and bytes of each part.
-
     Raises
     ------
     ValueError
@@ -92,9 +77,8 @@ def shard_chunks(
     """
     about = about or {}
     longest_offsets = [dict.fromkeys(block.shapes, _LONGEST_OFFSET) for block in blocks]
-    longest = _table_of_contents(
-        _located(blocks, longest_offsets), _LONGEST_OFFSET, _NO_DIGEST, about
-    )
+    placed = _located(blocks, longest_offsets)
+    longest = _table_of_contents(placed, _LONGEST_OFFSET, _NO_DIGEST, about)
     user_block = max(512, 1 << (HEADER_BYTES + len(longest)).bit_length())
     with tempfile.TemporaryDirectory(prefix="abag-skeleton-") as folder:
         skeleton = Path(folder) / "skeleton.h5"

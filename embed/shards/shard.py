@@ -195,23 +195,16 @@ class VectorBlock:
 
 @dataclass(frozen=True, slots=True)
 class TableOfContents:
-    """A file's table of contents.
-
-    Attributes
-    ----------
-    start : int
-        Offset of the first byte after the table.
-    rest_digest : str
-        Digest of all bytes after `start` that belong to no array.
-    about : mapping
-        Properties of the file as a whole; JSON values.
-    """
+    """A file's table of contents."""
 
     path: Path
     start: int
+    """Offset of the first byte after the table."""
     file_bytes: int
     rest_digest: str
+    """Digest of all bytes after `start` that belong to no array."""
     about: Mapping[str, Any]
+    """Properties of the file as a whole; JSON values."""
     blocks: tuple[VectorBlock, ...]
 
     def check_rest(self) -> None:
@@ -230,13 +223,9 @@ class TableOfContents:
 
 
 def read_table_of_contents(path: Path, *, most_bytes: int = MAX_CONTENTS_BYTES) -> TableOfContents:
-    """Read a file's table of contents and check it against the file; no array is read.
+    """Read a table of contents of at most `most_bytes`, and check it against the file.
 
-    Parameters
-    ----------
-    path : Path
-    most_bytes : int
-        Longest table to read.
+    No array is read.
 
     Raises
     ------
@@ -322,7 +311,7 @@ def check_block(block: VectorBlock, start: int, file_bytes: int) -> None:
     ------
     ValueError
     """
-    rows = block.arrays["key"].shape[0]
+    rows = block.rows
     if not all(isinstance(value, str | int | float) for value in block.attrs.values()):
         msg = f"attributes {block.attrs}"
         raise ValueError(msg)

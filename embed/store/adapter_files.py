@@ -24,15 +24,7 @@ class AdapterDamaged(AbagError):
 def write_adapter_files(
     folder: Path, contents: Mapping[str, bytes], files: Files | None = None
 ) -> None:
-    """Write an adapter's files into an encoder's folder; existing files stay as they are.
-
-    Parameters
-    ----------
-    folder : Path
-    contents : mapping of str to bytes
-        By path in the folder.
-    files : Files, optional
-        The file system.
+    """Write an adapter's files, by path, into an encoder's folder; existing files are kept.
 
     Raises
     ------
@@ -55,22 +47,12 @@ def write_adapter_files(
 
 
 def read_adapter_files(folder: Path) -> dict[str, bytes]:
-    """Read an adapter's files from an encoder's folder, by path; empty without an adapter.
-
-    Raises
-    ------
-    OSError
-    """
+    """Read an adapter's files from an encoder's folder, by path; empty without an adapter."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted((folder / ADAPTER_FOLDER).rglob("*"))
         if path.is_file() and not is_partial(path)
     }
-
-
-def pack_adapter_files(contents: Mapping[str, bytes]) -> dict[str, str]:
-    """Encode an adapter's files for the JSON of a packed store."""
-    return {name: base64.b64encode(content).decode() for name, content in contents.items()}
 
 
 def unpack_adapter_files(folder: Path, packed: Mapping[str, str]) -> dict[str, bytes]:

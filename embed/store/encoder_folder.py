@@ -1,9 +1,4 @@
-"""The vectors of one encoder: many immutable shards, read by key and checked at each read.
-
-Other processes may add shards at any time; each call looks for new ones. A damaged shard is
-reported, left in place and skipped; its sequences count as missing, so that the next run encodes
-them again. An object serves one thread at a time.
-"""
+"""The vectors of one encoder: many immutable shards, read by key and checked at each read."""
 
 from __future__ import annotations
 
@@ -21,13 +16,10 @@ from abag.embed.sequences.chains import Kind
 from abag.embed.shards.filesystem import access
 from abag.embed.shards.shard import Attrs, VectorBlock
 from abag.embed.shards.shard_index import ShardIndex, UnknownPooling, gather_rows
-from abag.embed.store.adapter_files import (
-    ADAPTER_FOLDER,
-    read_adapter_files,
-    unpack_adapter_files,
-)
+from abag.embed.store.adapter_files import ADAPTER_FOLDER, read_adapter_files, unpack_adapter_files
+from abag.embed.store.publisher import ShardPublisher
 from abag.embed.store.run_notes import RunNotes
-from abag.embed.store.writer import ShardWriter
+from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
 
 
 class ReadOnlyStore(AbagError):
@@ -37,7 +29,9 @@ class ReadOnlyStore(AbagError):
 class EncoderFolder:
     """The vectors that one encoder computed for one kind of sequence.
 
-    Methods that read raise StoreUnreachable if the file system fails.
+    Other processes may add shards at any time; each call looks for new ones. A damaged shard is
+    reported, left in place and skipped; the next run encodes its sequences again. An object serves
+    one thread at a time. Methods that read raise StoreUnreachable if the file system fails.
 
     Parameters
     ----------
@@ -233,15 +227,26 @@ class EncoderFolder:
             return unpack_adapter_files(self.path, self.info.get("extras", {}))
         return access(self.path, partial(read_adapter_files, self.path))
 
-    def writer(self, *, attrs: Attrs, **options: Any) -> ShardWriter:  # noqa: ANN401
+    def writer(
+        self,
+        *,
+        attrs: Attrs,
+        commit_seconds: float = 30.0,
+        commit_rows: int = COMMIT_ROWS,
+        **options: Any,  # noqa: ANN401
+    ) -> ShardWriter:
         """Start adding vectors.
 
         Parameters
         ----------
         attrs : mapping
             How the vectors are made (precision, device); written into each shard.
+        commit_seconds : float
+            Longest time that added vectors stay uncommitted.
+        commit_rows : int
+            Sequences per shard; as many are committed early.
         **options
-            As for :class:`abag.embed.store.writer.ShardWriter`.
+            As for :class:`abag.embed.store.publisher.ShardPublisher`.
 
         Raises
         ------
@@ -257,4 +262,5 @@ class EncoderFolder:
             msg = f"attributes {sorted(taken)} are set by the store"
             raise ValueError(msg)
         options = {"files": self._files, **options}
-        return ShardWriter(self.path, self.info, attrs={**attrs, **own}, **options)
+        publisher = ShardPublisher(self.path, self.info, attrs={**attrs, **own}, **options)
+        return ShardWriter(publisher, commit_seconds=commit_seconds, commit_rows=commit_rows)

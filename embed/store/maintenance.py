@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +22,13 @@ from abag.embed.shards.shard import (
     commit_shard,
     read_table_of_contents,
 )
-from abag.embed.store.adapter_files import pack_adapter_files, write_adapter_files
+from abag.embed.store.adapter_files import write_adapter_files
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.store import Store, StoreMismatch, open_store
 
 PACKED_ROWS = 4096
 # bf16 and fp16 runs of one encoder differ by up to 1 %; one mutation moves a vector by 3-5 %
 CONFLICT_DISTANCE = 0.02
-
-
-class Finding(NamedTuple):
-    """A damaged file or folder of a store."""
-
-    path: Path
-    what: str
 
 
 class MergeSummary(TypedDict):
@@ -64,28 +58,28 @@ class PackSummary(TypedDict):
     """Shards that were left out."""
 
 
-def verify(store: Store) -> list[Finding]:
+def verify(store: Store) -> list[tuple[Path, str]]:
     """Check every byte of a store, names and attributes included.
 
     Returns
     -------
-    list of Finding
-        Empty if nothing is damaged.
+    list of (Path, str)
+        Each damaged file or folder, and what is wrong with it.
 
     Raises
     ------
     StoreUnreachable
     """
-    findings: list[Finding] = []
+    findings: list[tuple[Path, str]] = []
     for folder in store.folders():
         folder.check()
-        findings += [Finding(path, what) for path, what in folder.damaged]
-    findings += [Finding(path, what) for path, what in store.damaged]
+        findings += folder.damaged
+    findings += store.damaged
     if store.path.is_file():
         try:
             read_table_of_contents(store.path, most_bytes=MAX_PACKED_CONTENTS_BYTES).check_rest()
         except DamagedShard as error:
-            findings.append(Finding(store.path, str(error)))
+            findings.append((store.path, str(error)))
     return findings
 
 
@@ -245,7 +239,8 @@ def pack(store: Store, out: Path | str, *, files: Files | None = None) -> PackSu
 
 def _packed_info(folder: EncoderFolder) -> dict[str, Any]:
     """Return encoder.json with the adapter's files in it, since a packed store is one file."""
-    adapter = pack_adapter_files(folder.adapter_files())
+    contents = folder.adapter_files()
+    adapter = {name: base64.b64encode(content).decode() for name, content in contents.items()}
     return {**_plain_info(folder), **({"extras": adapter} if adapter else {})}
 
 

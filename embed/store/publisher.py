@@ -12,9 +12,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from abag.core.files import Chunk, Files, read_chunks, remove_quietly
+from abag.core.files import Chunk, Files, read_chunks, remove_quietly, sweep_partials
 from abag.core.messages import say
-from abag.embed.shards.filesystem import StoreUnreachable, is_local, retry_delay
+from abag.embed.shards.filesystem import RETRY_SECONDS, StoreUnreachable, is_local, retry_delay
 from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
 from abag.embed.shards.shard import Attrs, DamagedShard, commit_shard
 from abag.embed.store.spool import Spool
@@ -50,8 +50,19 @@ class ShardPublisher:
 
     Parameters
     ----------
-    folder, info, attrs, retry_seconds, spool_bytes, spool_first, files
-        As for :class:`abag.embed.store.writer.ShardWriter`.
+    folder : Path
+        The encoder's folder in the store.
+    info : mapping
+        Content of encoder.json.
+    attrs : mapping
+        How the vectors were made; written into every shard.
+    retry_seconds : float
+        How long to retry a failing store before giving up.
+    spool_bytes : int
+        Size of the shards on the local disk above which the encoder has to wait.
+    spool_first : bool, optional
+        Write every shard to the local disk first. By default, if the store is remote.
+    files : Files, optional
 
     Attributes
     ----------
@@ -67,19 +78,20 @@ class ShardPublisher:
         info: Mapping[str, object],
         *,
         attrs: Attrs,
-        retry_seconds: float,
-        spool_bytes: int,
-        spool_first: bool | None,
-        files: Files,
+        retry_seconds: float = RETRY_SECONDS,
+        spool_bytes: int = 8 << 30,
+        spool_first: bool | None = None,
+        files: Files | None = None,
     ) -> None:
         self.committed = 0
         self.retry_at = 0.0
-        self._folder, self._attrs, self._files = folder, dict(attrs), files
+        self._folder, self._attrs, self._files = folder, dict(attrs), files or Files()
         self._retry_seconds, self._spool_bytes = retry_seconds, spool_bytes
         self._spool_first = not is_local(folder) if spool_first is None else spool_first
         self._pending: deque[_PendingShard] = deque()
         self._spool = Spool(folder, info)
         self._failing_since: float | None = None
+        sweep_partials(folder, self._files)
 
     @property
     def is_empty(self) -> bool:
@@ -153,14 +165,7 @@ class ShardPublisher:
             say(f"{tempfile.gettempdir()}: cannot be written to either ({error}).")
 
     def unreachable(self, problem: str, *, unfinished_rows: int) -> StoreUnreachable:
-        """Return the error that says where uncommitted sequences are, and what to do.
-
-        Parameters
-        ----------
-        problem : str
-        unfinished_rows : int
-            Sequences that are in no shard yet.
-        """
+        """Return the error that says where uncommitted sequences are, and what to do."""
         pending = list(self._pending)
         spooled = sum(shard.rows for shard in pending if shard.path is not None)
         lost = unfinished_rows + sum(shard.rows for shard in pending if shard.path is None)

@@ -55,8 +55,9 @@ class RunNotes:
 
     def start_run(self, plan: RunPlan) -> None:
         """Note that this process starts a run."""
-        process = {"started": round(time.time(), 3), "host": host_name(), "pid": os.getpid()}
-        self._write(RUN_FILE, {**plan, **process})
+        started = round(time.time(), 3)
+        record = {**plan, "started": started, "host": host_name(), "pid": os.getpid()}
+        self._write(RUN_FILE, record)
 
     def start_encoding(self) -> None:
         """Note when the latest run began to encode."""

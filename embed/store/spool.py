@@ -32,7 +32,7 @@ _LOCK = ".lock"
 
 
 class Spool:
-    """One writer's spool, created on first use.
+    """One writer's spool, created on first use; `path` is None until then.
 
     Parameters
     ----------
@@ -40,11 +40,6 @@ class Spool:
         The encoder's folder in the store that the shards belong to.
     info : mapping
         Content of its encoder.json.
-
-    Attributes
-    ----------
-    path : Path or None
-        The spool, once it exists.
     """
 
     def __init__(self, folder: Path, info: Mapping[str, object]) -> None:
@@ -53,13 +48,7 @@ class Spool:
         self._lock = -1
 
     def folder(self) -> Path:
-        """Return the encoder's folder in the spool.
-
-        Raises
-        ------
-        OSError
-            If the local disk cannot be written to.
-        """
+        """Return the encoder's folder in the spool; create it if it is new."""
         if self.path is None:
             spool = Path(tempfile.mkdtemp(prefix=_prefix(self._folder.parent)))
             self._lock = _lock(spool)
@@ -92,12 +81,7 @@ def spooled_rows(store: Path) -> int:
 
 
 def publish_spools(store: Path, files: Files | None = None) -> int:
-    """Move the shards of dead writers into their store, and remove their spools.
-
-    Returns
-    -------
-    int
-        Number of sequences moved.
+    """Move the shards of dead writers into their store; return how many sequences were moved.
 
     Raises
     ------
@@ -172,13 +156,7 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def _lock(spool: Path) -> int:
-    """Lock a spool until the descriptor is closed or the process ends.
-
-    Raises
-    ------
-    BlockingIOError
-        If its writer lives.
-    """
+    """Lock a spool until the descriptor is closed; BlockingIOError if its writer lives."""
     lock = os.open(spool / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

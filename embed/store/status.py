@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -114,34 +114,34 @@ def _encoder_info(folder: EncoderFolder) -> EncoderInfo:
         kind=folder.kind,
         encoder=folder.name,
         fingerprint=folder.fingerprint,
-        rows=sum(block.rows for block in blocks),
+        rows=_rows(blocks),
         unique=len(distinct_keys(np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *keys]))[0]),
         shards=len(blocks),
         bytes=sum(a.nbytes for block in blocks for a in block.arrays.values()),
         poolings=blocks[0].widths if blocks else {},
-        values=_rows_by(blocks, _number_format),
+        values=_rows_by(blocks, [_number_format(block) for block in blocks]),
         attrs={
-            name: _rows_by(blocks, lambda block, name=name: block.attrs.get(name))  # type: ignore[misc]
+            name: _rows_by(blocks, [block.attrs.get(name) for block in blocks])
             for name in sorted({name for b in blocks for name in b.attrs} - _OWN_ATTRS)
         },
         newest_seconds_ago=round(min(ages), 1) if ages else None,
         oldest_seconds_ago=round(max(ages), 1) if ages else None,
-        rows_in_last_10_minutes=sum(
-            b.rows for b in blocks if now - written[b.path] < RECENT_SECONDS
-        ),
+        rows_in_last_10_minutes=_rows(b for b in blocks if now - written[b.path] < RECENT_SECONDS),
         writing=_writers(folder.path),
         progress=_progress(folder, blocks, written, now),
         damaged=[what for _, what in folder.damaged],
     )
 
 
-def _rows_by(
-    blocks: Sequence[VectorBlock], value: Callable[[VectorBlock], object]
-) -> dict[str, int]:
-    """Count rows per value of a property of their block."""
+def _rows(blocks: Iterable[VectorBlock]) -> int:
+    return sum(block.rows for block in blocks)
+
+
+def _rows_by(blocks: Sequence[VectorBlock], values: Sequence[object]) -> dict[str, int]:
+    """Count rows per value; there is one value per block."""
     rows: Counter[str] = Counter()
-    for block in blocks:
-        rows[str(value(block))] += block.rows
+    for block, value in zip(blocks, values, strict=True):
+        rows[str(value)] += block.rows
     return dict(rows)
 
 
@@ -166,7 +166,7 @@ def _progress(
         return None
     started = run["started"]
     since = [b for b in blocks if written[b.path] >= started - 1]  # clocks of servers are coarse
-    encoded = min(run["to_encode"], sum(block.rows for block in since))
+    encoded = min(run["to_encode"], _rows(since))
     newest = max((written[b.path] for b in since), default=started)
     recent, seconds = _recent(since, written, run.get("encoding_since", started))
     speed = _residues(recent) / seconds if seconds > 0 else None
@@ -184,7 +184,7 @@ def _progress(
         encoded=encoded,
         state=state,
         process=f"{run['host']}:{run['pid']}",
-        sequences_per_s=round(sum(b.rows for b in recent) / seconds, 2) if speed else None,
+        sequences_per_s=round(_rows(recent) / seconds, 2) if speed else None,
         residues_per_s=round(speed, 1) if speed else None,
         seconds_left=left,
         factor=round(every_epoch / run["residues"], 1),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +19,8 @@ from abag import AbagError
 from abag.core.files import Files
 from abag.core.messages import say
 from abag.embed.sequences.chains import Chains, Kind, antibody, antigen, keys_array
-from abag.embed.shards.filesystem import (
-    COLAB_DRIVE,
-    StoreUnreachable,
-    access,
-    is_unmounted_drive,
-)
-from abag.embed.shards.shard import (
-    MAX_PACKED_CONTENTS_BYTES,
-    DamagedShard,
-    read_table_of_contents,
-)
+from abag.embed.shards.filesystem import COLAB_DRIVE, StoreUnreachable, access, is_unmounted_drive
+from abag.embed.shards.shard import MAX_PACKED_CONTENTS_BYTES, DamagedShard, read_table_of_contents
 from abag.embed.store.encoder_folder import EncoderFolder, ReadOnlyStore
 from abag.embed.store.store_files import (
     FOLDER_NAME,
@@ -41,8 +32,6 @@ from abag.embed.store.store_files import (
     read_json,
     read_or_create_info,
 )
-
-T = TypeVar("T")
 
 
 class NotAStore(AbagError):
@@ -63,6 +52,8 @@ class StoreMismatch(AbagError):
 
 class Store:
     """Vectors of antibodies and antigens; made by :func:`open_store`.
+
+    Methods raise StoreUnreachable if the file system fails.
 
     Attributes
     ----------
@@ -85,12 +76,7 @@ class Store:
         self._folders = {folder.path.name: folder for folder in packed or ()}
 
     def folders(self, kind: Kind | None = None) -> list[EncoderFolder]:
-        """List the folders of all encoders, or of those of one kind, sorted by name.
-
-        Raises
-        ------
-        StoreUnreachable
-        """
+        """List the folders of all encoders, or of those of one kind, sorted by name."""
         if not self._is_packed:
             self._refresh()
         folders = [self._folders[name] for name in sorted(self._folders)]
@@ -104,9 +90,8 @@ class Store:
 
     def _open_folder(self, path: Path) -> None:
         try:
-            self._folders[path.name] = EncoderFolder(
-                path, read_encoder_info(path), files=self._files
-            )
+            info = read_encoder_info(path)
+            self._folders[path.name] = EncoderFolder(path, info, files=self._files)
         except DamagedShard as error:
             if (path, str(error)) not in self.damaged:
                 self.damaged.append((path, str(error)))
@@ -124,19 +109,18 @@ class Store:
 
         Raises
         ------
-        NoSuchEncoder, AmbiguousEncoder, StoreUnreachable
+        NoSuchEncoder, AmbiguousEncoder
         """
         folders = self.folders(kind)
         found = [f for f in folders if encoder is None or _matches(f, encoder)]
         if len(found) > 1:
             found = [f for f in found if f.rows] or found
-        listed = ", ".join(f.path.name for f in folders) or "none"
+        listed = ", ".join(f.path.name for f in found or folders) or "none"
         wanted = f"{kind} encoder {encoder!r}" if encoder else f"{kind} encoder"
         if not found:
             msg = f"{self.path}: no {wanted}; stored: {listed}. Run abag embed first."
             raise NoSuchEncoder(msg)
         if len(found) > 1:
-            listed = ", ".join(f.path.name for f in found)
             msg = f"{self.path}: more than one {wanted}: {listed}. Give --{kind}-encoder."
             raise AmbiguousEncoder(msg)
         return found[0]
@@ -158,7 +142,6 @@ class Store:
             If the store is packed.
         DamagedShard
             If `info` is not valid.
-        StoreUnreachable
         """
         path, known = self._folder_of(kind, info)
         if not access(self.path, partial(_is_store, self.path)):
@@ -175,7 +158,7 @@ class Store:
 
         Raises
         ------
-        StoreMismatch, ReadOnlyStore, DamagedShard, StoreUnreachable
+        StoreMismatch, ReadOnlyStore, DamagedShard
         """
         path, known = self._folder_of(kind, info)
         if access(path, path.exists):
@@ -217,7 +200,7 @@ class Store:
 
         Raises
         ------
-        MissingVectors, NoSuchEncoder, AmbiguousEncoder, UnknownPooling, StoreUnreachable
+        MissingVectors, NoSuchEncoder, AmbiguousEncoder, UnknownPooling
         UnknownResidue, EmptySequence
             If a sequence is not valid.
         """
@@ -235,7 +218,6 @@ def open_store(path: Path | str, *, create: bool = False, files: Files | None = 
         Accept a path that does not exist or is an empty folder; the store is created with its
         first encoder folder.
     files : Files, optional
-        The file system that is written to.
 
     Raises
     ------
@@ -260,18 +242,14 @@ def _open(path: Path, files: Files, *, create: bool) -> Store:
             what = "is empty" if path.exists() else "does not exist"
             msg = f"{path}: {what}; expected a store. Create one with abag embed."
             raise NotAStore(msg)
-        _refuse_unmounted_drive(path)
+        if is_unmounted_drive(path):
+            msg = (
+                f"{path}: no Drive is mounted there, and a store on this machine's disk would be "
+                "lost with the machine. Mount it first: from google.colab import drive; "
+                f"drive.mount({str(COLAB_DRIVE)!r})"
+            )
+            raise StoreUnreachable(msg)
     return Store(path, files=files)
-
-
-def _refuse_unmounted_drive(path: Path) -> None:
-    if is_unmounted_drive(path):
-        msg = (
-            f"{path}: no Drive is mounted there, and a store on this machine's disk would be lost "
-            "with the machine. Mount it first: from google.colab import drive; "
-            f"drive.mount({str(COLAB_DRIVE)!r})"
-        )
-        raise StoreUnreachable(msg)
 
 
 def _is_store(path: Path) -> bool:

@@ -21,36 +21,21 @@ _MAX_JSON_BYTES = 1 << 20
 
 
 def create_store(root: Path, files: Files) -> None:
-    """Make a folder a store.
-
-    Raises
-    ------
-    OSError
-    """
+    """Make a folder a store."""
     root.mkdir(parents=True, exist_ok=True)
     write_json(root / STORE_FILE, STORE_MARK, concurrent=True, files=files)
     files.sync_folder(root.resolve().parent)
 
 
 def create_encoder_folder(path: Path, info: Mapping[str, object], files: Files) -> None:
-    """Create the folder for the vectors of one encoder.
-
-    Raises
-    ------
-    OSError
-    """
+    """Create the folder for the vectors of one encoder."""
     path.mkdir(exist_ok=True)
     write_json(path / ENCODER_FILE, info, concurrent=True, files=files)
     files.sync_folder(path.parent)
 
 
 def read_or_create_info(path: Path, info: dict[str, Any], files: Files) -> dict[str, Any]:
-    """Return the content of encoder.json; write it if it is missing or damaged.
-
-    Raises
-    ------
-    OSError
-    """
+    """Return the content of encoder.json; write it if it is missing or damaged."""
     try:
         return read_encoder_info(path)
     except DamagedShard:
@@ -100,7 +85,6 @@ def read_json(path: Path) -> object:
     ------
     DamagedShard
         If it is not a regular file, or not valid JSON.
-    OSError
     """
     text = read_regular(path, _MAX_JSON_BYTES)
     try:

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextvars import copy_context
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.files import Files, sweep_partials
 from abag.core.messages import say
-from abag.embed.shards.filesystem import LONGEST_PAUSE_SECONDS, RETRY_SECONDS
-from abag.embed.shards.shard import Attrs, DamagedShard
+from abag.embed.shards.filesystem import LONGEST_PAUSE_SECONDS
+from abag.embed.shards.shard import DamagedShard
 from abag.embed.store.publisher import NamedArrays, ShardPublisher
 
 COMMIT_ROWS = 4096
@@ -42,54 +40,18 @@ class ShardWriter:
 
     Made by `EncoderFolder.writer`; a context manager. Leaving the block, also by an exception or
     a signal, commits everything that was added.
-
-    Parameters
-    ----------
-    folder : Path
-        The encoder's folder in the store.
-    info : mapping
-        Content of encoder.json.
-    attrs : mapping
-        How the vectors were made; written into every shard.
-    commit_seconds : float
-        Longest time that added vectors stay uncommitted.
-    commit_rows : int
-        Sequences per shard; as many are committed early.
-    retry_seconds : float
-        How long to retry a failing store before giving up.
-    spool_bytes : int
-        Size of the shards on the local disk above which the encoder has to wait.
-    spool_first : bool, optional
-        Write every shard to the local disk first. By default, if the store is remote.
-    files : Files, optional
-        The file system.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        info: Mapping[str, object],
-        *,
-        attrs: Attrs,
-        commit_seconds: float = 30.0,
-        commit_rows: int = COMMIT_ROWS,
-        retry_seconds: float = RETRY_SECONDS,
-        spool_bytes: int = 8 << 30,
-        spool_first: bool | None = None,
-        files: Files | None = None,
+        self, publisher: ShardPublisher, *, commit_seconds: float, commit_rows: int
     ) -> None:
-        files = files or Files()
+        self._publisher = publisher
         self._commit_seconds, self._commit_rows = commit_seconds, commit_rows
-        self._publisher = ShardPublisher(
-            folder, info, attrs=attrs, retry_seconds=retry_seconds, spool_bytes=spool_bytes,
-            spool_first=spool_first, files=files,
-        )  # fmt: skip
         self._added: deque[tuple[float, NamedArrays]] = deque()
         self._added_rows = 0
         self._closing = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
-        sweep_partials(folder, files)
         # the thread's messages go where this thread's go
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._run,), name="abag-writer", daemon=True
@@ -211,7 +173,10 @@ class ShardWriter:
                     self._publisher.append(arrays)
                 self._publisher.publish()
         except (OSError, DamagedShard) as error:  # the store failed for too long
-            self._keep_rest()
+            with self._changed:
+                while self._added:
+                    self._publisher.append(self._cut())
+            self._publisher.spool()
             problem = f"cannot be written to ({error})"
             raise self._publisher.unreachable(problem, unfinished_rows=0) from error
 
@@ -255,13 +220,6 @@ class ShardWriter:
         self._added_rows -= rows
         self._changed.notify_all()
         return {name: np.concatenate([a[name] for a in taken]) for name in taken[0]}
-
-    def _keep_rest(self) -> None:
-        """Bring everything that is not committed to the local disk."""
-        with self._changed:
-            while self._added:
-                self._publisher.append(self._cut())
-        self._publisher.spool()
 
 
 def _as_arrays(
