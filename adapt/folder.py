@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from abag.adapt.config import AdaptConfig
 from abag.core.files import is_partial, replacing, write_bytes, write_json
-from abag.embed.store.adapter_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
+from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
 from abag.embed.weights.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
 from abag.head.model.config import RunMismatch, check_same
 from abag.head.training import checkpoint

@@ -113,9 +113,9 @@ def bench_read(root: Path, n: int, width: int, times: int) -> dict:
     for _ in range(times):  # interleaved: other load on the machine affects all of them
         for name, work in (
             ("plain", lambda: plain_read(fresh)),
-            ("float16", lambda: fresh.read_half(keys)),
+            ("float16", lambda: fresh.read_array(keys, "mean", np.float16)),
             ("float32", lambda: fresh.read(keys)),
-            ("shuffled_float16", lambda: fresh.read_half(shuffled)),
+            ("shuffled_float16", lambda: fresh.read_array(shuffled, "mean", np.float16)),
         ):
             figures[name] = min(figures[name], timed(work))
             evict(fresh)

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from abag import cache_dir
 from abag.core.device import resolve_device
 from abag.core.messages import reporting, say
@@ -208,5 +210,6 @@ def _encoding_seconds(inputs: RunInputs) -> float | None:
         residues_per_s = vectors.folder.notes.residues_per_s()
         if residues_per_s is None:
             return None
-        seconds += float(vectors.folder.lengths(inputs.pairs.keys(kind)).sum()) / residues_per_s
+        lengths = vectors.folder.read_array(inputs.pairs.keys(kind), "length", np.int32)
+        seconds += float(lengths.sum()) / residues_per_s
     return seconds

@@ -16,9 +16,9 @@ from abag.embed.encoders.reference import load_transformers_model, run_padded
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import pool_tokens
 from abag.embed.pipeline.run import embed_table
-from abag.embed.store.adapter_files import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged
 from abag.embed.store.maintenance import merge
 from abag.embed.store.maintenance import pack as pack_store
+from abag.embed.store.store_files import CONFIG_FILE, WEIGHTS_FILE, AdapterDamaged
 from abag.embed.weights.adapters import (
     ADAPTER_FORMAT,
     PEFT_PREFIX,

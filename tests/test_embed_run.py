@@ -92,8 +92,8 @@ def test_absent_chains_are_zero_and_flagged(tmp_path):
     from abag.embed.sequences.chains import keys_array
 
     keys = keys_array("antibody", [antibody("EVQLV"), antibody("", "DIQMT")])
-    assert folder.flags(keys, "has_light").tolist() == [0, 1]
-    assert folder.lengths(keys).tolist() == [5, 5]
+    assert folder.read_array(keys, "has_light", np.uint8).tolist() == [0, 1]
+    assert folder.read_array(keys, "length", np.int32).tolist() == [5, 5]
 
 
 def test_a_row_of_two_encoders_lies_in_two_folders_and_reading_asks_which(table, tmp_path):

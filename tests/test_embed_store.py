@@ -105,7 +105,7 @@ def test_the_store_returns_the_bits_it_was_given(
     order = np.random.default_rng(seed).integers(0, n, 2 * n)
     assert out.committed == n
     assert np.array_equal(folder.read(keys[order]), vectors[order].astype(np.float32))
-    assert np.array_equal(folder.lengths(keys[order]), order)
+    assert np.array_equal(folder.read_array(keys[order], "length", np.int32), order)
     assert max(block.rows for block in folder.blocks()) <= commit_rows
 
 
@@ -113,15 +113,15 @@ def test_poolings_lengths_and_flags_are_stored_side_by_side(filled):
     keys, vectors = keys_of(50), vectors_of(50)
     assert filled.poolings == ("mean", "cls")
     assert np.array_equal(filled.read(keys, "cls"), (vectors + np.float16(1)).astype(np.float32))
-    assert np.array_equal(filled.lengths(keys[:3]), [100, 101, 102])
-    assert filled.flags(keys, "has_light").all()
-    assert filled.read_half(keys).dtype == np.float16
+    assert np.array_equal(filled.read_array(keys[:3], "length", np.int32), [100, 101, 102])
+    assert filled.read_array(keys, "has_light", np.uint8).all()
+    assert filled.read_array(keys, "mean", np.float16).dtype == np.float16
 
 
 def test_vectors_stored_as_float32_are_not_read_as_float16(folder):
     add(folder, keys_of(2), vectors_of(2, dtype=np.float32))
     with pytest.raises(UnknownPooling, match=r"stored as float32"):
-        folder.read_half(keys_of(2))
+        folder.read_array(keys_of(2), "mean", np.float16)
 
 
 def test_an_unknown_pooling_is_refused_and_the_stored_ones_listed(filled):

@@ -9,9 +9,9 @@ import pytest
 import abag
 from abag.core.keys import hex_keys
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.adapter_files import write_adapter_files
 from abag.embed.store.maintenance import pack
 from abag.embed.store.store import open_store
+from abag.embed.store.store_files import write_adapter_files
 from abag.head.data.labels import label_pairs
 from abag.head.splits.adapter_leaks import AdapterLeak, NoHeadRows
 from abag.head.splits.partition import make_splits

@@ -252,21 +252,9 @@ def _read_shard(path: Path) -> VectorBlock:
 def gather_rows(
     shards: ShardIndex, keys: NDArray[np.uint8], name: str, dtype: type[S]
 ) -> NDArray[S]:
-    """Read one array's rows, and check the CRC-32 of each block that is read.
+    """Read the rows of one array, shape (N, ...), and check the CRC-32 of each block.
 
     A shard that proves damaged is skipped, and its rows are read from others that hold them.
-
-    Parameters
-    ----------
-    shards : ShardIndex
-    keys : ndarray, shape=(N, 16), dtype=uint8
-    name : str
-        ``length``, or a pooling or flag.
-    dtype : type
-
-    Returns
-    -------
-    ndarray, shape=(N, ...), dtype=`dtype`
 
     Raises
     ------
@@ -284,10 +272,7 @@ def gather_rows(
 
 
 def _row_shape(shards: ShardIndex, name: str) -> tuple[int, ...]:
-    blocks = shards.blocks()
-    if not blocks:
-        return (0,)
-    layout = blocks[0].layout
+    layout = next((block.layout for block in shards.blocks()), {name: (0,)})
     if name not in layout:
         listed = ", ".join(n for n in layout if n not in ("key", "length"))
         msg = f"{shards.folder}: {name!r} is not stored; expected one of {listed}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from abag.embed.sequences.chains import Kind
 from abag.embed.shards.filesystem import access
 from abag.embed.shards.shard import Attrs, VectorBlock
 from abag.embed.shards.shard_index import ShardIndex, UnknownPooling, gather_rows
-from abag.embed.store.adapter_files import ADAPTER_FOLDER, read_adapter_files, unpack_adapter_files
 from abag.embed.store.publisher import ShardPublisher
 from abag.embed.store.run_notes import RunNotes
+from abag.embed.store.store_files import ADAPTER_FOLDER, read_adapter_files, unpack_adapter_files
 from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
+
+S = TypeVar("S", bound=np.generic)
 
 
 class ReadOnlyStore(AbagError):
@@ -157,58 +159,32 @@ class EncoderFolder:
         """
         return gather_rows(self._shards, keys, pooling, np.float32)
 
-    def read_half(self, keys: NDArray[np.uint8], pooling: str = "mean") -> NDArray[np.float16]:
-        """Read vectors as float16: half the memory of :meth:`read`, and faster.
-
-        Parameters as for :meth:`read`.
-
-        Returns
-        -------
-        ndarray, shape=(N, D), dtype=float16
-
-        Raises
-        ------
-        MissingVectors
-        UnknownPooling
-            If the pooling is not stored, or is stored as float32.
-        """
-        if any(b.widths.get(pooling) and b.arrays[pooling].dtype != "<f2" for b in self.blocks()):
-            msg = f"{self.path}: {pooling!r} is stored as float32, not float16. Use read()."
-            raise UnknownPooling(msg)
-        return gather_rows(self._shards, keys, pooling, np.float16)
-
-    def lengths(self, keys: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Read the number of residues per sequence.
-
-        Parameters as for :meth:`read`.
-
-        Returns
-        -------
-        ndarray, shape=(N,), dtype=int32
-
-        Raises
-        ------
-        MissingVectors
-        """
-        return gather_rows(self._shards, keys, "length", np.int32)
-
-    def flags(self, keys: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
-        """Read one flag, such as ``has_light``.
+    def read_array(self, keys: NDArray[np.uint8], name: str, dtype: type[S]) -> NDArray[S]:
+        """Read a pooling, a flag such as ``has_light``, or ``length``, as another dtype.
 
         Parameters
         ----------
         keys : ndarray, shape=(N, 16), dtype=uint8
         name : str
+        dtype : type
+            For a pooling stored as float16, ``numpy.float16`` takes half the memory of
+            :meth:`read` and is faster; ``numpy.uint8`` for a flag, ``numpy.int32`` for ``length``.
 
         Returns
         -------
-        ndarray, shape=(N,), dtype=uint8
+        ndarray, shape=(N, ...), dtype=`dtype`
 
         Raises
         ------
-        MissingVectors, UnknownPooling
+        MissingVectors
+        UnknownPooling
+            If the array is not stored, or is stored as float32 and float16 is requested.
         """
-        return gather_rows(self._shards, keys, name, np.uint8)
+        stored = {block.arrays[name].dtype for block in self.blocks() if name in block.arrays}
+        if dtype is np.float16 and "<f4" in stored:
+            msg = f"{self.path}: {name!r} is stored as float32, not float16. Use read()."
+            raise UnknownPooling(msg)
+        return gather_rows(self._shards, keys, name, dtype)
 
     def check(self) -> None:
         """Check every byte of every shard; :attr:`damaged` lists those that fail."""

@@ -22,9 +22,9 @@ from abag.embed.shards.shard import (
     commit_shard,
     read_table_of_contents,
 )
-from abag.embed.store.adapter_files import write_adapter_files
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.store import Store, StoreMismatch, open_store
+from abag.embed.store.store_files import write_adapter_files
 
 PACKED_ROWS = 4096
 # bf16 and fp16 runs of one encoder differ by up to 1 %; one mutation moves a vector by 3-5 %

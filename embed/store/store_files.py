@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from abag.core.files import Files, write_json
+from abag import AbagError
+from abag.core.files import Files, is_partial, write_bytes, write_json
 from abag.embed.shards.shard import DamagedShard, read_regular
 
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
+ADAPTER_FOLDER = "adapter"
+ADAPTER_FILE = "adapter.json"
+ROWS_FILE = "splits.parquet"
+WEIGHTS_FILE = "adapter_model.safetensors"
+CONFIG_FILE = "adapter_config.json"
 STORE_MARK = {"format": "abag-store", "version": 1}
 FOLDER_NAME = re.compile(r"(antibody|antigen)-([A-Za-z0-9._-]+)-([0-9a-f]{8})")
 """Name of an encoder's folder: kind, encoder, and the first 8 digits of its fingerprint."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _MAX_JSON_BYTES = 1 << 20
+
+
+class AdapterDamaged(AbagError):
+    """An adapter's files are not those that were written."""
 
 
 def create_store(root: Path, files: Files) -> None:
@@ -91,4 +102,55 @@ def read_json(path: Path) -> object:
         return cast("object", json.loads(text))
     except (ValueError, RecursionError) as error:
         msg = f"{path}: is not valid JSON ({error})."
+        raise DamagedShard(msg) from error
+
+
+# --- the copy of an adapter, beside the vectors made with it --------------------------------------
+
+
+def write_adapter_files(
+    folder: Path, contents: Mapping[str, bytes], files: Files | None = None
+) -> None:
+    """Write an adapter's files, by path, into an encoder's folder; existing files are kept.
+
+    Raises
+    ------
+    AdapterDamaged
+        If a path is not that of an adapter's file.
+    """
+    known = {
+        f"{ADAPTER_FOLDER}/{name}"
+        for kind in ("antibody", "antigen")
+        for name in (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE, ADAPTER_FILE)
+    }
+    for name, content in contents.items():
+        if name not in known:  # a path from a packed store must not lead out of the folder
+            msg = f"{folder}: {name!r} is not a file of an adapter. Embed the sequences again."
+            raise AdapterDamaged(msg)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_bytes(path, content, concurrent=True, files=files)
+
+
+def read_adapter_files(folder: Path) -> dict[str, bytes]:
+    """Read an adapter's files from an encoder's folder, by path; empty without an adapter."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted((folder / ADAPTER_FOLDER).rglob("*"))
+        if path.is_file() and not is_partial(path)
+    }
+
+
+def unpack_adapter_files(folder: Path, packed: Mapping[str, str]) -> dict[str, bytes]:
+    """Decode an adapter's files from the JSON of a packed store.
+
+    Raises
+    ------
+    DamagedShard
+    """
+    try:
+        return {name: base64.b64decode(text) for name, text in dict(packed).items()}
+    except (TypeError, ValueError) as error:
+        msg = f"{folder}: its adapter cannot be read ({error})."
         raise DamagedShard(msg) from error

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextvars import copy_context
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -108,36 +107,28 @@ class ShardWriter:
             self._added_rows += len(keys)
             self._changed.notify_all()
 
-    def close(self) -> None:
-        """Commit the rest and end the thread.
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close(patience=HURRY_SECONDS)
+        except (AbagError, OSError) as own:
+            if own is not error:  # the caller must see the block's own error
+                say(str(own))
+                error.add_note(str(own))
+
+    def close(self, *, patience: float | None = None) -> None:
+        """Commit the rest and end the thread; give up after `patience` seconds, if given.
 
         Raises
         ------
         AbagError, OSError
             If the writer cannot commit.
         """
-        self._finish(patience=None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        try:
-            self._finish(patience=HURRY_SECONDS)
-        except (AbagError, OSError) as own:
-            if own is not error:  # the caller must see the block's own error
-                say(str(own))
-                error.add_note(str(own))
-
-    def _finish(self, *, patience: float | None) -> None:
         with self._changed:
             self._closing = True
             if patience is not None:

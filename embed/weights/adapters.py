@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.store.adapter_files import (
+from abag.embed.store.store_files import (
     ADAPTER_FILE,
     ADAPTER_FOLDER,
     CONFIG_FILE,
