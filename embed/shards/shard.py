@@ -75,8 +75,6 @@ class VectorBlock:
 
     Attributes
     ----------
-    path : Path
-        The file.
     group : str
         The HDF5 group of the arrays; ``/`` in a shard.
     attrs : mapping
@@ -111,7 +109,6 @@ class VectorBlock:
 
         Parameters
         ----------
-        name : str
         out : ndarray, optional
             Where to put the values, converted to its dtype. Contiguous, of the array's shape.
 
@@ -172,7 +169,6 @@ class VectorBlock:
 
         Parameters
         ----------
-        name : str
         rows : ndarray, shape=(n,), dtype=int64
 
         Returns

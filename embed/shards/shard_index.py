@@ -35,8 +35,7 @@ class MissingVectors(AbagError):
 
     Attributes
     ----------
-    count : int
-    rows : ndarray, shape=(count,), dtype=int64
+    rows : ndarray, shape=(n,), dtype=int64
         Their rows among the requested keys.
     """
 
@@ -72,7 +71,6 @@ class ShardIndex:
 
     Parameters
     ----------
-    folder : Path
     identity : mapping
         Values of the attributes ``kind`` and ``fingerprint`` of the folder's shards.
     packed : iterable of VectorBlock, optional

@@ -45,12 +45,6 @@ class EncoderFolder:
         The blocks in a packed store.
     files : Files, optional
 
-    Attributes
-    ----------
-    kind : {"antibody", "antigen"}
-    name, fingerprint : str
-    notes : RunNotes
-        What the latest run noted beside the vectors.
     """
 
     def __init__(
@@ -71,16 +65,15 @@ class EncoderFolder:
         identity = {"kind": self.kind, "fingerprint": self.fingerprint}
         self._shards = ShardIndex(path, identity, packed)
         self.notes = RunNotes(path, self._files)
+        """What the latest run noted beside the vectors."""
 
     @property
     def embed_options(self) -> str:
         """The options of ``abag embed`` that add to this folder."""
         if not self.info.get("adapter"):
             return f"--{self.kind}-encoder {self.name}"
-        return (
-            f"--{self.kind}-encoder {self.info['origin']} "
-            f"--{self.kind}-adapter {self.path / ADAPTER_FOLDER}"
-        )
+        adapter = self.path / ADAPTER_FOLDER
+        return f"--{self.kind}-encoder {self.info['origin']} --{self.kind}-adapter {adapter}"
 
     @property
     def rows(self) -> int:
@@ -114,8 +107,7 @@ class EncoderFolder:
         ----------
         keys : ndarray, shape=(N, 16), dtype=uint8
         verify : bool
-            Check every byte of the shards that hold the keys first, so that a sequence counts as
-            missing if its vector was damaged on the disk.
+            First check every byte of the shards that hold the keys; damaged rows count as missing.
 
         Returns
         -------
@@ -147,7 +139,6 @@ class EncoderFolder:
         Parameters
         ----------
         keys : ndarray, shape=(N, 16), dtype=uint8
-        pooling : str
 
         Returns
         -------
@@ -165,7 +156,6 @@ class EncoderFolder:
         Parameters
         ----------
         keys : ndarray, shape=(N, 16), dtype=uint8
-        name : str
         dtype : type
             For a pooling stored as float16, ``numpy.float16`` takes half the memory of
             :meth:`read` and is faster; ``numpy.uint8`` for a flag, ``numpy.int32`` for ``length``.

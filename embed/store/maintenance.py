@@ -150,7 +150,7 @@ def _refuse_other_poolings(folder: EncoderFolder, into: EncoderFolder) -> None:
 def _copy_block(block: VectorBlock, folder: Path, files: Files) -> Literal["copied", "present"]:
     """Copy a block into a folder as a shard, unless it is there already."""
     is_shard = block.group == "/"
-    # a block of a packed store gets a name that merging it again gives again
+    # a block of a packed store is named by its keys, so that merging it again finds it
     path = folder / (block.path.name if is_shard else f"{block.arrays['key'].digest[:16]}.h5")
     if path.exists() and _is_same(path, block):
         return "present"

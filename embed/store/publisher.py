@@ -62,7 +62,6 @@ class ShardPublisher:
         Size of the shards on the local disk above which the encoder has to wait.
     spool_first : bool, optional
         Write every shard to the local disk first. By default, if the store is remote.
-    files : Files, optional
 
     Attributes
     ----------

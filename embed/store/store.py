@@ -55,11 +55,6 @@ class Store:
 
     Methods raise StoreUnreachable if the file system fails.
 
-    Attributes
-    ----------
-    path : Path
-    damaged : list of (Path, str)
-        Path of each encoder folder that is skipped, and the reason.
     """
 
     def __init__(
@@ -71,22 +66,20 @@ class Store:
     ) -> None:
         self.path = path
         self.damaged: list[tuple[Path, str]] = []
+        """Path of each encoder folder that is skipped, and the reason."""
         self._files = files or Files()
         self._is_packed = packed is not None
         self._folders = {folder.path.name: folder for folder in packed or ()}
 
     def folders(self, kind: Kind | None = None) -> list[EncoderFolder]:
         """List the folders of all encoders, or of those of one kind, sorted by name."""
-        if not self._is_packed:
-            self._refresh()
-        folders = [self._folders[name] for name in sorted(self._folders)]
-        return [folder for folder in folders if kind in (None, folder.kind)]
-
-    def _refresh(self) -> None:
-        """Open folders that other processes created."""
-        for path in access(self.path, lambda: _list_folder(self.path)):
+        # other processes may have created folders
+        paths = () if self._is_packed else access(self.path, partial(_list_folder, self.path))
+        for path in paths:
             if path.name not in self._folders and FOLDER_NAME.fullmatch(path.name):
                 access(path, partial(self._open_folder, path))
+        folders = [self._folders[name] for name in sorted(self._folders)]
+        return [folder for folder in folders if kind in (None, folder.kind)]
 
     def _open_folder(self, path: Path) -> None:
         try:
@@ -102,7 +95,6 @@ class Store:
 
         Parameters
         ----------
-        kind : {"antibody", "antigen"}
         encoder : str, optional
             The encoder's name, its folder's name, or the first digits of its fingerprint. By
             default, the only encoder of that kind.
@@ -130,7 +122,6 @@ class Store:
 
         Parameters
         ----------
-        kind : {"antibody", "antigen"}
         info : mapping
             Content of encoder.json; at least ``name`` and ``fingerprint`` (32 hex digits).
 
@@ -186,11 +177,9 @@ class Store:
 
         Parameters
         ----------
-        kind : {"antibody", "antigen"}
         sequences : sequence
             Antibodies as (heavy, light), one of which may be empty; antigens as text, their
             chains joined by ``|``.
-        pooling : str
         encoder : str, optional
             As for :meth:`folder`.
 
@@ -213,11 +202,9 @@ def open_store(path: Path | str, *, create: bool = False, files: Files | None = 
 
     Parameters
     ----------
-    path : path
     create : bool
         Accept a path that does not exist or is an empty folder; the store is created with its
         first encoder folder.
-    files : Files, optional
 
     Raises
     ------
