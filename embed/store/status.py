@@ -151,8 +151,6 @@ def _number_format(block: VectorBlock) -> str:
 
 def _writers(folder: Path) -> list[str]:
     """List the processes that are writing a shard, as host:pid."""
-    if not folder.is_dir():
-        return []
     owners = (partial_owner(path) for path in folder.glob("*.partial"))
     return sorted({f"{host}:{pid}" for host, pid in filter(None, owners)})
 
