@@ -112,8 +112,7 @@ def _fit(
         raise BadOption(msg)
     inputs = read_inputs(table, store, config)
     record = describe_inputs(config, inputs)
-    finished = finished_summary(run, record)
-    if finished is not None:
+    if (finished := finished_summary(run, record)) is not None:
         say(f"{run}: nothing to do, this run has finished")
         return finished
     splits = _split(inputs, config)

@@ -75,18 +75,8 @@ def hamming(residues: Residues, i: Ints, j: Ints) -> Ints:
 def edit_distances(residues: Residues, i: Ints, j: Ints, *, contained: bool = False) -> Ints:
     """Smallest number of insertions, deletions and substitutions between strings i and j.
 
-    Parameters
-    ----------
-    residues : Residues
-        The strings; none of those in `i` is empty.
-    i, j : NDArray, shape=(K,), dtype=int64
-        The pairs.
-    contained : bool
-        Align string i inside string j; the unaligned ends of j cost nothing.
-
-    Returns
-    -------
-    NDArray, shape=(K,), dtype=int64
+    `i`, `j` and the result have shape (K,); no string in `i` is empty. If `contained`, string i is
+    aligned inside string j, whose unaligned ends cost nothing.
     """
     patterns, row_K = np.unique(i, return_inverse=True)
     masks_WP = _letter_masks(residues, patterns)

@@ -74,8 +74,7 @@ def antigen_clusters(antigens: Sequence[Chains], identity: float, method: Method
     ----------
     antigens : sequence of tuple of str, length N
     identity : float
-        Smallest identity of near-duplicates, above 0 and up to 1; for peptides at least
-        `PEPTIDE_IDENTITY`.
+        As for `antibody_clusters`; for peptides at least `PEPTIDE_IDENTITY`.
     method : callable, optional
         Used for chains longer than peptides.
 

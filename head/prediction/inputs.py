@@ -44,7 +44,7 @@ class CannotPredict(AbagError):
 
 
 class SequenceCounts(TypedDict):
-    """What became of the antibodies, or antigens, of a prediction."""
+    """Numbers of distinct antibodies, or antigens, of a prediction."""
 
     unique: int
     reused: int

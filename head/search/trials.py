@@ -62,7 +62,7 @@ def summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
     }
     if not ranked:
         return summary
-    importance = _importance(study, len(complete))
+    importance = _importance(study) if len(complete) >= IMPORTANT_FROM else {}
     summary["best"], summary["importance"] = _summarise(ranked[0]), importance
     frame = pd.DataFrame([{**_summarise(t), **t.params, "state": t.state.name} for t in trials])
     with replacing(folder / "trials.csv", concurrent=True) as partial:
@@ -76,11 +76,9 @@ def _summarise(trial: FrozenTrial) -> TrialSummary:
     return {"trial": trial.number, "value": trial.value, "params": dict(trial.params)}
 
 
-def _importance(study: Study, complete: int) -> dict[str, float]:
+def _importance(study: Study) -> dict[str, float]:
     import optuna
 
-    if complete < IMPORTANT_FROM:
-        return {}
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)
     return {name: float(value) for name, value in found.items()}
@@ -129,9 +127,8 @@ def describe_trials(summary: SweepSummary) -> str:
     names = list(summary["best_trials"][0]["params"])
     rows = [["trial", summary["select"], *names]]
     for one in summary["best_trials"]:
-        values = [one["value"], *(one["params"][name] for name in names)]
-        cells = [f"{v:.3g}" if isinstance(v, float) else str(v) for v in values]
-        rows.append([str(one["trial"]), *cells])
+        values = [one["trial"], one["value"], *(one["params"][name] for name in names)]
+        rows.append([f"{v:.3g}" if isinstance(v, float) else str(v) for v in values])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     shares = ", ".join(f"{name} {share:.0%}" for name, share in summary["importance"].items())

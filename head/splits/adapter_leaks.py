@@ -55,14 +55,10 @@ def apply_adapter_policy(
 
     Parameters
     ----------
-    splits : sequence of Split
-    pairs : LabelledPairs
+    splits, pairs, options, cache
+        Result and arguments of `make_splits`; the options define near-duplicates.
     folders : sequence of EncoderFolder
         The vectors that the head is trained on. Those without an adapter have no effect.
-    options : SplitOptions
-        The options of the splits, which define near-duplicates.
-    cache : path, optional
-        Folder of cached clusters, see `make_splits`.
     adapter_rows : {"leave-out", "train"}
         What happens to training pairs that the adapter was trained on.
     allow_leak : bool
@@ -88,8 +84,21 @@ def apply_adapter_policy(
     name = " and ".join(folder.name for folder in adapted)
     rows = [_adapter_rows(folder) for folder in adapted]
     groups = PairGroups(pairs, options, cache)
-    leaks = [np.any([_leaks(split, groups, r) for r in rows], axis=0) for split in splits]
-    notes = _leak_notes(splits, leaks, name, adapted[0], allow_leak=allow_leak)
+    notes: list[str] = []
+    leaks = sum(
+        int(np.any([_leaks(split, groups, r) for r in rows], axis=0).sum()) for split in splits
+    )
+    if leaks:
+        held_out = sum(int(np.isin(s.part, (TEST, VALIDATION)).sum()) for s in splits)
+        what = f"{leaks} of {held_out} validation and test pairs, or near-duplicates of them,"
+        if not allow_leak:
+            msg = (
+                f"{name}: {what} trained its adapter; expected none. Use the adapter's own split "
+                f"(--split file={adapted[0].path / _ROWS}), adapt again with --split-from this "
+                "split, or use --allow-adapter-leak."
+            )
+            raise AdapterLeak(msg)
+        notes = [f"{what} trained the adapter of {name}: the scores measure memorisation."]
     used = np.any([_contained(pairs, r[r["adapter"] == "train"]) for r in rows], axis=0)
     count = sum(int((used & (split.part == TRAIN)).sum()) for split in splits)
     if count and adapter_rows == "train":
@@ -149,30 +158,6 @@ def _exposed(split: Split, groups: PairGroups, rows: pd.DataFrame) -> NDArray[np
             group = groups.of_method(kind)
             exposed |= np.isin(group, group[known])
     return exposed
-
-
-def _leak_notes(
-    splits: Sequence[Split],
-    leaks: Sequence[NDArray[np.bool_]],
-    name: str,
-    folder: EncoderFolder,
-    *,
-    allow_leak: bool,
-) -> list[str]:
-    """Refuse leaks, or describe them if they are allowed."""
-    count = sum(int(leak.sum()) for leak in leaks)
-    if not count:
-        return []
-    held_out = sum(int(np.isin(s.part, (TEST, VALIDATION)).sum()) for s in splits)
-    what = f"{count} of {held_out} validation and test pairs, or near-duplicates of them,"
-    if not allow_leak:
-        msg = (
-            f"{name}: {what} trained its adapter; expected none. Use the adapter's own split "
-            f"(--split file={folder.path / _ROWS}), adapt again with --split-from this split, or "
-            "use --allow-adapter-leak."
-        )
-        raise AdapterLeak(msg)
-    return [f"{what} trained the adapter of {name}: the scores measure memorisation."]
 
 
 def _exclude(split: Split, used: NDArray[np.bool_], name: str) -> Split:

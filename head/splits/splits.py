@@ -72,8 +72,6 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
     ----------
     group : NDArray, shape=(P,), dtype=int64
         Group of each row. Only equality and the order of the ids matter.
-    folds : int
-    seed : int or sequence of int
 
     Returns
     -------
