@@ -21,12 +21,11 @@ class DeviceUnavailable(AbagError):
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """Where and in which precision an encoder runs."""
+    """Where and in which precision an encoder runs; `reason` says why, for messages."""
 
     device: torch.device
     precision: Literal["bf16", "fp16", "fp32"]
     reason: str
-    """A phrase that explains the choice, for messages."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -35,7 +34,7 @@ class DevicePlan:
 
 
 def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
-    """Choose device and precision.
+    """Choose device (see `resolve_device`) and precision.
 
     Precision ``"auto"`` is fp32 on a CPU, bf16 on a GPU of compute capability 8.0 or newer, else
     fp16.
@@ -125,8 +124,8 @@ def measure_matmul_flops(plan: DevicePlan) -> float:
     """Measure the floating-point operations per second of a large matrix product on a GPU."""
     n, repeats = 4096, 10
     x = torch.randn(n, n, device=plan.device, dtype=plan.dtype)
-    begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    events: Any = torch.cuda.Event
+    begin, end = events(enable_timing=True), events(enable_timing=True)
     with current_device(plan.device):
         for _ in range(3):
             x @ x

@@ -15,14 +15,7 @@ from click.testing import CliRunner
 from abag.cli import main
 from abag.core.device import DevicePlan, plan_device
 from abag.core.files import Files
-from abag.embed.doctor import (
-    device_checks,
-    doctor,
-    encoder_checks,
-    parity,
-    software_checks,
-)
-from abag.embed.doctor.device_checks import check_device, check_precision
+from abag.embed.doctor import doctor, encoder_checks, machine_checks, parity
 from abag.embed.doctor.disk_checks import check_store, check_temporary_folder
 from abag.embed.doctor.encoder_checks import (
     check_attention,
@@ -30,7 +23,12 @@ from abag.embed.doctor.encoder_checks import (
     check_weights,
     find_local_checkpoint,
 )
-from abag.embed.doctor.software_checks import check_compiler, check_versions
+from abag.embed.doctor.machine_checks import (
+    check_compiler,
+    check_device,
+    check_precision,
+    check_versions,
+)
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.kernels.attention import Attention
 from abag.embed.shards import filesystem as mounts
@@ -93,7 +91,7 @@ def test_a_missing_device_fails(monkeypatch):
 
 def test_a_package_that_is_too_old_or_missing_fails(monkeypatch):
     asked = ["numpy>=99", "no-such-package>=1", "torch>=2", 'absent>=1; extra == "lora"']
-    monkeypatch.setattr(software_checks, "requires", lambda _: asked)
+    monkeypatch.setattr(machine_checks, "requires", lambda _: asked)
     check = check_versions()
     assert check.state == "FAIL"
     assert "numpy" in check.text
@@ -246,7 +244,7 @@ def test_a_t4_computes_in_fp16_with_sdpa_and_the_report_says_why(t4):
 
 def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(monkeypatch, tmp_path):
     (tmp_path / "version").write_text("NVRM")
-    monkeypatch.setattr(device_checks, "NVIDIA_DRIVER", tmp_path / "version")
+    monkeypatch.setattr(machine_checks, "NVIDIA_DRIVER", tmp_path / "version")
     check = check_device(CPU, requested="auto")
     assert check.state == "FAIL"
     assert "install a build of torch for CUDA" in check.text

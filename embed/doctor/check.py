@@ -1,4 +1,4 @@
-"""The result of one check, and how it shows sizes and errors."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -13,23 +13,12 @@ MIN_FREE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check.
-
-    Attributes
-    ----------
-    name : str
-    state : {"ok", "note", "FAIL"}
-        ``"FAIL"``: a command would fail later. ``"note"``: works, with something to know.
-    text : str
-        What was found, what will be used, and why; for ``"FAIL"`` also what to do.
-    values : dict
-        The same for scripts: the ``values`` in ``abag doctor --json``.
-    """
+    """The result of one check; ``"FAIL"``: a command would fail later."""
 
     name: str
     state: State
-    text: str
-    values: dict[str, Any] = field(default_factory=dict)
+    text: str  # what was found, what will be used, and why; for "FAIL" also what to do
+    values: dict[str, Any] = field(default_factory=dict)  # the same for scripts, with --json
 
 
 def format_size(size: int) -> str:

@@ -29,12 +29,11 @@ def check_temporary_folder() -> Check:
     except OSError as error:
         text = f"no writable folder ({error}); set TMPDIR to a writable one"
         return Check("temporary files", "FAIL", text)
-    text = f"{folder}, {free / 1e9:,.1f} GB free"
-    values = {"path": str(folder), "free_bytes": free}
-    if free < MIN_FREE_BYTES:
+    text, enough = f"{folder}, {free / 1e9:,.1f} GB free", free >= MIN_FREE_BYTES
+    if not enough:
         text += "; shards are prepared there: free some space, or set TMPDIR to a larger disk"
-        return Check("temporary files", "FAIL", text, values)
-    return Check("temporary files", "ok", text, values)
+    values = {"path": str(folder), "free_bytes": free}
+    return Check("temporary files", "ok" if enough else "FAIL", text, values)
 
 
 def check_store(store: Path, files: Files | None = None) -> Iterator[Check]:
@@ -109,13 +108,11 @@ def _check_space(folder: Path) -> Check:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return Check("store: space", "note", f"{folder}: free space unknown ({error})")
-    sequences = free // BYTES_PER_SEQUENCE
-    text = f"{free / 1e9:,.1f} GB free: room for about {sequences:,} sequences"
-    values = {"free_bytes": free}
-    if free < MIN_FREE_BYTES:
+    enough = free >= MIN_FREE_BYTES
+    text = f"{free / 1e9:,.1f} GB free: room for about {free // BYTES_PER_SEQUENCE:,} sequences"
+    if not enough:
         text += "; free some space, or choose another disk"
-        return Check("store: space", "FAIL", text, values)
-    return Check("store: space", "ok", text, values)
+    return Check("store: space", "ok" if enough else "FAIL", text, {"free_bytes": free})
 
 
 def _check_file_system(store: Path) -> Check:

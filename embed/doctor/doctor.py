@@ -11,7 +11,6 @@ from pathlib import Path
 from abag import AbagError
 from abag.core.device import plan_device
 from abag.embed.doctor.check import Check
-from abag.embed.doctor.device_checks import check_device, check_precision
 from abag.embed.doctor.disk_checks import check_store, check_temporary_folder
 from abag.embed.doctor.encoder_checks import (
     check_attention,
@@ -19,7 +18,13 @@ from abag.embed.doctor.encoder_checks import (
     check_weights,
     find_local_checkpoint,
 )
-from abag.embed.doctor.software_checks import check_compiler, check_faesm, check_versions
+from abag.embed.doctor.machine_checks import (
+    check_compiler,
+    check_device,
+    check_faesm,
+    check_precision,
+    check_versions,
+)
 from abag.embed.sequences.chains import Kind
 
 
@@ -32,14 +37,7 @@ def examine(
 ) -> Iterator[Check]:
     """Check everything that embedding and fitting will need; yields each result as it is found.
 
-    Parameters
-    ----------
-    store : path, optional
-        The store to be written; None skips its checks.
-    antibody_encoder, antigen_encoder : str
-        Nothing is downloaded: if weights are not on disk, their size is looked up on the hub.
-    device : str
-        As for ``abag embed``.
+    Nothing is downloaded: if weights are not on disk, their size is looked up on the hub.
     """
     names: dict[Kind, str] = {"antibody": antibody_encoder, "antigen": antigen_encoder}
     encoders = [(kind, name, find_local_checkpoint(name)) for kind, name in names.items()]

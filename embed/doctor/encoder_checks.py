@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import shutil
 import tempfile
 import time
@@ -74,9 +75,8 @@ def _hub_bytes(hub_name: str) -> int:
 
     files = HfApi().model_info(hub_name, files_metadata=True, timeout=10).siblings or []
     sizes = {f.rfilename: f.size or 0 for f in files}
-    safetensors = {name for name in sizes if name.endswith(".safetensors")}
-    torch_files = {n for n in sizes if n.startswith("pytorch_model") and n.endswith(".bin")}
-    return sum(sizes[name] for name in safetensors or torch_files)
+    safetensors = fnmatch.filter(sizes, "*.safetensors")
+    return sum(sizes[n] for n in safetensors or fnmatch.filter(sizes, "pytorch_model*.bin"))
 
 
 def check_attention(

@@ -17,7 +17,7 @@ from abag.core.device import DevicePlan
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.loading import Identity, load_encoder
 from abag.embed.encoders.random_weights import save_random_checkpoint
-from abag.embed.families.family import Backend, Encoder
+from abag.embed.families.family import Encoder
 from abag.embed.families.registry import FAMILIES, guess_family
 from abag.embed.packing.tokens import Layout
 from abag.embed.pipeline.stream import encode_stream
@@ -43,24 +43,12 @@ _ANTIGEN = (
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Relative distances of pooled vectors, each the maximum over all probes and poolings.
+    """Relative distances of pooled vectors, each the maximum over all probes and poolings."""
 
-    Attributes
-    ----------
-    reference : float
-        To the fp32 reference.
-    alone : float
-        Between a sequence in a batch and the same sequence alone.
-    mutation : float
-        Between a sequence and a single mutant, in the reference: the scale of the others.
-    limit : float
-        Maximum of `reference` and `alone` in this precision.
-    """
-
-    reference: float
-    alone: float
-    mutation: float
-    limit: float
+    reference: float  # to the fp32 reference
+    alone: float  # between a sequence in a batch and the same sequence alone
+    mutation: float  # between a sequence and a single mutant, in the reference: for scale
+    limit: float  # maximum of `reference` and `alone` in this precision
 
     @property
     def holds(self) -> bool:
@@ -69,15 +57,7 @@ class Parity:
 
 
 def measure(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -> Parity:
-    """Encode probes with the encoder as it will run, and with the reference.
-
-    Parameters
-    ----------
-    checkpoint : EncoderCheckpoint
-        Must have weights.
-    kind : {"antibody", "antigen"}
-    plan : DevicePlan
-        The reference runs on the same device in fp32.
+    """Encode probes with an encoder as it will run, and with the reference in fp32.
 
     Raises
     ------
@@ -86,7 +66,10 @@ def measure(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -> Pari
     """
     identity = Identity(checkpoint, Layout(kind, FAMILIES[checkpoint.family].vocabulary), "", {})
     probes = _probes(kind, large=plan.device.type == "cuda")
-    exact = _encoded(identity, DevicePlan(plan.device, "fp32", ""), probes, backend="reference")
+    fp32 = DevicePlan(plan.device, "fp32", "")
+    exact = _vectors(load_encoder(identity, fp32, backend="reference"), identity, fp32, probes)
+    if plan.device.type == "cuda":
+        torch.cuda.empty_cache()
     encoder = load_encoder(identity, plan)
     together = _vectors(encoder, identity, plan, probes)
     alone = np.concatenate([_vectors(encoder, identity, plan, [probe]) for probe in probes])
@@ -102,16 +85,6 @@ def reduced_checkpoint(name: str, folder: Path) -> EncoderCheckpoint:
     """Write random weights of an encoder's architecture with few layers to a folder."""
     config = guess_family(name).reduced_config
     return find_checkpoint(str(save_random_checkpoint(folder, config, seed=0)))
-
-
-def _encoded(
-    identity: Identity, plan: DevicePlan, probes: Sequence[Chains], *, backend: Backend
-) -> NDArray[np.float32]:
-    """Encode, then release the encoder's memory."""
-    vectors = _vectors(load_encoder(identity, plan, backend=backend), identity, plan, probes)
-    if plan.device.type == "cuda":
-        torch.cuda.empty_cache()
-    return vectors
 
 
 def _vectors(

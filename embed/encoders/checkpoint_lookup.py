@@ -26,10 +26,7 @@ _SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
 def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
     """Find an encoder's checkpoint; download it if a hub name is not on disk yet.
 
-    Parameters
-    ----------
-    name : str
-        Alias, hub name (``owner/model``) or folder.
+    `name` is an alias, a hub name (``owner/model``) or a folder.
 
     Raises
     ------

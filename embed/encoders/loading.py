@@ -36,12 +36,7 @@ class WrongBackend(AbagError):
 class Identity:
     """An encoder that is chosen but not loaded: enough to find its vectors in a store.
 
-    Attributes
-    ----------
-    fingerprint : str
-        32 hexadecimal digits over everything that changes the meaning of a vector.
-    meaning : dict
-        The fields that the fingerprint covers.
+    `fingerprint` has 32 hexadecimal digits and covers `meaning`: all that decides what a vector is.
     """
 
     checkpoint: EncoderCheckpoint
@@ -70,14 +65,8 @@ def identify(
 ) -> Identity:
     """Find an encoder's checkpoint and compute its fingerprint, without loading weights.
 
-    Parameters
-    ----------
-    name : str
-        Alias, hub name or folder.
-    long : {"window", "truncate", "error"}
-        What happens to chains that are longer than the encoder accepts.
-    adapter : path, optional
-        Folder of an adapter to merge into the encoder, or a store's copy of one.
+    `name` is an alias, a hub name or a folder. `long` says what happens to chains longer than the
+    encoder accepts. `adapter` is the folder of an adapter to merge, or a store's copy of one.
 
     Raises
     ------
@@ -129,7 +118,6 @@ def check_backend(identity: Identity, backend: Backend, *, layers: bool = False)
     WrongBackend
         Unknown backend, or FAESM for another encoder than ESM-2 or for inner layers.
     FaesmUnavailable
-        FAESM is requested and cannot be imported.
     """
     if backend not in get_args(Backend):
         msg = f"backend {backend!r}: unknown; give one of {', '.join(get_args(Backend))}"
@@ -153,13 +141,11 @@ def check_backend(identity: Identity, backend: Backend, *, layers: bool = False)
 def check_loadable(identity: Identity) -> None:
     """Check that a packed encoder can be loaded, without reading its weights.
 
-    On torch's meta device a tensor is only a name and a shape, so this takes no time where
-    loading takes minutes.
+    On torch's meta device a tensor is only a name and a shape, so this takes no time.
 
     Raises
     ------
     BadCheckpoint, TokenizerMismatch, AdapterMismatch
-        See `load_encoder`.
     """
     import torch
 
@@ -174,25 +160,16 @@ def load_encoder(
 ) -> Encoder:
     """Load an encoder's weights onto a device.
 
-    Parameters
-    ----------
-    backend : {"packed", "reference", "faesm"}
-        A family that lacks it uses its own default.
-    attention : {"auto", "triton", "flash-attn", "varlen", "sdpa"}
-        Kernel of the packed encoders; ``"auto"`` takes the fastest that runs on the device.
+    A family that lacks the backend uses its own default. `attention` is the kernel of the packed
+    encoders; ``"auto"`` takes the fastest that runs on the device.
 
     Raises
     ------
-    WrongBackend, FaesmUnavailable
-        See `check_backend`.
-    BadCheckpoint
-        Missing or unexpected weights, or a shape that differs from config.json.
-    TokenizerMismatch
-        The checkpoint's tokenizer returns other ids than abag's vocabulary.
-    AdapterMismatch
-        An adapter of other weights than the encoder's.
-    AttentionUnavailable
-        The requested kernel cannot run on this device.
+    WrongBackend, FaesmUnavailable, AttentionUnavailable
+        The backend or the kernel cannot run this encoder on this device.
+    BadCheckpoint, TokenizerMismatch, AdapterMismatch
+        The weights contradict config.json, the tokenizer abag's vocabulary, or the adapter the
+        weights.
     """
     check_backend(identity, backend)
     checkpoint, family = identity.checkpoint, identity.family

@@ -93,14 +93,9 @@ def import_peft() -> Any:  # noqa: ANN401 - peft is untyped
 class LoraEncoder(torch.nn.Module):
     """A transformers encoder with LoRA: packed batches to token vectors, with gradients.
 
-    Parameters
-    ----------
-    plan : DevicePlan
-        fp32, or bf16 with fp32 factors under autocast.
-    lora : Lora
-        As returned by `fit_lora`.
-    gradient_checkpointing : bool
-        Store only each layer's input, and recompute the rest in the backward pass.
+    `lora` is as returned by `fit_lora`. In bf16 the factors stay in fp32, under autocast.
+    `gradient_checkpointing` stores only each layer's input, and recomputes the rest in the
+    backward pass.
 
     Raises
     ------

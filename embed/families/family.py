@@ -59,43 +59,23 @@ class EncoderShape(NamedTuple):
 class Family:
     """One encoder architecture; subclassed per family and listed in `abag.embed.families.registry`.
 
-    Attributes
-    ----------
-    name : str
-        ``model_type`` in config.json; part of the fingerprint.
-    backends : tuple of str
-        How its encoders can run, the default first: ``"reference"`` is transformers' own module,
-        any other is built by `build`.
-    config_keys : tuple of str
-        Keys that config.json must have.
-    biased_attention : bool
-        Whether attention adds a bias by relative position.
-    transformers_class : str
-        Class of the reference implementation; empty if there is none.
-    transformers_options : mapping
-        Further arguments of its ``from_pretrained``.
-    unused_weights : tuple of str
-        Names in that class's parameters that are not part of the encoder.
-    lora_targets, lora_projections : tuple of str
-        Linear layers adapted by default, and all that can be adapted; empty if none can.
-    layer_list : str
-        Attribute of the transformers encoder that lists its layers.
-    tiny_config, reduced_config : mapping
-        config.json of random checkpoints: a small one for tests and demos, and one with few layers
-        but heads as wide as those of the real encoders.
+    `backends` says how its encoders can run, the default first: ``"reference"`` is transformers'
+    own module, any other is built by `build`. `tiny_config` and `reduced_config` are config.json
+    of random checkpoints: a small one for tests and demos, and one with few layers but heads as
+    wide as those of the real encoders.
     """
 
-    name: str
+    name: str  # model_type in config.json; part of the fingerprint
     vocabulary: Vocabulary
     backends: tuple[str, ...]
-    config_keys: tuple[str, ...] = ()
-    biased_attention: bool = False
-    transformers_class: str = ""
-    transformers_options: Config = field(default_factory=dict)
-    unused_weights: tuple[str, ...] = ()
-    lora_targets: tuple[str, ...] = ()
-    lora_projections: tuple[str, ...] = ()
-    layer_list: str = ""
+    config_keys: tuple[str, ...] = ()  # that config.json must have
+    biased_attention: bool = False  # by relative position
+    transformers_class: str = ""  # of the reference implementation, if there is one
+    transformers_options: Config = field(default_factory=dict)  # of its from_pretrained
+    unused_weights: tuple[str, ...] = ()  # prefixes in that class that the encoder lacks
+    lora_targets: tuple[str, ...] = ()  # linear layers adapted by default
+    lora_projections: tuple[str, ...] = ()  # linear layers that can be adapted
+    layer_list: str = ""  # attribute of the transformers encoder that lists its layers
     tiny_config: Config = field(default_factory=dict)
     reduced_config: Config = field(default_factory=dict)
 

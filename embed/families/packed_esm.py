@@ -52,10 +52,6 @@ class PackedEsm:
     their running sum is added where the stream is read, in the norms, and the matrix product can
     accumulate into the stream in place.
 
-    Parameters
-    ----------
-    attention : {"auto", "triton", "flash-attn", "varlen", "sdpa"}
-
     Raises
     ------
     BadCheckpoint

@@ -39,10 +39,6 @@ class _Layer:
 class PackedT5:
     """A T5 encoder on packed tokens; see `Encoder`.
 
-    Parameters
-    ----------
-    attention : {"auto", "triton", "sdpa"}
-
     Raises
     ------
     BadCheckpoint

@@ -35,23 +35,12 @@ class AttentionUnavailable(AbagError):
 
 @dataclass(frozen=True, slots=True)
 class BatchGeometry:
-    """Positions of the sequences of a packed batch, on the device.
+    """Positions of the sequences of a packed batch, on the device."""
 
-    Attributes
-    ----------
-    offsets : Tensor, shape=(N + 1,), dtype=int32
-    positions : Tensor, shape=(T,), dtype=int32
-        Position of each token in its own sequence.
-    tiles : tuple of 3 Tensors, each shape=(tiles,), dtype=int32
-        Rows of `query_tiles`, for the Triton kernel.
-    lengths : ndarray, shape=(N,), dtype=int32
-        Tokens per sequence, on the host.
-    """
-
-    offsets: Tensor
-    positions: Tensor
-    tiles: tuple[Tensor, Tensor, Tensor]
-    lengths: NDArray[np.int32]
+    offsets: Tensor  # shape (N + 1,), dtype int32
+    positions: Tensor  # shape (T,), dtype int32: of each token in its own sequence
+    tiles: tuple[Tensor, Tensor, Tensor]  # rows of `query_tiles`, for the Triton kernel
+    lengths: NDArray[np.int32]  # shape (N,): tokens per sequence, on the host
 
     @property
     def max_length(self) -> int:
@@ -84,8 +73,6 @@ class Attention:
 
     Parameters
     ----------
-    name : {"triton", "flash-attn", "varlen", "sdpa"}
-    heads : int
     scale : float
         Factor of the scores, applied after the bias is added.
     bias_HR : Tensor, shape=(H, 2 * R + 1), optional
@@ -123,7 +110,6 @@ class Attention:
         ----------
         qkv : Tensor, shape=(T, 3 * H * D), dtype=float32, bfloat16 or float16
             Queries of all heads, then keys, then values.
-        geometry : BatchGeometry
 
         Returns
         -------

@@ -27,29 +27,14 @@ def longest_first(lengths: Sequence[int]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Spans laid end to end, without padding: T tokens, N spans, S sequences, P poolings.
+    """Spans laid end to end, without padding: T tokens, N spans, S sequences, P poolings."""
 
-    Attributes
-    ----------
-    ids : ndarray, shape=(T,), dtype=int32
-    offsets : ndarray, shape=(N + 1,), dtype=int32
-        Span ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
-    weights : ndarray, shape=(T, P), dtype=float32
-        Weight of each token in each pooling.
-    sequences : ndarray, shape=(S,), dtype=int64
-        Sequences in the batch, in order of their first token.
-    bounds : ndarray, shape=(S + 1,), dtype=int32
-        Sequence ``sequences[s]`` owns tokens ``bounds[s]:bounds[s + 1]``.
-    continues : bool
-        Whether the last sequence has further spans in the next batch.
-    """
-
-    ids: NDArray[np.int32]
-    offsets: NDArray[np.int32]
-    weights: NDArray[np.float32]
-    sequences: NDArray[np.int64]
-    bounds: NDArray[np.int32]
-    continues: bool
+    ids: NDArray[np.int32]  # shape (T,)
+    offsets: NDArray[np.int32]  # shape (N + 1,); span i is ids[offsets[i]:offsets[i + 1]]
+    weights: NDArray[np.float32]  # shape (T, P): of each token in each pooling
+    sequences: NDArray[np.int64]  # shape (S,), in order of their first token
+    bounds: NDArray[np.int32]  # shape (S + 1,); sequence s owns tokens bounds[s]:bounds[s + 1]
+    continues: bool  # whether the last sequence has further spans in the next batch
 
     @property
     def max_length(self) -> int:

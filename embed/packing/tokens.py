@@ -35,33 +35,18 @@ class SequenceTooLong(AbagError):
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Token ids and length limits of one encoder family.
+    """Token ids and length limits of one encoder family; None where it has none."""
 
-    Attributes
-    ----------
-    ids : ndarray, shape=(256,), dtype=int32
-        Id of each residue letter, indexed by its ASCII code; -1 if it is not a residue.
-    start, end : int or None
-        Tokens before and after each span.
-    separator : int or None
-        Token between heavy and light chain; None if a span holds one chain only.
-    max_residues : int or None
-        Longest chain that the encoder's positions allow; None for any length.
-    window : int or None
-        Longest antigen chain encoded in one span; None for any length. Attention over longer
-        chains was never trained, even if the positions allow it.
-    has_cls : bool
-        Whether the vector of the start token is a pooling.
-    """
-
-    ids: NDArray[np.int32]
-    start: int | None = None
-    end: int | None = None
-    separator: int | None = None
+    ids: NDArray[np.int32]  # shape (256,), by a letter's ASCII code; -1 if it is not a residue
+    start: int | None = None  # token before each span
+    end: int | None = None  # token after each span
+    separator: int | None = None  # between heavy and light chain, if a span holds both
     pad: int = 0
-    max_residues: int | None = None
+    max_residues: int | None = None  # longest chain that the encoder's positions allow
+    # longest antigen chain encoded in one span: attention over longer chains was never trained,
+    # even if the positions allow it
     window: int | None = WINDOW_RESIDUES
-    has_cls: bool = False
+    has_cls: bool = False  # whether the vector of the start token is a pooling
 
     @property
     def special_tokens(self) -> int:
@@ -89,17 +74,10 @@ def residue_ids(letters: str, first: int, other: int = -1) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """Tokens that attend to each other: L tokens, P poolings.
+    """Tokens that attend to each other: L tokens, P poolings."""
 
-    Attributes
-    ----------
-    ids : ndarray, shape=(L,), dtype=int32
-    weights : ndarray, shape=(L, P), dtype=float32
-        Weight of each token in each pooling; zero for special tokens, except in ``cls``.
-    """
-
-    ids: NDArray[np.int32]
-    weights: NDArray[np.float32]
+    ids: NDArray[np.int32]  # shape (L,)
+    weights: NDArray[np.float32]  # shape (L, P); zero for special tokens, except in ``cls``
 
 
 @dataclass(frozen=True, slots=True)

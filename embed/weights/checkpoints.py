@@ -84,36 +84,16 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class EncoderCheckpoint:
-    """An encoder's weights on disk.
+    """An encoder's weights on disk."""
 
-    Attributes
-    ----------
-    name : str
-        Short name, used in the store's folder names.
-    family : str
-        Name of its family; see `abag.embed.families.registry`.
-    folder : Path or None
-        None if there are no weights.
-    weights : tuple of Path
-        Sorted by name.
-    config : mapping
-        Content of config.json.
-    origin : str
-        Alias, hub name or path as given; for display only.
-    random : bool
-        Whether the weights are random, so that the vectors carry no biology.
-    adapter : Adapter or None
-        Added to the weights when they are loaded.
-    """
-
-    name: str
-    family: str
-    folder: Path | None
-    weights: tuple[Path, ...]
-    config: Mapping[str, Any]
-    origin: str
-    random: bool = False
-    adapter: Adapter | None = None
+    name: str  # used in the store's folder names
+    family: str  # see `abag.embed.families.registry`
+    folder: Path | None  # None if there are no weights
+    weights: tuple[Path, ...]  # sorted by name
+    config: Mapping[str, Any]  # content of config.json
+    origin: str  # alias, hub name or path as given; for display only
+    random: bool = False  # whether the weights are random, so that the vectors carry no biology
+    adapter: Adapter | None = None  # added to the weights when they are loaded
 
     def require(self, **settings: object) -> None:
         """Check that config.json, where it has these settings, gives them these values.

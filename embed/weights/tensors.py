@@ -26,10 +26,7 @@ class EncoderWeights:
     A context manager that accounts for every tensor: one that was neither read nor ignored is an
     error at exit, because a checkpoint that is only partly understood gives wrong vectors.
 
-    Parameters
-    ----------
-    prefix : str
-        Prefix of every name; added if a checkpoint that was saved without a task head lacks it.
+    Every name starts with `prefix`; a checkpoint that was saved without a task head lacks it.
 
     Raises
     ------
