@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.packing.tokens import Layout
+from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.columns import MissingColumn
-from abag.embed.sequences.pairs import BOTH, SequenceTable, UniqueSequences, read_pairs
+from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
 from abag.head.data.label_options import LabelOptions
@@ -92,13 +93,9 @@ class Gpu(NamedTuple):
 
 
 GPUS: Mapping[str, Gpu] = {
-    "T4": Gpu(65, False),
-    "L4": Gpu(121, True),
-    "V100": Gpu(125, False),
-    "A100": Gpu(312, True),
-    "H100": Gpu(989, True),
-    "H200": Gpu(989, True),
-}
+    "T4": Gpu(65, False), "L4": Gpu(121, True), "V100": Gpu(125, False),
+    "A100": Gpu(312, True), "H100": Gpu(989, True), "H200": Gpu(989, True),
+}  # fmt: skip
 MEASURED_ON = "H200"
 PEAK_REACHED = 0.81
 """Share of the published peak that a matrix product reached on the H200."""
@@ -161,7 +158,9 @@ class Plan(TypedDict):
     antigens: SequencePlan
     found: dict[str, int]
     notes: list[str]
+    """What was done to the sequences."""
     labels: LabelSummary | None
+    """None without a label column."""
     problems: list[str]
     machines: dict[str, MachinePlan]
 
@@ -172,18 +171,7 @@ def plan(
 ) -> Plan:
     """Describe a table, and estimate what encoding and training on it would cost.
 
-    Parameters
-    ----------
-    table : path or DataFrame
-    **options
-        Fields of `PlanOptions`. Encoders that are not an alias get no times.
-
-    Returns
-    -------
-    Plan
-        ``table``, ``rows``, ``antibodies`` and ``antigens``, ``found`` and ``notes`` (what was
-        done to the sequences), ``labels`` (None without a label column), ``problems`` (one line
-        each) and ``machines`` (by name).
+    Encoders that are not an alias get no times.
 
     Raises
     ------
@@ -198,23 +186,15 @@ def plan(
     antigens = _plan_sequences(read.antigens, encoders[1])
     tokens = (antibodies["tokens"], antigens["tokens"])
     work = _Work(encoders, tokens, len(read.frame), chosen.price_per_hour)
-    machines = {
-        name: _on_gpu(gpu, work, measured=name == MEASURED_ON) for name, gpu in GPUS.items()
-    }
+    machines = {n: _on_gpu(gpu, work, measured=n == MEASURED_ON) for n, gpu in GPUS.items()}
     name, here = _on_this_machine(work)
     seen = None if chosen.store is None else _at_store_speed(chosen.store, work, here)
     machines[name] = seen or here
     return {
-        "table": read.source,
-        "rows": len(read.frame),
-        "antibodies": antibodies,
-        "antigens": antigens,
-        "found": read.counts,
-        "notes": read.notes,
-        "labels": labels,
-        "problems": problems,
-        "machines": machines,
-    }
+        "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
+        "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
+        "problems": problems, "machines": machines,
+    }  # fmt: skip
 
 
 # --- sequences ------------------------------------------------------------------------------------
@@ -236,17 +216,11 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> SequencePlan:
     lengths = np.array([sum(map(len, chains)) for chains in sequences.chains])
     stored = None if speed is None else len(layout.poolings) * speed.width * 2 + 22
     return {
-        "encoder": encoder,
-        "unique": len(lengths),
-        "tokens": tokens,
-        "longest": int(lengths.max()),
-        "mean_length": float(lengths.mean()),
-        "histogram": _histogram(lengths),
-        "window": layout.limit,
-        "long_chains": long_chains,
-        "windows": windows,
-        "bytes": None if stored is None else len(lengths) * stored,
-    }
+        "encoder": encoder, "unique": len(lengths), "tokens": tokens,
+        "longest": int(lengths.max()), "mean_length": float(lengths.mean()),
+        "histogram": _histogram(lengths), "window": layout.limit, "long_chains": long_chains,
+        "windows": windows, "bytes": None if stored is None else len(lengths) * stored,
+    }  # fmt: skip
 
 
 def _histogram(lengths: NDArray[np.int64]) -> list[tuple[int, int, int]]:
@@ -348,13 +322,10 @@ class _Work(NamedTuple):
         """Turn seconds into sessions and a price."""
         hours = (embed_s + fit_s) / 3600
         return {
-            "embed_s": embed_s,
-            "fit_s": fit_s,
-            "memory_gib": memory_gib,
+            "embed_s": embed_s, "fit_s": fit_s, "memory_gib": memory_gib, "measured": measured,
             "sessions": {f"{h} h": math.ceil(hours / h) for h in SESSION_HOURS},
             "price": self.price_per_hour and hours * self.price_per_hour,
-            "measured": measured,
-        }
+        }  # fmt: skip
 
 
 def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> MachinePlan:
@@ -394,7 +365,7 @@ def _on_this_machine(work: _Work) -> tuple[str, MachinePlan]:
 def _at_store_speed(store: Path | str, work: _Work, here: MachinePlan) -> MachinePlan | None:
     """Estimate from the speed at which a store was last written; None if it is not known."""
     opened, embed_s = open_store(store), 0.0
-    for kind, encoder, tokens in zip(BOTH, work.encoders, work.tokens, strict=True):
+    for kind, encoder, tokens in zip(KINDS, work.encoders, work.tokens, strict=True):
         try:
             rate = opened.folder(kind, encoder).notes.residues_per_s()
         except AbagError:  # the store has no vectors of this encoder

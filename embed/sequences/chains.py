@@ -59,41 +59,22 @@ class ParsedSequence(NamedTuple):
 
 
 def sequence_key(kind: Kind, chains: Chains) -> bytes:
-    """Compute the key of a sequence from its residues alone.
+    """Compute the key of normalized chains: 16 bytes of blake2b.
 
-    Parameters
-    ----------
-    kind : {"antibody", "antigen"}
-        The same chain has a different key for each kind, since different encoders may read it.
-    chains : tuple of str
-        Normalized chains, as :func:`antibody` and :func:`antigen` return them.
-
-    Returns
-    -------
-    bytes, length 16
-        blake2b over ``kind \\0 chain \\0 chain ...``; an empty chain keeps its place.
+    The text is ``kind \\0 chain \\0 chain ...``; an empty chain keeps its place. The kind is part
+    of it because different encoders may read the same chain.
     """
     return hashlib.blake2b("\0".join((kind, *chains)).encode(), digest_size=KEY_BYTES).digest()
 
 
 def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
-    """Stack the keys of N sequences.
-
-    Returns
-    -------
-    ndarray, shape=(N, 16), dtype=uint8
-    """
+    """Stack the keys of N sequences: shape (N, 16), dtype uint8."""
     keys = b"".join(sequence_key(kind, chains) for chains in sequences)
     return np.frombuffer(bytearray(keys), np.uint8).reshape(-1, KEY_BYTES)
 
 
 def antibody(heavy: str = "", light: str = "") -> Chains:
-    """Normalize and check one antibody.
-
-    Returns
-    -------
-    tuple of two str
-        (heavy, light); one of them may be empty.
+    """Normalize and check one antibody: (heavy, light), of which one may be empty.
 
     Raises
     ------
@@ -113,31 +94,13 @@ def antibody(heavy: str = "", light: str = "") -> Chains:
 
 
 def antigen(text: str) -> Chains:
-    """Normalize and check one antigen, its chains joined by ``|`` or ``:``.
-
-    Returns
-    -------
-    tuple of str
-        Sorted, since the order of the chains in a table has no meaning.
-
-    Raises
-    ------
-    UnknownResidue
-        A character is not a valid residue.
-    EmptySequence
-        A chain is empty.
-    """
+    """Normalize and check one antigen; see `parse_antigen`."""
     with _located("antigen"):
         return parse_antigen(text).chains
 
 
 def parse_chain(text: str) -> ParsedSequence:
-    """Read a heavy or light chain, which may be empty.
-
-    Raises
-    ------
-    UnknownResidue
-    """
+    """Read a heavy or light chain, which may be empty."""
     return ParsedSequence((_normalized(text),), _count_replaced(text))
 
 
@@ -165,11 +128,12 @@ def parse_antibody(text: str) -> ParsedSequence:
 
 
 def parse_antigen(text: str) -> ParsedSequence:
-    """Read an antigen, its chains joined by ``|`` or ``:``.
+    """Read an antigen, its chains joined by ``|`` or ``:``; sorted, since order has no meaning.
 
     Raises
     ------
     UnknownResidue, EmptySequence
+        A character is not a valid residue, or a chain is empty.
     """
     chains = sorted(_normalized(part) for part in _SEPARATOR.split(text))
     if "" in chains:

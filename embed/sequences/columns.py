@@ -64,7 +64,7 @@ class AmbiguousColumn(AbagError):
 def find_columns(
     names: Iterable[Hashable], given: Mapping[str, str], source: str
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Find the column of each role.
+    """Find the column of each role, and the roles that several columns fit equally well.
 
     Parameters
     ----------
@@ -75,13 +75,6 @@ def find_columns(
     source : str
         The table's name, for messages.
 
-    Returns
-    -------
-    columns : dict
-        Role to column name.
-    ties : dict
-        Roles that several columns fit equally well, to these columns.
-
     Raises
     ------
     MissingColumn
@@ -89,7 +82,13 @@ def find_columns(
     """
     present = [str(name) for name in names]
     for role, name in given.items():
-        _check_given(role, name, present, source)
+        if role not in ROLES:
+            msg = f"--column {role}={name}: no such role; expected one of {', '.join(ROLES)}."
+            raise MissingColumn(msg)
+        if name not in present:
+            choices = f"no such column; found {quote_names(present)}"
+            msg = f"{source}: --column {role}={name}: {choices}. Give one of these."
+            raise MissingColumn(msg)
     free = [name for name in present if name not in given.values()]
     fits = {role: _best_fits(role, free) for role in ROLES if role not in given}
     found = {role: names[0] for role, names in fits.items() if len(names) == 1}
@@ -106,18 +105,6 @@ def sequence_columns(names: Iterable[Hashable], given: Mapping[str, str], source
 def quote_names(names: Iterable[Hashable]) -> str:
     """Quote names for a message."""
     return ", ".join(repr(str(name)) for name in names)
-
-
-def _check_given(role: str, name: str, present: Sequence[str], source: str) -> None:
-    if role not in ROLES:
-        msg = f"--column {role}={name}: no such role; expected one of {', '.join(ROLES)}."
-        raise MissingColumn(msg)
-    if name not in present:
-        msg = (
-            f"{source}: --column {role}={name}: no such column; found {quote_names(present)}. "
-            "Give one of these."
-        )
-        raise MissingColumn(msg)
 
 
 def _best_fits(role: str, names: Sequence[str]) -> list[str]:

@@ -62,17 +62,9 @@ class _Domain(NamedTuple):
 def split_domains(sequence: str) -> DomainSplit:
     """Split an antibody string at the boundary of its two variable domains.
 
-    Parameters
-    ----------
-    sequence : str
-        Upper-case residues: a heavy or light chain, both concatenated, or a single-chain Fv, with
-        the domains in either order.
-
-    Returns
-    -------
-    DomainSplit
-        Every residue of the string except those of a linker. A string without a known domain is
-        returned as a heavy chain, for instance a nanobody unlike the known ones.
+    The string is a heavy or light chain, both concatenated, or a single-chain Fv, with the domains
+    in either order. Only the residues of a linker are removed. A string without a known domain is
+    returned as a heavy chain, for instance a nanobody unlike the known ones.
 
     Raises
     ------
@@ -94,10 +86,10 @@ def split_domains(sequence: str) -> DomainSplit:
 
 
 def _find_domains(sequence: str) -> list[_Domain]:
-    found = (d for d in _annotator().number_domains(sequence) if d.error is None)
     return [
         _Domain("heavy" if d.chain == "H" else "light", d.query_start, d.query_end + 1)
-        for d in found
+        for d in _annotator().number_domains(sequence)
+        if d.error is None
     ]
 
 
@@ -135,8 +127,7 @@ def _checked_pair(domains: list[_Domain]) -> tuple[_Domain, _Domain]:
     if min(domain.end - domain.start for domain in domains) < WHOLE_DOMAIN:
         msg = (
             "holds a complete variable domain and a fragment of another; expected two complete "
-            "ones. "
-            "Give heavy and light in two columns or as heavy|light."
+            "ones. Give heavy and light in two columns or as heavy|light."
         )
         raise UnsureDomains(msg)
     return domains[0], domains[1]
@@ -147,10 +138,8 @@ def _split_at_boundary(sequence: str, first: _Domain, second: _Domain) -> Domain
     between = sequence[end:start]
     short = 0 < len(between) < SHORTEST_LINKER and not _LINKER.fullmatch(between)
     if short or start < end:
-        msg = (
-            "holds two variable domains with an uncertain boundary. "
-            "Give them in two columns or as heavy|light."
-        )
+        msg = "holds two variable domains with an uncertain boundary. Give them in two columns or "
+        msg += "as heavy|light."
         raise UnsureDomains(msg)
     _refuse_unexplained(between)
     form: StringForm = "linker" if between else "glued"

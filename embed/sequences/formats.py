@@ -86,28 +86,18 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             msg = f"{file}: does not exist; expected a {suffix[1:]} table. Check the path."
             raise BadTable(msg) from error
         except (OSError, EOFError, zlib.error, ValueError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())
-            msg = (
-                f"{file}: cannot be read: {reason}; expected a {suffix[1:]} table. Check the file."
-            )
+            reason = f"cannot be read: {' '.join(str(error).split())}"
+            msg = f"{file}: {reason}; expected a {suffix[1:]} table. Check the file."
             raise BadTable(msg) from error
 
 
 def suffix_of(path: Path) -> str:
-    """Return the key of a file's format in `FORMATS`.
-
-    Raises
-    ------
-    BadTable
-        The name ends in no known suffix.
-    """
+    """Return the key of a file's format in `FORMATS`; raise `BadTable` for an unknown one."""
     suffix = Path(path.stem if is_gzip(path) else path.name).suffix.lower()
     if suffix not in FORMATS:
-        msg = (
-            f"{path}: not a supported table format; expected a name that ends in "
-            f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
-            "Convert or rename it."
-        )
+        expected = f"a name that ends in {', '.join(FORMATS)}, also with .gz, or a folder of "
+        msg = f"{path}: not a supported table format; expected {expected}.parquet files. "
+        msg += "Convert or rename it."
         raise BadTable(msg)
     return suffix
 
@@ -166,7 +156,11 @@ def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     file.seek(0)
     if options.as_written:
         read |= {"dtype": str, "keep_default_na": False}
-        _refuse_repeated(pd.read_csv(file, header=None, nrows=1, **read).iloc[0])
+        header_names = pd.read_csv(file, header=None, nrows=1, **read).iloc[0]
+        repeated = header_names[header_names.duplicated()]
+        if len(repeated):
+            msg = f"two columns are called {repeated.iloc[0]!r}; expected distinct names"
+            raise ValueError(msg)
     else:
         names = [*pd.read_csv(file, nrows=0, **read).columns]
         read["dtype"] = dict.fromkeys(options.sequence_columns(names), str)
@@ -177,13 +171,6 @@ def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
             msg = "rows have more fields than the header"
             raise ValueError(msg)
         yield [*frame.columns], frame.fillna("") if options.as_written else frame
-
-
-def _refuse_repeated(names: pd.Series) -> None:
-    repeated = names[names.duplicated()]
-    if len(repeated):
-        msg = f"two columns are called {repeated.iloc[0]!r}; expected distinct names"
-        raise ValueError(msg)
 
 
 def _text_format(separator: str) -> TableFormat:
@@ -215,10 +202,10 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     names = [name for name in schema.names if name not in index]
     # without any sequence column, everything is read and the caller names the missing role
     wanted = (options.sequence_columns(names) or None) if options.only_sequences else None
-    if options.rows is None:
-        batches = [parquet.read(wanted)]
-    else:
-        batches = parquet.iter_batches(options.rows, columns=wanted)
+    whole = options.rows is None
+    batches = (
+        [parquet.read(wanted)] if whole else parquet.iter_batches(options.rows, columns=wanted)
+    )
     for batch in batches:
         if options.as_written:
             table = pa.table(batch)

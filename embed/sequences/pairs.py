@@ -20,6 +20,7 @@ from abag.core.keys import sort_keys
 from abag.core.messages import bar
 from abag.embed.sequences.chains import (
     BAD_SEQUENCE,
+    KINDS,
     REPLACED,
     Chains,
     EmptySequence,
@@ -37,14 +38,11 @@ from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.tables import Table, TableLike, read_table, read_table_chunks
 
-BOTH: tuple[Kind, Kind] = ("antibody", "antigen")
 _REASONS: dict[type[AbagError], str] = {
     EmptySequence: "empty_sequence",
     UnknownResidue: "unknown_residue",
     UnsureDomains: "unsure_domains",
 }
-
-
 _DEFAULTS = TableOptions()
 
 
@@ -72,14 +70,10 @@ class UniqueSequences:
         ranks = np.empty_like(order)
         ranks[order] = np.arange(len(order))
         return replace(
-            self,
-            chains=[self.chains[i] for i in order],
-            keys=self.keys[order],
-            of_row=ranks[self.of_row],
-            first_rows=self.first_rows[order],
-            replaced=self.replaced[order],
-            forms=[self.forms[i] for i in order],
-        )
+            self, keys=self.keys[order], of_row=ranks[self.of_row],
+            first_rows=self.first_rows[order], replaced=self.replaced[order],
+            chains=[self.chains[i] for i in order], forms=[self.forms[i] for i in order],
+        )  # fmt: skip
 
     def count_residues(self) -> int:
         """Count the residues of all rows, with repeated sequences."""
@@ -154,16 +148,6 @@ def read_pairs(table: TableLike, options: TableOptions = _DEFAULTS) -> SequenceT
     ``options.columns`` names the latter. A cell of the antibody column is ``heavy|light``,
     ``heavy:light``, or one string that :func:`~abag.embed.sequences.domains.split_domains` splits.
 
-    Parameters
-    ----------
-    table : path or DataFrame
-        See :func:`~abag.embed.sequences.tables.read_table`.
-    options : TableOptions, optional
-
-    Returns
-    -------
-    SequenceTable
-
     Raises
     ------
     BadTable, MissingColumn, AmbiguousColumn
@@ -172,7 +156,7 @@ def read_pairs(table: TableLike, options: TableOptions = _DEFAULTS) -> SequenceT
         The first bad row; with ``bad_rows="skip"``, only if no row is left.
     """
     whole = read_table(table, columns=options.columns, limit=options.limit)
-    return _refuse_empty(_check_rows(whole, BOTH, options))
+    return _refuse_empty(_check_rows(whole, KINDS, options))
 
 
 def read_one_kind(
@@ -180,63 +164,30 @@ def read_one_kind(
 ) -> SequenceTable:
     """Read the antibodies or the antigens of a table, which may lack the other kind.
 
-    Parameters
-    ----------
-    table, options, as_written
-        As for :func:`read_pairs` and :func:`~abag.embed.sequences.tables.read_table`.
-    kind : {"antibody", "antigen"}
-
-    Returns
-    -------
-    SequenceTable
-
-    Raises
-    ------
-    AbagError
-        As :func:`read_pairs`.
+    `as_written` is that of :func:`~abag.embed.sequences.tables.read_table`; errors are those of
+    :func:`read_pairs`.
     """
     whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
     return _refuse_empty(_check_rows(whole, (kind,), options))
 
 
 def read_pair_chunks(
-    table: TableLike,
-    options: TableOptions,
-    *,
-    as_written: bool = False,
+    table: TableLike, options: TableOptions, *, as_written: bool = False,
     only_sequences: bool = False,
-) -> Iterator[SequenceTable]:
+) -> Iterator[SequenceTable]:  # fmt: skip
     """Read a table of pairs in chunks of rows, so that it may be larger than memory.
 
-    Checks, sequences and keys are those of :func:`read_pairs`.
-
-    Parameters
-    ----------
-    table, options
-        As for :func:`read_pairs`.
-    as_written, only_sequences
-        As for :func:`~abag.embed.sequences.tables.read_table_chunks`.
-
-    Yields
-    ------
-    SequenceTable
-        A chunk without its bad rows, possibly empty. A sequence that occurs in several chunks is
-        in each of them.
-
-    Raises
-    ------
-    AbagError
-        As :func:`read_pairs`.
+    Checks, keys and errors are those of :func:`read_pairs`; other arguments, those of
+    :func:`~abag.embed.sequences.tables.read_table_chunks`. A chunk lacks its bad rows and may be
+    empty. A sequence that occurs in several chunks is in each of them.
     """
     rows, skipped, first_error = 0, 0, None
-    for chunk in read_table_chunks(
-        table,
-        columns=options.columns,
-        limit=options.limit,
-        as_written=as_written,
+    chunks = read_table_chunks(
+        table, columns=options.columns, limit=options.limit, as_written=as_written,
         only_sequences=only_sequences,
-    ):
-        pairs = _check_rows(chunk, BOTH, options)
+    )  # fmt: skip
+    for chunk in chunks:
+        pairs = _check_rows(chunk, KINDS, options)
         rows += len(pairs.frame)
         skipped += pairs.skipped.total()
         first_error = first_error or pairs.first_error
@@ -268,12 +219,11 @@ class _ParsedColumn(NamedTuple):
 def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> SequenceTable:
     """Parse the sequences of every row; refuse or skip the rows in which one is bad."""
     table, ignored = _drop_unused_roles(whole, options)
-    parsed = {
-        kind: _parse_antibodies(table)
-        if kind == "antibody"
-        else _parse_antigens(table, options.antigen)
-        for kind in kinds
-    }
+    parsed: dict[Kind, _ParsedColumn] = {}
+    if "antibody" in kinds:
+        parsed["antibody"] = _parse_antibodies(table)
+    if "antigen" in kinds:
+        parsed["antigen"] = _parse_antigens(table, options.antigen)
     columns = [*parsed.values()]
     bad = np.any([_is_bad(column) for column in columns], axis=0)
     errors = [_first_error(columns, row) for row in np.flatnonzero(bad).tolist()]
@@ -289,22 +239,14 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     keep = np.flatnonzero(~bad)
     kept = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True)) if errors else table
     sequences = {kind: _unique(kind, column, keep, numbers) for kind, column in parsed.items()}
+    forms = Counter(form for unique in sequences.values() for form in unique.forms)
+    replaced = sum(int(unique.replaced.sum()) for unique in sequences.values())
+    counts = {"rows": len(keep), "skipped_rows": len(errors), **count_changes(forms, replaced)}
     return SequenceTable(
         **{f.name: getattr(kept, f.name) for f in fields(Table)},
-        row_numbers=numbers[keep],
-        sequences=sequences,
-        skipped=Counter(_REASONS[type(error)] for error in errors),
-        first_error=first_error,
-        counts={
-            "rows": len(keep),
-            "skipped_rows": len(errors),
-            **count_changes(
-                Counter(form for unique in sequences.values() for form in unique.forms),
-                sum(int(unique.replaced.sum()) for unique in sequences.values()),
-            ),
-        },
-        ignored=ignored,
-    )
+        row_numbers=numbers[keep], sequences=sequences, first_error=first_error, counts=counts,
+        skipped=Counter(_REASONS[type(error)] for error in errors), ignored=ignored,
+    )  # fmt: skip
 
 
 def _is_bad(column: _ParsedColumn) -> NDArray[np.bool_]:
@@ -332,14 +274,11 @@ def _unique(
         of_code[i] = index.setdefault(cell.chains, len(index))
     chains = [*index]
     return UniqueSequences(
-        kind=kind,
-        chains=chains,
-        keys=keys_array(kind, chains),
-        of_row=of_code[codes],
+        kind=kind, chains=chains, keys=keys_array(kind, chains), of_row=of_code[codes],
         first_rows=numbers[keep[[row for _, row in first_cells]]],
         replaced=np.array([cell.replaced for cell, _ in first_cells], np.int32),
         forms=[cell.form for cell, _ in first_cells],
-    )
+    )  # fmt: skip
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -425,15 +364,7 @@ def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence
 
 
 def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
-    """Name the counts of what was changed when unique sequences were read.
-
-    Parameters
-    ----------
-    forms : mapping
-        `StringForm` of antibodies given as one string, to their number.
-    replaced : int
-        Residues read as X.
-    """
+    """Name the counts of what was changed; arguments as in `SequencePart`."""
     glued, linker = forms.get("glued", 0), forms.get("linker", 0)
     return {
         "split_antibodies": glued + linker,
@@ -453,9 +384,8 @@ def describe_counts(counts: Mapping[str, int], skipped: Mapping[str, int]) -> li
             f"antibody strings split into heavy and light ({counts['split_glued']:,} glued, "
             f"{counts['split_linker']:,} joined by a linker, which was removed)"
         ),
-        "unrecognised_antibodies": (
-            "antibody strings have no known variable domain and are read as heavy chains"
-        ),
+        "unrecognised_antibodies": "antibody strings have no known variable domain and are read as "
+        "heavy chains",
         "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
     }
     return [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]

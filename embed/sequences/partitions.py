@@ -24,15 +24,10 @@ from abag.embed.sequences.pairs import UniqueSequences
 HELD_BYTES = 64 << 20  # in memory before they are written
 PART_BYTES = 32 << 20  # about 140,000 antibodies, which take a GPU minutes
 BUCKETS = 256  # by the first byte of the key: the smallest possible parts
-_SCHEMA = pa.schema(
-    {
-        "key": pa.binary(KEY_BYTES),
-        "chains": pa.list_(pa.large_string()),
-        "row": pa.int64(),
-        "replaced": pa.int32(),
-        "form": pa.string(),
-    }
-)
+_SCHEMA = pa.schema({
+    "key": pa.binary(KEY_BYTES), "chains": pa.list_(pa.large_string()), "row": pa.int64(),
+    "replaced": pa.int32(), "form": pa.string(),
+})  # fmt: skip
 
 
 class TemporaryDiskFull(AbagError):
@@ -69,13 +64,8 @@ class SequencePart(NamedTuple):
 class Partitions:
     """Collects the sequences of a table and returns them in parts; a context manager.
 
-    Parameters
-    ----------
-    kind : {"antibody", "antigen"}
-    held_bytes : int
-        Size in memory above which sequences are written to disk.
-    part_bytes : int
-        Approximate size of a part in memory.
+    More than `held_bytes` in memory are written to disk, which raises `TemporaryDiskFull` if it has
+    too little space. A part takes about `part_bytes` in memory.
     """
 
     def __init__(
@@ -98,16 +88,10 @@ class Partitions:
             self._file.close()
 
     def add(self, unique: UniqueSequences) -> None:
-        """Add the sequences of some rows, in the order of the table.
-
-        Raises
-        ------
-        TemporaryDiskFull
-        """
+        """Add the sequences of some rows, in the order of the table."""
+        buffers = [None, pa.py_buffer(unique.keys)]
         columns = [
-            pa.Array.from_buffers(
-                _SCHEMA.field("key").type, len(unique.keys), [None, pa.py_buffer(unique.keys)]
-            ),
+            pa.Array.from_buffers(_SCHEMA.field("key").type, len(unique.keys), buffers),
             pa.array(unique.chains, _SCHEMA.field("chains").type),
             pa.array(unique.first_rows),
             pa.array(unique.replaced),

@@ -70,15 +70,11 @@ class Table:
         if role in self.columns:
             return self.columns[role]
         if role in self.ties:
-            msg = (
-                f"{self.source}: columns {quote_names(self.ties[role])} fit {role} equally well; "
-                f"expected one. Choose with --column {role}=NAME."
-            )
+            fits = f"columns {quote_names(self.ties[role])} fit {role} equally well"
+            msg = f"{self.source}: {fits}; expected one. Choose with --column {role}=NAME."
             raise AmbiguousColumn(msg)
-        msg = (
-            f"{self.source}: no column for {role}; found {self.found}. "
-            f"Name it with --column {role}=NAME."
-        )
+        missing = f"no column for {role}; found {self.found}"
+        msg = f"{self.source}: {missing}. Name it with --column {role}=NAME."
         raise MissingColumn(msg)
 
     def has(self, role: str) -> bool:
@@ -86,13 +82,7 @@ class Table:
         return role in self.columns or role in self.ties
 
     def cells(self, role: str) -> pd.Series:
-        """Return the cells of the column that plays a role, missing ones as pandas has them.
-
-        Raises
-        ------
-        MissingColumn, AmbiguousColumn
-            As `column`.
-        """
+        """Return the cells of `column`, missing ones as pandas has them."""
         cells = self.frame[self.column(role)]
         text = isinstance(cells.dtype, pd.StringDtype) or cells.dtype == np.dtype(object)
         if self.as_written and text:  # Parquet marks missing cells, and has other types here
@@ -101,12 +91,9 @@ class Table:
 
 
 def read_table(
-    table: TableLike,
-    *,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
+    table: TableLike, *, columns: Mapping[str, str] | None = None, limit: int | None = None,
     as_written: bool = False,
-) -> Table:
+) -> Table:  # fmt: skip
     """Read a whole table and find the roles of its columns.
 
     Parameters
@@ -122,10 +109,6 @@ def read_table(
         Keep cells as in the file: text stays text (an id such as ``007``, or ``NA``), and Parquet
         keeps its types. Otherwise pandas chooses the types, except that sequences are text.
 
-    Returns
-    -------
-    Table
-
     Raises
     ------
     BadTable
@@ -134,11 +117,9 @@ def read_table(
         ``columns`` names a role or column that does not exist.
     """
     given = columns or {}
-    chunks = [
-        *read_table_chunks(table, columns=given, limit=limit, rows=None, as_written=as_written)
-    ]
-    first = chunks[0]
-    if len(chunks) == 1:
+    read = read_table_chunks(table, columns=given, limit=limit, rows=None, as_written=as_written)
+    first, *others = chunks = [*read]
+    if not others:
         return first
     frame = pd.concat([chunk.frame for chunk in chunks], ignore_index=True)
     roles, ties = find_columns(frame.columns, given, first.source)
@@ -146,33 +127,17 @@ def read_table(
 
 
 def read_table_chunks(
-    table: TableLike,
-    *,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    rows: int | None = CHUNK_ROWS,
-    as_written: bool = False,
-    only_sequences: bool = False,
-) -> Iterator[Table]:
-    """Read a table in chunks of rows, so that it may be larger than memory.
+    table: TableLike, *, columns: Mapping[str, str] | None = None, limit: int | None = None,
+    rows: int | None = CHUNK_ROWS, as_written: bool = False, only_sequences: bool = False,
+) -> Iterator[Table]:  # fmt: skip
+    """Read a table in chunks of rows, so that it may be larger than memory; see `read_table`.
 
     Parameters
     ----------
-    table, columns, limit, as_written
-        As for `read_table`.
     rows : int or None
         Most rows per chunk; None for one chunk per file.
     only_sequences : bool
         The other columns are not needed; of Parquet they are not read.
-
-    Yields
-    ------
-    Table
-
-    Raises
-    ------
-    BadTable, MissingColumn
-        As `read_table`.
     """
     given = columns or {}
     if isinstance(table, pd.DataFrame):
@@ -180,26 +145,20 @@ def read_table_chunks(
     else:
         source = Path(table).name
         options = ReadOptions(
-            rows=rows,
-            limit=limit,
-            as_written=as_written,
-            only_sequences=only_sequences,
+            rows=rows, limit=limit, as_written=as_written, only_sequences=only_sequences,
             sequence_columns=lambda names: sequence_columns(names, given, source),
-        )
+        )  # fmt: skip
         chunks = read_file_chunks(Path(table), options)
     start = 0
     for names, whole in chunks:
         frame = whole if limit is None else whole.head(limit - start)
         if len(frame):
             roles, ties = find_columns(names, given, source)
+            frame = frame.set_axis(pd.RangeIndex(start, start + len(frame)))
             yield Table(
-                source=source,
-                frame=frame.set_axis(pd.RangeIndex(start, start + len(frame))),
-                columns=roles,
-                ties=ties,
-                names=names,
+                source=source, frame=frame, columns=roles, ties=ties, names=names,
                 as_written=as_written,
-            )
+            )  # fmt: skip
         start += len(frame)
         if start == limit:
             return

@@ -215,9 +215,8 @@ class FitConfig(
     def filled(self) -> Preset:
         """Return the preset with the fields given here in place of its own."""
         given = {f.name: getattr(self, f.name) for f in fields(Preset)}
-        return replace(
-            PRESETS[self.preset], **{n: value for n, value in given.items() if value is not None}
-        )
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return replace(PRESETS[self.preset], **chosen)
 
     def fitting_batch(self, n_training: int) -> tuple[int, int]:
         """Return pairs per batch and batches per optimizer step for a training set.
@@ -255,26 +254,13 @@ MAY_CHANGE = FitConfig.changeable() | {"store"}
 
 
 def check_same(
-    run: object,
-    before: Mapping[str, Any],
-    now: Mapping[str, Any],
-    *,
-    may_change: frozenset[str] = MAY_CHANGE,
-    option: str = "--run",
-) -> None:
-    """Refuse to resume a run with other options or data, naming each difference.
-
-    Raises
-    ------
-    RunMismatch
-        If any value outside `may_change` differs.
-    """
+    run: object, before: Mapping[str, Any], now: Mapping[str, Any], *,
+    may_change: frozenset[str] = MAY_CHANGE, option: str = "--run",
+) -> None:  # fmt: skip
+    """Raise `RunMismatch` if any value outside `may_change` differs, naming each difference."""
     names = sorted((before.keys() | now.keys()) - may_change, key=lambda n: ("digest" in n, n))
-    changes = [
-        f"{n} was {before.get(n)!r} and is now {now.get(n)!r}"
-        for n in names
-        if before.get(n) != now.get(n)
-    ]
+    values = [(n, before.get(n), now.get(n)) for n in names]
+    changes = [f"{n} was {old!r} and is now {new!r}" for n, old, new in values if old != new]
     if changes:
         msg = (
             f"{run}: started with other options or data: {'; '.join(changes)}. "
