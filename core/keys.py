@@ -88,16 +88,11 @@ def sort_keys(keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bo
 def distinct_keys(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Find the distinct keys, as ``numpy.unique(keys, axis=0, return_inverse=True)`` but faster.
 
-    Parameters
-    ----------
-    keys : ndarray, shape=(P, 16), dtype=uint8
-
     Returns
     -------
     distinct : ndarray, shape=(N, 16), dtype=uint8
-        Sorted.
     inverse : ndarray, shape=(P,), dtype=int32
-        The row of each key in `distinct`.
+        The row of each key, shape (P, 16), in `distinct`.
     """
     order, repeated = sort_keys(keys)
     inverse = np.empty(len(keys), np.int32)
@@ -111,13 +106,7 @@ def hex_keys(keys: NDArray[np.uint8]) -> list[str]:
 
 
 def keys_from_hex(texts: Sequence[str]) -> NDArray[np.uint8]:
-    """Read keys spelled by :func:`hex_keys`; shape (N, 16).
-
-    Raises
-    ------
-    ValueError
-        If a text is not hexadecimal.
-    """
+    """Read keys spelled by :func:`hex_keys`: shape (N, 16), dtype uint8."""
     return np.frombuffer(bytes.fromhex("".join(texts)), np.uint8).reshape(-1, KEY_BYTES)
 
 

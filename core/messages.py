@@ -61,14 +61,7 @@ def reporting(
 ) -> Iterator[None]:
     """Choose where messages go and whether bars are drawn, for the code inside the block.
 
-    Parameters
-    ----------
-    to : callable, optional
-        Receives each message; None leaves the messages where they went before.
-    bars : bool, optional
-        Whether progress bars are drawn; None leaves that as it was.
-    silent : bool
-        Discard messages, but not notes.
+    None leaves either as it was. With `silent`, messages are discarded, but not notes.
     """
     before = _channel.get()
     channel = _Channel(to or before.send, before.bars if bars is None else bars, silent)

@@ -26,8 +26,8 @@ from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
-from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import FLOOR_SHARE, BadLabel, LabelledPairs, label_pairs
+from abag.head.data.label_options import LabelOptions
 from abag.head.evaluation.comparison import explained
 from abag.head.model.config import FitConfig
 from abag.head.runs.options import PlanOptions
@@ -69,17 +69,13 @@ class EncoderSpeed:
 
 _IGT5 = EncoderSpeed(1.21e9, 1024, 239_000, 77_000)
 _ESM2 = EncoderSpeed(6.5e8, 1280, 371_000, 146_000)
+_SAME_SIZE = replace(_IGT5, measured=False)
 SPEEDS: Mapping[str, EncoderSpeed] = {
-    "igt5": _IGT5,
-    "igt5-unpaired": replace(_IGT5, measured=False),
-    "prott5": replace(_IGT5, measured=False),
-    "esm2-650m": _ESM2,
-    "esm2-8m": _ESM2.scaled(7.4e6, 320),
-    "esm2-35m": _ESM2.scaled(3.3e7, 480),
-    "esm2-150m": _ESM2.scaled(1.48e8, 640),
-    "esm2-3b": _ESM2.scaled(2.8e9, 2560),
+    "igt5": _IGT5, "igt5-unpaired": _SAME_SIZE, "prott5": _SAME_SIZE, "esm2-650m": _ESM2,
+    "esm2-8m": _ESM2.scaled(7.4e6, 320), "esm2-35m": _ESM2.scaled(3.3e7, 480),
+    "esm2-150m": _ESM2.scaled(1.48e8, 640), "esm2-3b": _ESM2.scaled(2.8e9, 2560),
     "antiberty": _ESM2.scaled(2.6e7, 512),
-}
+}  # fmt: skip
 """By alias, where known."""
 
 
@@ -197,9 +193,6 @@ def plan(
     }  # fmt: skip
 
 
-# --- sequences ------------------------------------------------------------------------------------
-
-
 def _plan_sequences(sequences: UniqueSequences, encoder: str) -> SequencePlan:
     speed = SPEEDS.get(encoder)
     family = ALIASES[encoder].family if encoder in ALIASES else "esm"  # the rest count as ESM-2
@@ -229,9 +222,6 @@ def _histogram(lengths: NDArray[np.int64]) -> list[tuple[int, int, int]]:
     step = -(-(int(lengths.max()) - low + 1) // 10)
     counts = np.bincount((lengths - low) // step)
     return [(low + i * step, low + (i + 1) * step - 1, int(n)) for i, n in enumerate(counts)]
-
-
-# --- labels ---------------------------------------------------------------------------------------
 
 
 def _summarize_labels(
@@ -292,9 +282,6 @@ def _label_problems(pairs: LabelledPairs, labels: LabelSummary, exact: int) -> l
     if share is not None and share > 0.5:
         lines.append(f"The antigen alone explains {share:.0%} of the variance of the labels.")
     return lines
-
-
-# --- machines -------------------------------------------------------------------------------------
 
 
 class _Work(NamedTuple):
@@ -391,9 +378,6 @@ def _matmul_flops(device: str) -> float:
     return 2 * size**3 / best_s
 
 
-# --- lines ----------------------------------------------------------------------------------------
-
-
 def describe_plan(found: Plan) -> list[str]:
     """Describe a plan in printable lines."""
     lines = [f"{found['table']}: {found['rows']:,} rows", *found["notes"]]
@@ -416,10 +400,8 @@ def _sequence_lines(plural: str, found: SequencePlan) -> list[str]:
         f"longest {found['longest']:,}; {found['tokens']:,} tokens for {found['encoder']}{size}"
     ]
     if found["long_chains"]:
-        lines.append(
-            f"{found['long_chains']:,} chains over {found['window']} residues are encoded in "
-            f"{found['windows']:,} windows"
-        )
+        chains = f"{found['long_chains']:,} chains over {found['window']} residues"
+        lines.append(f"{chains} are encoded in {found['windows']:,} windows")
     most = max(n for *_, n in found["histogram"])
     return lines + [
         f"  {first:>6}-{last:<6} {n:>8,} {'#' * math.ceil(40 * n / most)}"

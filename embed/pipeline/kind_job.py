@@ -104,10 +104,7 @@ class KindJob:
         ------
         WrongBackend, FaesmUnavailable, AttentionUnavailable
             The backend or the attention kernel cannot run this encoder here.
-        SequenceTooLong
-            Under ``--long-antigens error``.
-        BatchTooLarge
-            If a sequence has more tokens than ``--batch-tokens``.
+        SequenceTooLong, BatchTooLarge
         """
         layout, options = self.identity.layout, self.options
         family, backend = self.identity.family, options.backend(self.kind)
@@ -123,9 +120,9 @@ class KindJob:
             )
             raise SequenceTooLong(msg)
         if options.batch_tokens is not None and self._longest_run > options.batch_tokens:
+            found = f"the longest {self.kind} has {self._longest_run} tokens"
             msg = (
-                f"--batch-tokens {options.batch_tokens}: the longest {self.kind} has "
-                f"{self._longest_run} tokens; give {self._longest_run} or more"
+                f"--batch-tokens {options.batch_tokens}: {found}; give {self._longest_run} or more"
             )
             raise BatchTooLarge(msg)
 
@@ -175,15 +172,12 @@ class KindJob:
         if reading is not None and self.missing:
             self._folder.notes.start_run(
                 {
-                    "table": reading.source,
-                    "rows": reading.rows,
-                    "sequences": self.unique,
-                    "to_encode": self.missing,
-                    "residues": self._residues,
+                    "table": reading.source, "rows": reading.rows, "sequences": self.unique,
+                    "to_encode": self.missing, "residues": self._residues,
                     "residues_to_encode": self._residues_missing,
                     "residues_of_rows": reading.residues[self.kind],
                 }
-            )
+            )  # fmt: skip
 
     def encode(self, rank: Rank) -> float:
         """Encode this process's share; return the seconds it took, loading included."""
@@ -209,10 +203,7 @@ class KindJob:
     def wait_for_others(self) -> float:
         """Wait until the store holds what other ranks encode; return the seconds waited.
 
-        Raises
-        ------
-        Incomplete
-            If nothing new has arrived for a long time.
+        Raises `Incomplete` if nothing new arrives for a long time.
         """
         start_s = changed_s = time.monotonic()
         patience_s = PATIENCE_SECONDS + 10 * self.options.commit_seconds
@@ -241,15 +232,12 @@ class KindJob:
 
     def summary(self, seconds: float, rank: Rank) -> KindSummary:
         """Summarise the whole job; ranks other than the first report their own share."""
-        return KindSummary(
-            unique=self.unique,
-            reused=self.unique - self.missing,
-            encoded=self._own if rank.number else self.missing,
-            tokens=self.tokens,
-            seconds=round(seconds, 3),
-            encoder=self.identity.checkpoint.name,
-            fingerprint=self.identity.fingerprint,
-        )
+        return {
+            "unique": self.unique, "reused": self.unique - self.missing,
+            "encoded": self._own if rank.number else self.missing, "tokens": self.tokens,
+            "seconds": round(seconds, 3), "encoder": self.identity.checkpoint.name,
+            "fingerprint": self.identity.fingerprint,
+        }  # fmt: skip
 
 
 def _count_residues(sequences: list[tuple[str, ...]]) -> int:

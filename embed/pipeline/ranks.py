@@ -63,10 +63,8 @@ class Rank:
 
         Raises
         ------
-        WrongRank
-            If one device was named for several ranks.
-        DeviceUnavailable
-            If the machine has fewer GPUs than ranks.
+        WrongRank, DeviceUnavailable
+            One device was named for several ranks, or the machine has fewer GPUs than ranks.
         """
         if self.world == 1 or asked == "cpu" or not torch.cuda.is_available():
             return asked
@@ -82,20 +80,14 @@ class Rank:
 
 
 def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
-    """Read this process's rank from the variables that torchrun or srun set.
-
-    Raises
-    ------
-    WrongRank
-        If the values are not a valid rank.
-    """
+    """Read this process's rank from the variables of torchrun or srun; or raise `WrongRank`."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
         job = environment.get("TORCHELASTIC_RUN_ID", "")
     elif "SLURM_PROCID" in environment and not _is_batch_script(environment):
         tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
         names = ("SLURM_PROCID", tasks, "SLURM_LOCALID")
-        job = "{SLURM_JOB_ID}.{SLURM_STEP_ID}".format_map({**_NO_JOB, **environment})
+        job = f"{environment.get('SLURM_JOB_ID', '')}.{environment.get('SLURM_STEP_ID', '')}"
     else:
         return Rank()
     try:
@@ -108,9 +100,6 @@ def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
         msg = f"environment: {given}; expected a rank below the number of ranks. Unset them."
         raise WrongRank(msg)
     return Rank(number, world, local, job)
-
-
-_NO_JOB = {"SLURM_JOB_ID": "", "SLURM_STEP_ID": ""}
 
 
 def _is_batch_script(environment: Mapping[str, str]) -> bool:
@@ -159,13 +148,7 @@ def _drawn(keys: NDArray[np.uint8], job: str) -> NDArray[np.uint64]:
 
 
 def count_devices(devices: Devices, device: str) -> int:
-    """Turn ``--devices`` into a number of ranks.
-
-    Raises
-    ------
-    DeviceUnavailable
-        If there are fewer GPUs, or ``all`` was given without a GPU.
-    """
+    """Turn ``--devices`` into a number of ranks; too few GPUs raise `DeviceUnavailable`."""
     on_gpu = device != "cpu" and torch.cuda.is_available()
     seen = torch.cuda.device_count() if on_gpu else 0
     if devices == "all":

@@ -141,11 +141,9 @@ def _embed(
                     seconds = [s + j.wait_for_others() for s, j in zip(seconds, jobs, strict=True)]
         summaries = [job.summary(s, rank) for job, s in zip(jobs, seconds, strict=True)]
     return {
-        "antibodies": summaries[0],
-        "antigens": summaries[1],
-        "rows": reading.rows,
-        "skipped_rows": reading.skipped.total(),
-    }
+        "antibodies": summaries[0], "antigens": summaries[1],
+        "rows": reading.rows, "skipped_rows": reading.skipped.total(),
+    }  # fmt: skip
 
 
 def _read(

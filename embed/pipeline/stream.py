@@ -6,10 +6,10 @@ batch is computed.
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from queue import Empty, Full, Queue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,43 +155,12 @@ def _to_host(x: torch.Tensor) -> torch.Tensor:
 
 def _prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
     """Make batches in a thread, a few in advance; the thread ends with its consumer."""
-    queue: Queue[PackedBatch | BaseException | None] = Queue(maxsize=AHEAD)
-    stopped = threading.Event()
-
-    def offer(item: PackedBatch | BaseException | None) -> None:
-        while not stopped.is_set():
-            try:
-                queue.put(item, timeout=0.1)
-            except Full:
-                continue
-            return
-
-    def produce() -> None:
+    source = iter(batches)
+    with ThreadPoolExecutor(1, "tokenise") as thread:
+        ahead = deque(thread.submit(next, source, None) for _ in range(AHEAD))
         try:
-            for batch in batches:
-                offer(batch)
-                if stopped.is_set():
-                    return
-            offer(None)
-        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
-            offer(error)
-
-    thread = threading.Thread(target=produce, name="tokenise", daemon=True)
-    thread.start()
-    try:
-        while (item := _taken(queue)) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stopped.set()
-        thread.join()
-
-
-def _taken(queue: Queue[PackedBatch | BaseException | None]) -> PackedBatch | BaseException | None:
-    """Wait in short steps: Python handles signals only between them."""
-    while True:
-        try:
-            return queue.get(timeout=0.2)
-        except Empty:
-            continue
+            while (batch := ahead.popleft().result()) is not None:
+                ahead.append(thread.submit(next, source, None))
+                yield batch
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)

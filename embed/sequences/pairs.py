@@ -367,12 +367,9 @@ def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
     """Name the counts of what was changed; arguments as in `SequencePart`."""
     glued, linker = forms.get("glued", 0), forms.get("linker", 0)
     return {
-        "split_antibodies": glued + linker,
-        "split_glued": glued,
-        "split_linker": linker,
-        "unrecognised_antibodies": forms.get("no domain", 0),
-        "replaced_residues": replaced,
-    }
+        "split_antibodies": glued + linker, "split_glued": glued, "split_linker": linker,
+        "unrecognised_antibodies": forms.get("no domain", 0), "replaced_residues": replaced,
+    }  # fmt: skip
 
 
 def describe_counts(counts: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:

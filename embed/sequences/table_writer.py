@@ -6,8 +6,7 @@ import gzip
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self, cast
+from typing import IO, Any, Self, cast
 
 import pandas as pd
 
@@ -48,12 +47,7 @@ class TableWriter:
         return self
 
     def write(self, frame: pd.DataFrame) -> None:
-        """Append rows.
-
-        Raises
-        ------
-        BadTable
-        """
+        """Append rows."""
         if frame.empty:
             return
         names = [*frame.columns]
@@ -68,22 +62,15 @@ class TableWriter:
         with self._explaining():
             self._append(frame)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:  # noqa: ANN401 - as of any context manager
         with self._explaining():
-            self._files.__exit__(kind, error, traceback)
+            self._files.__exit__(*raised)
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            msg = (
-                f"{self._path}: cannot be written ({error}). Free disk space or choose another "
-                "--out, and run the command again."
-            )
+            fix = "Free disk space or choose another --out, and run the command again."
+            msg = f"{self._path}: cannot be written ({error}). {fix}"
             raise BadTable(msg) from error
