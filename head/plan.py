@@ -26,8 +26,8 @@ from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
-from abag.head.data.labels import FLOOR_SHARE, BadLabel, LabelledPairs, label_pairs
 from abag.head.data.label_options import LabelOptions
+from abag.head.data.labels import FLOOR_SHARE, BadLabel, LabelledPairs, label_pairs
 from abag.head.evaluation.comparison import explained
 from abag.head.model.config import FitConfig
 from abag.head.runs.options import PlanOptions
