@@ -102,12 +102,7 @@ def finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
 
 
 def write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
-    """Write the adapters of the best epoch; adapter.json comes last and marks them as complete.
-
-    Returns
-    -------
-    AdaptSummary
-    """
+    """Write the adapters of the best epoch; adapter.json comes last and marks them as complete."""
     training.write_log()
     with replacing(out / ROWS_FILE) as partial:
         training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)

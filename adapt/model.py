@@ -39,14 +39,8 @@ HEAD_WIDTH, HEAD_DROPOUT = 128, 0.1
 class FrozenVectors(nn.Module):
     """Standardized vectors of an encoder that is not adapted; each sequence is encoded once.
 
-    Parameters
-    ----------
-    identity : Identity
-    chains : sequence of tuple of str, length N
-        The unique sequences of one kind.
-    training : NDArray, dtype=int64
-        Indices of the training sequences, which the statistics are measured on.
-    plan : DevicePlan
+    `chains` are the unique sequences of one kind. The statistics are measured on those with the
+    indices `training`, int64.
     """
 
     def __init__(
@@ -63,16 +57,7 @@ class FrozenVectors(nn.Module):
         self.width = x_ND.shape[1]
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
-        """Return the vectors of sequences.
-
-        Parameters
-        ----------
-        index_U : NDArray, shape=(U,), dtype=int64
-
-        Returns
-        -------
-        Tensor, shape=(U, D), dtype=float32
-        """
+        """Return the vectors of sequences, (U, D) in float32, by their indices, int64."""
         return self._z_ND[to_device(index_U, self._z_ND.device)]
 
 
@@ -133,19 +118,7 @@ class AdaptedEncoder(nn.Module):
 
 
 class AdaptationModel(nn.Module):
-    """Both encoders and the regression head.
-
-    Parameters
-    ----------
-    identities : mapping
-        Encoder of each kind.
-    pairs : LabelledPairs
-    training : NDArray, dtype=int64
-        Indices of the training pairs.
-    plan : DevicePlan
-    config : AdaptConfig
-        Which encoders are adapted, and how.
-    """
+    """Both encoders and the regression head; `training` are indices of pairs, int64."""
 
     def __init__(
         self,
@@ -156,19 +129,14 @@ class AdaptationModel(nn.Module):
         config: AdaptConfig,
     ) -> None:
         super().__init__()
-        self._index: dict[Kind, NDArray[np.int64]] = {
-            "antibody": pairs.antibody,
-            "antigen": pairs.antigen,
-        }
+        self._index: dict[Kind, NDArray[np.int64]]
+        self._index = {"antibody": pairs.antibody, "antigen": pairs.antigen}
         unique = {"antibody": pairs.table.antibodies, "antigen": pairs.table.antigens}
         self.encoders: dict[Kind, FrozenVectors | AdaptedEncoder] = {}
         for kind, index_P in self._index.items():
             inputs = identities[kind], unique[kind].chains, np.unique(index_P[training]), plan
-            encoder = (
-                AdaptedEncoder(*inputs, config)
-                if kind in config.kinds()
-                else FrozenVectors(*inputs)
-            )
+            adapted = kind in config.kinds()
+            encoder = AdaptedEncoder(*inputs, config) if adapted else FrozenVectors(*inputs)
             self.encoders[kind] = encoder
             self.add_module(kind, encoder)
         self.head = nn.Sequential(
@@ -180,16 +148,9 @@ class AdaptationModel(nn.Module):
         ).to(plan.device)
 
     def forward(self, rows_B: NDArray[np.int64]) -> Tensor:
-        """Predict pairs; each of their unique sequences is encoded once.
+        """Predict pairs, (B,) in standard deviations of the training labels, float32.
 
-        Parameters
-        ----------
-        rows_B : NDArray, shape=(B,), dtype=int64
-
-        Returns
-        -------
-        Tensor, shape=(B,), dtype=float32
-            In standard deviations of the training labels.
+        Each unique sequence is encoded once.
         """
         vectors = []
         for kind, index_P in self._index.items():
@@ -219,19 +180,7 @@ class AdaptationModel(nn.Module):
 def encode_frozen(
     identity: Identity, chains: Sequence[Chains], plan: DevicePlan
 ) -> NDArray[np.float32]:
-    """Encode sequences with an encoder that is not adapted.
-
-    Parameters
-    ----------
-    identity : Identity
-    chains : sequence of tuple of str, length N
-    plan : DevicePlan
-
-    Returns
-    -------
-    NDArray, shape=(N, D), dtype=float32
-        Mean-pooled vectors.
-    """
+    """Return the mean-pooled vectors, (N, D), of an encoder that is not adapted."""
     encoder = load_encoder(identity, plan)
     longest = [max(identity.layout.span_lengths(c)) for c in chains]
     order = longest_first(longest)

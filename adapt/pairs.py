@@ -112,12 +112,6 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
     return splits[config.fold]
 
 
-def steps_per_epoch(n_pairs: int, config: AdaptConfig) -> int:
-    """Count the optimizer steps of an epoch."""
-    batches = -(-n_pairs // config.batch_size)
-    return -(-batches // config.accumulate)
-
-
 def make_epoch_batches(
     rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int
 ) -> Iterator[list[Ints]]:

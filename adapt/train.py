@@ -59,11 +59,6 @@ def adapt_encoders(
     **options
         Fields of `AdaptConfig`.
 
-    Returns
-    -------
-    dict
-        The keys of ``abag adapt --json``.
-
     Raises
     ------
     AbagError
@@ -98,10 +93,8 @@ def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity
     """Refuse a target or layer that neither encoder has; both share one list."""
     fitting = [fit_lora(config, identities[kind].checkpoint) for kind in config.kinds()]
     for option in ("targets", "layers"):
-        unused = set(getattr(config, option)).difference(
-            *(getattr(lora, option) for lora in fitting)
-        )
-        if unused:
+        used = [getattr(lora, option) for lora in fitting]
+        if unused := set(getattr(config, option)).difference(*used):
             msg = (
                 f"--{option}: no adapted encoder has {min(unused)}; expected each to exist in at "
                 "least one of them. Remove it."

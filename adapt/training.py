@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from abag.adapt.model import AdaptationModel
-from abag.adapt.pairs import make_epoch_batches, steps_per_epoch
+from abag.adapt.pairs import make_epoch_batches
 from abag.core.files import write_text
 from abag.core.messages import say
 from abag.head.data.labels import training_labels
 from abag.head.evaluation import metrics
 from abag.head.model.losses import one_sided_errors
 from abag.head.training.loop import LossNotFinite, ResumableTraining, TrainingProgress
-from abag.head.training.step import cosine_rates
+from abag.head.training.step import cosine_rates, steps_per_epoch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,18 +66,7 @@ class AdapterProgress(TrainingProgress):
 
 
 class AdapterTraining(ResumableTraining):
-    """Training of the adapters of one folder.
-
-    Parameters
-    ----------
-    out : Path
-        Folder of the adapter.
-    pairs : LabelledPairs
-    assignment : PairAssignment
-    identities : dict
-        Encoder of each kind.
-    plan : DevicePlan
-    config : AdaptConfig
+    """Training of the adapters of one folder, `out`.
 
     Raises
     ------
@@ -121,7 +110,9 @@ class AdapterTraining(ResumableTraining):
             name=out.name,
             checkpoints=out / "checkpoints",
             epochs=config.epochs,
-            steps_per_epoch=steps_per_epoch(len(assignment.adapter), config),
+            steps_per_epoch=steps_per_epoch(
+                len(assignment.adapter), config.batch_size, config.accumulate
+            ),
             save_every=config.save_every,
             progress=AdapterProgress(),
         )
@@ -142,8 +133,6 @@ class AdapterTraining(ResumableTraining):
         """Write metrics.jsonl: a line per epoch of the newest checkpoint."""
         lines = "".join(json.dumps(line) + "\n" for line in self.progress.epochs)
         write_text(self.out / "metrics.jsonl", lines)
-
-    # --- hooks of the loop ---
 
     def _announce(self) -> None:
         assignment, config = self.assignment, self.config
@@ -208,26 +197,20 @@ class AdapterTraining(ResumableTraining):
         else:
             progress.stale += 1
         spearman = scores["spearman"]
-        say(
-            f"epoch {epochs_done}: loss {record['loss']:.4f}, validation {validation_loss:.4f}"
-            + (f", Spearman {spearman:.3f}" if spearman is not None else "")
-        )
+        shown = f", Spearman {spearman:.3f}" if spearman is not None else ""
+        losses = f"loss {record['loss']:.4f}, validation {validation_loss:.4f}"
+        say(f"epoch {epochs_done}: {losses}{shown}")
         self.save()
 
     def _is_out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.progress.stale
 
     def _tensors(self) -> dict[str, Tensor]:
-        moments = self.optimizer.state_dict()["state"]
-        return (
-            {f"model.{n}": p.detach() for n, p in self.trainable.items()}
-            | {f"best.{n}": p for n, p in self.best.items()}
-            | {
-                f"adam.{self._names[i]}.{key}": tensor
-                for i, state in moments.items()
-                for key, tensor in state.items()
-            }
-        )
+        tensors = {f"model.{n}": p.detach() for n, p in self.trainable.items()}
+        tensors |= {f"best.{n}": p for n, p in self.best.items()}
+        for i, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam.{self._names[i]}.{key}": tensor for key, tensor in state.items()}
+        return tensors
 
     def _write_checkpoint(self) -> None:
         super()._write_checkpoint()
@@ -246,8 +229,6 @@ class AdapterTraining(ResumableTraining):
         }
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
 
-    # --- losses ---
-
     def _losses(self, rows: NDArray[np.int64], predicted_B: Tensor) -> Tensor:
         """Return the squared error of each pair, one-sided if its label is a bound; shape (B,)."""
         rows_B = torch.from_numpy(rows).to(self.plan.device)
@@ -258,12 +239,10 @@ class AdapterTraining(ResumableTraining):
     def _validate(self) -> tuple[float, metrics.Scores]:
         """Return the mean loss of the validation pairs and their scores."""
         self.model.eval()
-        rows = self.assignment.validation
+        rows, size = self.assignment.validation, self.config.batch_size
         order = rows[np.argsort(self.lengths[rows], kind="stable")]
-        size = self.config.batch_size
-        predicted_V = torch.cat(
-            [self.model(order[at : at + size]) for at in range(0, len(order), size)]
-        )
+        batches = [order[at : at + size] for at in range(0, len(order), size)]
+        predicted_V = torch.cat([self.model(batch) for batch in batches])
         loss = float(self._losses(order, predicted_V).mean())
         pairs, pkd = self.pairs, predicted_V.double().cpu().numpy() * self.scale + self.mean
         scores = metrics.score(pairs.pkd[order], pkd, pairs.antigen[order], pairs.censored[order])

@@ -20,7 +20,6 @@ from abag.adapt.model import AdaptationModel, encode_frozen
 from abag.adapt.pairs import (
     assign_pairs,
     make_epoch_batches,
-    steps_per_epoch,
 )
 from abag.adapt.train import adapt_encoders
 from abag.adapt.training import AdapterTraining
@@ -38,6 +37,7 @@ from abag.head.splits.split_files import split_frame
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TRAIN
 from abag.head.training.checkpoint import load
+from abag.head.training.step import steps_per_epoch
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
 SMALL = {**TINY, "epochs": 2, "batch_size": 8, "device": "cpu", "say": lambda _text: None}
@@ -62,7 +62,7 @@ def given_split(tmp_path):
     return table, pairs, tmp_path / "split.parquet"
 
 
-def test_the_loss_falls_and_the_adapter_says_what_it_is(given_split, tmp_path):
+def test_training_reduces_the_loss_and_records_the_adapter(given_split, tmp_path):
     table, _, split = given_split
     said = []
     options = SMALL | {"epochs": 12, "lr": 3e-3, "patience": 0, "say": said.append}
@@ -75,7 +75,7 @@ def test_the_loss_falls_and_the_adapter_says_what_it_is(given_split, tmp_path):
     assert any("4,096 trainable parameters" in text for text in said)
 
 
-def test_one_side_alone_is_adapted_beside_vectors_without_weights(given_split, tmp_path):
+def test_one_encoder_can_be_adapted_next_to_an_encoder_without_weights(given_split, tmp_path):
     table, _, split = given_split
     options = SMALL | {"antigen_encoder": "composition"}
     with pytest.raises(abag.AbagError, match=r"composition: has no weights .* --sides"):
@@ -86,7 +86,7 @@ def test_one_side_alone_is_adapted_beside_vectors_without_weights(given_split, t
     assert not (tmp_path / "a" / "antigen").exists()
 
 
-def test_before_training_adapted_sides_give_the_fast_encoders_vectors(given_split):
+def test_untrained_adapters_return_the_vectors_of_the_frozen_encoders(given_split):
     _, pairs, split = given_split
     config, plan = AdaptConfig(split_from=str(split), **TINY), plan_device("cpu")
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
@@ -99,7 +99,7 @@ def test_before_training_adapted_sides_give_the_fast_encoders_vectors(given_spli
         np.testing.assert_allclose(x_UD.numpy(), theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_accumulated_batches_take_the_step_of_one_large_batch(given_split, tmp_path, monkeypatch):
+def test_accumulated_batches_equal_one_large_batch(given_split, tmp_path, monkeypatch):
     _, pairs, split = given_split
     monkeypatch.setattr(model_module, "HEAD_DROPOUT", 0.0)
     config = AdaptConfig(split_from=str(split), dropout=0.0, **TINY)
@@ -114,7 +114,7 @@ def test_accumulated_batches_take_the_step_of_one_large_batch(given_split, tmp_p
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-6)
 
 
-def test_a_bound_pulls_on_one_side_only(given_split, tmp_path):
+def test_a_censored_label_gives_a_one_sided_loss(given_split, tmp_path):
     table, _, split = given_split
     pairs = label_pairs(read_pairs(table.assign(censored=">")))  # Kd above: pKd below the label
     config = AdaptConfig(split_from=str(split), **TINY)
@@ -136,7 +136,7 @@ def test_a_bound_pulls_on_one_side_only(given_split, tmp_path):
 
 @settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 20), st.integers(1, 4), st.integers(0, 3))
-def test_an_epochs_batches_hold_each_pair_once_and_like_lengths_together(n, size, many, epoch):
+def test_an_epoch_contains_each_pair_once_and_groups_similar_lengths(n, size, many, epoch):
     rng = np.random.default_rng(n)
     rows, lengths = rng.permutation(2 * n)[:n], rng.integers(1, 999, 2 * n)
     config = AdaptConfig(split_from="x", batch_size=size, accumulate=many)
@@ -145,7 +145,7 @@ def test_an_epochs_batches_hold_each_pair_once_and_like_lengths_together(n, size
     assert sorted(np.concatenate(batches)) == sorted(rows)
     assert all(1 <= len(batch) <= size for batch in batches)
     assert all(1 <= len(step) <= many for step in steps)
-    assert len(steps) == steps_per_epoch(n, config)
+    assert len(steps) == steps_per_epoch(n, size, many)
     again = list(make_epoch_batches(rows, lengths, config, epoch))
     assert all(np.array_equal(a, b) for x, y in zip(steps, again, strict=True)
                for a, b in zip(x, y, strict=True))  # fmt: skip
@@ -154,7 +154,7 @@ def test_an_epochs_batches_hold_each_pair_once_and_like_lengths_together(n, size
         assert all(low <= high for (_, low), (high, _) in pairwise(spans))
 
 
-def test_training_groups_are_dealt_whole_and_held_out_pairs_are_nobodys(given_split, tmp_path):
+def test_training_groups_are_not_divided_and_test_pairs_are_not_assigned(given_split, tmp_path):
     _, pairs, _ = given_split
     (split,) = make_splits(pairs, SplitOptions(split="column=antigen"))
     frame = split_frame(pairs, [split])
@@ -171,7 +171,7 @@ def test_training_groups_are_dealt_whole_and_held_out_pairs_are_nobodys(given_sp
     assert not written.loc[written["split"] == "test", "adapter"].any()
 
 
-def test_one_fold_of_several_must_be_named(given_split, tmp_path):
+def test_a_split_with_several_folds_requires_a_fold(given_split, tmp_path):
     table, pairs, _ = given_split
     splits = make_splits(pairs, SplitOptions(split="random", folds=3))
     split_frame(pairs, splits).to_csv(tmp_path / "folds.csv", index=False)
@@ -183,21 +183,21 @@ def test_one_fold_of_several_must_be_named(given_split, tmp_path):
     assert set(parts.to_frame(pairs)["fold"]) == {0}
 
 
-def test_a_single_training_group_cannot_be_shared_with_the_head(given_split, tmp_path):
+def test_a_single_training_group_cannot_be_divided(given_split, tmp_path):
     _, pairs, split = given_split
     pd.read_parquet(split).assign(group=0).to_parquet(tmp_path / "one.parquet")
     with pytest.raises(match=r"1 group.*--head-share 0"):
         assign_pairs(pairs, AdaptConfig(split_from=str(tmp_path / "one.parquet")))
 
 
-# ---- going on and refusing -----------------------------------------------------------------
+# ---- resuming and refusing -----------------------------------------------------------------
 
 
 class Stop(Exception):
-    """What stands for a kill inside one process."""
+    """Simulates a kill inside one process."""
 
 
-def test_a_stopped_training_goes_on_to_the_same_bits(given_split, tmp_path, monkeypatch):
+def test_an_interrupted_training_resumes_to_identical_weights(given_split, tmp_path, monkeypatch):
     table, _, split = given_split
     options = SMALL | {"save_every": 2, "batch_size": 4}
     adapt_encoders(table, tmp_path / "whole" / "a", split_from=split, **options)
@@ -227,7 +227,7 @@ def test_a_stopped_training_goes_on_to_the_same_bits(given_split, tmp_path, monk
     assert all(torch.equal(ends[0].tensors[n], t) for n, t in ends[1].tensors.items())
 
 
-def test_a_finished_adapter_has_nothing_to_do_and_other_options_are_refused(given_split, tmp_path):
+def test_a_finished_adapter_is_reused_and_other_options_are_refused(given_split, tmp_path):
     table, _, split = given_split
     said = []
     options = SMALL | {"epochs": 1, "say": said.append}
@@ -248,7 +248,7 @@ def test_a_finished_adapter_has_nothing_to_do_and_other_options_are_refused(give
     assert {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()} == before
 
 
-def test_training_stops_when_validation_gets_no_better(given_split, tmp_path):
+def test_training_stops_when_validation_stops_improving(given_split, tmp_path):
     table, _, split = given_split
     options = SMALL | {"epochs": 9, "patience": 2, "lr": 1e-12, "head_lr": 1e-12, "dropout": 0.0}
     summary = adapt_encoders(table, tmp_path / "a", split_from=split, **options)
@@ -266,7 +266,7 @@ def test_training_stops_when_validation_gets_no_better(given_split, tmp_path):
         ({"ranks": 3}, "ranks: no such option"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused_before_anything_is_written(
+def test_invalid_options_are_refused_before_anything_is_written(
     given_split, tmp_path, options, words
 ):
     table, _, split = given_split
@@ -275,7 +275,7 @@ def test_options_that_cannot_be_meant_are_refused_before_anything_is_written(
     assert not (tmp_path / "a").exists()
 
 
-def test_without_peft_the_extra_is_named(given_split, tmp_path, monkeypatch):
+def test_a_missing_peft_error_names_the_extra(given_split, tmp_path, monkeypatch):
     table, _, split = given_split
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(LoraUnavailable, match=r"pip install 'abag\[lora\]'"):
@@ -291,7 +291,7 @@ def run(*arguments, code=0):
     return result
 
 
-def test_from_a_run_to_an_adapter_to_a_head_on_its_vectors(tmp_path):
+def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     pairs, store, adapter = tmp_path / "pairs.csv", tmp_path / "store", tmp_path / "first"
     make_table(80).to_csv(pairs, index=False)
     encoders = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "composition"]

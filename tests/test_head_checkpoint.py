@@ -20,7 +20,7 @@ from abag.head.training.checkpoint import (
 TENSORS = {"model.w": torch.arange(6.0).reshape(2, 3), "optimizer.step": torch.tensor(3.0)}
 
 
-def test_a_checkpoint_gives_back_its_tensors_and_state_bit_for_bit(tmp_path):
+def test_a_checkpoint_restores_tensors_and_state_bit_for_bit(tmp_path):
     save(tmp_path / "best", TENSORS, {"step": 3, "best_score": 0.1})
     found = load(tmp_path / "best")
     assert found.state == {"step": 3, "best_score": 0.1}
@@ -28,7 +28,7 @@ def test_a_checkpoint_gives_back_its_tensors_and_state_bit_for_bit(tmp_path):
     assert found.tensors["optimizer.step"].shape == ()
 
 
-def test_rotation_keeps_two_and_nothing_else(tmp_path):
+def test_rotation_keeps_only_the_two_newest_checkpoints(tmp_path):
     for step in (1, 2, 3):
         save_rotating(tmp_path, TENSORS, {"step": step})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "previous"]
@@ -37,7 +37,7 @@ def test_rotation_keeps_two_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "state"])
-def test_damage_is_passed_over_said_and_kept_out_of_the_rotation(tmp_path, damage):
+def test_a_damaged_checkpoint_is_reported_skipped_and_not_rotated(tmp_path, damage):
     save_rotating(tmp_path, TENSORS, {"step": 1})
     save_rotating(tmp_path, TENSORS, {"step": 2})
     whole = (tmp_path / "latest").read_bytes()
@@ -58,14 +58,14 @@ def test_damage_is_passed_over_said_and_kept_out_of_the_rotation(tmp_path, damag
     assert load(tmp_path / "previous").state["step"] == 1
 
 
-def test_no_whole_checkpoint_is_an_error_and_none_at_all_is_a_fresh_start(tmp_path):
+def test_only_damaged_checkpoints_are_an_error_and_no_checkpoint_is_a_fresh_start(tmp_path):
     assert load_newest(tmp_path) is None
     (tmp_path / "latest").write_bytes(b"")
     with pytest.raises(CheckpointDamaged, match="no checkpoint is whole"):
         load_newest(tmp_path)
 
 
-def test_a_pickle_is_never_opened(tmp_path):
+def test_a_pickle_file_is_never_loaded(tmp_path):
     class Bomb:
         def __reduce__(self):
             return (pytest.fail, ("a pickle was run",))
@@ -78,7 +78,7 @@ def test_a_pickle_is_never_opened(tmp_path):
         load(tmp_path / "latest")
 
 
-def test_another_schema_is_named(tmp_path, monkeypatch):
+def test_an_unsupported_schema_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "SCHEMA", 99)
     save(tmp_path / "latest", TENSORS, {"step": 1})
     monkeypatch.undo()
@@ -87,7 +87,9 @@ def test_another_schema_is_named(tmp_path, monkeypatch):
         load_newest(tmp_path)
 
 
-def test_a_full_disk_leaves_the_checkpoint_before_whole_and_no_partial(tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_previous_checkpoint_and_leaves_no_partial_file(
+    tmp_path, monkeypatch
+):
     save_rotating(tmp_path, TENSORS, {"step": 1})
 
     def full(_tensors, path, _header):

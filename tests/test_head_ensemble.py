@@ -19,7 +19,7 @@ from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training.checkpoint import load
 from abag.head.training.stack import (
     Member,
-    Scaling,
+    PairStandardizer,
     StackedHeads,
     draw_bootstrap_sample,
     make_training_sets,
@@ -54,7 +54,7 @@ def make_stack(members, training_sets=(EVERY,), **options):
         pairs,
         antibody_ND,
         antigen_ME,
-        Scaling.of(pairs, EVERY, antibody_ND, antigen_ME),
+        PairStandardizer.of(pairs, EVERY, antibody_ND, antigen_ME),
         training_sets,
         members,
         config=FitConfig(**{"widths": (8, 4), "epochs": 10, "batch_size": 16} | options),
@@ -102,7 +102,7 @@ def drawn_member(seed, **fields):
     seeds=st.lists(st.integers(0, 99), min_size=2, max_size=4),
     shared=st.integers(1, 3),
 )
-def test_each_member_of_a_stack_takes_the_steps_that_it_would_take_alone(options, seeds, shared):
+def test_each_member_of_a_stack_trains_like_a_single_head(options, seeds, shared):
     members = [drawn_member(seed) for seed in seeds for _ in range(shared)]
     training_sets = [np.random.default_rng(seed).integers(0, 90, 40 + seed % 50) for seed in seeds]
     stack = make_stack(members, training_sets, **options)
@@ -113,7 +113,7 @@ def test_each_member_of_a_stack_takes_the_steps_that_it_would_take_alone(options
         assert stack.predict(EVERY)[k] == pytest.approx(alone.predict(EVERY)[0], rel=1e-4, abs=1e-4)
 
 
-def test_initial_weights_are_those_of_single_heads_to_the_bit():
+def test_initial_weights_equal_those_of_single_heads():
     members = [drawn_member(seed) for seed in (3, 1, 4)]
     state = make_stack(members).model.state_dict()
     for k, member in enumerate(members):
@@ -121,7 +121,7 @@ def test_initial_weights_are_those_of_single_heads_to_the_bit():
             assert torch.equal(state[name][k], tensor)
 
 
-def test_the_members_of_each_training_set_can_predict_their_own_pairs():
+def test_each_training_set_can_predict_different_pairs():
     stack = make_stack([drawn_member(seed) for seed in range(6)], [EVERY, EVERY, EVERY])
     rows_GR = np.random.default_rng(0).integers(0, 90, (3, 7))
     own = stack.predict(rows_GR)
@@ -129,13 +129,13 @@ def test_the_members_of_each_training_set_can_predict_their_own_pairs():
         assert own[k] == pytest.approx(stack.predict(rows_GR[k // 2])[k], abs=1e-6)
 
 
-def test_one_member_that_runs_wild_does_not_touch_the_others():
+def test_a_diverging_member_does_not_affect_the_others():
     calm, wild = drawn_member(1), drawn_member(2, lr=10.0)
     beside = take_steps(make_stack([calm, wild], clip=0.0), 20)[:, 0]
     assert beside == pytest.approx(take_steps(make_stack([calm], clip=0.0), 20)[:, 0], rel=1e-4)
 
 
-def test_each_member_drops_its_own_share():
+def test_each_member_has_its_own_dropout_rate():
     torch.manual_seed(0)
     dropout = stacked_layers([0.0, 0.25, 0.75]).dropout().train()
     out = dropout(torch.ones(3, 100, 100))
@@ -151,7 +151,7 @@ def test_each_member_drops_its_own_share():
     steps=st.integers(1, 4),
     half=st.booleans(),
 )
-def test_the_formula_that_is_compiled_on_a_gpu_equals_the_fused_kernel(seed, clip, steps, half):
+def test_the_stacked_update_equals_the_fused_kernel(seed, clip, steps, half):
     torch.manual_seed(seed)
     decay_M = [0.0, 0.1, 0.5]
     start = {"weight": torch.randn(3, 4, 5), "bias": torch.randn(3, 4)}
@@ -202,7 +202,7 @@ def copy_in_half(module):
 
 @pytest.mark.parametrize("head", ["mlp", "lowrank", "notebook"])
 @pytest.mark.parametrize("tables", ["device", "host"])
-def test_a_stack_in_half_precision_stays_near_the_one_in_full(head, tables):
+def test_bf16_training_stays_close_to_fp32_training(head, tables):
     members = [drawn_member(seed, lr=1e-3) for seed in range(4)]
     losses = {
         precision: take_steps(
@@ -214,7 +214,7 @@ def test_a_stack_in_half_precision_stays_near_the_one_in_full(head, tables):
     assert not np.array_equal(losses["bf16"], losses["fp32"])
 
 
-def test_the_place_of_the_tables_changes_no_bit_in_half_precision():
+def test_the_table_location_does_not_change_bf16_results():
     members = [drawn_member(seed) for seed in range(3)]
     device, host = (
         take_steps(make_stack(members, precision="bf16", tables=place, accumulate=2), 12)
@@ -224,7 +224,7 @@ def test_the_place_of_the_tables_changes_no_bit_in_half_precision():
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_working_copies_are_the_rounded_weights_whatever_happened(accumulate):
+def test_bf16_copies_equal_the_rounded_weights_after_training_and_loading(accumulate):
     def assert_rounded(stepper):
         low = stepper.optimizer.bf16_weights
         assert sorted(low) == [f"layers.{k}.weight" for k in (0, 4, 8)]
@@ -245,7 +245,7 @@ def test_working_copies_are_the_rounded_weights_whatever_happened(accumulate):
     assert_rounded(stepper)
 
 
-def test_gradients_of_several_passes_are_summed_in_full_precision():
+def test_bf16_gradients_are_accumulated_in_float32():
     module = module_of({"weight": torch.zeros(2, 3, 4), "bias": torch.zeros(2, 3)})
     optimizer = AdamW(module, [0.0, 0.0], torch.zeros(2), 0.0, low := copy_in_half(module))
     for _ in range(300):  # in bf16 the sum would stop growing at 256
@@ -254,7 +254,7 @@ def test_gradients_of_several_passes_are_summed_in_full_precision():
     assert torch.equal(optimizer.named["weight"].grad, torch.full((2, 3, 4), 300.0))
 
 
-def test_half_precision_is_the_default_of_several_heads_on_a_gpu_that_has_it(monkeypatch):
+def test_bf16_is_the_default_for_several_heads_on_a_supporting_gpu(monkeypatch):
     def halves(device, members, precision="auto", major=9):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (major, 0))
         config = FitConfig(precision=precision)
@@ -286,7 +286,7 @@ def test_a_compiled_stack_agrees_with_an_eager_one(tables, precision, accumulate
 
 
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=20), seed=st.integers(0, 99))
-def test_a_bag_holds_whole_groups_and_as_many_as_there_are(sizes, seed):
+def test_a_bootstrap_sample_contains_whole_groups(sizes, seed):
     group = np.repeat(np.arange(len(sizes)) * 3, sizes)
     rows = np.arange(100, 100 + len(group))
     bag = draw_bootstrap_sample(rows, group, seed)
@@ -296,7 +296,7 @@ def test_a_bag_holds_whole_groups_and_as_many_as_there_are(sizes, seed):
     assert sum(int(one[0]) for one in of_group) == len(sizes)
 
 
-def test_members_draw_different_bags_of_training_pairs_and_a_single_head_none():
+def test_members_draw_different_bootstrap_samples_and_a_single_head_none():
     part = np.repeat(np.array([TRAIN, VALIDATION, TEST], np.int8), 60)
     split = Split(name="x", part=part, group=np.repeat(np.arange(60), 3))
     bags = make_training_sets(FitConfig(members=3, seed=5), split)
@@ -352,7 +352,7 @@ def lines_of(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_member_k_follows_the_single_run_of_its_seed_to_its_own_best_checkpoint(case, tmp_path):
+def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path):
     options = {"dropout": 0.0, "split_seed": 0, "lr": 1e-2, "select": "rmse"}
     quick_fit(case, tmp_path / "all", members=3, bootstrap=False, seed=4, **options)
     together, best = lines_of(tmp_path / "all"), load(tmp_path / "all/checkpoints/best")
@@ -381,9 +381,7 @@ def stop_after(monkeypatch, steps):
 
 
 @pytest.mark.parametrize("steps", [1, 11, 20])
-def test_an_ensemble_that_died_and_was_rerun_equals_an_unbroken_one(
-    case, tmp_path, monkeypatch, steps
-):
+def test_an_interrupted_ensemble_resumes_to_identical_results(case, tmp_path, monkeypatch, steps):
     options = {"members": 3, "save_every": 2, "patience": 1}
     whole = quick_fit(case, tmp_path / "whole", **options)
     stop_after(monkeypatch, steps)
@@ -401,7 +399,7 @@ def test_an_ensemble_that_died_and_was_rerun_equals_an_unbroken_one(
         assert all(torch.equal(t, other.tensors[n]) for n, t in one.tensors.items())
 
 
-def test_the_ensembles_prediction_is_its_heads_mean(case, tmp_path):
+def test_the_ensemble_predicts_the_mean_of_its_heads(case, tmp_path):
     quick_fit(case, tmp_path / "run", members=4, epochs=20, lr=1e-2)
     predictor = abag.load_predictor(tmp_path / "run")
     assert len(predictor.members) == 4
@@ -421,14 +419,14 @@ def test_the_ensembles_prediction_is_its_heads_mean(case, tmp_path):
     assert heads[1] == pytest.approx(np.hypot(predictor.spread, predictor.noise))
 
 
-def test_folds_and_members_multiply(case, tmp_path):
+def test_each_fold_trains_all_members(case, tmp_path):
     summary = quick_fit(case, tmp_path / "run", members=2, folds=3, epochs=1)
     assert len(abag.load_predictor(tmp_path / "run").members) == 6
     assert summary["cv"]["head"]["rmse"]["n"] == 3
 
 
 @pytest.mark.parametrize("head", ["lowrank", "notebook"])
-def test_an_ensemble_of_any_head_beats_its_typical_member(case, tmp_path, head):
+def test_an_ensemble_is_better_than_its_typical_member(case, tmp_path, head):
     options = {"epochs": 40, "lr": 1e-2, "head": head, "split_seed": 0}
     together = quick_fit(case, tmp_path / "all", members=5, **options)["metrics"]["test"]["rmse"]
     alone = [
@@ -438,7 +436,7 @@ def test_an_ensemble_of_any_head_beats_its_typical_member(case, tmp_path, head):
     assert together < np.median(alone) * 1.1
 
 
-def test_loading_and_saving_a_stack_keeps_its_tensors_where_they_are():
+def test_saving_and_loading_a_stack_keeps_tensor_addresses():
     stack = make_stack([drawn_member(1), drawn_member(2)])
     live = stack.training_step.tensors()
     at = {name: t.data_ptr() for name, t in live.items()}

@@ -65,7 +65,7 @@ def test_the_fused_block_and_its_gradients_equal_the_plain_layers(
         torch.testing.assert_close(a, b, rtol=max(1e-3, near), atol=2e-3)
 
 
-def test_the_operator_keeps_torchs_rules():
+def test_the_operator_passes_the_checks_of_torch():
     inputs, noise, rate = draw_block(2, 2, 40, 16, [0.0, 0.1, 0.2, 0.5])
     torch.library.opcheck(norm_gelu, (*inputs, noise, rate), atol=1e-4, rtol=1e-4)
 

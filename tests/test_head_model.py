@@ -11,7 +11,7 @@ from abag.head.model.config import PRESETS, FitConfig, HeadName
 from abag.head.model.heads import HEADS, LowRank, build_head
 from abag.head.model.layers import plain_layers
 from abag.head.model.losses import LOSSES, PredictedPairs
-from abag.head.training.stack import Scaling, StackedHeads, make_members
+from abag.head.training.stack import PairStandardizer, StackedHeads, make_members
 
 IGT5, ESM = 1024, 1280
 
@@ -34,12 +34,12 @@ def losses(
 @pytest.mark.parametrize(
     ("preset", "millions"), [("seed", 3.05), ("small", 0.78), ("medium", 3.94), ("large", 21.6)]
 )
-def test_presets_have_the_sizes_that_they_are_known_by(preset, millions):
+def test_presets_have_the_documented_number_of_parameters(preset, millions):
     head = build_head(FitConfig(preset=preset), IGT5, ESM)
     assert sum(p.numel() for p in head.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
 
 
-def test_the_seed_preset_is_the_notebooks_regressor():
+def test_the_seed_preset_equals_the_notebook_regressor():
     seed = PRESETS["seed"]
     assert (seed.widths, seed.dropout) == ((1024, 512, 256, 128), 0.3)
     layers = [type(x).__name__ for x in build_head(FitConfig(preset="seed"), 4, 4).layers]
@@ -49,13 +49,13 @@ def test_the_seed_preset_is_the_notebooks_regressor():
     assert (seed.batch_size, seed.accumulate, seed.lr, seed.epochs) == (12, 4, 4e-3, 50)
 
 
-def test_any_field_of_a_preset_can_be_overridden_alone():
+def test_each_field_of_a_preset_can_be_overridden():
     filled = FitConfig(preset="large", dropout=0.0, widths=(8,)).filled()
     assert (filled.dropout, filled.widths, filled.epochs) == (0.0, (8,), PRESETS["large"].epochs)
 
 
 @pytest.mark.parametrize("head", ["mlp", "lowrank", "notebook"])
-def test_a_head_gives_one_number_a_pair_whatever_else_is_in_the_batch(head):
+def test_a_prediction_does_not_depend_on_the_rest_of_the_batch(head):
     torch.manual_seed(0)
     model = build_head(FitConfig(head=head, widths=(16, 8)), 6, 5).eval()
     antibody_BD, antigen_BE = torch.randn(7, 6), torch.randn(7, 5)
@@ -64,7 +64,7 @@ def test_a_head_gives_one_number_a_pair_whatever_else_is_in_the_batch(head):
     torch.testing.assert_close(model(antibody_BD[2:3], antigen_BE[2:3]), scores_B[2:3])
 
 
-def test_the_low_rank_head_is_an_interaction_and_not_a_sum_of_two_sides():
+def test_the_low_rank_head_models_an_interaction():
     torch.manual_seed(0)
     model = LowRank(6, 5, 4, plain_layers(0.0))
     (a, b), (g, h) = torch.randn(2, 1, 6), torch.randn(2, 1, 5)
@@ -72,12 +72,12 @@ def test_the_low_rank_head_is_an_interaction_and_not_a_sum_of_two_sides():
     assert crossed.abs() > 1e-4
 
 
-def test_a_bound_costs_only_on_its_wrong_side():
+def test_a_censored_label_has_a_one_sided_loss():
     found = losses(predicted=[1.0, 3.0, 1.0, 3.0], target=[2.0] * 4, censored=[-1, -1, 1, 1])
     assert found.tolist() == [0.0, 1.0, 1.0, 0.0]
 
 
-def test_huber_is_square_near_and_linear_far():
+def test_huber_is_quadratic_for_small_and_linear_for_large_errors():
     assert losses("huber", predicted=[0.5, 3.0], target=[0.0, 0.0]).tolist() == [0.125, 2.5]
 
 
@@ -88,13 +88,13 @@ def test_the_ranking_loss_compares_within_an_antigen_by_default():
     assert losses("rank", "batch", **apart).sum() > squared.sum()
 
 
-def test_undecidable_pairs_have_no_order_to_learn():
+def test_pairs_with_undecidable_order_are_not_ranked():
     # the stronger label is only an upper bound of its pKd: either may be the stronger one
     case = {"predicted": [0.0, 0.5], "target": [1.0, 0.0], "censored": [-1, 0]}
     assert torch.equal(losses("rank", **case), losses("mse", **case))
 
 
-def test_padding_is_nobodys_partner():
+def test_padding_is_not_ranked():
     case = {"predicted": [0.0, 1.0], "target": [1.0, 0.0]}
     padded = losses("rank", **case, weight=[1.0, 0.0])
     assert padded[0] == losses("mse", **case)[0]
@@ -111,12 +111,12 @@ def test_padding_is_nobodys_partner():
         ({"widths": ()}, "--widths"),
     ],
 )
-def test_an_option_out_of_range_is_refused_before_anything_is_read(options, said):
+def test_an_option_out_of_range_is_refused(options, said):
     with pytest.raises(BadOption, match=said):
         FitConfig(**options)
 
 
-def test_the_linear_rule_starts_from_the_notebooks_step_of_48_pairs():
+def test_the_linear_learning_rate_rule_is_relative_to_48_pairs():
     assert FitConfig(lr=1e-3, scale_lr=True).peak_lr(96) == pytest.approx(2e-3)
     assert FitConfig(lr=1e-3).peak_lr(96) == 1e-3
 
@@ -132,7 +132,7 @@ def test_the_linear_rule_starts_from_the_notebooks_step_of_48_pairs():
         ({"batch_size": 512, "accumulate": 4}, 773, (512, 2)),
     ],
 )
-def test_a_presets_batch_leaves_a_small_table_enough_steps(options, n_training, expected):
+def test_the_batch_size_is_reduced_for_small_tables(options, n_training, expected):
     assert FitConfig(**options).fitting_batch(n_training) == expected
 
 
@@ -156,7 +156,7 @@ def test_a_registered_loss_is_accepted_and_trained_with(monkeypatch):
         pairs,
         antibody_ND,
         antigen_ME,
-        Scaling.of(pairs, every, antibody_ND, antigen_ME),
+        PairStandardizer.of(pairs, every, antibody_ND, antigen_ME),
         [every],
         make_members(config, 8),
         config=config,
@@ -171,10 +171,10 @@ def test_a_registered_loss_is_accepted_and_trained_with(monkeypatch):
     assert stack.predict(every).mean() < before.mean() - 0.1  # which is all that lowers this loss
 
 
-def test_an_unregistered_loss_is_refused_with_the_names_of_all():
+def test_an_unregistered_loss_is_refused_and_valid_names_are_listed():
     with pytest.raises(BadOption, match=r"--loss: 'l1'.*mse, huber, rank"):
         FitConfig(loss="l1")
 
 
-def test_the_options_name_exactly_the_registered_heads():
+def test_the_head_option_lists_exactly_the_registered_heads():
     assert get_args(HeadName) == tuple(HEADS)

@@ -53,7 +53,7 @@ def coverage_on_test(pairs, split, trained, sigma):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_sigma_covers_new_groups_as_often_as_it_says(seed):
+def test_sigma_has_its_nominal_coverage_on_new_groups(seed):
     case = planted(seed=seed, groups=3000, size=2)
     sigma = calibrate(*case)
     assert sigma.calibrated
@@ -64,7 +64,7 @@ def test_sigma_covers_new_groups_as_often_as_it_says(seed):
 
 
 @pytest.mark.parametrize("wrong", [0.5, 2.0])
-def test_a_wrong_sigma_is_seen_in_its_coverage(wrong):
+def test_coverage_reveals_a_wrong_sigma(wrong):
     case = planted(groups=3000, size=2)
     right = calibrate(*case)
     found = coverage_on_test(*case, Sigma(right.spread * wrong, right.noise * wrong, True, 0, 0))
@@ -72,7 +72,7 @@ def test_a_wrong_sigma_is_seen_in_its_coverage(wrong):
     assert (found["90"] < 0.8) if wrong < 1 else (found["90"] > 0.97)
 
 
-def test_calibrating_on_pairs_that_the_heads_were_trained_on_would_be_far_too_sure():
+def test_sigma_fitted_on_training_pairs_is_much_too_small():
     pairs, split, trained = planted(groups=3000, size=2)
     train = split.rows(TRAIN)
     seen = pairs.pkd[train] - trained.predicted[train]
@@ -83,7 +83,7 @@ def test_calibrating_on_pairs_that_the_heads_were_trained_on_would_be_far_too_su
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000), a=st.floats(0.3, 3), b=st.floats(0.1, 2))
-def test_the_planted_spread_and_noise_are_found(seed, a, b):
+def test_fit_sigma_recovers_simulated_spread_and_noise(seed, a, b):
     rng = np.random.default_rng(seed)
     deviation = rng.uniform(0, 2, 4000)
     error = rng.normal(size=4000) * np.sqrt((a * deviation) ** 2 + b**2)
@@ -94,7 +94,7 @@ def test_the_planted_spread_and_noise_are_found(seed, a, b):
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000))
-def test_no_other_pair_of_numbers_is_likelier(seed):
+def test_fit_sigma_maximizes_the_likelihood(seed):
     rng = np.random.default_rng(seed)
     deviation, error = rng.uniform(0.1, 1, 60), rng.normal(size=60)
 
@@ -107,19 +107,19 @@ def test_no_other_pair_of_numbers_is_likelier(seed):
     assert best <= min(grid) + 1e-3
 
 
-def test_a_deviation_that_tells_nothing_is_given_no_weight():
+def test_an_uninformative_deviation_has_no_weight():
     rng = np.random.default_rng(0)
     spread, noise = fit_sigma(rng.normal(size=5000), rng.uniform(0, 1, 5000))
     assert spread < 0.4
     assert noise == pytest.approx(1, abs=0.1)
 
 
-def test_heads_that_miss_nothing_have_a_sigma_above_nothing():
+def test_heads_without_errors_have_a_positive_sigma():
     assert fit_sigma(np.zeros(10), np.zeros(10))[1] > 0
 
 
 @pytest.mark.parametrize("case", [{"members": 1}, {"bagged": False}, {"groups": 12, "size": 2}])
-def test_what_cannot_be_calibrated_says_so_and_takes_the_validation_error(case):
+def test_an_uncalibrated_sigma_uses_the_validation_error(case):
     if case == {"groups": 12, "size": 2}:
         pairs, split, trained = planted(members=2, seed=1, **case)
     else:
@@ -134,7 +134,7 @@ def test_what_cannot_be_calibrated_says_so_and_takes_the_validation_error(case):
     assert "not calibrated" in describe_sigma(summary)
 
 
-def test_censored_pairs_take_no_part():
+def test_censored_pairs_are_left_out():
     pairs, split, trained = planted()
     before = calibrate(pairs, split, trained)
     pairs.censored[::3] = 1
@@ -148,7 +148,7 @@ def test_censored_pairs_take_no_part():
     )
 
 
-def test_folds_are_covered_apart_and_averaged():
+def test_coverage_is_computed_per_fold_and_averaged():
     cases = [planted(seed=seed) for seed in range(3)]
     pairs = cases[0][0]
     splits, trained = [c[1] for c in cases], [c[2] for c in cases]
@@ -160,7 +160,7 @@ def test_folds_are_covered_apart_and_averaged():
     assert (summary["rows"], summary["groups"]) == (30, 15)
 
 
-def test_what_was_learned_from_few_groups_is_widened_until_it_covers():
+def test_intervals_fitted_to_few_groups_are_widened():
     rng = np.random.default_rng(0)
     inside = {"widened": [], "as fitted": []}
     for _ in range(1500):

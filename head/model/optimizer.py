@@ -166,20 +166,9 @@ def stacked_update(
 ) -> None:
     """Clip and apply the gradients of M members; see the module's docstring.
 
-    Parameters
-    ----------
-    parameters, squares : list of Tensor, shape=(M, ...), dtype=float32
-    gradients, means : list of Tensor, shape=(M, ...)
-        In bf16 where there is a bf16 copy, else float32.
-    bf16_weights : list of (Tensor or None), shape=(M, ...), dtype=bfloat16
-        Copies to update.
-    steps : list of Tensor, shape=(M,), dtype=float32
-        Number of updates so far.
-    decayed : list of bool
-        Which parameters have weight decay.
-    lr_M, decay_M : Tensor, shape=(M,), dtype=float32
-    clip : float
-        0: no clipping.
+    The tensors in lists have shape (M, ...); `steps`, the number of updates so far, has shape (M,).
+    Gradients and means are in bf16 where there is a bf16 copy, everything else is float32. Without
+    clipping, `clip` is 0.
 
     References
     ----------

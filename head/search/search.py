@@ -19,7 +19,7 @@ from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation import metrics
 from abag.head.model.config import FitConfig
 from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
-from abag.head.training.stack import Member, Scaling, StackedHeads
+from abag.head.training.stack import Member, PairStandardizer, StackedHeads
 from abag.head.training.step import step_seed
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
             problem.pairs,
             antibody_ND,
             antigen_ME,
-            Scaling.of(problem.pairs, everything, antibody_ND, antigen_ME),
+            PairStandardizer.of(problem.pairs, everything, antibody_ND, antigen_ME),
             training,
             members,
             config=configs[0],

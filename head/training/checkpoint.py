@@ -55,33 +55,45 @@ class TrainingCheckpoint:
 def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write ``latest``, keeping the one before as ``previous``.
 
-    Between the two renames there is no ``latest``; ``previous`` is then the newest.
-
-    Parameters
-    ----------
-    folder : Path
-        Exists already.
-    tensors : mapping of str to Tensor
-        Of any shape, dtype and device.
-    state : mapping
-        JSON values.
+    Between the two renames there is no ``latest``; ``previous`` is then the newest. Tensors may
+    have any shape, dtype and device; the state consists of JSON values.
 
     Raises
     ------
     DiskFull
         If the file cannot be written.
     """
-    latest = folder / "latest"
-    with replacing(latest) as partial:
-        _write(latest, partial, tensors, state)
-        if latest.exists():
-            latest.replace(folder / "previous")
+    save(folder / "latest", tensors, state, folder / "previous")
 
 
-def save(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write one checkpoint atomically; parameters and errors as for :func:`save_rotating`."""
+def save(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    previous: Path | None = None,
+) -> None:
+    """Write one checkpoint atomically, moving the existing one to `previous`.
+
+    Raises
+    ------
+    DiskFull
+        If the file cannot be written.
+    """
+    # safetensors refuses tensors that share memory.
+    own = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}  # GPU sync
+    text = json.dumps(state, sort_keys=True, allow_nan=False)
+    header = {"schema": str(SCHEMA), "state": text, "digest": digest(own, text)}
     with replacing(path) as partial:
-        _write(path, partial, tensors, state)
+        try:
+            save_file(own, partial, header)
+        except (SafetensorError, OSError) as error:
+            msg = (
+                f"{path}: cannot be written ({error}); the previous checkpoint is whole. Free disk "
+                "space and run the same command again."
+            )
+            raise DiskFull(msg) from error
+        if previous is not None and path.exists():
+            path.replace(previous)
 
 
 def load(path: Path) -> TrainingCheckpoint:
@@ -118,12 +130,7 @@ _DELETE = "Delete it to resume from the previous checkpoint."
 
 
 def load_newest(folder: Path) -> TrainingCheckpoint | None:
-    """Read the newest whole checkpoint; damaged ones are reported and skipped.
-
-    Returns
-    -------
-    TrainingCheckpoint or None
-        None if there is no checkpoint.
+    """Read the newest whole checkpoint, if there is any; damaged ones are reported and skipped.
 
     Raises
     ------
@@ -156,34 +163,10 @@ def load_newest(folder: Path) -> TrainingCheckpoint | None:
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    """Hash a text, and the name, dtype, shape and bytes of each tensor; 32 hex digits.
-
-    Parameters
-    ----------
-    tensors : mapping of str to Tensor
-        On the CPU, of any shape and dtype.
-    text : str
-    """
+    """Hash a text, and the name, dtype, shape and bytes of each CPU tensor; 32 hex digits."""
     running = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name]
         running.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         running.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return running.hexdigest()
-
-
-def _write(
-    path: Path, partial: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
-) -> None:
-    # safetensors refuses tensors that share memory.
-    own = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}  # GPU sync
-    text = json.dumps(state, sort_keys=True, allow_nan=False)
-    header = {"schema": str(SCHEMA), "state": text, "digest": digest(own, text)}
-    try:
-        save_file(own, partial, header)
-    except (SafetensorError, OSError) as error:
-        msg = (
-            f"{path}: cannot be written ({error}); the previous checkpoint is whole. Free disk "
-            "space and run the same command again."
-        )
-        raise DiskFull(msg) from error

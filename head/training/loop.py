@@ -53,7 +53,6 @@ class ResumableTraining(ABC):
         Used in messages and on the progress bar.
     checkpoints : Path
         Folder of the checkpoints ``latest`` and ``previous``.
-    epochs, steps_per_epoch : int
     save_every : int or None
         Steps between checkpoints; None: at least `MIN_SAVE_INTERVAL_S` apart, and no more often
         than `MAX_SAVING_SHARE` allows.
@@ -189,9 +188,8 @@ class ResumableTraining(ABC):
         self._started = self._saved_at - self.progress.seconds
 
     def _is_finished(self) -> bool:
-        return (
-            self.progress.step >= self.epochs * self.steps_per_epoch or self._is_out_of_patience()
-        )
+        done = self.progress.step >= self.epochs * self.steps_per_epoch
+        return done or self._is_out_of_patience()
 
     def _save_is_due(self) -> bool:
         if self.save_every is not None:
@@ -202,15 +200,10 @@ class ResumableTraining(ABC):
 
 @contextmanager
 def delayed_signals() -> Iterator[list[int]]:
-    """Collect signals instead of acting on them; raise the first one when the block ends.
+    """Collect signals in a list instead of acting on them; raise the first when the block ends.
 
     A signal that interrupts a step leaves weights that must not be saved. Outside the main thread
     this does nothing.
-
-    Yields
-    ------
-    list of int
-        The signals received so far.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():

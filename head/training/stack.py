@@ -63,7 +63,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class PairStandardizer:
     """Conversion of stored vectors to inputs, and of outputs to pKd."""
 
     antibody: Standardizer
@@ -78,18 +78,15 @@ class Scaling:
         training: NDArray[np.int64],
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
-    ) -> Scaling:
+    ) -> PairStandardizer:
         """Measure the training pairs; each unique sequence and each exact label counts once.
 
         Parameters
         ----------
-        pairs : LabelledPairs
         training : NDArray, dtype=int64
             Indices of the training pairs.
-        antibody_ND : NDArray, shape=(N, D), dtype=float32
-            One vector per unique antibody.
-        antigen_ME : NDArray, shape=(M, E), dtype=float32
-            One vector per unique antigen.
+        antibody_ND, antigen_ME : NDArray, shape=(N, D) and (M, E), dtype=float32
+            One vector per unique sequence.
 
         Raises
         ------
@@ -132,20 +129,9 @@ def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64
 def draw_bootstrap_sample(
     rows: NDArray[np.int64], group: NDArray[np.int64], seed: int
 ) -> NDArray[np.int64]:
-    """Draw as many groups as there are, with replacement, and return all their rows.
+    """Draw as many groups as there are, with replacement; repeat each row as often as its group.
 
-    Parameters
-    ----------
-    rows : NDArray, shape=(R,), dtype=int64
-        Pairs.
-    group : NDArray, shape=(R,), dtype=int64
-        Group of each pair.
-    seed : int
-
-    Returns
-    -------
-    NDArray, dtype=int64
-        Each row as often as its group was drawn; about 37 % of the groups are missing.
+    `rows` and the `group` of each have shape (R,), int64. About 37 % of the groups are not drawn.
     """
     _, dense = np.unique(group, return_inverse=True)
     n_groups = int(dense.max()) + 1
@@ -158,10 +144,8 @@ class StackedHeads:
 
     Parameters
     ----------
-    pairs : LabelledPairs
     antibody_ND, antigen_ME : NDArray, dtype=float32
         One vector per unique sequence.
-    scaling : Scaling
     training_sets : sequence of NDArray, dtype=int64
         G sets of pairs, each read in one order by M / G members; a set may contain a pair several
         times.
@@ -170,9 +154,8 @@ class StackedHeads:
     config : FitConfig
         What the members share: shape, epochs, loss, warm-up, precision.
     n_training : int
-        Pairs per epoch. A larger training set is cut, in each epoch elsewhere; a smaller one is
-        repeated.
-    device : torch.device
+        Pairs per epoch. Of a larger training set each epoch uses a different part; a smaller one
+        is repeated.
     """
 
     def __init__(
@@ -180,7 +163,7 @@ class StackedHeads:
         pairs: LabelledPairs,
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
-        scaling: Scaling,
+        scaling: PairStandardizer,
         training_sets: Sequence[NDArray[np.int64]],
         members: Sequence[Member],
         *,
@@ -196,7 +179,9 @@ class StackedHeads:
         self.stacked = len(members) > 1
         axis = (len(training_sets),) if self.stacked else ()
         shape = (self.steps, self.accumulate, *axis, self.batch_size)
-        on_device = _training_pairs(pairs, scaling, device)
+        target_P = ((pairs.pkd - scaling.pkd_mean) / scaling.pkd_scale).astype(np.float32)
+        columns = (pairs.antibody, pairs.antigen, target_P, pairs.censored)
+        on_device = TrainingPairs(*(torch.from_numpy(column).to(device) for column in columns))
         vectors = (scaling.antibody.apply(antibody_ND), scaling.antigen.apply(antigen_ME))
         self.tables = _place_tables(vectors, on_device, shape[1:], config, device)
         self.model = build_stacked_heads(
@@ -233,17 +218,9 @@ class StackedHeads:
         self.planned = {epoch + 1: self.thread.submit(self.epoch_batches, epoch + 1)}
 
     def predict(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Predict pairs with the current weights.
+        """Predict pKd with the current weights, (M, R) in float64.
 
-        Parameters
-        ----------
-        rows : NDArray, shape=(R,) or (G, R), dtype=int64
-            The same for all members, or different ones per training set.
-
-        Returns
-        -------
-        NDArray, shape=(M, R), dtype=float64
-            pKd.
+        The rows, int64, have shape (R,), or (G, R) if they differ between training sets.
         """
         if self.stacked:
             rows = np.atleast_2d(rows)
@@ -254,16 +231,6 @@ class StackedHeads:
 def initial_seed(seed: int) -> int:
     """Derive torch's seed for the initial weights of a head."""
     return int(np.random.SeedSequence([seed, INITIAL]).generate_state(1)[0])
-
-
-def _training_pairs(pairs: LabelledPairs, scaling: Scaling, device: torch.device) -> TrainingPairs:
-    target = (pairs.pkd - scaling.pkd_mean) / scaling.pkd_scale
-    return TrainingPairs(
-        torch.from_numpy(pairs.antibody).to(device),
-        torch.from_numpy(pairs.antigen).to(device),
-        torch.from_numpy(target.astype(np.float32)).to(device),
-        torch.from_numpy(pairs.censored).to(device),
-    )
 
 
 def _place_tables(
@@ -279,15 +246,12 @@ def _place_tables(
     needed = (antibody_ND.nbytes + antigen_ME.nbytes) * (3 if half else 2) // 2
     place = config.tables
     if place == "auto":
-        place = "device" if needed <= _available_bytes(device) else "host"
+        # A CPU has the tables in memory already.
+        free = torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else float("inf")
+        place = "device" if needed <= free else "host"
     if device.type != "cpu":
         say(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
     if place == "host":
         return HostVectorTables(antibody_ND, antigen_ME, pairs, device, shape_AB)
     dtype = torch.bfloat16 if half else torch.float32
     return DeviceVectorTables(antibody_ND, antigen_ME, pairs, device, dtype)
-
-
-def _available_bytes(device: torch.device) -> float:
-    """Return half of the device's free bytes; a CPU has the tables in memory already."""
-    return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else float("inf")

@@ -5,11 +5,10 @@ training sets, each read by M / G heads. One head has no axes of members or trai
 shapes, kernels and bits are those of a plain head. Several heads have one before B, and a step of
 all of them is as many kernels as a step of one.
 
-The step is a function of a cursor on the device: it reads its rows, weights and learning rate at
-the cursor, writes its loss there and advances the cursor. Every step is therefore the same sequence
-of kernels on the same addresses: eager on a CPU, one CUDA graph on a GPU. Its inputs and outputs
-are buffers that are allocated before the capture and kept as long as the step. Nothing in the
-graph's own memory pool leaves the step, so a replay cannot overwrite a tensor that is still in use.
+The step reads its rows, weights and learning rate at a cursor on the device, writes its loss there
+and advances the cursor. Every step is therefore the same sequence of kernels on the same addresses:
+eager on a CPU, one CUDA graph on a GPU. Inputs and outputs are buffers allocated before the
+capture, so a replay cannot overwrite a tensor that is still in use.
 """
 
 from __future__ import annotations

@@ -23,7 +23,12 @@ from abag.head.evaluation import metrics
 from abag.head.splits.splits import TRAIN, VALIDATION
 from abag.head.training.checkpoint import save
 from abag.head.training.loop import LossNotFinite, ResumableTraining, TrainingProgress
-from abag.head.training.stack import Scaling, StackedHeads, make_members, make_training_sets
+from abag.head.training.stack import (
+    PairStandardizer,
+    StackedHeads,
+    make_members,
+    make_training_sets,
+)
 from abag.head.training.step import load_tensors, step_seed
 
 if TYPE_CHECKING:
@@ -63,7 +68,7 @@ class TrainedHeads:
 
     weights: tuple[dict[str, Tensor], ...]
     """Best weights of each head, on the CPU, named as in a plain head."""
-    scaling: Scaling
+    scaling: PairStandardizer
     """Includes the shrinkage."""
     predicted_MP: NDArray[np.float64]
     """pKd of every pair, predicted with each head's best weights; shape (M, P)."""
@@ -87,9 +92,7 @@ class TrainingInputs:
 
     pairs: LabelledPairs
     antibody_ND: NDArray[np.float32]
-    """One vector per unique antibody."""
     antigen_ME: NDArray[np.float32]
-    """One vector per unique antigen."""
     split: Split
     config: FitConfig
     device: torch.device
@@ -140,7 +143,7 @@ class HeadTraining(ResumableTraining):
             pairs,
             inputs.antibody_ND,
             inputs.antigen_ME,
-            Scaling.of(pairs, training, inputs.antibody_ND, inputs.antigen_ME),
+            PairStandardizer.of(pairs, training, inputs.antibody_ND, inputs.antigen_ME),
             make_training_sets(config, inputs.split),
             make_members(config, len(training)),
             config=config,
@@ -192,9 +195,8 @@ class HeadTraining(ResumableTraining):
         rows = rows[pairs.censored[rows] == 0]
         scaling = self.stack.scaling
         mean = scaling.pkd_mean
-        shrinkage = fit_shrinkage(
-            self.stack.predict(rows).mean(axis=0) - mean, pairs.pkd[rows] - mean
-        )
+        predicted = self.stack.predict(rows).mean(axis=0)
+        shrinkage = fit_shrinkage(predicted - mean, pairs.pkd[rows] - mean)
         self.stack.scaling = replace(scaling, pkd_scale=scaling.pkd_scale * shrinkage)
         if shrinkage < 1:
             say(
@@ -202,8 +204,6 @@ class HeadTraining(ResumableTraining):
                 f"(factor {shrinkage:.2f}, fitted on validation)"
             )
         return shrinkage
-
-    # --- hooks of the loop ---
 
     def _announce(self) -> None:
         config, members = self.config, ""
@@ -281,8 +281,6 @@ class HeadTraining(ResumableTraining):
             "best": "-" if best is None else f"{self.config.select} {best:.3f}",
         }
 
-    # --- validation ---
-
     def _validation_rows(self) -> NDArray[np.int64]:
         """Draw the fixed random subset that is scored while training."""
         rows = self.inputs.split.rows(VALIDATION)
@@ -296,14 +294,9 @@ class HeadTraining(ResumableTraining):
         """Score the heads' mean, and keep the weights of the heads that improved."""
         pairs, rows = self.inputs.pairs, self.validation
         pkd, antigen, censored = pairs.pkd[rows], pairs.antigen[rows], pairs.censored[rows]
-        predicted_MR = self.stack.predict(rows)
-        improved = [
-            k
-            for k, predicted_R in enumerate(predicted_MR)
-            if self._has_improved(
-                k, metrics.score_one(self.config.select, pkd, predicted_R, antigen, censored)
-            )
-        ]
+        predicted_MR, select = self.stack.predict(rows), self.config.select
+        scores = [metrics.score_one(select, pkd, one, antigen, censored) for one in predicted_MR]
+        improved = [k for k, score in enumerate(scores) if self._has_improved(k, score)]
         for name, tensor in self.model.state_dict().items():
             if len(improved) == len(self.heads):
                 self.best[name].copy_(tensor)
@@ -328,8 +321,6 @@ class HeadTraining(ResumableTraining):
     def _has_stopped(self, head: int) -> bool:
         return 0 < self.config.patience <= self.progress.stale[head]
 
-    # --- log ---
-
     def _write_log(self, fields: dict[str, Any] | None = None) -> None:
         """Write a line per step since the last call, the last one with additional fields."""
         if self._logged_step == self.progress.step:
@@ -341,15 +332,16 @@ class HeadTraining(ResumableTraining):
         for at, loss_M in enumerate(losses_SM, first):
             if not np.isfinite(loss_M).all():
                 raise self._diverged(epoch, at, float(loss_M[~np.isfinite(loss_M)][0]))
-        lines: list[dict[str, Any]] = []
-        for at, losses in enumerate(losses_SM.tolist(), first):
-            line = {
+        lines: list[dict[str, Any]] = [
+            {
                 "step": epoch * self.steps_per_epoch + at + 1,
                 "epoch": epoch + 1,
                 "loss": sum(losses) / len(losses),
                 "lr": float(self.stack.rates_S[at].flat[0]),
             }
-            lines.append(line | ({"losses": losses} if len(losses) > 1 else {}))
+            | ({"losses": losses} if len(losses) > 1 else {})
+            for at, losses in enumerate(losses_SM.tolist(), first)
+        ]
         lines[-1] |= fields or {}
         with self.inputs.log.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
@@ -380,18 +372,13 @@ class HeadTraining(ResumableTraining):
 def fit_shrinkage(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> float:
     """Fit the factor by which predictions are shrunk toward the training mean.
 
-    A head that overestimates the differences between clusters it has not seen has large errors.
+    It is the least-squares slope of `measured` on `predicted`, limited to `MIN_SHRINKAGE` to 1: a
+    head that overestimates the differences between clusters it has not seen has large errors.
 
     Parameters
     ----------
     predicted, measured : NDArray, shape=(V,), dtype=float64
         pKd of the validation pairs minus the training mean.
-
-    Returns
-    -------
-    float
-        The least-squares slope of `measured` on `predicted`, limited to `MIN_SHRINKAGE` to 1; 1
-        if all predictions are 0.
     """
     squares = float(predicted @ predicted)
     slope = predicted @ measured / squares if squares else 1.0

@@ -10,7 +10,7 @@ somewhat too small.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,31 +53,12 @@ class Sigma:
     groups: int
 
     def of(self, predicted_MP: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the uncertainty of each prediction.
-
-        Parameters
-        ----------
-        predicted_MP : NDArray, shape=(M, P), dtype=float64
-            pKd predicted by each head.
-
-        Returns
-        -------
-        NDArray, shape=(P,), dtype=float64
-        """
+        """Return the uncertainty, (P,), of the pKd that M heads predict, (M, P); float64."""
         return np.asarray(np.sqrt(self.spread**2 * predicted_MP.var(axis=0) + self.noise**2))
 
 
 def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigma:
-    """Fit sigma to the heads of one split.
-
-    Parameters
-    ----------
-    pairs : MeasuredPairs
-        Censored pairs are left out.
-    split : Split
-    trained : Trained
-        The heads' predictions of every pair, and which pairs each was trained on.
-    """
+    """Fit sigma to the heads of one split; censored pairs are left out."""
     predicted_MP = trained.predicted_MP
     heads = len(predicted_MP)
     unseen_MP = ~trained.in_bag_MP & (split.part == TRAIN) & (pairs.censored == 0)
@@ -122,15 +103,12 @@ def few_groups(groups: int) -> float:
 def fit_sigma(error: NDArray[np.float64], deviation: NDArray[np.float64]) -> tuple[float, float]:
     """Fit spread and noise by the likelihood of normally distributed errors.
 
+    The spread is 0 if the deviation is uninformative; the noise is above 0.
+
     Parameters
     ----------
     error, deviation : NDArray, shape=(R,)
         Measured minus predicted, and the standard deviation of the heads, in pKd.
-
-    Returns
-    -------
-    tuple of float
-        ``spread`` (0 if the deviation is uninformative) and ``noise`` (above 0).
     """
     # sigma^2 = noise^2 (1 + ratio x deviation^2): the best noise for a given ratio is a mean.
     factor_KR = 1 + RATIOS[:, None] * deviation**2
@@ -141,16 +119,9 @@ def fit_sigma(error: NDArray[np.float64], deviation: NDArray[np.float64]) -> tup
 
 
 def coverage(error: NDArray[np.float64], sigma: NDArray[np.float64]) -> dict[str, float | None]:
-    """Return the share of errors inside the central intervals of a normal distribution.
+    """Return the fraction of errors, (R,), inside the central intervals of a normal distribution.
 
-    Parameters
-    ----------
-    error, sigma : NDArray, shape=(R,), dtype=float64
-
-    Returns
-    -------
-    dict
-        Share by nominal level: ``"68"``, ``"90"``, ``"95"``; None without rows.
+    The keys are the nominal levels ``"68"``, ``"90"``, ``"95"``; the values are None without rows.
     """
     z = np.abs(error) / sigma
     return {
@@ -178,11 +149,9 @@ def summarise(
 ) -> dict[str, Any]:
     """Summarize sigma and its coverage on the test part of each fold.
 
-    Returns
-    -------
-    dict
-        The fields of `Sigma` over all folds, ``coverage`` by nominal level, its ``coverage_folds``,
-        and ``error_spearman``: the rank correlation of |error| with sigma; means over folds.
+    The keys are the fields of `Sigma` over all folds, ``coverage`` by nominal level, its
+    ``coverage_folds``, and ``error_spearman``: the rank correlation of |error| with sigma; means
+    over folds.
     """
     covered, follows = [], []
     for split, one, sigma in zip(splits, trained, sigmas, strict=True):
@@ -193,11 +162,8 @@ def summarise(
         follows.append({"error_spearman": metrics.spearman(np.abs(error), width)})
     whole = combine(sigmas)
     return {
-        "calibrated": whole.calibrated,
-        "spread": whole.spread,
-        "noise": whole.noise,
-        "rows": whole.rows,
-        "groups": whole.groups,
+        "calibrated": whole.calibrated,  # first in the report
+        **asdict(whole),
         "coverage": {k: v["mean"] for k, v in metrics.average_folds(covered).items()},
         "coverage_folds": {level: [fold[level] for fold in covered] for level in covered[0]},
         "error_spearman": metrics.average_folds(follows)["error_spearman"]["mean"],
@@ -213,13 +179,13 @@ def describe_sigma(summary: Mapping[str, Any]) -> str:
         if share is not None
     )
     if summary["calibrated"]:
-        how = (
-            f"{noise} + {summary['spread']:.2f} x the standard deviation of the heads, calibrated "
-            f"on {summary['rows']} pairs of {summary['groups']} out-of-bag groups"
+        noise += (
+            f" + {summary['spread']:.2f} x the standard deviation of the heads, calibrated on "
+            f"{summary['rows']} pairs of {summary['groups']} out-of-bag groups"
         )
     else:
-        how = (
-            f"{noise}, not calibrated (early stopping saw the validation pairs it was fitted to): "
-            "too small for new groups; use --members 8 or more to calibrate it"
+        noise += (
+            ", not calibrated (early stopping saw the validation pairs it was fitted to): too "
+            "small for new groups; use --members 8 or more to calibrate it"
         )
-    return f"{how}; test pairs: {found}" if found else how
+    return f"{noise}; test pairs: {found}" if found else noise
