@@ -66,8 +66,7 @@ def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> Enco
     if not path.is_file():
         msg = f"{folder}: no config.json; give a checkpoint folder as transformers saves it"
         raise BadCheckpoint(msg)
-    config = _read_config(path)
-    weights = weight_files(folder)
+    config, weights = _read_config(path), weight_files(folder)
     if not weights:
         msg = f"{folder}: no *.safetensors or pytorch_model*.bin; the download may be incomplete"
         raise BadCheckpoint(msg)

@@ -55,7 +55,6 @@ class PlainOps:
         bias : Tensor, shape=(2 * D,), dtype=float32
         positions_T : Tensor, shape=(T,), dtype=int32
         cos, sin : Tensor, shape=(positions, D / H / 2), dtype=float32
-        heads : int
         """
         half = cos.shape[1]
         pair = qkv[:, : len(bias)].view(len(qkv), 2 * heads, 2, half)

@@ -177,8 +177,6 @@ def tile_bias(bias_HR: Tensor, block_m: int, block_n: int) -> Tensor:
     ----------
     bias_HR : Tensor, shape=(H, 2 * R + 1)
         Bias of distance ``key - query`` from -R to R.
-    block_m, block_n : int
-        Queries and keys per tile.
 
     Returns
     -------
@@ -206,15 +204,10 @@ def attention(
         Queries of all heads, then keys, then values.
     tiles : tuple of 3 Tensors, each shape=(tiles,), dtype=int32
         From `abag.embed.kernels.attention.query_tiles` with this `block_m`.
-    heads : int
     scale : float
         Factor of the scores, applied after the bias is added.
     bias : Tensor, shape=(H, block_m, 2 * reach + block_n), optional
-        From `tile_bias` with this `block_m` and `block_n`.
-    block_m, block_n : int
-        Queries and keys per tile.
-    warps, stages : int
-        Launch options of the kernel.
+        From `tile_bias` with this `block_m` and `block_n`: queries and keys per tile.
 
     Returns
     -------

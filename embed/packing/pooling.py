@@ -34,17 +34,12 @@ class LayerPooling:
     Layers are numbered as in transformers' ``hidden_states``: 1 is the output of the first layer.
     Only the output of the last layer is normalised. `weights_TP` and `bounds` are those of
     `pool_tokens`.
-
-    Attributes
-    ----------
-    pooled : dict of int to Tensor, shape=(S, P, D), dtype=float32
-        By layer.
     """
 
     def __init__(self, layers: Sequence[int], weights_TP: Tensor, bounds: Tensor) -> None:
         self._layers = frozenset(layers)
         self._weights_TP, self._bounds = weights_TP, bounds
-        self.pooled: dict[int, Tensor] = {}
+        self.pooled: dict[int, Tensor] = {}  # by layer: shape (S, P, D), dtype float32
 
     def __contains__(self, layer: int) -> bool:
         """Whether a layer is pooled; an encoder computes its vectors only then."""

@@ -32,22 +32,13 @@ class AdapterMismatch(AbagError):
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """Low-rank matrices that are added to an encoder's weights, scaled by alpha / r.
-
-    Attributes
-    ----------
-    name : str
-        Name of the folder in which it was trained; for display only.
-    digest : str
-        32 hexadecimal digits over the encoder's weights, the adapter's and its training pairs.
-    factors : mapping of str to (A, B)
-        By module: ``A``, shape=(r, in), and ``B``, shape=(out, r), dtype=float32.
-    """
+    """Low-rank matrices that are added to an encoder's weights."""
 
     folder: Path
-    name: str
-    digest: str
-    scale: float
+    name: str  # of the folder in which it was trained; for display only
+    digest: str  # covers the encoder's weights, the adapter's and its training pairs
+    scale: float  # alpha / r
+    # by module: A, shape (r, in), and B, shape (out, r)
     factors: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 
     def merge(self, name: str, weight: torch.Tensor) -> torch.Tensor:
