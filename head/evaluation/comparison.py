@@ -7,8 +7,8 @@ identically for both models and for all folds, and each fold is scored separatel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypedDict
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,15 +45,6 @@ class MeasuredPairs(Protocol):
     def antigen(self) -> Ints: ...
 
 
-class IntervalScores(TypedDict):
-    """An `Interval` as JSON."""
-
-    difference: float
-    low: float | None
-    high: float | None
-    clusters: int
-
-
 @dataclass(frozen=True, slots=True)
 class Interval:
     """Difference of two models' scores, averaged over folds, with its bootstrap interval."""
@@ -63,13 +54,8 @@ class Interval:
     high: float | None
     clusters: int
 
-    def to_json(self) -> IntervalScores:
-        return {
-            "difference": self.difference,
-            "low": self.low,
-            "high": self.high,
-            "clusters": self.clusters,
-        }
+    def to_json(self) -> metrics.Scores:
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +80,10 @@ def compare(
 
     Parameters
     ----------
-    pairs : MeasuredPairs
-    splits : sequence of Split
     predicted, reference : sequence of NDArray, shape=(P,), dtype=float64
         pKd of every pair as predicted by the two models, for each split.
     metric : str
         A key of `abag.head.evaluation.metrics.METRICS`.
-    seed : int
-        Seed of the bootstrap.
 
     Returns
     -------
@@ -125,9 +107,8 @@ def compare(
 
 
 def _bootstrap(folds: Sequence[_Fold], seed: int) -> Interval | None:
-    clusters, dense = np.unique(
-        np.concatenate([fold.cluster for fold in folds]), return_inverse=True
-    )
+    joined = np.concatenate([fold.cluster for fold in folds])
+    clusters, dense = np.unique(joined, return_inverse=True)
     index = np.split(dense, np.cumsum([len(fold.cluster) for fold in folds])[:-1])
     difference = _mean_difference(folds, index, np.ones(len(clusters), np.int64))
     if difference is None:
@@ -188,17 +169,7 @@ def _fold_of_antigens(
 
 
 def verdict(model: str, reference: str, metric: str, interval: Interval | None) -> str:
-    """Describe in one sentence whether a model is better than another one.
-
-    Parameters
-    ----------
-    model, reference : str
-        Names of the two models.
-    metric : str
-        A key of `abag.head.evaluation.metrics.METRICS`.
-    interval : Interval or None
-        What `compare` returned.
-    """
+    """Describe in one sentence whether a model is better than another one, from `compare`."""
     label = metric_label(metric)
     if interval is None:
         return f"The {model} cannot be compared with {reference}: {label} is undefined on test."
@@ -213,13 +184,9 @@ def verdict(model: str, reference: str, metric: str, interval: Interval | None) 
         )
     if lower_is_better:
         low, high = -high, -low
-    relation = (
-        "better than"
-        if low > 0
-        else "worse than"
-        if high < 0
-        else "statistically indistinguishable from"
-    )
+    relation = "better than" if low > 0 else "statistically indistinguishable from"
+    if high < 0:
+        relation = "worse than"
     return (
         f"The {model} is {relation} {reference}: {gain:+.3f} {label} "
         f"({note}95 % interval {low:+.3f} to {high:+.3f} over {interval.clusters} clusters)."
@@ -240,17 +207,10 @@ def verdicts(
 
     Parameters
     ----------
-    pairs : LabelledPairs
-    splits : sequence of Split
     predicted : sequence of NDArray, shape=(P,), dtype=float64
         The head's prediction of every pair, for each split.
     baselines : sequence of dict
-        What `abag.head.evaluation.baselines.predict_baselines` returned for each split.
-
-    Returns
-    -------
-    list of str
-        One sentence per comparison.
+        The result of `abag.head.evaluation.baselines.predict_baselines` for each split.
     """
     scores = {
         name: scores_on_test(pairs, splits, [b[name] for b in baselines]) for name in baselines[0]
@@ -271,15 +231,18 @@ def verdicts(
     return lines
 
 
+def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> metrics.Scores:
+    """Score the predictions of some rows; `predicted`, (P,), has one for every pair."""
+    return metrics.score(
+        pairs.pkd[rows], predicted[rows], pairs.antigen[rows], pairs.censored[rows]
+    )
+
+
 def scores_on_test(
     pairs: MeasuredPairs, splits: Sequence[Split], predicted: Sequence[Floats]
 ) -> metrics.Scores:
     """Score predictions, (P,) per split, on the test part of each split; average over splits."""
-    folds = [
-        metrics.score(pairs.pkd[rows], p[rows], pairs.antigen[rows], pairs.censored[rows])
-        for split, p in zip(splits, predicted, strict=True)
-        for rows in [split.rows(TEST)]
-    ]
+    folds = [score_rows(pairs, p, s.rows(TEST)) for s, p in zip(splits, predicted, strict=True)]
     return {name: value["mean"] for name, value in metrics.average_folds(folds).items()}
 
 
@@ -338,17 +301,9 @@ def _label_warnings(pairs: LabelledPairs) -> list[str]:
 
 
 def explained(pkd: Floats, group: Ints) -> float | None:
-    """Share of the labels' variance between groups, adjusted for their number.
+    """Share of the variance of labels (N,) between groups (N,), adjusted for their number.
 
-    Parameters
-    ----------
-    pkd : NDArray, shape=(N,), dtype=float64
-    group : NDArray, shape=(N,), dtype=int64
-
-    Returns
-    -------
-    float or None
-        None if undefined: fewer than two groups, no repeated group, or constant labels.
+    None if undefined: fewer than two groups, no repeated group, or constant labels.
     """
     _, dense, sizes = np.unique(group, return_inverse=True, return_counts=True)
     free = len(pkd) - len(sizes)

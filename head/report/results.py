@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.head.evaluation.comparison import IntervalScores
 from abag.head.evaluation.metrics import FoldAverage, Scores
 
 if TYPE_CHECKING:
@@ -43,20 +42,13 @@ class RunResults:
     """One vector per unique antigen."""
 
 
-class InTraining(TypedDict):
-    """How many pairs of a table are in the training set: whole, or by one of their sequences."""
-
-    pair: int
-    antibody: int
-    antigen: int
-
-
 class TableSummary(TypedDict):
     """What ``evaluate`` adds for another table."""
 
     source: str
     pairs: int
-    in_training: InTraining
+    in_training: dict[str, int]
+    """How many pairs are in the training set, as a ``pair`` or by one of their sequences."""
     verdicts: NotRequired[list[str]]
 
 
@@ -67,7 +59,7 @@ class PredictionsSummary(TypedDict):
     validation: Scores
     test: Scores
     cv: NotRequired[dict[str, FoldAverage]]
-    head_minus_predictions: dict[str, IntervalScores | None]
+    head_minus_predictions: dict[str, Scores | None]
     verdicts: list[str]
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.head.evaluation.comparison import Interval, IntervalScores, compare, verdict
+from abag.head.evaluation.comparison import compare, verdict
 from abag.head.evaluation.metrics import METRICS, Scores, headline_metrics
 from abag.head.runs.external_table import KEYS
 from abag.head.runs.live_progress import read_progress
@@ -26,6 +26,9 @@ from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_r
 from abag.head.splits.splits import TEST, Split
 
 Floats: TypeAlias = NDArray[np.float64]
+Comparison: TypeAlias = dict[str, Any]
+"""A finished ``run`` minus the best run ``with`` the same test rows: ``best_by``, ``test_rows``,
+``difference`` and ``verdicts``; or ``with`` None and the ``reason``."""
 
 
 class NoRuns(AbagError):
@@ -43,11 +46,17 @@ class _TestRows:
     predicted: list[Floats]
 
 
-class RunState(TypedDict, total=False):
-    """State of one run: always ``run`` and ``state``, and the keys of that state.
+class ScoreInterval(TypedDict):
+    """A score with its interval."""
 
-    A run in progress also has the keys of `abag.head.runs.live_progress.Progress`.
-    """
+    value: float
+    low: float | None
+    high: float | None
+    clusters: int
+
+
+class RunState(TypedDict, total=False):
+    """State of one run; that of a run in progress has the keys of `Progress` too."""
 
     run: Required[str]
     state: Required[str]
@@ -58,31 +67,6 @@ class RunState(TypedDict, total=False):
     folds: int
     test: Scores
     intervals: dict[str, ScoreInterval | None]
-
-
-class ScoreInterval(TypedDict):
-    """A score with its interval."""
-
-    value: float
-    low: float | None
-    high: float | None
-    clusters: int
-
-
-Comparison = TypedDict(
-    "Comparison",
-    {
-        "run": Required[str],
-        "with": Required[str | None],
-        "reason": str,
-        "best_by": str,
-        "test_rows": int,
-        "difference": dict[str, IntervalScores | None],
-        "verdicts": list[str],
-    },
-    total=False,
-)
-"""A finished run minus the best one of the same test rows, or the ``reason`` why not."""
 
 
 class RunsSummary(TypedDict):
@@ -101,10 +85,6 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
     ----------
     folders : path or sequence of path
         Runs, or folders that contain runs at any depth.
-
-    Returns
-    -------
-    RunsSummary
 
     Raises
     ------
@@ -264,7 +244,7 @@ def _best_run(
 
 def _compare_runs(run: str, best: str, metric: str, tested: Mapping[str, _TestRows]) -> Comparison:
     rows, best_rows = tested[run], tested[best]
-    found: dict[str, Interval | None] = {
+    found = {
         name: compare(rows.pairs, best_rows.splits, rows.predicted, best_rows.predicted, name)
         for name in headline_metrics()
     }
@@ -273,7 +253,7 @@ def _compare_runs(run: str, best: str, metric: str, tested: Mapping[str, _TestRo
         "with": best,
         "best_by": metric,
         "test_rows": int(sum((split.part == TEST).sum() for split in rows.splits)),
-        "difference": {name: None if i is None else i.to_json() for name, i in found.items()},
+        "difference": {name: i and i.to_json() for name, i in found.items()},
         "verdicts": [
             verdict("run", best, name, i).replace("The run", run, 1) for name, i in found.items()
         ],

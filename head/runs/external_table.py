@@ -16,9 +16,8 @@ from abag.core.keys import hex_keys, keys_from_hex
 from abag.core.messages import say
 from abag.embed.sequences.chains import Kind
 from abag.embed.store.store import open_store
-from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
-from abag.head.evaluation.comparison import compare, verdict
+from abag.head.evaluation.comparison import compare, score_rows, verdict
 from abag.head.evaluation.ridge import FeatureBlock, ridge
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import Predictor
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from abag.embed.store.store import Store
     from abag.head.data.labels import LabelledPairs
-    from abag.head.report.results import InTraining, RunSummary, TableSummary
+    from abag.head.report.results import RunSummary, TableSummary
     from abag.head.runs.saved_run import SavedRun
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -43,11 +42,8 @@ def count_known(saved: SavedRun, pairs: LabelledPairs) -> TableSummary:
     trained = _training_pairs(saved)
     keys = key_frame(pairs.keys("antibody"), pairs.keys("antigen"))
     both = pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(trained[KEYS]))
-    known: InTraining = {
-        "pair": int(both.sum()),
-        "antibody": int(keys["antibody_key"].isin(trained["antibody_key"]).sum()),
-        "antigen": int(keys["antigen_key"].isin(trained["antigen_key"]).sum()),
-    }
+    known = {"pair": int(both.sum())}
+    known |= {n: int(keys[f"{n}_key"].isin(trained[f"{n}_key"]).sum()) for n in KINDS}
     say(
         f"{pairs.table.source}: {known['pair']} of {len(pairs)} pairs are training pairs of the "
         f"run; {known['antibody']} contain a training antibody, {known['antigen']} a training "
@@ -67,16 +63,7 @@ def score_table(
 ) -> None:
     """Add to a summary the scores on a table: all of it, its new sequences, and baselines.
 
-    Parameters
-    ----------
-    summary : RunSummary
-        Changed in place; its ``table`` comes from `count_known`.
-    run : Path
-    saved : SavedRun
-    pairs : LabelledPairs
-        The pairs of the table.
-    store : path or None
-        Holds their vectors; None: the store of the run.
+    `store` holds the vectors of the pairs; None is the store of the run.
 
     Raises
     ------
@@ -88,26 +75,20 @@ def score_table(
     found = predictor.predict_keys(opened, pairs.keys("antibody"), pairs.keys("antigen"))
     head = found["pkd_predicted"].to_numpy(np.float64)
     keys, trained = key_frame(pairs.keys("antibody"), pairs.keys("antigen")), _training_pairs(saved)
-    new = {n: ~keys[f"{n}_key"].isin(trained[f"{n}_key"]).to_numpy() for n in KINDS}
-    whole_table = np.ones(len(pairs), bool)
-    summary["metrics"] |= {"table": _score_rows(pairs, head, whole_table)} | {
-        f"table_new_{plural}": _score_rows(pairs, head, new[kind]) if new[kind].any() else None
-        for kind, plural in zip(KINDS, ("antibodies", "antigens"), strict=True)
-    }
+    everything = np.arange(len(pairs))
+    summary["metrics"]["table"] = score_rows(pairs, head, everything)
+    for kind, plural in zip(KINDS, ("antibodies", "antigens"), strict=True):
+        rows = np.flatnonzero(~keys[f"{kind}_key"].isin(trained[f"{kind}_key"]))
+        scores = score_rows(pairs, head, rows) if len(rows) else None
+        summary["metrics"][f"table_new_{plural}"] = scores
     others = _predict_baselines(predictor, trained, pairs, opened)
     for name, predicted in others.items():
-        scores = _score_rows(pairs, predicted, whole_table)
-        summary["baselines"].setdefault(name, {})["table"] = scores
+        table_scores = score_rows(pairs, predicted, everything)
+        summary["baselines"].setdefault(name, {})["table"] = table_scores
     if "ridge" in others:
         split = Split(name="table", part=np.full(len(pairs), TEST, np.int8), group=pairs.antigen)
         interval = compare(pairs, [split], [head], [others["ridge"]], "rmse")
         summary["table"]["verdicts"] = [verdict("head", "ridge", "rmse", interval)]
-
-
-def _score_rows(pairs: LabelledPairs, predicted: Floats, rows: NDArray[np.bool_]) -> metrics.Scores:
-    return metrics.score(
-        pairs.pkd[rows], predicted[rows], pairs.antigen[rows], pairs.censored[rows]
-    )
 
 
 def _training_pairs(saved: SavedRun) -> pd.DataFrame:
@@ -133,15 +114,13 @@ def _predict_baselines(
     }
     try:
         sources = [open_store(predictor.resolve_store(None)), opened]
-        blocks = [
-            FeatureBlock(_vectors(sources, kind, predictor, keys[f"{kind}_key"]), index[kind])
-            for kind in KINDS
-        ]
+        tables = [_vectors(sources, kind, predictor, keys[f"{kind}_key"]) for kind in KINDS]
     except AbagError as error:
         say(f"the ridge baseline is left out: the run's training vectors are missing ({error})")
     else:
         blocks = [
-            FeatureBlock(standardised(b.table_ND, b.index[fit_rows]), b.index) for b in blocks
+            FeatureBlock(standardised(table_ND, index[kind][fit_rows]), index[kind])
+            for table_ND, kind in zip(tables, KINDS, strict=True)
         ]
         groups = exact["group"].to_numpy(np.int64)
         found["ridge"] = ridge(blocks, pkd, fit_rows, inner_folds(groups))

@@ -10,7 +10,7 @@ import pandas as pd
 
 from abag.core.files import replacing, write_json, write_text
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import MeasuredPairs, verdicts, warnings
+from abag.head.evaluation.comparison import MeasuredPairs, score_rows, verdicts, warnings
 from abag.head.report.report import model_card, write_report
 from abag.head.report.results import RunResults, RunSummary
 from abag.head.splits.split_files import split_assignments
@@ -39,19 +39,7 @@ def write_results(
 ) -> RunSummary:
     """Write predictions, report, model card and summary; the summary marks the run as finished.
 
-    Parameters
-    ----------
-    run : Path
-        The run folder.
-    results : RunResults
-    trained, sigmas : sequence of TrainedHeads, sequence of Sigma
-        One per split.
-    report : bool
-        Whether to write ``report.html``.
-
-    Returns
-    -------
-    RunSummary
+    `trained` and `sigmas` have one entry per split; `report` says whether to write report.html.
     """
     pairs = results.pairs
     frames = [
@@ -66,20 +54,17 @@ def write_results(
         pd.concat(frames, ignore_index=True).to_parquet(partial, index=False)
     if report:
         write_report(run / "report.html", results)
-    summary = summarise(run, results, trained, sigmas)
+    summary = _summarise(run, results, trained, sigmas)
     card = model_card(pairs.table.source, results.facts, summary)
     write_text(run / "predictor" / "README.md", card)
     write_json(run / "summary.json", summary)
     return summary
 
 
-def summarise(
+def _summarise(
     run: Path, results: RunResults, trained: Sequence[TrainedHeads], sigmas: Sequence[Sigma]
 ) -> RunSummary:
-    """Score the head and the baselines on the full validation and test parts.
-
-    The parameters are as in `write_results`.
-    """
+    """Score the head and the baselines on the full validation and test parts."""
     pairs, splits = results.pairs, results.splits
     predicted = {"head": results.predicted} | {
         name: [fold[name] for fold in results.baselines] for name in results.baselines[0]
@@ -119,27 +104,8 @@ def summarise(
 def score_parts(
     pairs: MeasuredPairs, split: Split, predicted: NDArray[np.float64]
 ) -> dict[str, metrics.Scores]:
-    """Score predictions on the validation and the test part.
-
-    Parameters
-    ----------
-    pairs : MeasuredPairs
-    split : Split
-    predicted : NDArray, shape=(P,), dtype=float64
-        Predicted pKd of every pair.
-
-    Returns
-    -------
-    dict
-        `abag.head.evaluation.metrics.score` by part.
-    """
-    return {
-        name: metrics.score(
-            pairs.pkd[rows], predicted[rows], pairs.antigen[rows], pairs.censored[rows]
-        )
-        for name, part in SCORED_PARTS.items()
-        for rows in [split.rows(part)]
-    }
+    """Score predictions, (P,), on the validation and the test part."""
+    return {name: score_rows(pairs, predicted, split.rows(n)) for name, n in SCORED_PARTS.items()}
 
 
 def average_parts(folds: list[dict[str, metrics.Scores]]) -> dict[str, metrics.Scores]:
