@@ -224,7 +224,10 @@ def within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> Scores:
 def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
     """Compute `spearman` within each group, vectorised over groups.
 
-    The arguments have shape (N,).
+    Parameters
+    ----------
+    pkd, predicted : NDArray, shape=(N,), dtype=float64
+    group : NDArray, shape=(N,), dtype=int64
 
     Returns
     -------
@@ -260,7 +263,12 @@ def concordance(pkd: Floats, predicted: Floats, censored: NDArray[np.int8]) -> S
 
     Predicted ties count half. The order of two exact rows is known if their labels differ. The
     order of a censored row and another row is known if the bound excludes the other's values.
-    The arguments have shape (N,). Without ``decidable_pairs``, the concordance is None.
+    Without ``decidable_pairs``, the concordance is None.
+
+    Parameters
+    ----------
+    pkd, predicted : NDArray, shape=(N,), dtype=float64
+    censored : NDArray, shape=(N,), dtype=int8
     """
     _, rank = np.unique(pkd, return_inverse=True)
     # Row i is below row j if upper[i] < lower[j]; a bound lies just beside its label.

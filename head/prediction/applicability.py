@@ -46,7 +46,7 @@ class Applicability:
 
 
 def measure_applicability(x_ND: NDArray[np.float32]) -> Applicability:
-    """Choose representatives of the training sequences and measure the distances between them.
+    """Choose representatives of the distinct training sequences and measure their distances.
 
     The choice is random: only then is the distance of a new, similar sequence distributed like
     that of a training sequence to the nearest other one.
@@ -54,7 +54,6 @@ def measure_applicability(x_ND: NDArray[np.float32]) -> Applicability:
     Parameters
     ----------
     x_ND : NDArray, shape=(N, D), dtype=float32
-        Vectors of the distinct training sequences.
     """
     if len(x_ND) > MOST_REPRESENTATIVES:
         drawn = np.random.default_rng(0).permutation(len(x_ND))[:MOST_REPRESENTATIVES]

@@ -48,7 +48,7 @@ class PredictorDamaged(AbagError):
     """A predictor folder is incomplete, altered or of another version."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LabelScale:
     """Scaling of one member's output to pKd."""
 
@@ -82,15 +82,7 @@ def save_predictor(
 ) -> None:
     """Write a predictor folder; predictor.json comes last, with the digest of the weights.
 
-    Parameters
-    ----------
-    folder : Path
-    pairs : LabelledPairs
-    splits, trained : sequence of Split, sequence of TrainedHeads
-        One per fold.
-    config : FitConfig
-    antibody, antigen : StoredVectors
-    sigma : Sigma
+    `splits` and `trained` have one entry per fold.
     """
     folder.mkdir(exist_ok=True)
     tensors: dict[str, Tensor] = {}
@@ -109,14 +101,12 @@ def save_predictor(
         tensors[f"{kind}.representatives"] = torch.from_numpy(applicability.vectors_RD)
         specs[kind] = _vector_spec(vectors, len(seen), applicability)
         _keep_adapter(folder / f"{kind}-adapter", vectors.folder.adapter_files())
+    filled = config.filled()
     record = PredictorRecord(
-        head=str(config.filled().head),
-        widths=config.filled().widths,
+        head=str(filled.head),
+        widths=filled.widths,
         rank=config.rank,
-        members=tuple(
-            LabelScale(pkd_mean=scaling.pkd_mean, pkd_scale=scaling.pkd_scale)
-            for scaling, _ in heads
-        ),
+        members=tuple(LabelScale(one.pkd_mean, one.pkd_scale) for one, _ in heads),
         spread=sigma.spread,
         noise=sigma.noise,
         **specs,
@@ -179,23 +169,22 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
     record, tensors = _read(folder)
     try:
         members = tuple(_member(k, record, tensors) for k in range(len(record.members)))
+        kinds = {"antibody": record.antibody, "antigen": record.antigen}
+        applicability = {
+            kind: Applicability(tensors[f"{kind}.representatives"].numpy(), spec.far_distance)
+            for kind, spec in kinds.items()
+        }
         return Predictor(
             members,
             record.antibody,
             record.antigen,
-            Applicability(
-                tensors["antibody.representatives"].numpy(), record.antibody.far_distance
-            ),
-            Applicability(tensors["antigen.representatives"].numpy(), record.antigen.far_distance),
+            applicability["antibody"],
+            applicability["antigen"],
             spread=record.spread,
             noise=record.noise,
             store=_store_of(folder.parent),
             embed=embed,
-            adapters={
-                kind: path
-                for kind in ("antibody", "antigen")
-                if (path := folder / f"{kind}-adapter").is_dir()
-            },
+            adapters={k: path for k in kinds if (path := folder / f"{k}-adapter").is_dir()},
         )
     except (KeyError, RuntimeError, BadOption) as error:
         reason = " ".join(str(error).split())
@@ -211,7 +200,10 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, Tensor]]:
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        msg = f"{folder}: cannot read a predictor ({error}); expected a run folder or its predictor folder."  # noqa: E501
+        msg = (
+            f"{folder}: cannot read a predictor ({error}); expected a run folder or its predictor "
+            "folder."
+        )
         raise PredictorDamaged(msg) from error
     if not isinstance(written, dict) or written.get("schema") != SCHEMA:
         found = written.get("schema") if isinstance(written, dict) else None
@@ -242,25 +234,15 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, Tensor]]:
 
 
 def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
-    """Convert a JSON value to an annotated type, checking each name and type.
+    """Convert a JSON value to a dataclass, ``tuple[..., ...]`` or plain type, checking each type.
 
-    Parameters
-    ----------
-    kind : type
-        A dataclass, ``tuple[..., ...]`` or a plain type.
-    value : object
-    where : str
-        Name of the value in error messages.
-
-    Raises
-    ------
-    TypeError
-        For the first value that does not match its annotation.
+    `where` names the value in the `TypeError` about the first one that does not match.
     """
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         if not isinstance(value, dict) or value.keys() != hints.keys():
-            msg = f"{where} has {_listed(value)}; expected {', '.join(hints)}"
+            found = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
+            msg = f"{where} has {found}; expected {', '.join(hints)}"
             raise TypeError(msg)
         inner = {f.name: parse_record(hints[f.name], value[f.name], f.name) for f in fields(kind)}
         return kind(**inner)
@@ -277,14 +259,11 @@ def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # no
     return value
 
 
-def _listed(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
-
-
 def _member(k: int, record: PredictorRecord, tensors: Mapping[str, Tensor]) -> EnsembleMember:
     # Built without memory, because an altered record may have any width.
     with torch.device("meta"):
-        model = build_head(_head_config(record), record.antibody.width, record.antigen.width)
+        config = FitConfig(head=record.head, widths=record.widths, rank=record.rank, dropout=0.0)  # type: ignore[arg-type]  # checked by FitConfig
+        model = build_head(config, record.antibody.width, record.antigen.width)
     prefix = f"{k}.model."
     own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
     model.load_state_dict(own, assign=True)
@@ -294,10 +273,6 @@ def _member(k: int, record: PredictorRecord, tensors: Mapping[str, Tensor]) -> E
     )
     scale = record.members[k]
     return EnsembleMember(model.eval(), antibody, antigen, scale.pkd_mean, scale.pkd_scale)
-
-
-def _head_config(record: PredictorRecord) -> FitConfig:
-    return FitConfig(head=record.head, widths=record.widths, rank=record.rank, dropout=0.0)  # type: ignore[arg-type]  # checked by FitConfig
 
 
 def _store_of(run: Path) -> Path | None:

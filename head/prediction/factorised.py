@@ -32,22 +32,20 @@ class FactorisedHead:
 
 
 def factorise(model: nn.Module, antibody_width: int) -> FactorisedHead:
-    """Factorise a head; the result equals the head's output up to rounding.
-
-    Parameters
-    ----------
-    model : Mlp, Notebook or LowRank
-        In evaluation mode.
-    antibody_width : int
-        Width D of the antibody vectors.
+    """Factorise a head in evaluation mode; the result equals its output up to rounding.
 
     Raises
     ------
     TypeError
-        If the head is of another class.
+        If the head is no `Mlp`, `Notebook` or `LowRank`.
     """
     if isinstance(model, LowRank):
-        return FactorisedHead(model.antibody, model.antigen, lambda a, g: _low_rank(model, a, g))
+
+        def combine(a_BR: Tensor, g_BR: Tensor) -> Tensor:
+            scores_B1: Tensor = model.out(torch.cat([a_BR, g_BR, a_BR * g_BR], dim=1))
+            return scores_B1.squeeze(1)
+
+        return FactorisedHead(model.antibody, model.antigen, combine)
     if not isinstance(model, Mlp | Notebook):
         msg = f"cannot factorise a head of class {type(model).__name__}"
         raise TypeError(msg)
@@ -58,8 +56,3 @@ def factorise(model: nn.Module, antibody_width: int) -> FactorisedHead:
         lambda x_ME: x_ME @ right_EH + first.bias,
         lambda a_BH, g_BH: cast("Tensor", rest(a_BH + g_BH)).squeeze(1),
     )
-
-
-def _low_rank(model: LowRank, a_BR: Tensor, g_BR: Tensor) -> Tensor:
-    scores_B1: Tensor = model.out(torch.cat([a_BR, g_BR, a_BR * g_BR], dim=1))
-    return scores_B1.squeeze(1)

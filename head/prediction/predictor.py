@@ -70,7 +70,6 @@ class VectorSpec:
     origin: str
     """Alias, hub name or folder that the encoder was loaded from."""
     fingerprint: str
-    """Fingerprint of the encoder, which vectors must have."""
     long: str
     """How long chains were encoded, as in encoder.json."""
     random_weights: bool
@@ -162,14 +161,11 @@ class Predictor:
         keys = keys_array("antibody", antibodies), keys_array("antigen", targets)
         with reporting(say), self._working_store(store) as path:
             opened = existing_store(path)
-            new = [
-                _distinct(chains, self.missing(opened, kind, keys_of_kind))
-                for kind, chains, keys_of_kind in zip(
-                    _KINDS, (antibodies, targets), keys, strict=True
-                )
-            ]
-            if self.embed is not None and any(new):
-                encode_new(self, path, new[0], new[1], (antibodies[0], targets[0]), **options)
+            new_antibodies = _distinct(antibodies, self.missing(opened, "antibody", keys[0]))
+            new_antigens = _distinct(targets, self.missing(opened, "antigen", keys[1]))
+            if self.embed is not None and (new_antibodies or new_antigens):
+                padding = antibodies[0], targets[0]
+                encode_new(self, path, new_antibodies, new_antigens, padding, **options)
             return self.predict_keys(open_store(path), *keys)
 
     def spec(self, kind: Kind) -> VectorSpec:
@@ -189,7 +185,6 @@ class Predictor:
         ----------
         store : Store or None
             None: a store that does not exist yet.
-        kind : {"antibody", "antigen"}
         keys : NDArray, shape=(N, 16), dtype=uint8
 
         Returns
@@ -202,12 +197,7 @@ class Predictor:
         return np.ones(len(keys), np.bool_)
 
     def refuse_missing(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> None:
-        """Raise if sequences lack a vector of the run's encoder; parameters as in `missing`.
-
-        Raises
-        ------
-        VectorsMissing
-        """
+        """Raise `VectorsMissing` if sequences, keys (N, 16), lack a vector of the run's encoder."""
         spec, missing = self.spec(kind), int(self.missing(store, kind, keys).sum())
         if missing:
             stored = ", ".join(f.path.name for f in store.folders(kind)) or "none"
@@ -227,33 +217,18 @@ class Predictor:
         antibody_ND = self.read(store, "antibody", antibodies)
         antigen_ME = self.read(store, "antigen", antigens)
         pkd, sigma = self.score(antibody_ND, antigen_ME, antibody, antigen)
-        far_antibody = self.antibody_applicability.is_far(antibody_ND)[antibody]
-        far_antigen = self.antigen_applicability.is_far(antigen_ME)[antigen]
-        return pd.DataFrame(
-            {
-                "pkd_predicted": pkd,
-                "sigma": sigma,
-                "far_antibody": far_antibody,
-                "far_antigen": far_antigen,
-            }
+        return pd.DataFrame({"pkd_predicted": pkd, "sigma": sigma}).assign(
+            far_antibody=self.antibody_applicability.is_far(antibody_ND)[antibody],
+            far_antigen=self.antigen_applicability.is_far(antigen_ME)[antigen],
         )
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Read vectors of the run's encoder.
-
-        Parameters
-        ----------
-        store : Store
-        kind : {"antibody", "antigen"}
-        keys : NDArray, shape=(N, 16), dtype=uint8
-
-        Returns
-        -------
-        NDArray, shape=(N, D), dtype=float32
+        """Read vectors of the run's encoder, float32 (N, D), by keys of shape (N, 16).
 
         Raises
         ------
         VectorsMissing
+            If the store lacks some of them.
         """
         self.refuse_missing(store, kind, keys)
         spec = self.spec(kind)
@@ -290,11 +265,7 @@ class Predictor:
             squares += np.square(difference)
         mean = total / len(self.members)
         variance = np.maximum(squares / len(self.members) - np.square(mean), 0.0)
-        return first + mean, self.sigma(variance)
-
-    def sigma(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Turn the variance over members, (P,), into the standard deviation of the error in pKd."""
-        return np.sqrt(self.spread**2 * variance + self.noise**2)
+        return first + mean, np.sqrt(self.spread**2 * variance + self.noise**2)
 
     def resolve_store(self, given: Path | str | None) -> Path:
         """Return the given store, or else the store of the run.
@@ -330,23 +301,12 @@ def encode_new(
     padding: tuple[Chains, Chains],
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Add vectors of sequences to a store, with the encoders of a predictor's run.
+    """Add vectors of distinct sequences to a store, with the encoders of a predictor's run.
 
-    Parameters
-    ----------
-    predictor : Predictor
-        One that can encode.
-    store : Path
-    antibodies, antigens : sequence of Chains
-        Distinct sequences without a vector.
-    padding : tuple of Chains
-        Any antibody and antigen of the input, to fill up the shorter list: tables hold pairs.
-    **options
-        As in `Predictor.predict`.
+    Tables hold pairs, so `padding`, any antibody and antigen of the input, fills up the shorter
+    list. The options are those of `Predictor.predict`.
     """
-    if predictor.embed is None:
-        msg = "this predictor cannot encode"
-        raise TypeError(msg)
+    assert predictor.embed is not None
     rows = max(len(antibodies), len(antigens))
     table = pd.DataFrame(
         [*antibodies, *[padding[0]] * (rows - len(antibodies))], columns=["heavy", "light"]
@@ -378,29 +338,18 @@ def existing_store(path: Path) -> Store | None:
     return None if empty else open_store(path)
 
 
-_KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
-
-
 def _broadcast(*chains: Sequence[str] | str | None) -> list[list[str]]:
-    """Repeat single strings to the length of the lists; None stands for absent chains.
-
-    Raises
-    ------
-    UnequalLengths
-    """
+    """Repeat single strings to the length of the lists; None stands for absent chains."""
     lists = [None if c is None or isinstance(c, str) else list(c) for c in chains]
     lengths = {len(one) for one in lists if one is not None}
     if len(lengths) > 1:
-        names = ("heavy", "light", "antigen")
-        found = ", ".join(
-            f"{len(one)} {n}" for n, one in zip(names, lists, strict=True) if one is not None
-        )
+        named = zip(("heavy", "light", "antigen"), lists, strict=True)
+        found = ", ".join(f"{len(one)} {name}" for name, one in named if one is not None)
         msg = f"predict: {found}; expected lists of equal length, or one string for all pairs."
         raise UnequalLengths(msg)
     rows = lengths.pop() if lengths else 1
-    return [
-        [str(c or "")] * rows if one is None else one for c, one in zip(chains, lists, strict=True)
-    ]
+    pairs = zip(chains, lists, strict=True)
+    return [[str(c or "")] * rows if one is None else one for c, one in pairs]
 
 
 def _distinct(chains: Sequence[Chains], wanted: NDArray[np.bool_]) -> list[Chains]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +34,7 @@ PARTS = {"train": BASELINE, "validation": "#edae49", "test": "#d1495b"}
 """Colours."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportFigure:
+class ReportFigure(NamedTuple):
     """A figure as the report's template needs it."""
 
     caption: str

@@ -57,8 +57,6 @@ def evaluate(
 
     Parameters
     ----------
-    run : path
-        Folder of a finished run.
     table : path or DataFrame, optional
         Other measured pairs. Labels are read with the options of the run.
     say : callable, optional
@@ -130,10 +128,8 @@ def _score_folds(
     saved: SavedRun, predicted: list[Floats]
 ) -> tuple[dict[str, metrics.Scores], dict[str, metrics.FoldAverage] | None]:
     """Return the scores averaged over folds and, if there are several, their spread on test."""
-    folds = [
-        score_parts(saved.pairs, split, one)
-        for split, one in zip(saved.splits, predicted, strict=True)
-    ]
+    parts = zip(saved.splits, predicted, strict=True)
+    folds = [score_parts(saved.pairs, split, one) for split, one in parts]
     cv = metrics.average_folds([fold["test"] for fold in folds]) if len(folds) > 1 else None
     return average_parts(folds), cv
 
@@ -165,14 +161,9 @@ def _compare_with_predictions(saved: SavedRun, table: SequenceTable) -> Predicti
     verdicts = [verdict("head", table.source, metric, one) for metric, one in found.items()]
     for line in verdicts:
         messages.say(line)
-    result = {
-        "source": table.source,
-        **scores,
-        **({} if cv is None else {"cv": cv}),
-        "head_minus_predictions": {m: one and one.to_json() for m, one in found.items()},
-        "verdicts": verdicts,
-    }
-    return cast("PredictionsSummary", result)
+    result = {"source": table.source, **scores} | ({} if cv is None else {"cv": cv})
+    result["head_minus_predictions"] = {m: one and one.to_json() for m, one in found.items()}
+    return cast("PredictionsSummary", result | {"verdicts": verdicts})
 
 
 def _align_predictions(saved: SavedRun, table: SequenceTable) -> list[Floats]:
@@ -180,10 +171,8 @@ def _align_predictions(saved: SavedRun, table: SequenceTable) -> list[Floats]:
     given, on = _read_predictions(saved, table)
     known = pd.MultiIndex.from_frame(pd.concat(saved.folds, ignore_index=True)[on])
     unknown = int((~pd.MultiIndex.from_frame(given[on]).isin(known)).sum())
-    aligned = [
-        rows.merge(given, how="left", on=on, validate="m:1")["prediction"].to_numpy(np.float64)
-        for rows in saved.folds
-    ]
+    merged = [rows.merge(given, how="left", on=on, validate="m:1") for rows in saved.folds]
+    aligned = [rows["prediction"].to_numpy(np.float64) for rows in merged]
     parts = zip(saved.splits, aligned, strict=True)
     missing = sum(int(np.isnan(one[split.rows(TEST)]).sum()) for split, one in parts)
     if missing or unknown:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,22 +23,13 @@ RECENT_SECONDS = 180
 """Period over which the current speed is measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Log:
+class _Log(NamedTuple):
     """The log of one fold."""
 
     step: int
     epoch: int
     epoch_lines: Sequence[Mapping[str, Any]]
     """Lines at the end of an epoch, which have the time."""
-
-
-class BestScore(TypedDict):
-    """The best validation so far."""
-
-    metric: str
-    score: float
-    step: int
 
 
 class Progress(TypedDict):
@@ -59,20 +49,12 @@ class Progress(TypedDict):
     seconds_left: float | None
     written_s_ago: float | None
     checkpoint_s_ago: float | None
-    best: BestScore | None
+    best: dict[str, Any] | None
+    """The best validation so far: ``metric``, ``score`` and ``step``."""
 
 
 def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None) -> Progress:
-    """Read how far an unfinished run has come.
-
-    Parameters
-    ----------
-    run : Path
-    config : mapping
-        Content of its config.json.
-    now : float, optional
-        Current time in seconds since 1970; by default the time of the clock.
-    """
+    """Read how far an unfinished run with this config.json has come, at the Unix time `now`."""
     now = time.time() if now is None else now
     paths = sorted((run / "checkpoints").glob("fold-*/log.jsonl"))
     paths = paths or [p for p in [run / "metrics.jsonl"] if p.exists()]
@@ -83,13 +65,12 @@ def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None
     step = sum(log.step for log in logs)
     steps = round(steps_per_epoch * config["epochs"] * folds) or None
     speed = next((s for log in reversed(logs) if (s := _speed(log.epoch_lines))), None)
-    written_s_ago = _seconds_since([run / "config.json", *paths, *_checkpoints(run)], now)
+    saved = run / "checkpoints"
+    checkpoints = [*saved.glob("latest"), *saved.glob("fold-*/latest")]
+    written_s_ago = _seconds_since([run / "config.json", *paths, *checkpoints], now)
+    state = "training" if step else "starting"
     return {
-        "state": "stopped"
-        if (written_s_ago or 0) > ALIVE_SECONDS
-        else "training"
-        if step
-        else "starting",
+        "state": "stopped" if (written_s_ago or 0) > ALIVE_SECONDS else state,
         "fold": max(len(logs), 1),
         "folds": folds,
         "epoch": logs[-1].epoch if logs else 0,
@@ -99,7 +80,7 @@ def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None
         "steps_per_s": speed and round(speed, 2),
         "seconds_left": round(max(steps - step, 0) / speed, 1) if speed and steps else None,
         "written_s_ago": written_s_ago,
-        "checkpoint_s_ago": _seconds_since(_checkpoints(run), now),
+        "checkpoint_s_ago": _seconds_since(checkpoints, now),
         "best": _best(logs[-1].epoch_lines, config["select"]) if logs else None,
     }
 
@@ -109,10 +90,6 @@ def _folds(run: Path) -> int:
     if not path.exists():
         return 1
     return int(pc.max(pq.read_table(path, columns=["fold"])["fold"]).as_py() or 0) + 1
-
-
-def _checkpoints(run: Path) -> list[Path]:
-    return [*(run / "checkpoints").glob("latest"), *(run / "checkpoints").glob("fold-*/latest")]
 
 
 def _seconds_since(paths: Sequence[Path], now: float) -> float | None:
@@ -145,8 +122,8 @@ def _speed(epoch_lines: Sequence[Mapping[str, Any]]) -> float | None:
     return float((last["step"] - first["step"]) / took) if took > 0 else None
 
 
-def _best(epoch_lines: Sequence[Mapping[str, Any]], select: str) -> BestScore | None:
-    best: BestScore | None = None
+def _best(epoch_lines: Sequence[Mapping[str, Any]], select: str) -> dict[str, Any] | None:
+    best: dict[str, Any] | None = None
     for line in epoch_lines:
         value = line.get("validation", {}).get(select)
         if is_better(select, value, best["score"] if best else None):

@@ -69,11 +69,10 @@ def read_run(run: Path) -> SavedRun:
         split = pd.read_parquet(run / "splits.parquet")
         consistent = frame[list(split.columns)].drop_duplicates(ignore_index=True).equals(split)
         folds = [rows.reset_index(drop=True) for _, rows in frame.groupby("fold", sort=True)]
-        first = folds[0]
         pairs = SavedPairs(
-            first["pkd"].to_numpy(np.float64),
-            first["censored"].to_numpy(np.int8),
-            pd.factorize(first["antigen_key"], sort=True)[0].astype(np.int64),
+            folds[0]["pkd"].to_numpy(np.float64),
+            folds[0]["censored"].to_numpy(np.int8),
+            pd.factorize(folds[0]["antigen_key"], sort=True)[0].astype(np.int64),
         )
         splits = [_split(summary["split"]["name"], k, rows) for k, rows in enumerate(folds)]
         predicted = [rows["pkd_predicted"].to_numpy(np.float64) for rows in folds]
