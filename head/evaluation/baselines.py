@@ -58,19 +58,18 @@ class BaselineInputs:
 
     @cached_property
     def antibody(self) -> FeatureBlock:
-        index = self.pairs.antibody
-        return FeatureBlock(standardised(self.antibody_ND, index[self.fit_rows]), index)
-
-    @cached_property
-    def antigen(self) -> FeatureBlock:
-        index = self.pairs.antigen
-        return FeatureBlock(standardised(self.antigen_ND, index[self.fit_rows]), index)
+        return self.standardised_block(self.antibody_ND, self.pairs.antibody)
 
     @cached_property
     def vector_ridges(self) -> list[Floats]:
         """Ridges on both vectors, on the antibody's and on the antigen's, which share sums."""
-        blocks, choices = [self.antibody, self.antigen], [(0, 1), (0,), (1,)]
+        blocks = [self.antibody, self.standardised_block(self.antigen_ND, self.pairs.antigen)]
+        choices = [(0, 1), (0,), (1,)]
         return ridges(blocks, self.pairs.pkd, self.fit_rows, self.fold, choices)
+
+    def standardised_block(self, table_ND: NDArray[np.floating], index: Ints) -> FeatureBlock:
+        """Standardise one vector per unique sequence; `index` is the sequence of each pair."""
+        return FeatureBlock(standardised(table_ND, index[self.fit_rows]), index)
 
     @cached_property
     def common_length(self) -> NDArray[np.bool_] | None:
@@ -96,11 +95,8 @@ def predict_baselines(
 
     Parameters
     ----------
-    pairs : LabelledPairs
-        P pairs.
-    split : Split
-    antibody_ND : NDArray, shape=(unique antibodies, D), dtype=floating
-    antigen_ND : NDArray, shape=(unique antigens, E), dtype=floating
+    antibody_ND, antigen_ND : NDArray, dtype=floating
+        One vector per unique sequence.
 
     Returns
     -------
@@ -127,34 +123,18 @@ def predict_baselines(
 
 
 def standardised(table_ND: NDArray[np.floating], train: Ints) -> Matrix:
-    """Standardise vectors as the head does.
+    """Standardise vectors, (N, D) to float32 (N, D), as the head does.
 
-    Parameters
-    ----------
-    table_ND : NDArray, shape=(N, D), dtype=floating
-        One vector per unique sequence.
-    train : NDArray, dtype=int64
-        Rows of the table that are in training; the statistics are taken over the distinct ones.
-
-    Returns
-    -------
-    NDArray, shape=(N, D), dtype=float32
+    `train` lists the rows of the table in training; the distinct ones give the statistics.
     """
     table_ND = np.asarray(table_ND, np.float32)
     return Standardizer.of(table_ND[np.unique(train)]).apply(table_ND)
 
 
 def inner_folds(group: Ints) -> Ints:
-    """Assign rows to folds for choosing a ridge's strength.
+    """Assign rows, groups (F,), to folds (F,) for choosing a ridge's strength.
 
-    Parameters
-    ----------
-    group : NDArray, shape=(F,), dtype=int64
-        Rows of one group stay together, unless there is only one group.
-
-    Returns
-    -------
-    NDArray, shape=(F,), dtype=int64
+    Rows of one group stay together, unless there is only one group.
     """
     groups = len(np.unique(group))
     if groups == 1:
@@ -169,7 +149,6 @@ def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats
     ----------
     group : NDArray, shape=(P,), dtype=int64
     pkd : NDArray, shape=(P,), dtype=float64
-    split : Split
     fit_rows : NDArray, shape=(F,), dtype=int64
         Pairs to learn from.
 
@@ -225,8 +204,7 @@ def _composition_ridge(inputs: BaselineInputs) -> Floats:
         ]
         lengths = [count.sum(1, keepdims=True) for count in counts]
         frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
-        table = standardised(np.hstack([*frequencies, *lengths]), index[inputs.fit_rows])
-        blocks.append(FeatureBlock(table, index))
+        blocks.append(inputs.standardised_block(np.hstack([*frequencies, *lengths]), index))
     return inputs.ridge(*blocks)
 
 

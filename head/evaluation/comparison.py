@@ -113,14 +113,12 @@ def _bootstrap(folds: Sequence[_Fold], seed: int) -> Interval | None:
     difference = _mean_difference(folds, index, np.ones(len(clusters), np.int64))
     if difference is None:
         return None
-    if len(clusters) < MIN_CLUSTERS:
-        return Interval(difference, None, None, len(clusters))
-    rng = np.random.default_rng(seed)
-    draws = [
+    draws = np.random.default_rng(seed).integers(len(clusters), size=(DRAWS, len(clusters)))
+    differences = (
         _mean_difference(folds, index, np.bincount(drawn, minlength=len(clusters)))
-        for drawn in rng.integers(len(clusters), size=(DRAWS, len(clusters)))
-    ]
-    known = [draw for draw in draws if draw is not None]
+        for drawn in (draws if len(clusters) >= MIN_CLUSTERS else ())
+    )
+    known = [value for value in differences if value is not None]
     if not known:
         return Interval(difference, None, None, len(clusters))
     low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,19 +63,9 @@ def ridges(
     fold: Ints,
     choices: Iterable[Sequence[int]],
 ) -> list[Floats]:
-    """Fit a ridge on each of several subsets of the blocks; the sums are computed once.
+    """Fit a `ridge` on each of several subsets of the blocks; the sums are computed once.
 
-    Parameters
-    ----------
-    blocks, pkd, fit_rows, fold
-        As in `ridge`.
-    choices : iterable of sequence of int
-        Indices of the blocks of each ridge.
-
-    Returns
-    -------
-    list of NDArray, shape=(P,), dtype=float64
-        The predictions of each ridge for every pair.
+    `choices` has the indices of the blocks of each ridge.
     """
     blocks = [_rotated(block, fit_rows) for block in blocks]
     parts = [_moments(blocks, pkd, fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
@@ -119,33 +109,19 @@ class _Moments:
     xx_DD: Floats
     xy_D: Floats
 
+    def _values(self) -> tuple[Any, ...]:
+        return self.n, self.x_D, self.y, self.xx_DD, self.xy_D
+
     def __add__(self, other: _Moments) -> _Moments:
-        return _Moments(
-            self.n + other.n,
-            self.x_D + other.x_D,
-            self.y + other.y,
-            self.xx_DD + other.xx_DD,
-            self.xy_D + other.xy_D,
-        )
+        return _Moments(*(a + b for a, b in zip(self._values(), other._values(), strict=True)))
 
     def __sub__(self, other: _Moments) -> _Moments:
-        return _Moments(
-            self.n - other.n,
-            self.x_D - other.x_D,
-            self.y - other.y,
-            self.xx_DD - other.xx_DD,
-            self.xy_D - other.xy_D,
-        )
+        return _Moments(*(a - b for a, b in zip(self._values(), other._values(), strict=True)))
 
     def select(self, columns: Ints) -> _Moments:
         """Return the sums of some of the columns."""
-        return _Moments(
-            self.n,
-            self.x_D[columns],
-            self.y,
-            self.xx_DD[np.ix_(columns, columns)],
-            self.xy_D[columns],
-        )
+        xx_DD = self.xx_DD[np.ix_(columns, columns)]
+        return _Moments(self.n, self.x_D[columns], self.y, xx_DD, self.xy_D[columns])
 
     def solve(self, strengths: Floats) -> tuple[Floats, Floats]:
         """Return weights (D, S) and unpenalised intercepts (S,) for S strengths."""
