@@ -148,14 +148,14 @@ def _write_scores(
     predictor, (antibody_keys, antigen_keys) = scorer.predictor, keys
     predictor.refuse_missing(store, "antibody", antibody_keys)
     antigen_ME = predictor.read(store, "antigen", antigen_keys)
-    far_antigen = predictor.antigen_applicability.is_far(antigen_ME)
+    far_antigen = predictor.applicability["antigen"].is_far(antigen_ME)
     far_antibody = np.zeros(len(antibody_keys), np.bool_)
     pairs = len(antibody_keys) * len(antigen_keys)
     with TableWriter(out) as writer, row_bar("scoring", pairs) as shown:
         for at in range(0, len(antibody_keys), SLICE):
             rows = slice(at, at + SLICE)
             antibody_ND = predictor.read(store, "antibody", antibody_keys[rows])
-            far_antibody[rows] = predictor.antibody_applicability.is_far(antibody_ND)
+            far_antibody[rows] = predictor.applicability["antibody"].is_far(antibody_ND)
             for i, j in _index_pairs(len(antibody_ND), len(antigen_ME)):
                 pkd, sigma = predictor.score(antibody_ND, antigen_ME, i, j)
                 scores = pd.DataFrame(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -30,10 +31,11 @@ from abag.head.prediction.predictor import EmbedFunction, EnsembleMember, Predic
 from abag.head.splits.splits import TRAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
+    from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.vectors import StoredVectors
     from abag.head.splits.splits import Split
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
+_HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
 
 
 class PredictorDamaged(AbagError):
@@ -167,32 +170,32 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
     path = Path(path)
     folder = path / "predictor" if (path / "predictor").is_dir() else path
     record, tensors = _read(folder)
-    try:
-        members = tuple(_member(k, record, tensors) for k in range(len(record.members)))
-        kinds = {"antibody": record.antibody, "antigen": record.antigen}
-        applicability = {
-            kind: Applicability(tensors[f"{kind}.representatives"].numpy(), spec.far_distance)
-            for kind, spec in kinds.items()
-        }
+    kinds: dict[Kind, VectorSpec] = {"antibody": record.antibody, "antigen": record.antigen}
+    with _refusing(folder / WEIGHTS, f"does not match {RECORD}", KeyError, RuntimeError, BadOption):
         return Predictor(
-            members,
+            tuple(_member(k, record, tensors) for k in range(len(record.members))),
             record.antibody,
             record.antigen,
-            applicability["antibody"],
-            applicability["antigen"],
+            {
+                kind: Applicability(tensors[f"{kind}.representatives"].numpy(), spec.far_distance)
+                for kind, spec in kinds.items()
+            },
             spread=record.spread,
             noise=record.noise,
             store=_store_of(folder.parent),
             embed=embed,
             adapters={k: path for k in kinds if (path := folder / f"{k}-adapter").is_dir()},
         )
-    except (KeyError, RuntimeError, BadOption) as error:
-        reason = " ".join(str(error).split())
-        msg = f"{folder / WEIGHTS}: does not match {RECORD} ({reason}). {_HOW_TO_FIX}"
+
+
+@contextmanager
+def _refusing(path: Path, problem: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn errors into `PredictorDamaged`, with the problem that they show in a file."""
+    try:
+        yield
+    except errors as error:
+        msg = f"{path}: {problem} ({' '.join(str(error).split())}). {_HOW_TO_FIX}"
         raise PredictorDamaged(msg) from error
-
-
-_HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
 
 
 def _read(folder: Path) -> tuple[PredictorRecord, dict[str, Tensor]]:
@@ -207,54 +210,43 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, Tensor]]:
         raise PredictorDamaged(msg) from error
     if not isinstance(written, dict) or written.get("schema") != SCHEMA:
         found = written.get("schema") if isinstance(written, dict) else None
-        msg = f"{folder / RECORD}: schema {found!r} is not supported; expected schema {SCHEMA}. Use the version of abag that wrote it, or train the run again."  # noqa: E501
+        msg = (
+            f"{folder / RECORD}: schema {found!r} is not supported; expected schema {SCHEMA}. Use "
+            "the version of abag that wrote it, or train the run again."
+        )
         raise PredictorDamaged(msg)
-    try:
-        values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
-        record = parse_record(PredictorRecord, values)
-    except TypeError as error:
-        msg = f"{folder / RECORD}: invalid predictor of schema {SCHEMA}: {error}. {_HOW_TO_FIX}"
-        raise PredictorDamaged(msg) from error
-    try:
+    values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
+    with _refusing(folder / RECORD, f"invalid predictor of schema {SCHEMA}", TypeError):
+        record = _parse(PredictorRecord, values)
+    with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()
-    except OSError as error:
-        msg = f"{folder / WEIGHTS}: cannot be read ({error}). {_HOW_TO_FIX}"
-        raise PredictorDamaged(msg) from error
-    if _digest(written, weights) != written.get("digest"):
+    if _digest(values, weights) != written.get("digest"):
         msg = (
             f"{folder}: {WEIGHTS} or {RECORD} was altered or truncated (the digest differs). "
             f"{_HOW_TO_FIX}"
         )
         raise PredictorDamaged(msg)
-    try:
+    with _refusing(folder / WEIGHTS, "not a valid safetensors file", SafetensorError):
         return record, load(weights)
-    except SafetensorError as error:
-        msg = f"{folder / WEIGHTS}: not a valid safetensors file ({error}). {_HOW_TO_FIX}"
-        raise PredictorDamaged(msg) from error
 
 
-def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
-    """Convert a JSON value to a dataclass, ``tuple[..., ...]`` or plain type, checking each type.
-
-    `where` names the value in the `TypeError` about the first one that does not match.
-    """
+def _parse(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
+    """Convert a JSON value to a dataclass, tuple or plain type, or raise `TypeError`."""
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         if not isinstance(value, dict) or value.keys() != hints.keys():
             found = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
             msg = f"{where} has {found}; expected {', '.join(hints)}"
             raise TypeError(msg)
-        inner = {f.name: parse_record(hints[f.name], value[f.name], f.name) for f in fields(kind)}
+        inner = {f.name: _parse(hints[f.name], value[f.name], f.name) for f in fields(kind)}
         return kind(**inner)
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            msg = f"{where} is {value!r}; expected a list"
-            raise TypeError(msg)
-        return tuple(parse_record(get_args(kind)[0], one, where) for one in value)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_parse(get_args(kind)[0], one, where) for one in value)
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        msg = f"{where} is {value!r}; expected {kind.__name__}"
+        expected = "a list" if get_origin(kind) is tuple else kind.__name__
+        msg = f"{where} is {value!r}; expected {expected}"
         raise TypeError(msg)
     return value
 

@@ -248,6 +248,6 @@ class _SlicedVectors:
             self._held = self._predictor.read(self._store, self._kind, self._keys[rows])
             self._held_slice = number
             if number not in self._measured:
-                self.far[rows] = self._predictor.applicability(self._kind).is_far(self._held)
+                self.far[rows] = self._predictor.applicability[self._kind].is_far(self._held)
                 self._measured.add(number)
         return self._held

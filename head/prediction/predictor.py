@@ -100,8 +100,7 @@ class Predictor:
     members: tuple[EnsembleMember, ...]
     antibody: VectorSpec
     antigen: VectorSpec
-    antibody_applicability: Applicability
-    antigen_applicability: Applicability
+    applicability: Mapping[Kind, Applicability]
     spread: float
     """Factor of the members' standard deviation in sigma; see `training.uncertainty`."""
     noise: float
@@ -172,10 +171,6 @@ class Predictor:
         """Return the vectors needed of one kind."""
         return self.antibody if kind == "antibody" else self.antigen
 
-    def applicability(self, kind: Kind) -> Applicability:
-        """Return the applicability domain of one kind."""
-        return self.antibody_applicability if kind == "antibody" else self.antigen_applicability
-
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
@@ -218,8 +213,8 @@ class Predictor:
         antigen_ME = self.read(store, "antigen", antigens)
         pkd, sigma = self.score(antibody_ND, antigen_ME, antibody, antigen)
         return pd.DataFrame({"pkd_predicted": pkd, "sigma": sigma}).assign(
-            far_antibody=self.antibody_applicability.is_far(antibody_ND)[antibody],
-            far_antigen=self.antigen_applicability.is_far(antigen_ME)[antigen],
+            far_antibody=self.applicability["antibody"].is_far(antibody_ND)[antibody],
+            far_antigen=self.applicability["antigen"].is_far(antigen_ME)[antigen],
         )
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:

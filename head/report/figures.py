@@ -73,9 +73,14 @@ def _new_figure(columns: int = 1, width: float = 6.0) -> tuple[Figure, list[Axes
     return figure, list(axes)
 
 
+def _exact_test(r: RunResults) -> list[NDArray[np.bool_]]:
+    """Return which pairs, (P,), are exact test rows, for each split."""
+    return [(split.part == TEST) & (r.pairs.censored == 0) for split in r.splits]
+
+
 def _tested(r: RunResults) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """Measured and predicted pKd and antigen of a sample of the exact test rows of all folds."""
-    tests = [np.flatnonzero((s.part == TEST) & (r.pairs.censored == 0)) for s in r.splits]
+    tests = [np.flatnonzero(tested) for tested in _exact_test(r)]
     predicted = np.concatenate([p[rows] for p, rows in zip(r.predicted, tests, strict=True)])
     rows = np.concatenate(tests)
     keep = np.random.default_rng(0).permutation(len(rows))[:MAX_POINTS]
@@ -87,10 +92,8 @@ def _measured(r: RunResults) -> Drawn:
     figure, (ax,) = _new_figure()
     common = np.argsort(-np.bincount(antigen))[:9]
     for rank, which in enumerate(common):
-        rows = antigen == which
-        ax.scatter(
-            y[rows], p[rows], s=9, alpha=0.7, color=f"C{rank}", label=_antigen_name(r, which)
-        )
+        rows, name = antigen == which, _antigen_name(r, which)
+        ax.scatter(y[rows], p[rows], s=9, alpha=0.7, color=f"C{rank}", label=name)
     rest = ~np.isin(antigen, common)
     if rest.any():
         ax.scatter(y[rest], p[rest], s=9, alpha=0.5, color="#9aa5b1", label="other antigens")
@@ -123,8 +126,7 @@ def _residuals(r: RunResults) -> Drawn:
 
 
 def _calibration(r: RunResults) -> Drawn | None:
-    rows = r.splits[0].rows(TEST)
-    rows = rows[r.pairs.censored[rows] == 0]
+    rows = np.flatnonzero(_exact_test(r)[0])
     if len(rows) < 2:
         return None
     y, p = r.pairs.pkd[rows], r.predicted[0][rows]
@@ -145,8 +147,7 @@ def _calibration(r: RunResults) -> Drawn | None:
 
 def _antigens(r: RunResults) -> Drawn | None:
     """Draw bars of the Spearman correlation per antigen, of the head and of the ridge."""
-    rows = r.splits[0].rows(TEST)
-    rows = rows[r.pairs.censored[rows] == 0]
+    rows = np.flatnonzero(_exact_test(r)[0])
     found = []
     for of_antigen in rows_by_group(r.pairs.antigen[rows]):
         at = rows[of_antigen]
@@ -172,11 +173,9 @@ def _antigens(r: RunResults) -> Drawn | None:
 
 def _sigma(r: RunResults) -> Drawn | None:
     """Draw the coverage of sigma's intervals, and absolute errors against sigma."""
-    parts = [(s.part == TEST) & (r.pairs.censored == 0) for s in r.splits]
-    error = np.abs(
-        np.concatenate([(r.pairs.pkd - p)[m] for p, m in zip(r.predicted, parts, strict=True)])
-    )
-    sigma = np.concatenate([w[m] for w, m in zip(r.sigma, parts, strict=True)])
+    folds = list(zip(r.predicted, r.sigma, _exact_test(r), strict=True))
+    error = np.concatenate([np.abs(r.pairs.pkd - p)[tested] for p, _, tested in folds])
+    sigma = np.concatenate([sigma[tested] for _, sigma, tested in folds])
     if not len(error):
         return None
     figure, (left, right) = _new_figure(2, width=9)
@@ -212,11 +211,10 @@ def _curves(r: RunResults) -> Drawn | None:
     left.set(xlabel="step", ylabel="training loss")
     scored = [line for line in log if "validation" in line]
     for name, colour in (("spearman", HEAD), ("rmse", PARTS["test"])):
-        known = [(x["epoch"], x["validation"][name]) for x in scored]
-        known = [(at, value) for at, value in known if value is not None]
+        known = [line for line in scored if line["validation"][name] is not None]
         if known:
-            label = metrics.metric_label(name)
-            right.plot(*zip(*known, strict=True), ".-", color=colour, label=label)
+            x, y = [one["epoch"] for one in known], [one["validation"][name] for one in known]
+            right.plot(x, y, ".-", color=colour, label=metrics.metric_label(name))
     right.set(xlabel="epoch", ylabel="validation score")
     if scored:
         right.legend(fontsize=8, frameon=False)
@@ -229,14 +227,11 @@ def _map(r: RunResults) -> Drawn:
     rows = np.random.default_rng(0).permutation(len(r.pairs.pkd))[:MAX_POINTS]
     train = split.rows(TRAIN)
     vectors = ((r.antibody_ND, r.pairs.antibody), (r.antigen_ND, r.pairs.antigen))
-    x_PD = np.hstack(
-        [
-            Standardizer.of(np.asarray(x[np.unique(i[train])], np.float32)).apply(
-                np.asarray(x[i[rows]], np.float32)
-            )
-            for x, i in vectors
-        ]
-    )
+    blocks = []
+    for x_ND, i in vectors:
+        scaling = Standardizer.of(np.asarray(x_ND[np.unique(i[train])], np.float32))
+        blocks.append(scaling.apply(np.asarray(x_ND[i[rows]], np.float32)))
+    x_PD = np.hstack(blocks)
     x_PD -= x_PD.mean(0)
     # Two eigenvectors of the Gram matrix cost less than a full decomposition.
     gram_PP = (x_PD @ x_PD.T).astype(np.float64)

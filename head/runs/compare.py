@@ -152,13 +152,12 @@ def _read_config(run: Path) -> dict[str, Any]:
 
 def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the options that differ; an option that a run lacks is None."""
-    names = sorted({name for config in configs.values() for name in config})
-    rows = {name: {run: config.get(name) for run, config in configs.items()} for name in names}
-    return {
-        name: values
-        for name, values in rows.items()
-        if len({json.dumps(value, sort_keys=True) for value in values.values()}) > 1
-    }
+    differences = {}
+    for name in sorted({name for config in configs.values() for name in config}):
+        values = {run: config.get(name) for run, config in configs.items()}
+        if len({json.dumps(value, sort_keys=True) for value in values.values()}) > 1:
+            differences[name] = values
+    return differences
 
 
 def _describe_run(run: Path, config: Mapping[str, Any]) -> tuple[RunState, _TestRows | None]:

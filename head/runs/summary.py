@@ -42,13 +42,12 @@ def write_results(
     `trained` and `sigmas` have one entry per split; `report` says whether to write report.html.
     """
     pairs = results.pairs
+    folds = zip(results.splits, results.predicted, results.sigma, strict=True)
     frames = [
         split_assignments(pairs, split).assign(
             pkd=pairs.pkd, censored=pairs.censored, pkd_predicted=predicted, sigma=sigma
         )
-        for split, predicted, sigma in zip(
-            results.splits, results.predicted, results.sigma, strict=True
-        )
+        for split, predicted, sigma in folds
     ]
     with replacing(run / "predictions.parquet") as partial:
         pd.concat(frames, ignore_index=True).to_parquet(partial, index=False)
