@@ -212,13 +212,9 @@ def within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> Scores:
     """
     values = spearman_by_group(pkd, predicted, antigen)
     values = values[np.isfinite(values)]
-    q25, median, q75 = np.percentile(values, [25, 50, 75]) if len(values) else (np.nan,) * 3
-    return {
-        "spearman_within_antigen": _finite(median),
-        "spearman_within_antigen_q25": _finite(q25),
-        "spearman_within_antigen_q75": _finite(q75),
-        "antigens_scored": len(values),
-    }
+    quartiles = np.percentile(values, [50, 25, 75]).tolist() if len(values) else [None] * 3
+    names = [f"spearman_within_antigen{suffix}" for suffix in ("", "_q25", "_q75")]
+    return dict(zip(names, quartiles, strict=True)) | {"antigens_scored": len(values)}
 
 
 def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
@@ -237,14 +233,11 @@ def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
     """
     _, dense, size = np.unique(group, return_inverse=True, return_counts=True)
 
-    def centred_ranks(values: Floats) -> Floats:
-        return _ranks_by_group(values, dense) - (size[dense] + 1) / 2
-
     def total(products: Floats) -> Floats:
         sums: Floats = np.bincount(dense, products, minlength=len(size)).astype(np.float64)
         return sums
 
-    y, p = centred_ranks(pkd), centred_ranks(predicted)
+    y, p = (_ranks_by_group(v, dense) - (size[dense] + 1) / 2 for v in (pkd, predicted))
     scale = np.sqrt(total(y * y) * total(p * p))
     defined = (size >= MIN_ROWS_PER_ANTIGEN) & (scale > 0)
     return np.where(defined, np.clip(total(y * p) / np.where(defined, scale, 1.0), -1, 1), np.nan)

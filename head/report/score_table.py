@@ -11,13 +11,7 @@ if TYPE_CHECKING:
 
 
 def describe_scores(summary: Mapping[str, Any]) -> str:
-    """Lay out the test metrics of a summary, and those of another table below if it has any.
-
-    Parameters
-    ----------
-    summary : mapping
-        Returned by `abag.fit` or `abag.evaluate`.
-    """
+    """Lay out the scores in a summary of `fit` or `evaluate`: on test, then on another table."""
     rows = {"head": summary["metrics"]["test"]}
     if "predictions" in summary:
         rows[summary["predictions"]["source"]] = summary["predictions"]["test"]

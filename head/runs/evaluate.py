@@ -23,7 +23,7 @@ from abag.head.data.labels import label_pairs, report_counts
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import compare, verdict
 from abag.head.evaluation.metrics import headline_metrics
-from abag.head.runs.external_table import KEYS, count_known, key_frame, score_table
+from abag.head.runs.external_table import KEYS, key_frame, score_table
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run
 from abag.head.runs.summary import average_parts, score_parts
@@ -57,6 +57,8 @@ def evaluate(
 
     Parameters
     ----------
+    run : path
+        Folder of a finished run.
     table : path or DataFrame, optional
         Other measured pairs. Labels are read with the options of the run.
     say : callable, optional
@@ -100,7 +102,6 @@ def evaluate(
             other = read_pairs(table, replace(reading, bad_rows=saved.config["bad_rows"]))
             pairs = label_pairs(other, _label_options(saved, other, chosen.affinity_type))
             report_counts(pairs)
-            summary["table"] = count_known(saved, pairs)
             score_table(summary, Path(run), saved, pairs, chosen.store)
         if chosen.predictions is not None:
             others = read_pairs(chosen.predictions, reading)

@@ -37,10 +37,8 @@ KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
 KEYS = ["antibody_key", "antigen_key"]
 
 
-def count_known(saved: SavedRun, pairs: LabelledPairs) -> TableSummary:
+def _count_known(pairs: LabelledPairs, keys: pd.DataFrame, trained: pd.DataFrame) -> TableSummary:
     """Count the pairs of a table that are in the training set of any fold, and report them."""
-    trained = _training_pairs(saved)
-    keys = key_frame(pairs.keys("antibody"), pairs.keys("antigen"))
     both = pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(trained[KEYS]))
     known = {"pair": int(both.sum())}
     known |= {n: int(keys[f"{n}_key"].isin(trained[f"{n}_key"]).sum()) for n in KINDS}
@@ -61,7 +59,7 @@ def score_table(
     pairs: LabelledPairs,
     store: Path | str | None,
 ) -> None:
-    """Add to a summary the scores on a table: all of it, its new sequences, and baselines.
+    """Add to a summary what is known of a table, and scores on it, its new sequences and baselines.
 
     `store` holds the vectors of the pairs; None is the store of the run.
 
@@ -70,18 +68,20 @@ def score_table(
     VectorsMissing
         If the store lacks some of the sequences.
     """
+    trained = _training_pairs(saved)
+    keys = key_frame(pairs.keys("antibody"), pairs.keys("antigen"))
+    summary["table"] = _count_known(pairs, keys, trained)
     predictor = load_predictor(run)
     opened = open_store(predictor.resolve_store(store))
     found = predictor.predict_keys(opened, pairs.keys("antibody"), pairs.keys("antigen"))
     head = found["pkd_predicted"].to_numpy(np.float64)
-    keys, trained = key_frame(pairs.keys("antibody"), pairs.keys("antigen")), _training_pairs(saved)
     everything = np.arange(len(pairs))
     summary["metrics"]["table"] = score_rows(pairs, head, everything)
     for kind, plural in zip(KINDS, ("antibodies", "antigens"), strict=True):
         rows = np.flatnonzero(~keys[f"{kind}_key"].isin(trained[f"{kind}_key"]))
         scores = score_rows(pairs, head, rows) if len(rows) else None
         summary["metrics"][f"table_new_{plural}"] = scores
-    others = _predict_baselines(predictor, trained, pairs, opened)
+    others = _predict_baselines(predictor, trained, keys, opened)
     for name, predicted in others.items():
         table_scores = score_rows(pairs, predicted, everything)
         summary["baselines"].setdefault(name, {})["table"] = table_scores
@@ -98,14 +98,14 @@ def _training_pairs(saved: SavedRun) -> pd.DataFrame:
 
 
 def _predict_baselines(
-    predictor: Predictor, trained: pd.DataFrame, pairs: LabelledPairs, opened: Store
+    predictor: Predictor, trained: pd.DataFrame, table_keys: pd.DataFrame, opened: Store
 ) -> dict[str, Floats]:
     """Fit means and a ridge to the training pairs of the run; predict a table's pairs, (P,)."""
     exact = trained[trained["censored"] == 0]
-    keys = pd.concat([exact[KEYS], key_frame(pairs.keys("antibody"), pairs.keys("antigen"))])
+    keys = pd.concat([exact[KEYS], table_keys])
     index = {kind: pd.factorize(keys[f"{kind}_key"])[0].astype(np.int64) for kind in KINDS}
     fit_rows, others = np.arange(len(exact)), np.arange(len(exact), len(keys))
-    pkd = np.concatenate([exact["pkd"].to_numpy(np.float64), np.zeros(len(pairs))])
+    pkd = np.concatenate([exact["pkd"].to_numpy(np.float64), np.zeros(len(table_keys))])
     part = np.where(np.arange(len(keys)) < len(exact), TRAIN, TEST).astype(np.int8)
     split = Split(name="table", part=part, group=index["antigen"])
     found = {

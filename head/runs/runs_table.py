@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -19,23 +20,23 @@ def describe_runs(summary: RunsSummary) -> list[str]:
     states = summary["runs"]
     names = _short_names([state["run"] for state in states])
     headline = headline_metrics()
-    lines = _align(
-        ["run", "state", *map(metric_label, headline)],
-        [[names[state["run"]], *_cells(state, headline)] for state in states],
-    )
+    cells, notes = [["run", "state", *map(metric_label, headline)]], []
     for state in states:
+        name, intervals = names[state["run"]], state.get("intervals", {})
+        scores = [_format_interval(intervals.get(metric)) for metric in headline]
+        cells.append([name, state["state"], *scores])
         if state["state"] != "finished":
-            lines.append(f"{names[state['run']]}: {_describe_unfinished(state)}")
+            notes.append(f"{name}: {_describe_unfinished(state)}")
+    lines = [*_align(cells), *notes]
     if summary["comparisons"]:
         lines += ["", "Differences on the same test rows, with 95 % intervals over clusters"]
         for one in summary["comparisons"]:
             lines += one["verdicts"] if one["with"] else [f"{one['run']}: {one['reason']}"]
     if summary["differences"]:
-        rows = [
-            [option, *(_shorten(values[state["run"]]) for state in states)]
-            for option, values in summary["differences"].items()
-        ]
-        lines += ["", *_align(["option", *(names[state["run"]] for state in states)], rows)]
+        options = [["option", *names.values()]]
+        for option, values in summary["differences"].items():
+            options.append([option, *(_shorten(values[run]) for run in names)])
+        lines += ["", *_align(options)]
     elif len(states) > 1:
         lines += ["", "The runs have the same configuration."]
     return lines
@@ -44,18 +45,10 @@ def describe_runs(summary: RunsSummary) -> list[str]:
 def _short_names(paths: Sequence[str]) -> dict[str, str]:
     """Remove the leading folders that all paths share."""
     parts = [Path(path).parts for path in paths]
-    shared = 0
-    while len(parts) > 1 and all(
-        len(p) > shared + 1 and p[shared] == parts[0][shared] for p in parts
-    ):
-        shared += 1
-    return {path: str(Path(*p[shared:])) for path, p in zip(paths, parts, strict=True)}
-
-
-def _cells(state: RunState, headline: Sequence[str]) -> list[str]:
-    if state["state"] != "finished":
-        return [state["state"], *["-"] * len(headline)]
-    return ["finished", *(_format_interval(state["intervals"][metric]) for metric in headline)]
+    folders = zip(*(p[:-1] for p in parts), strict=False)
+    shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, folders))
+    first = shared if len(parts) > 1 else 0
+    return {path: str(Path(*p[first:])) for path, p in zip(paths, parts, strict=True)}
 
 
 def _format_interval(scored: ScoreInterval | None) -> str:
@@ -101,10 +94,10 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 24 else f"{text[:21]}..."
 
 
-def _align(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Format a table as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in [head, *rows]
+        for row in rows
     ]
