@@ -37,9 +37,11 @@ class CommandGroup(click.Group):
             except OSError as error:
                 if error.filename is None:  # click handles a closed pipe
                     raise
-                reason = f"cannot be used ({error.strerror}); expected a readable and writable path"
-                msg = f"Error: {error.filename}: {reason}. Fix it or give another, and run the "
-                click.echo(f"{msg}command again.", err=True)
+                msg = (
+                    f"Error: {error.filename}: cannot be used ({error.strerror}); expected a "
+                    "readable and writable path. Fix it or give another, and run the command again."
+                )
+                click.echo(msg, err=True)
                 sys.exit(1)
             except _Stopped as stopped:
                 name = signal.Signals(stopped.number).name

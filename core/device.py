@@ -57,8 +57,10 @@ def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePl
         reason = f"{name}, compute capability {major}.{minor}"
         return DevicePlan(chosen, "bf16" if major >= 8 else "fp16", reason)
     if precision == "bf16" and major < 8:
-        found = f"compute capability {major}.{minor} has no bf16 units (8.0 and newer have)"
-        msg = f"--precision bf16 on {name}: {found}; give fp16 or auto"
+        msg = (
+            f"--precision bf16 on {name}: compute capability {major}.{minor} has no bf16 units "
+            "(8.0 and newer have); give fp16 or auto"
+        )
         raise DeviceUnavailable(msg)
     return DevicePlan(chosen, precision, f"{name}, as requested")
 

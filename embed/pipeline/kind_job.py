@@ -120,9 +120,9 @@ class KindJob:
             )
             raise SequenceTooLong(msg)
         if options.batch_tokens is not None and self._longest_run > options.batch_tokens:
-            found = f"the longest {self.kind} has {self._longest_run} tokens"
             msg = (
-                f"--batch-tokens {options.batch_tokens}: {found}; give {self._longest_run} or more"
+                f"--batch-tokens {options.batch_tokens}: the longest {self.kind} has "
+                f"{self._longest_run} tokens; give {self._longest_run} or more"
             )
             raise BatchTooLarge(msg)
 

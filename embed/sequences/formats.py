@@ -86,8 +86,10 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             msg = f"{file}: does not exist; expected a {suffix[1:]} table. Check the path."
             raise BadTable(msg) from error
         except (OSError, EOFError, zlib.error, ValueError, pa.ArrowException) as error:
-            reason = f"cannot be read: {' '.join(str(error).split())}"
-            msg = f"{file}: {reason}; expected a {suffix[1:]} table. Check the file."
+            reason = " ".join(str(error).split())
+            msg = (
+                f"{file}: cannot be read: {reason}; expected a {suffix[1:]} table. Check the file."
+            )
             raise BadTable(msg) from error
 
 
@@ -95,9 +97,11 @@ def suffix_of(path: Path) -> str:
     """Return the key of a file's format in `FORMATS`; raise `BadTable` for an unknown one."""
     suffix = Path(path.stem if is_gzip(path) else path.name).suffix.lower()
     if suffix not in FORMATS:
-        expected = f"a name that ends in {', '.join(FORMATS)}, also with .gz, or a folder of "
-        msg = f"{path}: not a supported table format; expected {expected}.parquet files. "
-        msg += "Convert or rename it."
+        msg = (
+            f"{path}: not a supported table format; expected a name that ends in "
+            f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
+            "Convert or rename it."
+        )
         raise BadTable(msg)
     return suffix
 

@@ -70,11 +70,15 @@ class Table:
         if role in self.columns:
             return self.columns[role]
         if role in self.ties:
-            fits = f"columns {quote_names(self.ties[role])} fit {role} equally well"
-            msg = f"{self.source}: {fits}; expected one. Choose with --column {role}=NAME."
+            msg = (
+                f"{self.source}: columns {quote_names(self.ties[role])} fit {role} equally well; "
+                f"expected one. Choose with --column {role}=NAME."
+            )
             raise AmbiguousColumn(msg)
-        missing = f"no column for {role}; found {self.found}"
-        msg = f"{self.source}: {missing}. Name it with --column {role}=NAME."
+        msg = (
+            f"{self.source}: no column for {role}; found {self.found}. "
+            f"Name it with --column {role}=NAME."
+        )
         raise MissingColumn(msg)
 
     def has(self, role: str) -> bool:
