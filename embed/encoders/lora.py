@@ -103,9 +103,13 @@ class LoraEncoder(torch.nn.Module):
     """
 
     def __init__(
-        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, lora: Lora,
-        *, gradient_checkpointing: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        checkpoint: EncoderCheckpoint,
+        plan: DevicePlan,
+        lora: Lora,
+        *,
+        gradient_checkpointing: bool = False,
+    ) -> None:
         super().__init__()
         peft, family = import_peft(), FAMILIES[checkpoint.family]
         with quiet_transformers():

@@ -193,9 +193,17 @@ def tile_bias(bias_HR: Tensor, block_m: int, block_n: int) -> Tensor:
 
 
 def attention(
-    qkv: Tensor, tiles: tuple[Tensor, Tensor, Tensor], heads: int, scale: float,
-    bias: Tensor | None = None, *, block_m: int, block_n: int, warps: int, stages: int,
-) -> Tensor:  # fmt: skip
+    qkv: Tensor,
+    tiles: tuple[Tensor, Tensor, Tensor],
+    heads: int,
+    scale: float,
+    bias: Tensor | None = None,
+    *,
+    block_m: int,
+    block_n: int,
+    warps: int,
+    stages: int,
+) -> Tensor:
     """Attention within each packed sequence.
 
     Parameters

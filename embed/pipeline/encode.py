@@ -89,9 +89,13 @@ def encode_parts(
 
 
 def _encode_part(
-    task: EncodeTask, encoder: Encoder, part: SequencePart, budget: int, writer: ShardWriter,
+    task: EncodeTask,
+    encoder: Encoder,
+    part: SequencePart,
+    budget: int,
+    writer: ShardWriter,
     progress: EncodeProgress,
-) -> int:  # fmt: skip
+) -> int:
     """Encode one part; return the token budget that turned out to fit the device."""
     layout, dtype = task.identity.layout, _DTYPES[task.options.store_dtype]
     lengths = [max(layout.span_lengths(chains)) for chains in part.chains]
@@ -116,9 +120,12 @@ def _encode_part(
 
 
 def _store(
-    task: EncodeTask, part: SequencePart, todo: NDArray[np.int64], vectors: Encoded,
+    task: EncodeTask,
+    part: SequencePart,
+    todo: NDArray[np.int64],
+    vectors: Encoded,
     writer: ShardWriter,
-) -> int:  # fmt: skip
+) -> int:
     """Hand the vectors of a batch to the writer; return their number of residues."""
     at = todo[vectors.positions]
     if vectors.bad is not None:

@@ -86,9 +86,12 @@ def embed_table(
 
 
 def _embed(
-    table: TableLike, store: Path | str, names: tuple[str, str], options: EmbedOptions,
+    table: TableLike,
+    store: Path | str,
+    names: tuple[str, str],
+    options: EmbedOptions,
     rank: Rank | None = None,
-) -> EmbedSummary:  # fmt: skip
+) -> EmbedSummary:
     """Run the whole job, or the share of a rank: one given by a launcher, or started by us."""
     started_by_us = rank is not None
     rank = rank or rank_here()
@@ -175,9 +178,12 @@ def _as_rank(
 
 
 def _on_ray(
-    jobs: Sequence[KindJob], reading: TableTotals | None, names: tuple[str, str], store: Path,
+    jobs: Sequence[KindJob],
+    reading: TableTotals | None,
+    names: tuple[str, str],
+    store: Path,
     options: EmbedOptions,
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     """Encode on a Ray cluster; return the seconds of both kinds."""
     from abag.embed.pipeline.ray_cluster import WorkerTask, cluster, encode_on
 

@@ -58,9 +58,14 @@ class Encoded:
 
 
 def encode_stream(
-    encoder: Encoder, layout: Layout, chains: Iterable[Chains], plan: DevicePlan, budget: int,
-    dtype: torch.dtype, layers: Sequence[int] = (),
-) -> Iterator[Encoded]:  # fmt: skip
+    encoder: Encoder,
+    layout: Layout,
+    chains: Iterable[Chains],
+    plan: DevicePlan,
+    budget: int,
+    dtype: torch.dtype,
+    layers: Sequence[int] = (),
+) -> Iterator[Encoded]:
     """Encode sequences in the given order.
 
     Parameters
@@ -102,9 +107,12 @@ def _spans(layout: Layout, chains: Iterable[Chains]) -> Iterator[tuple[int, Toke
 
 @torch.inference_mode()
 def _pooled(
-    encoder: Encoder, batch: PackedBatch, plan: DevicePlan, carry: torch.Tensor | None,
+    encoder: Encoder,
+    batch: PackedBatch,
+    plan: DevicePlan,
+    carry: torch.Tensor | None,
     layers: Sequence[int],
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """Pool a batch, shape (S, P, D); `carry` is the sum so far of its first sequence, (P, D)."""
     weights_TP = to_device(batch.weights, plan.device)
     bounds = to_device(batch.bounds.astype(np.int64), plan.device)

@@ -172,9 +172,12 @@ def read_one_kind(
 
 
 def read_pair_chunks(
-    table: TableLike, options: TableOptions, *, as_written: bool = False,
+    table: TableLike,
+    options: TableOptions,
+    *,
+    as_written: bool = False,
     only_sequences: bool = False,
-) -> Iterator[SequenceTable]:  # fmt: skip
+) -> Iterator[SequenceTable]:
     """Read a table of pairs in chunks of rows, so that it may be larger than memory.
 
     Checks, keys and errors are those of :func:`read_pairs`; other arguments, those of

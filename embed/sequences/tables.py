@@ -95,9 +95,12 @@ class Table:
 
 
 def read_table(
-    table: TableLike, *, columns: Mapping[str, str] | None = None, limit: int | None = None,
+    table: TableLike,
+    *,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
     as_written: bool = False,
-) -> Table:  # fmt: skip
+) -> Table:
     """Read a whole table and find the roles of its columns.
 
     Parameters
@@ -131,9 +134,14 @@ def read_table(
 
 
 def read_table_chunks(
-    table: TableLike, *, columns: Mapping[str, str] | None = None, limit: int | None = None,
-    rows: int | None = CHUNK_ROWS, as_written: bool = False, only_sequences: bool = False,
-) -> Iterator[Table]:  # fmt: skip
+    table: TableLike,
+    *,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    rows: int | None = CHUNK_ROWS,
+    as_written: bool = False,
+    only_sequences: bool = False,
+) -> Iterator[Table]:
     """Read a table in chunks of rows, so that it may be larger than memory; see `read_table`.
 
     Parameters

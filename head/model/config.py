@@ -254,9 +254,13 @@ MAY_CHANGE = FitConfig.changeable() | {"store"}
 
 
 def check_same(
-    run: object, before: Mapping[str, Any], now: Mapping[str, Any], *,
-    may_change: frozenset[str] = MAY_CHANGE, option: str = "--run",
-) -> None:  # fmt: skip
+    run: object,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    *,
+    may_change: frozenset[str] = MAY_CHANGE,
+    option: str = "--run",
+) -> None:
     """Raise `RunMismatch` if any value outside `may_change` differs, naming each difference."""
     names = sorted((before.keys() | now.keys()) - may_change, key=lambda n: ("digest" in n, n))
     values = [(n, before.get(n), now.get(n)) for n in names]

@@ -252,9 +252,16 @@ def _(
 
 @torch.library.custom_op("abag::norm_gelu_backward", mutates_args=())
 def norm_gelu_backward(
-    grad: Tensor, y: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, noise: Tensor | None,
-    rate: Tensor, mean: Tensor, rstd: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    y: Tensor,
+    bias: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    noise: Tensor | None,
+    rate: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Compute the gradients of `norm_gelu`: of the product, and of bias, gain and shift per chunk.
 
     The incoming gradient has shape (M, B, O), the other tensors are inputs and outputs of
@@ -271,9 +278,16 @@ def norm_gelu_backward(
 
 @norm_gelu_backward.register_fake
 def _(
-    grad: Tensor, y: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, noise: Tensor | None,
-    rate: Tensor, mean: Tensor, rstd: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    y: Tensor,
+    bias: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    noise: Tensor | None,
+    rate: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+) -> tuple[Tensor, Tensor]:
     chunks = -(-y.shape[1] // CHUNK)
     return torch.empty_like(y), bias.new_empty(3, len(bias), chunks, y.shape[3])
 
