@@ -24,7 +24,7 @@ from abag.embed.sequences.tables import CHUNK_ROWS, TableLike
 from abag.head.prediction.inputs import (
     CannotPredict,
     CollectedSequences,
-    ScoredRows,
+    PairScores,
     Scorer,
     encode_missing,
     refuse_score_columns,
@@ -53,7 +53,7 @@ KIND_ROLES: dict[Kind, frozenset[str]] = {
 
 def predict_all_pairs(
     scorer: Scorer, antibodies: TableLike, antigens: TableLike, out: Path, options: TableOptions
-) -> ScoredRows:
+) -> PairScores:
     """Score each distinct antibody of one table against each distinct antigen of another.
 
     Raises

@@ -52,7 +52,7 @@ class SequenceCounts(TypedDict):
     far: int
 
 
-class ScoredRows(TypedDict):
+class PairScores(TypedDict):
     """What a prediction read and wrote."""
 
     rows: int

@@ -24,7 +24,7 @@ from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.head.prediction.all_pairs import PAIRS, predict_all_pairs
 from abag.head.prediction.inputs import (
     CannotPredict,
-    ScoredRows,
+    PairScores,
     Scorer,
     collect_pairs,
     encode_missing,
@@ -45,7 +45,7 @@ SLICE = 16_384
 """Sequences of one kind whose vectors are in memory at a time: 80 MB at the real widths."""
 
 
-class PredictSummary(ScoredRows):
+class PredictSummary(PairScores):
     """What `predict` returns, and ``abag predict --json`` prints."""
 
     out: str
@@ -134,7 +134,7 @@ def _check_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -
 
 def _predict_pairs(
     scorer: Scorer, table: TableLike, out: Path, options: TableOptions
-) -> ScoredRows:
+) -> PairScores:
     found = collect_pairs(scorer, table, options)
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = encode_missing(scorer, found.antibodies, found.antigens)
