@@ -113,7 +113,7 @@ def default_batch_tokens(plan: DevicePlan) -> int:
 
 
 def to_device(x: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Start copying an array to the device, without waiting for the copy.
+    """Start copying an array, any shape and dtype, to the device without waiting for the copy.
 
     Shape and dtype are kept. The copy goes through pinned memory: from pageable memory it would
     wait until the device is idle.

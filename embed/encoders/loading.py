@@ -95,7 +95,9 @@ def identify(
 
 
 def count_flops(checkpoint: EncoderCheckpoint, lengths: Sequence[int] | NDArray[np.int32]) -> float:
-    """Count floating-point operations of matrix products and attention; `lengths` are of spans."""
+    """Count floating-point operations of matrix products and attention.
+
+    `lengths`, shape (N,), holds the tokens of each span."""
     shape = FAMILIES[checkpoint.family].shape(checkpoint.config)
     tokens_N = np.asarray(lengths, dtype=np.float64)
     weights = (

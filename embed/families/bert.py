@@ -24,7 +24,13 @@ class _BertFamily(Family):
         return EncoderShape(layers, width, width, inner)
 
     def builtin_checkpoint(self, alias: str) -> EncoderCheckpoint:
-        """Find the weights inside the package antiberty; its code is never imported."""
+        """Find the weights inside the package antiberty; its code is never imported.
+
+        Raises
+        ------
+        EncoderNotFound
+            If the package is not installed.
+        """
         spec = find_spec("antiberty")
         if spec is None or not spec.submodule_search_locations:
             msg = (

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from abag import AbagError
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
@@ -125,9 +127,16 @@ class Family:
         """Convert the modules of an fp16 model that would overflow back to fp32."""
 
     def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
-        """Draw weights at the scale that training gives; `draw` takes a shape and a scale."""
-        raise NotImplementedError
+        """Draw weights at the scale that training gives; `draw` takes a shape and a scale.
+
+        Raises
+        ------
+        AbagError
+            If the family has no random checkpoints.
+        """
+        msg = f"encoder family {self.name}: has no random checkpoints"
+        raise AbagError(msg)
 
     def tokenizer_files(self) -> dict[str, bytes]:
-        """Return names and bytes of the tokenizer's files."""
-        raise NotImplementedError
+        """Return names and bytes of the tokenizer's files; none by default."""
+        return {}

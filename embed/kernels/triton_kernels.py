@@ -251,7 +251,7 @@ class FusedOps(PlainOps):
     """Triton kernels and cuBLAS epilogues: bf16 or fp16, compute capability 8.0 or newer."""
 
     def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-        """See `PlainOps`; computed in fp32."""
+        """See `PlainOps`: shape (T, D); computed in fp32."""
         out = torch.empty(x_TD.shape, dtype=weight_D.dtype, device=x_TD.device)
         _add_rms_norm_kernel[(len(x_TD),)](
             x_TD, delta_TD, weight_D, out, eps, **_row_launch(x_TD.shape[1])
@@ -261,7 +261,7 @@ class FusedOps(PlainOps):
     def layer_norm(
         self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
     ) -> Tensor:
-        """See `PlainOps`; computed in fp32."""
+        """See `PlainOps`: shape (T, D); computed in fp32."""
         out = torch.empty_like(x_TD)
         _layer_norm_kernel[(len(x_TD),)](
             x_TD, shift_D, weight_D, bias_D, out, eps, **_row_launch(x_TD.shape[1])
@@ -269,7 +269,7 @@ class FusedOps(PlainOps):
         return out
 
     def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
-        """See `PlainOps`; the ReLU is part of the matrix product's epilogue."""
+        """See `PlainOps`: shape (T, F); the ReLU is in the matrix product's epilogue."""
         return torch._addmm_activation(weight_FD.new_zeros(len(weight_FD)), x_TD, weight_FD.T)
 
     def linear_gelu(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class BatchTooLarge(AbagError):
 
 
 def longest_first(lengths: Sequence[int]) -> NDArray[np.int64]:
-    """Return the stable order by descending length, so that memory peaks in the first batch."""
+    """Return the stable order by descending length, shape (N,): memory peaks in the first batch."""
     return np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
 
 

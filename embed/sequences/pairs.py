@@ -183,6 +183,11 @@ def read_pair_chunks(
     Checks, keys and errors are those of :func:`read_pairs`; other arguments, those of
     :func:`~abag.embed.sequences.tables.read_table_chunks`. A chunk lacks its bad rows and may be
     empty. A sequence that occurs in several chunks is in each of them.
+
+    Raises
+    ------
+    AbagError
+        As for :func:`read_pairs`.
     """
     rows, skipped, first_error = 0, 0, None
     chunks = read_table_chunks(

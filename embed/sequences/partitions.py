@@ -57,7 +57,7 @@ class SequencePart(NamedTuple):
     replaced: int = 0
 
     def take(self, at: NDArray[np.int64]) -> SequencePart:
-        """Select sequences by index; without the counts of the part."""
+        """Select sequences by index, shape (S,); without the counts of the part."""
         return SequencePart([self.chains[i] for i in at.tolist()], self.keys[at], self.rows[at])
 
 

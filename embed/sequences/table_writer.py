@@ -47,7 +47,13 @@ class TableWriter:
         return self
 
     def write(self, frame: pd.DataFrame) -> None:
-        """Append rows."""
+        """Append rows.
+
+        Raises
+        ------
+        BadTable
+            If the columns change, or the file cannot be written.
+        """
         if frame.empty:
             return
         names = [*frame.columns]

@@ -150,6 +150,11 @@ def read_table_chunks(
         Most rows per chunk; None for one chunk per file.
     only_sequences : bool
         The other columns are not needed; of Parquet they are not read.
+
+    Raises
+    ------
+    BadTable, MissingColumn
+        As for `read_table`.
     """
     given = columns or {}
     if isinstance(table, pd.DataFrame):

@@ -406,7 +406,7 @@ def gaps_between(start: int, end: int, blocks: Sequence[VectorBlock]) -> Iterato
 
 
 def as_bytes(data: NDArray[Any]) -> memoryview:
-    """Return the bytes of a contiguous array, without a copy."""
+    """Return the bytes of a contiguous array of any shape, without a copy."""
     return data.reshape(-1).view(np.uint8).data
 
 

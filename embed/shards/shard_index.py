@@ -102,11 +102,11 @@ class ShardIndex:
         return [self._open[name].keys for name in self._order]
 
     def find(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Look keys up; see :meth:`abag.core.keys.KeyIndex.find`."""
+        """Look keys up, shape (P, 16); see :meth:`abag.core.keys.KeyIndex.find`."""
         return self._keys.find(keys)
 
     def verify(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Look keys up as :meth:`find`, in shards that pass a check of every byte, made once."""
+        """Look keys up as :meth:`find`, shape (P, 16), in shards checked byte by byte."""
         block, row = self.find(keys)
         while not self.for_each(block, row, self._verify_once):
             block, row = self.find(keys)

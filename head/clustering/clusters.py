@@ -96,7 +96,7 @@ def antigen_clusters(antigens: Sequence[Chains], identity: float, method: Method
 
 
 def cdrh3_clusters(antibodies: Sequence[Chains], identity: float) -> Ints:
-    """Cluster antibodies by the identity of their CDRH3.
+    """Cluster antibodies by the identity of their CDRH3: cluster numbers, shape (N,).
 
     Antibodies in which no CDRH3 is found, such as a light chain alone, are compared by all their
     chains, and only with each other. Parameters and result are those of `antibody_clusters`.

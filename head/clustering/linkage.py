@@ -76,7 +76,7 @@ def number_by_appearance(labels: Ints) -> Ints:
 
 
 def rows_by_group(group: Ints) -> list[Ints]:
-    """Row indices of each group, groups in ascending order of their id."""
+    """Row indices of each group, for `group` of shape (N,); groups in ascending order of id."""
     if not len(group):
         return []
     order = np.argsort(group, kind="stable")
@@ -84,7 +84,7 @@ def rows_by_group(group: Ints) -> list[Ints]:
 
 
 def allowed_edits(lengths: Ints, identity: float) -> Ints:
-    """Largest number of edits over `lengths` residues that keeps the identity."""
+    """Largest number of edits, shape (N,), over `lengths` residues that keeps the identity."""
     edits: Ints = np.floor((1 - identity) * lengths + 1e-9).astype(np.int64)
     return edits
 

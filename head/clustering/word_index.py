@@ -54,7 +54,7 @@ class WordIndex:
         return self.words[self.starts[i] : self.starts[i] + self.lengths[i]]
 
     def rare_disjoint(self, i: int) -> NDArray[np.int32]:
-        """Words of string i that do not overlap, chosen greedily from the rarest."""
+        """Words of string i that do not overlap, shape (W,), chosen greedily from the rarest."""
         words = self.words_of(i)
         taken, chosen = [False] * (len(words) + WORD), []
         for position in np.argsort(self.count[words], kind="stable").tolist():

@@ -53,7 +53,7 @@ class BaselineInputs:
 
     @cached_property
     def fold(self) -> Ints:
-        """Inner fold of each of the `fit_rows`."""
+        """Inner fold of each of the `fit_rows`, shape (F,)."""
         return inner_folds(self.split.group[self.fit_rows])
 
     @cached_property
@@ -62,18 +62,18 @@ class BaselineInputs:
 
     @cached_property
     def vector_ridges(self) -> list[Floats]:
-        """Ridges on both vectors, on the antibody's and on the antigen's, which share sums."""
+        """Ridge predictions, (P,) each: from both vectors, the antibody's and the antigen's."""
         blocks = [self.antibody, self.standardised_block(self.antigen_ND, self.pairs.antigen)]
         choices = [(0, 1), (0,), (1,)]
         return ridges(blocks, self.pairs.pkd, self.fit_rows, self.fold, choices)
 
     def standardised_block(self, table_ND: NDArray[np.floating], index: Ints) -> FeatureBlock:
-        """Standardise one vector per unique sequence; `index` is the sequence of each pair."""
+        """Standardise vectors, shape (N, D); `index`, shape (P,), is the sequence of each pair."""
         return FeatureBlock(standardised(table_ND, index[self.fit_rows]), index)
 
     @cached_property
     def common_length(self) -> NDArray[np.bool_] | None:
-        """Which unique antibodies have the most common chain lengths; None if too few pairs do."""
+        """Which antibodies, (N,), have the commonest chain lengths; None if too few pairs do."""
         lengths = [tuple(map(len, chains)) for chains in self.pairs.table.antibodies.chains]
         usual, count = Counter(lengths[i] for i in self.pairs.antibody).most_common(1)[0]
         if count < SHARED_LENGTH * len(self.pairs.pkd):

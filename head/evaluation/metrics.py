@@ -164,12 +164,12 @@ def score(
 def score_one(
     name: str, pkd: Floats, predicted: Floats, antigen: Ints, censored: NDArray[np.int8]
 ) -> Number:
-    """Compute only the metric `name`; the other arguments are as in `score`."""
+    """Compute only the metric `name`; the other arguments, shape (N,), are as in `score`."""
     return METRICS[name].function(ScoredRows.of(pkd, predicted, antigen, censored))
 
 
 def spearman(pkd: Floats, predicted: Floats) -> float | None:
-    """Rank correlation with mean ranks for ties; None if labels or predictions are constant."""
+    """Rank correlation, shape (N,) each, mean ranks for ties; None if one side is constant."""
     return pearson(_ranks(pkd), _ranks(predicted))
 
 
@@ -180,7 +180,7 @@ def _ranks(values: NDArray[np.generic]) -> Floats:
 
 
 def pearson(pkd: Floats, predicted: Floats) -> float | None:
-    """Linear correlation; None below two rows or if labels or predictions are constant."""
+    """Linear correlation, shape (N,) each; None below two rows or if one side is constant."""
     if len(pkd) < 2 or np.ptp(pkd) == 0 or np.ptp(predicted) == 0:
         return None
     y, p = pkd - pkd.mean(), predicted - predicted.mean()
@@ -188,24 +188,24 @@ def pearson(pkd: Floats, predicted: Floats) -> float | None:
 
 
 def rmse(pkd: Floats, predicted: Floats) -> float | None:
-    """Root mean squared error in pKd units; None without rows."""
+    """Root mean squared error in pKd units, shape (N,) each; None without rows."""
     return _finite(np.sqrt(np.mean((pkd - predicted) ** 2))) if len(pkd) else None
 
 
 def mae(pkd: Floats, predicted: Floats) -> float | None:
-    """Mean absolute error in pKd units; None without rows."""
+    """Mean absolute error in pKd units, shape (N,) each; None without rows."""
     return _finite(np.abs(pkd - predicted).mean()) if len(pkd) else None
 
 
 def r2(pkd: Floats, predicted: Floats) -> float | None:
-    """Explained share of the variance around the mean of these rows; None for constant labels."""
+    """Share of the variance explained, shape (N,) each; None for constant labels."""
     if len(pkd) < 2 or np.ptp(pkd) == 0:
         return None
     return _finite(1 - np.sum((pkd - predicted) ** 2) / np.sum((pkd - pkd.mean()) ** 2))
 
 
 def within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> Scores:
-    """Median and quartiles over antigens of the Spearman correlation within each antigen.
+    """Median and quartiles over antigens of the Spearman correlation; shape (N,) each.
 
     Antigens with fewer than `MIN_ROWS_PER_ANTIGEN` rows are left out. The arguments are as in
     `spearman_by_group`.
@@ -304,7 +304,7 @@ def _earlier_and_smaller(inserted: NDArray[np.bool_], value: Ints) -> int:
 
 
 def calibration(pkd: Floats, predicted: Floats) -> Scores:
-    """Fit measured on predicted pKd by least squares; a slope below 1 means overconfidence."""
+    """Fit measured on predicted pKd, shape (N,) each; a slope below 1 means overconfidence."""
     if len(pkd) < 2 or np.ptp(predicted) == 0:
         return {"calibration_slope": None, "calibration_intercept": None}
     p = predicted - predicted.mean()

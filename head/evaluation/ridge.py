@@ -63,7 +63,7 @@ def ridges(
     fold: Ints,
     choices: Iterable[Sequence[int]],
 ) -> list[Floats]:
-    """Fit a `ridge` on each of several subsets of the blocks; the sums are computed once.
+    """Fit a `ridge` on each subset of the blocks; predictions have shape (P,).
 
     `choices` has the indices of the blocks of each ridge.
     """

@@ -119,7 +119,7 @@ class AdamW:
             )  # fmt: skip
 
     def gradients(self) -> list[Tensor]:
-        """Return every parameter's gradient, in the order of ``named``."""
+        """Return every parameter's gradient, of its shape, in the order of ``named``."""
         trained = (p if p.grad is not None else self.bf16_weights[n] for n, p in self.named.items())
         return [gradient for p in trained if (gradient := p.grad) is not None]
 

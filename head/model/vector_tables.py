@@ -85,11 +85,11 @@ class DeviceVectorTables:
         """Do nothing: the vectors are on the device."""
 
     def batch_vectors(self, _batch: int) -> tuple[Tensor, Tensor]:
-        """Return the tables."""
+        """Return both tables, shapes (N, D) and (M, E)."""
         return self.training
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather the float32 vectors of any pairs."""
+        """Gather the float32 vectors of B pairs, shapes (B, D) and (B, E)."""
         return gather_vectors(self.exact, self.index, rows)
 
 
@@ -122,7 +122,7 @@ class HostVectorTables:
         self.ready: dict[int, Future[None]] = {}
 
     def begin_epoch(self, rows_SAB: NDArray[np.int64]) -> None:
-        """Set the pairs of the next epoch."""
+        """Set the pairs of the next epoch, shape (S, A, B) or (S, A, G, B)."""
         for future in self.ready.values():
             future.result()
         self.ready.clear()
@@ -150,11 +150,11 @@ class HostVectorTables:
             torch.index_select(table, 0, index[rows], out=out.view(len(rows), -1))
 
     def batch_vectors(self, batch: int) -> tuple[Tensor, Tensor]:
-        """Return the prepared vectors of a batch."""
+        """Return the prepared vectors of a batch, shapes (B, D) and (B, E)."""
         return self.on_device[0][batch], self.on_device[1][batch]
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather the float32 vectors of any pairs and copy them to the device."""
+        """Gather the float32 vectors of B pairs, (B, D) and (B, E), and copy them to the device."""
         antibody, antigen = gather_vectors(self.tables, self.index, rows.cpu())
         return antibody.to(self.device), antigen.to(self.device)
 

@@ -61,7 +61,13 @@ def split_by_both(groups: PairGroups, options: SplitOptions) -> list[Split]:
 
 
 def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Train on variants near their parent, test on distant ones, validate on those between."""
+    """Train on variants near their parent, test on distant ones, validate on those between.
+
+    Raises
+    ------
+    BadSplit
+        With folds, or if the distances leave a part empty.
+    """
     if options.folds:
         msg = (
             f"--split {options.split} --folds {options.folds}: this split has no folds. "
@@ -77,7 +83,13 @@ def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]
 
 
 def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Use the parts named in a column; other values are groups to hold out."""
+    """Use the parts named in a column; other values are groups to hold out.
+
+    Raises
+    ------
+    BadSplit
+        If there is no such column, or it cannot be used with these options.
+    """
     pairs, column = groups.pairs, options.split_value
     frame = pairs.table.frame
     if column not in frame.columns:

@@ -54,7 +54,7 @@ class Split:
     """How and why the pairs were split, and the leaks, for the summary and the report."""
 
     def rows(self, part: int) -> Ints:
-        """Indices of the pairs of one part, dtype int64."""
+        """Indices of the pairs of one part, shape (N,), dtype int64."""
         return np.flatnonzero(self.part == part)
 
     def rows_per_part(self) -> dict[str, int]:

@@ -118,7 +118,7 @@ def make_members(config: FitConfig, n_training: int) -> list[Member]:
 
 
 def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
-    """Return all training pairs as one set, or a bootstrap sample for each of several heads."""
+    """Return all training pairs, shape (N,), as one set, or a bootstrap sample per head."""
     training = split.rows(TRAIN)
     if config.members == 1 or not config.bootstrap:
         return [training]
