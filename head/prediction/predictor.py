@@ -260,7 +260,11 @@ class Predictor:
             squares += np.square(difference)
         mean = total / len(self.members)
         variance = np.maximum(squares / len(self.members) - np.square(mean), 0.0)
-        return first + mean, np.sqrt(self.spread**2 * variance + self.noise**2)
+        return first + mean, self.sigma(variance)
+
+    def sigma(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Turn the variance over members, shape (P,), into the standard error in pKd, (P,)."""
+        return np.sqrt(self.spread**2 * variance + self.noise**2)
 
     def resolve_store(self, given: Path | str | None) -> Path:
         """Return the given store, or else the store of the run.
