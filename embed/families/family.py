@@ -104,7 +104,8 @@ class Family:
         ------
         BadCheckpoint, AdapterMismatch, AttentionUnavailable, FaesmUnavailable
         """
-        raise NotImplementedError(backend)
+        msg = f"encoder family {self.name}: has no backend {backend}"
+        raise AbagError(msg)
 
     def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, list[str]]:
         """Load transformers' module in fp32; also returns the names of missing weights."""
