@@ -23,6 +23,7 @@ from safetensors.torch import load, save
 from abag import AbagError
 from abag.core.files import write_bytes, write_json
 from abag.core.options import BadOption
+from abag.embed.sequences.chains import KINDS
 from abag.head.data.scaling import Standardizer
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
@@ -92,7 +93,7 @@ def save_predictor(
     heads = [(one.scaling, weights) for one in trained for weights in one.weights]
     for k, (scaling, weights) in enumerate(heads):
         tensors |= {f"{k}.model.{name}": t.contiguous() for name, t in weights.items()}
-        for kind in ("antibody", "antigen"):
+        for kind in KINDS:
             statistics: Standardizer = getattr(scaling, kind)
             # Copies, because safetensors refuses the shared tensors of heads of one split.
             tensors[f"{k}.{kind}.mean"] = torch.tensor(statistics.mean)
@@ -261,7 +262,7 @@ def _member(k: int, record: PredictorRecord, tensors: Mapping[str, Tensor]) -> E
     model.load_state_dict(own, assign=True)
     antibody, antigen = (
         Standardizer(tensors[f"{k}.{kind}.mean"].numpy(), tensors[f"{k}.{kind}.scale"].numpy())
-        for kind in ("antibody", "antigen")
+        for kind in KINDS
     )
     scale = record.members[k]
     return EnsembleMember(model.eval(), antibody, antigen, scale.pkd_mean, scale.pkd_scale)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.keys import hex_keys, keys_from_hex
 from abag.core.messages import say
-from abag.embed.sequences.chains import Kind
+from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.store.store import open_store
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.comparison import compare, score_rows, verdict
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from abag.head.runs.saved_run import SavedRun
 
 Floats: TypeAlias = NDArray[np.float64]
-KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
 KEYS = ["antibody_key", "antigen_key"]
 
 

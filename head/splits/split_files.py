@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.keys import hex_keys
+from abag.embed.sequences.chains import KINDS
 from abag.head.splits.splits import PART_NAMES, BadSplit, Split, SplitFileMismatch
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
 
 def pair_keys(pairs: LabelledPairs) -> pd.DataFrame:
     """Return the keys of every pair in hexadecimal: ``antibody_key`` and ``antigen_key``."""
-    return pd.DataFrame(
-        {f"{kind}_key": hex_keys(pairs.keys(kind)) for kind in ("antibody", "antigen")}
-    )
+    return pd.DataFrame({f"{kind}_key": hex_keys(pairs.keys(kind)) for kind in KINDS})
 
 
 def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
