@@ -10,6 +10,7 @@ from typing import Any
 from abag import cache_dir
 from abag.core.files import write_bytes
 from abag.core.messages import first_line
+from abag.core.names import check_names
 from abag.embed.encoders.random_weights import TINY_CONFIG, random_checkpoint_files
 from abag.embed.families.registry import ALIASES, FAMILIES, hub_name_of
 from abag.embed.weights.checkpoints import (
@@ -70,7 +71,19 @@ def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> Enco
     if not weights:
         msg = f"{folder}: no *.safetensors or pytorch_model*.bin; the download may be incomplete"
         raise BadCheckpoint(msg)
+    _check_index(folder, weights)
     return EncoderCheckpoint(name, config["model_type"], folder, weights, config, origin, random)
+
+
+def _check_index(folder: Path, weights: tuple[Path, ...]) -> None:
+    """Check that an index of the weights, which transformers follows, names only these files."""
+    for path in folder.glob(f"*{weights[0].suffix}.index.json"):
+        try:
+            named = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            msg = f"{path}: not an index of weights ({error}); the download may be incomplete"
+            raise BadCheckpoint(msg) from error
+        check_names(path, sorted(named), {weight.name for weight in weights})
 
 
 def _read_config(path: Path) -> dict[str, Any]:

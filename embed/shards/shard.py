@@ -39,6 +39,7 @@ MAX_PACKED_CONTENTS_BYTES = 64 << 20  # about 300 million rows
 HEADER_BYTES = 128
 _HEADER = re.compile(rb"abag-shard (\d{1,9}) (\d{1,9}) ([0-9a-f]{32})\n")
 _NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
+_CHECKSUMS = re.compile(r"[0-9a-f]{8} [0-9a-f]{32}")
 _CHUNK_BYTES = 1 << 20
 
 Attrs = Mapping[str, str | int | float]
@@ -316,7 +317,8 @@ def check_block(block: VectorBlock, start: int, file_bytes: int) -> None:
         raise ValueError(msg)
     for name, array in block.arrays.items():
         inside = start <= array.offset <= array.end <= file_bytes
-        if not _NAME.fullmatch(name) or not _is_known(name, array) or not inside:
+        named = _NAME.fullmatch(name) and _CHECKSUMS.fullmatch(f"{array.crc32} {array.digest}")
+        if not named or not _is_known(name, array) or not inside:
             msg = f"{name!r} is {array}"
             raise ValueError(msg)
         if rows < 1 or array.shape[0] != rows or array.nbytes > MAX_ARRAY_BYTES:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -26,6 +25,7 @@ from abag.embed.store.store_files import (
     STORE_FILE,
     create_encoder_folder,
     create_store,
+    read_encoder_info,
 )
 
 _LOCK = ".lock"
@@ -109,14 +109,20 @@ def publish_spools(store: Path, files: Files | None = None) -> int:
 
 
 def _publish(spool: Path, store: Path, files: Files) -> int:
-    rows = 0
+    rows, whole = 0, True
     for folder in sorted(path.parent for path in spool.glob(f"*/{ENCODER_FILE}")):
+        try:
+            info = read_encoder_info(folder)
+        except DamagedShard as error:
+            say(f"{error} Its shards are left in {spool}; their sequences will be encoded again.")
+            whole = False
+            continue
         target = store / folder.name
-        info = json.loads((folder / ENCODER_FILE).read_text(encoding="utf-8"))
         retry_if_remote(partial(_create_if_new, target, info, files), store)
         for shard in sorted(folder.glob("*.h5")):
             rows += _publish_shard(shard, target / shard.name, files)
-    shutil.rmtree(spool, ignore_errors=True)
+    if whole:
+        shutil.rmtree(spool, ignore_errors=True)
     say(f"{store}: added {rows} sequences of an earlier run from {spool}.")
     return rows
 

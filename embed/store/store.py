@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.files import Files
 from abag.core.messages import say
+from abag.core.names import check_names
 from abag.embed.sequences.chains import Chains, Kind, antibody, antigen, keys_array
 from abag.embed.shards.filesystem import COLAB_DRIVE, StoreUnreachable, access, is_unmounted_drive
 from abag.embed.shards.shard import MAX_PACKED_CONTENTS_BYTES, DamagedShard, read_table_of_contents
 from abag.embed.store.encoder_folder import EncoderFolder, ReadOnlyStore
 from abag.embed.store.store_files import (
+    ADAPTER_PATHS,
     FOLDER_NAME,
     STORE_FILE,
     STORE_MARK,
@@ -272,6 +274,8 @@ def _open_packed(path: Path) -> Store:
     try:
         contents = read_table_of_contents(path, most_bytes=MAX_PACKED_CONTENTS_BYTES)
         infos = contents.about["encoders"]
+        for name, info in infos.items():
+            check_names(path / name, info.get("extras", ()), ADAPTER_PATHS)
         folders = [
             EncoderFolder(
                 path / name,
@@ -279,7 +283,6 @@ def _open_packed(path: Path) -> Store:
                 packed=[b for b in contents.blocks if b.group.startswith(f"/{name}/")],
             )
             for name, info in infos.items()
-            if FOLDER_NAME.fullmatch(name)
         ]
     except (DamagedShard, KeyError, TypeError, AttributeError) as error:
         msg = f"{path}: is not a packed store ({error}). Give a store's folder or a packed store."

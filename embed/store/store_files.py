@@ -6,11 +6,14 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 from abag import AbagError
-from abag.core.files import Files, is_partial, write_bytes, write_json
+from abag.core.files import Files, write_bytes, write_json
+from abag.core.names import check_names, read_inside
+from abag.embed.sequences.chains import KINDS
 from abag.embed.shards.shard import DamagedShard, read_regular
 
 STORE_FILE = "abag-store.json"
@@ -20,6 +23,12 @@ ADAPTER_FILE = "adapter.json"
 ROWS_FILE = "splits.parquet"
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
+ADAPTER_PATHS = (
+    f"{ADAPTER_FOLDER}/{ADAPTER_FILE}",
+    f"{ADAPTER_FOLDER}/{ROWS_FILE}",
+    *(f"{ADAPTER_FOLDER}/{kind}/{n}" for kind in KINDS for n in (CONFIG_FILE, WEIGHTS_FILE)),
+)
+"""The files of an adapter by their paths in an encoder's folder."""
 STORE_MARK = {"format": "abag-store", "version": 1}
 FOLDER_NAME = re.compile(r"(antibody|antigen)-([A-Za-z0-9._-]+)-([0-9a-f]{8})")
 """Name of an encoder's folder: kind, encoder, and the first 8 digits of its fingerprint."""
@@ -115,18 +124,11 @@ def write_adapter_files(
 
     Raises
     ------
-    AdapterDamaged
+    UnsafeFile
         If a path is not that of an adapter's file.
     """
-    known = {
-        f"{ADAPTER_FOLDER}/{name}"
-        for kind in ("antibody", "antigen")
-        for name in (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE, ADAPTER_FILE)
-    }
+    check_names(folder, contents, ADAPTER_PATHS)
     for name, content in contents.items():
-        if name not in known:  # a path from a packed store must not lead out of the folder
-            msg = f"{folder}: {name!r} is not a file of an adapter. Embed the sequences again."
-            raise AdapterDamaged(msg)
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -134,12 +136,18 @@ def write_adapter_files(
 
 
 def read_adapter_files(folder: Path) -> dict[str, bytes]:
-    """Read an adapter's files from an encoder's folder, by path; empty without an adapter."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted((folder / ADAPTER_FOLDER).rglob("*"))
-        if path.is_file() and not is_partial(path)
-    }
+    """Read an adapter's files from an encoder's folder, by path; empty without an adapter.
+
+    Raises
+    ------
+    UnsafeFile
+        If one of them is a link.
+    """
+    contents = {}
+    for name in ADAPTER_PATHS:
+        with suppress(FileNotFoundError):
+            contents[name] = read_inside(folder, name)
+    return contents
 
 
 def unpack_adapter_files(folder: Path, packed: Mapping[str, str]) -> dict[str, bytes]:

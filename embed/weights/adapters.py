@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.names import read_inside
 from abag.embed.store.store_files import (
     ADAPTER_FILE,
     ADAPTER_FOLDER,
@@ -108,7 +109,7 @@ def read_adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
     """
     names = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
     try:
-        return {name: (folder / name).read_bytes() for name in names}
+        return {name: read_inside(folder, name) for name in names}
     except OSError as error:
         msg = f"{folder}: incomplete ({error}). Copy the whole folder again."
         raise AdapterDamaged(msg) from error
@@ -133,7 +134,7 @@ def copy_adapter(checkpoint: EncoderCheckpoint, folder: EncoderFolder) -> None:
         return
     source = checkpoint.adapter.folder
     files = read_adapter_files(source, folder.kind)
-    files[ADAPTER_FILE] = (source / ADAPTER_FILE).read_bytes()  # written last: the copy is complete
+    files[ADAPTER_FILE] = read_inside(source, ADAPTER_FILE)  # written last: the copy is complete
     write_adapter_files(
         folder.path, {f"{ADAPTER_FOLDER}/{name}": data for name, data in files.items()}
     )

@@ -1,0 +1,229 @@
+"""Names and links in shared files lead nowhere: each place that joins or copies one is attacked."""
+
+import base64
+import json
+import os
+import shutil
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from abag.cli import main
+from abag.core.names import UnsafeFile, read_inside
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
+from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.shards import hdf5_layout as hdf5
+from abag.embed.shards.shard import DamagedShard, read_table_of_contents
+from abag.embed.store import spool as spools
+from abag.embed.store.maintenance import merge, pack
+from abag.embed.store.store import NotAStore, open_store
+from abag.embed.store.store_files import ADAPTER_PATHS, write_adapter_files
+from abag.embed.weights.adapters import read_adapter_files
+from abag.head.data.demo import demo_table
+
+PARTS = ("..", ".", "", "adapter", "antibody", "pwned", "a\0b", "~", "C:", "\\..\\", "é", "\x1b[2J")
+NAMES = st.one_of(
+    st.lists(st.sampled_from(PARTS), min_size=1, max_size=7).map("/".join),
+    st.sampled_from(ADAPTER_PATHS).flatmap(lambda p: st.sampled_from([f"{p}/..", f"/{p}", p[1:]])),
+    st.text(max_size=20),
+)
+FUZZ = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+FINGERPRINT = "ab" * 16
+QUICK = ["--epochs", "1", "--split", "random", "--widths", "8", "--compile", "off"]
+
+
+def everything_in(folder):
+    return {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def make_store(path, table, **info):
+    store = open_store(path, create=True)
+    for kind, unique in read_pairs(table).sequences.items():
+        folder = store.create_folder(kind, {"name": "x", "fingerprint": FINGERPRINT, **info})
+        with folder.writer(attrs={}) as writer:
+            x_ND = unique.keys[:, :4].astype(np.float32)
+            writer.add(unique.keys, np.full(len(x_ND), 9, np.int32), {"mean": x_ND})
+    return store
+
+
+def resign(path, change):
+    """Change the table of contents of a shard or a packed store, and sign it again."""
+    old = read_table_of_contents(path, most_bytes=1 << 26)
+    _, text = path.read_bytes()[: old.start].split(b"\n", 1)
+    toc = json.loads(text)
+    change(toc)
+    front = hdf5._front(json.dumps(toc, separators=(",", ":")).encode())
+    room = min(a.offset for b in old.blocks for a in b.arrays.values())
+    assert len(front) < room
+    with path.open("r+b") as file:
+        file.write(front.ljust(old.start, b"\0") if len(front) < old.start else front)
+
+
+@pytest.fixture
+def table():
+    return demo_table().head(60)
+
+
+@pytest.fixture
+def packed(tmp_path, table):
+    store = make_store(tmp_path / "in" / "store", table)
+    pack(store, tmp_path / "in" / "store.h5")
+    return tmp_path / "in" / "store.h5"
+
+
+def with_extras(packed, names):
+    extras = {name: base64.b64encode(b"pwned").decode() for name in names}
+
+    def change(toc):
+        for info in toc["about"]["encoders"].values():
+            info["extras"] = extras
+
+    evil = packed.with_name("evil.h5")
+    shutil.copy(packed, evil)
+    resign(evil, change)
+    return evil
+
+
+def test_fit_on_a_pack_with_a_name_that_leads_out_of_the_run_writes_nothing(
+    tmp_path, packed, table
+):
+    evil = with_extras(packed, ["adapter/../../../../pwned.txt"])
+    table.to_csv(tmp_path / "in" / "pairs.csv", index=False)
+    before = everything_in(tmp_path)
+    line = ["fit", str(tmp_path / "in" / "pairs.csv"), "--store", str(evil)]
+    done = CliRunner().invoke(main, [*line, "--run", str(tmp_path / "in" / "a" / "run"), *QUICK])
+    assert done.exit_code == 1
+    assert "'adapter/../../../../pwned.txt'" in done.stderr
+    assert done.stderr.count("\n") == 2  # what was read, and the error
+    assert everything_in(tmp_path) == before
+
+
+@FUZZ
+@given(name=NAMES)
+def test_a_pack_with_a_name_that_is_not_of_an_adapter_is_refused(tmp_path, packed, name):
+    evil = with_extras(packed, [*ADAPTER_PATHS[:2], name])
+    with pytest.raises(UnsafeFile, match="does not allow"):
+        open_store(evil)
+    with pytest.raises(UnsafeFile, match="does not allow"):
+        merge([evil], tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+@FUZZ
+@given(name=NAMES.filter(lambda name: name not in ADAPTER_PATHS))
+def test_an_adapter_is_written_under_its_own_names_only(tmp_path, name):
+    with pytest.raises(UnsafeFile):
+        write_adapter_files(tmp_path / "folder", {name: b"pwned"})
+    assert not list(tmp_path.iterdir())
+
+
+@FUZZ
+@given(name=NAMES)
+def test_a_pack_names_its_folders_as_the_format_says(packed, name):
+    evil = packed.with_name("evil.h5")
+    shutil.copy(packed, evil)
+
+    def change(toc):
+        infos = toc["about"]["encoders"]
+        infos[name] = infos.pop(next(iter(infos)))
+
+    resign(evil, change)
+    with pytest.raises(NotAStore):
+        open_store(evil)
+
+
+@FUZZ
+@given(name=NAMES, field=st.sampled_from(["digest", "crc32"]))
+def test_a_checksum_from_which_a_file_is_named_is_hexadecimal(packed, name, field):
+    evil = packed.with_name("evil.h5")
+    shutil.copy(packed, evil)
+    resign(evil, lambda toc: toc["blocks"][0]["arrays"]["key"].update({field: name}))
+    with pytest.raises(DamagedShard):
+        read_table_of_contents(evil, most_bytes=1 << 26)
+
+
+@FUZZ
+@given(name=NAMES)
+def test_the_name_of_an_encoder_stays_in_the_store(tmp_path, name):
+    store = open_store(tmp_path / "store", create=True)
+    with suppress(DamagedShard):  # an empty name
+        path, _ = store._folder_of("antibody", {"name": name, "fingerprint": FINGERPRINT})
+        assert path.parent == tmp_path / "store"
+
+
+@FUZZ
+@given(name=NAMES)
+def test_an_index_of_weights_names_only_files_of_its_folder(tmp_path, name):
+    folder = tmp_path / "checkpoint"
+    if not folder.exists():
+        save_random_checkpoint(folder, TINY_CONFIG["tiny-esm2"], seed=0)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": name}}))
+    with pytest.raises(UnsafeFile, match="does not allow"):
+        find_checkpoint(str(folder))
+    index.write_text(json.dumps({"weight_map": {"a": "model.safetensors"}}))
+    assert find_checkpoint(str(folder)).weights
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"kind": "antibody"}'])
+def test_a_spool_with_a_foreign_folder_is_left_in_place(tmp_path, monkeypatch, table, content):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    made = make_store(tmp_path / "store", table)
+    sound = made.folders()[0].path.name
+    spool = tmp_path / "tmp" / f"{spools._prefix(tmp_path / 'store')}1"
+    shutil.copytree(tmp_path / "store", spool)
+    (spool / "odd").mkdir()
+    (spool / "odd" / "encoder.json").write_bytes(content)
+    (spool / sound / "encoder.json").write_bytes(content)
+    before = everything_in(tmp_path / "store")
+    shutil.rmtree(tmp_path / "store" / made.folders()[1].path.name)
+    assert spools.publish_spools(tmp_path / "store") > 0  # the other folder
+    assert everything_in(tmp_path / "store") == before
+    assert (spool / sound / "encoder.json").exists()
+
+
+# --- links -------------------------------------------------------------------------------------
+
+
+def adapter_of(folder):
+    for path in ADAPTER_PATHS:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(b"own")
+
+
+@pytest.mark.parametrize("what", ["adapter", "adapter/antibody", *ADAPTER_PATHS])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_link_or_pipe_in_an_adapter_is_never_followed(tmp_path, table, what, kind):
+    store = make_store(tmp_path / "store", table)
+    folder = store.folder("antibody").path
+    adapter_of(folder)
+    (folder / what).rename(tmp_path / "secret")
+    if kind == "link":
+        (folder / what).symlink_to(tmp_path / "secret")
+    else:
+        os.mkfifo(folder / what)
+    with pytest.raises(UnsafeFile, match="expected a regular file"):
+        store.folder("antibody").adapter_files()
+    with pytest.raises(UnsafeFile, match="expected a regular file"):
+        pack(store, tmp_path / "store.h5")
+    assert not (tmp_path / "store.h5").exists()
+    name = what.removeprefix("adapter/")
+    if "antibody" in what or name == "splits.parquet":  # what embed --antibody-adapter reads
+        with pytest.raises(UnsafeFile, match="expected a regular file"):
+            read_adapter_files(folder / "adapter", "antibody")
+
+
+def test_the_folder_that_the_user_names_may_be_a_link(tmp_path):
+    adapter_of(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert read_inside(tmp_path / "link", ADAPTER_PATHS[0]) == b"own"
+    with pytest.raises(FileNotFoundError):
+        read_inside(tmp_path / "link", "adapter/missing")
