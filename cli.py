@@ -284,7 +284,8 @@ def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
 
 @main.command()
 @click.argument("folder", type=_PATH, default=Path("abag-demo"))
-def demo(folder: Path) -> None:
+@click.option("--force", is_flag=True, help="Overwrite another table in the folder.")
+def demo(folder: Path, force: bool) -> None:
     """Run both stages on a synthetic table, without downloads.
 
     \b
@@ -292,14 +293,13 @@ def demo(folder: Path) -> None:
       abag demo
     """
     from abag.embed.pipeline.run import describe_embedding, embed_table
-    from abag.head.data.demo import demo_table, planted_ceiling
+    from abag.head.data.demo import planted_ceiling, write_demo_table
     from abag.head.fit import fit as fit_head
     from abag.head.report.score_table import describe_scores
 
     pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
     folder.mkdir(parents=True, exist_ok=True)
-    table = demo_table()
-    table.to_csv(pairs, index=False)
+    table = write_demo_table(pairs, force=force)
     click.echo(f"A synthetic table of {len(table):,} antibody-antigen pairs: {pairs}")
     encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
     click.secho("\nStage one: abag embed", bold=True)

@@ -59,7 +59,7 @@ OPTIONS = {
     "evaluate": "affinity-type antigen column json predictions run store",
     "plan": "affinity-type antibody-encoder antigen antigen-encoder bad-rows column floor json "
     "label limit price-per-hour replicates store",
-    "demo": "",
+    "demo": "force",
     "doctor": "antibody-encoder antigen-encoder device json store",
     "store info": "json",
     "store verify": "json",
@@ -306,8 +306,19 @@ def test_the_planted_rule_is_the_ceiling_that_the_demo_states():
     assert 0.9 < planted_ceiling(table) < 0.95
 
 
+def test_the_demo_does_not_overwrite_a_table_of_the_user(tmp_path):
+    (tmp_path / "pairs.csv").write_text("my,only,copy\n")
+    line = one_line(run("demo", tmp_path, code=1))
+    assert line.startswith(f"Error: {tmp_path}/pairs.csv: already exists; use --force")
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
+    assert (tmp_path / "pairs.csv").read_text() == "my,only,copy\n"
+
+
 def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path):
-    out = run("demo", tmp_path / "demo").output
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "pairs.csv").write_text("mine")
+    out = run("demo", tmp_path / "demo", "--force").output
+    assert run("demo", tmp_path / "demo").exit_code == 0  # its own table is no obstacle
     assert "0 encoded with tiny-igt5" in out
     assert "Spearman of 0.9" in out
     assert "carry no biology" in out

@@ -219,7 +219,7 @@ SELF_EXPLANATORY = set(
     """
     AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion Incomplete LogDamaged
     MMseqsFailed MissingVectors NoHeadRows NoRuns NoTrials NotFinite
-    NothingToEvaluate SweepClosed TemporaryDiskFull UnequalLengths UnitFailed
+    NothingToEvaluate SweepClosed TableExists TemporaryDiskFull UnequalLengths UnitFailed
     WrongBackend WrongRank
     """.split()
 )

@@ -6,10 +6,18 @@ simple rule plus noise. The sequences have no biological meaning.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
+
+from abag import AbagError
+from abag.core.files import write_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # framework of trastuzumab's variable domains, split at CDR1, CDR2 and CDR3
 _HEAVY = (
@@ -29,6 +37,10 @@ _CHARGE = {"K": 1.0, "R": 1.0, "D": -1.0, "E": -1.0}
 NOISE_SD = 0.35
 """In pKd; about that of replicate measurements."""
 ANTIBODIES, ANTIGENS, PAIRS, REPEATED = 200, 24, 1200, 40
+
+
+class TableExists(AbagError):
+    """The demo would overwrite a table of the user."""
 
 
 def demo_table(seed: int = 0) -> pd.DataFrame:
@@ -55,6 +67,23 @@ def demo_table(seed: int = 0) -> pd.DataFrame:
     )
     label = planted_pkd(rows) + NOISE_SD * rng.standard_normal(len(rows))
     return rows.assign(pKd=label.round(3))
+
+
+def write_demo_table(path: Path, *, force: bool = False) -> pd.DataFrame:
+    """Write the table of the demo as CSV, and return it.
+
+    Raises
+    ------
+    TableExists
+        If the file holds anything else, unless `force` is given.
+    """
+    table = demo_table()
+    content = table.to_csv(index=False).encode()
+    if not force and path.exists() and path.read_bytes() != content:
+        msg = f"{path}: already exists; use --force to overwrite, or choose another DIR."
+        raise TableExists(msg)
+    write_bytes(path, content)
+    return table
 
 
 def planted_pkd(table: pd.DataFrame) -> NDArray[np.float64]:
