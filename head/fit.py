@@ -7,6 +7,7 @@ so the same command resumes the run after an interruption at any point.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from abag.head.runs.run_folder import (
 )
 from abag.head.runs.summary import join_logs, write_results
 from abag.head.splits.adapter_leaks import apply_adapter_policy
+from abag.head.splits.groups import with_antigen_clusters
 from abag.head.splits.partition import describe_splits, make_splits
 from abag.head.splits.splits import TRAIN, Split
 from abag.head.training.torch_settings import torch_settings
@@ -116,6 +118,8 @@ def _fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     splits = _split(inputs, config)
+    clustered = with_antigen_clusters(inputs.pairs, config, cache_dir() / "clusters")
+    inputs = replace(inputs, pairs=clustered)
     start_run(run, record, inputs.pairs, splits)
     antibody, antigen = inputs.vectors["antibody"], inputs.vectors["antigen"]
     paths, start = fold_paths(run, len(splits)), time.monotonic()

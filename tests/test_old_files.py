@@ -75,7 +75,8 @@ def test_a_stopped_old_run_resumes_to_the_result_of_the_unbroken_one(old):
         pd.read_parquet(run / "predictions.parquet") for run in (old / "finished", stopped)
     )
     # another processor may round differently; on one machine the two are equal bit for bit
-    assert_frame_equal(resumed, unbroken, rtol=1e-4)
+    # older runs saved no antigen_cluster
+    assert_frame_equal(resumed[list(unbroken.columns)], unbroken, rtol=1e-4)
 
 
 def test_an_old_run_is_evaluated_and_predicts_as_it_did(old):

@@ -72,6 +72,8 @@ class LabelledPairs:
     """Pooled standard deviation of exact replicates in pKd; None if there are none."""
     counts: dict[str, int] = field(default_factory=dict)
     """Rows, and how many of them were skipped, merged, censored or dropped."""
+    antigen_cluster: NDArray[np.int64] | None = None
+    """Shape (P,); equal for near-duplicate antigens. None: antigens were not clustered."""
 
     def __len__(self) -> int:
         """Return the number of pairs."""

@@ -1,22 +1,26 @@
 """Compare models on the test part: bootstrap intervals, verdicts and warnings.
 
 Intervals come from a paired bootstrap over clusters: whole groups of the split are resampled,
-identically for both models and for all folds, and each fold is scored separately.
+identically for both models and for all folds, and each fold is scored separately. Where antigens
+occur in several groups (random, mutations, antibody ...), clusters of antigens are resampled as
+well, and a model is called better only if both intervals agree. Intervals are widened for few
+clusters, see `widening`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm, t
 
 from abag.head.data.labels import FLOOR_SHARE
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import METRICS, ScoredRows, headline_metrics, metric_label
-from abag.head.splits.splits import TEST, Split
+from abag.head.splits.splits import TEST, VALIDATION, Split
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
@@ -28,6 +32,8 @@ DRAWS = 500
 """Bootstrap samples per interval."""
 MIN_CLUSTERS = 5
 """With fewer clusters, resampling them says little about new clusters: no interval."""
+MIN_ROWS = 10
+"""With fewer test rows, no interval: five rows can form five clusters."""
 LEVEL = 0.95
 EXPLAINED_SHARE = 0.5
 """Share of the variance from which a label is said to follow from the antigen or assay alone."""
@@ -43,6 +49,8 @@ class MeasuredPairs(Protocol):
     def censored(self) -> NDArray[np.int8]: ...
     @property
     def antigen(self) -> Ints: ...
+    @property
+    def antigen_cluster(self) -> Ints | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +61,20 @@ class Interval:
     low: float | None
     high: float | None
     clusters: int
+    rows: int
+    unit: str = "clusters"
+    """What was resampled: ``pairs``, ``clusters`` or ``antigen clusters``."""
+    by_antigen: Interval | None = None
+    """The same from clusters of antigens, if the groups of the split are not made of them."""
 
-    def to_json(self) -> metrics.Scores:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def known(self) -> list[tuple[Interval, float, float]]:
+        """The intervals that have limits: itself and `by_antigen`."""
+        found = [one for one in (self, self.by_antigen) if one is not None]
+        return [(i, i.low, i.high) for i in found if i.low is not None and i.high is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +108,66 @@ def compare(
     -------
     Interval or None
         Score of `predicted` minus score of `reference`; None if the metric is undefined for
-        either. ``low`` and ``high`` are None with fewer than `MIN_CLUSTERS` clusters.
+        either. ``low`` and ``high`` are None with fewer than `MIN_CLUSTERS` clusters or `MIN_ROWS`
+        test rows.
     """
     tests = [np.flatnonzero((s.part == TEST) & (pairs.censored == 0)) for s in splits]
-    parts = [
-        (pairs.pkd[rows], a[rows], b[rows], pairs.antigen[rows], s.group[rows])
-        for s, rows, a, b in zip(splits, tests, predicted, reference, strict=True)
+    n_rows, clusters = len(np.unique(np.concatenate(tests))), antigen_clusters(pairs)
+    folds = [
+        _TestRows(pairs.pkd[rows], a[rows], b[rows], antigen_groups(pairs, rows))
+        for rows, a, b in zip(tests, predicted, reference, strict=True)
     ]
-    antigens = np.concatenate([part[3] for part in parts])
-    groups = np.concatenate([part[4] for part in parts])
-    if metric == "spearman_within_antigen" and len(np.unique(antigens)) > 1:
-        nested = len(np.unique(np.stack([antigens, groups]), axis=1).T) == len(np.unique(antigens))
-        folds = [_fold_of_antigens(*part, nested) for part in parts]
-    else:
-        folds = [_fold_of_rows(*part, metric) for part in parts]
-    return _bootstrap(folds, seed)
+    of_split = [split.group[rows] for split, rows in zip(splits, tests, strict=True)]
+    of_antigen = [clusters[rows] for rows in tests]
+    nested = _is_nested(np.concatenate(of_antigen), np.concatenate(of_split))
+    several = len(np.unique(np.concatenate(of_antigen))) > 1
+
+    def interval(cluster: Sequence[Ints], unit: str) -> Interval | None:
+        drawn = [fold.resampled_by(one, metric) for fold, one in zip(folds, cluster, strict=True)]
+        return _bootstrap(drawn, seed, n_rows, unit)
+
+    if metric == "spearman_within_antigen" and several and not nested:
+        return interval(of_antigen, "antigen clusters")
+    found = interval(of_split, "clusters")
+    if found is None or nested or not several:
+        return found
+    return replace(found, by_antigen=interval(of_antigen, "antigen clusters"))
 
 
-def _bootstrap(folds: Sequence[_Fold], seed: int) -> Interval | None:
+def antigen_clusters(pairs: MeasuredPairs) -> Ints:
+    """Return the cluster of each pair's antigen, (P,): the antigen if they were not clustered."""
+    return pairs.antigen if pairs.antigen_cluster is None else pairs.antigen_cluster
+
+
+def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
+    """Group rows, (R,), for the metrics within antigen; the result has shape (R,).
+
+    A group is an antigen. The antigens of one cluster that have too few exact rows for a
+    correlation form one group, so that their rows count too.
+    """
+    antigen = np.unique(pairs.antigen[rows], return_inverse=True)[1]
+    exact = np.bincount(antigen, pairs.censored[rows] == 0)
+    few = exact[antigen] < metrics.MIN_ROWS_PER_ANTIGEN
+    cluster = antigen_clusters(pairs)[rows]
+    return np.where(few, len(antigen) + cluster, antigen)
+
+
+def _is_nested(inner: Ints, outer: Ints) -> bool:
+    """Whether each value of `inner`, (R,), occurs with one value of `outer`, (R,), only."""
+    return len(np.unique(np.stack([inner, outer]), axis=1).T) == len(np.unique(inner))
+
+
+def widening(clusters: int) -> float:
+    """Return the factor by which a 95 % bootstrap interval over few clusters is too narrow.
+
+    Student's t relative to the normal distribution, and the bootstrap's standard error relative
+    to the unbiased one: 1.58 for 5 clusters, 1.04 for 30.
+    """
+    level = (1 + LEVEL) / 2
+    return float(t.ppf(level, clusters - 1) / norm.ppf(level) * np.sqrt(clusters / (clusters - 1)))
+
+
+def _bootstrap(folds: Sequence[_Fold], seed: int, rows: int, unit: str) -> Interval | None:
     joined = np.concatenate([fold.cluster for fold in folds])
     clusters, dense = np.unique(joined, return_inverse=True)
     index = np.split(dense, np.cumsum([len(fold.cluster) for fold in folds])[:-1])
@@ -114,15 +175,18 @@ def _bootstrap(folds: Sequence[_Fold], seed: int) -> Interval | None:
     if difference is None:
         return None
     draws = np.random.default_rng(seed).integers(len(clusters), size=(DRAWS, len(clusters)))
+    enough = len(clusters) >= MIN_CLUSTERS and rows >= MIN_ROWS
     differences = (
         _mean_difference(folds, index, np.bincount(drawn, minlength=len(clusters)))
-        for drawn in (draws if len(clusters) >= MIN_CLUSTERS else ())
+        for drawn in (draws if enough else ())
     )
     known = [value for value in differences if value is not None]
+    unit = "pairs" if len(clusters) == rows else unit
     if not known:
-        return Interval(difference, None, None, len(clusters))
-    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(difference, float(low), float(high), len(clusters))
+        return Interval(difference, None, None, len(clusters), rows, unit)
+    ends = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = difference + widening(len(clusters)) * (ends - difference)
+    return Interval(difference, float(low), float(high), len(clusters), rows, unit)
 
 
 def _mean_difference(folds: Sequence[_Fold], index: Sequence[Ints], counts: Ints) -> float | None:
@@ -131,39 +195,48 @@ def _mean_difference(folds: Sequence[_Fold], index: Sequence[Ints], counts: Ints
     return float(np.mean(values)) if values else None
 
 
-def _fold_of_rows(
-    pkd: Floats, predicted: Floats, reference: Floats, antigen: Ints, group: Ints, metric: str
-) -> _Fold:
-    score = METRICS[metric].function
+@dataclass(frozen=True, slots=True)
+class _TestRows:
+    """The exact test rows of a fold, each of shape (R,)."""
 
-    def difference(counts: Ints) -> float | None:
-        rows = np.repeat(np.arange(len(pkd)), counts)
-        a = score(ScoredRows.of(pkd[rows], predicted[rows], antigen[rows]))
-        b = score(ScoredRows.of(pkd[rows], reference[rows], antigen[rows]))
-        return None if a is None or b is None else a - b
+    pkd: Floats
+    predicted: Floats
+    reference: Floats
+    antigen: Ints
+    """See `antigen_groups`."""
 
-    return _Fold(group, difference)
+    def resampled_by(self, cluster: Ints, metric: str) -> _Fold:
+        """Resample clusters, (R,); whole antigens if no antigen is in two of them."""
+        if metric == "spearman_within_antigen" and _is_nested(self.antigen, cluster):
+            return self._of_antigens(cluster)
+        score = METRICS[metric].function
 
+        def difference(counts: Ints) -> float | None:
+            rows = np.repeat(np.arange(len(self.pkd)), counts)
+            pkd, antigen = self.pkd[rows], self.antigen[rows]
+            a = score(ScoredRows.of(pkd, self.predicted[rows], antigen))
+            b = score(ScoredRows.of(pkd, self.reference[rows], antigen))
+            return None if a is None or b is None else a - b
 
-def _fold_of_antigens(
-    pkd: Floats, predicted: Floats, reference: Floats, antigen: Ints, group: Ints, nested: bool
-) -> _Fold:
-    """Resample whole antigens, each with the correlation within it, which stays the same."""
-    _, first = np.unique(antigen, return_index=True)
-    clusters = (group if nested else antigen)[first]
-    values = np.stack(
-        [metrics.spearman_by_group(pkd, p, antigen) for p in (predicted, reference)], axis=1
-    )
-    defined = np.isfinite(values).all(axis=1)
-    clusters, values = clusters[defined], values[defined]
+        return _Fold(cluster, difference)
 
-    def difference(counts: Ints) -> float | None:
-        if not counts.sum():
-            return None
-        a, b = np.median(np.repeat(values, counts, axis=0), axis=0)
-        return float(a - b)
+    def _of_antigens(self, cluster: Ints) -> _Fold:
+        """Resample whole antigens, each with the correlation within it, which stays the same."""
+        _, first = np.unique(self.antigen, return_index=True)
+        both = (self.predicted, self.reference)
+        values = np.stack(
+            [metrics.spearman_by_group(self.pkd, p, self.antigen) for p in both], axis=1
+        )
+        defined = np.isfinite(values).all(axis=1)
+        clusters, values = cluster[first][defined], values[defined]
 
-    return _Fold(clusters, difference)
+        def difference(counts: Ints) -> float | None:
+            if not counts.sum():
+                return None
+            a, b = np.median(np.repeat(values, counts, axis=0), axis=0)
+            return float(a - b)
+
+        return _Fold(clusters, difference)
 
 
 def verdict(model: str, reference: str, metric: str, interval: Interval | None) -> str:
@@ -171,23 +244,29 @@ def verdict(model: str, reference: str, metric: str, interval: Interval | None) 
     label = metric_label(metric)
     if interval is None:
         return f"The {model} cannot be compared with {reference}: {label} is undefined on test."
-    low, high, lower_is_better = interval.low, interval.high, METRICS[metric].lower_is_better
+    lower_is_better = METRICS[metric].lower_is_better
     gain = 0.0 + (-1 if lower_is_better else 1) * interval.difference
     note = f"positive means lower {label}; " if lower_is_better else ""
-    if low is None or high is None:
-        few = "1 cluster is" if interval.clusters == 1 else f"{interval.clusters} clusters are"
+    if not interval.known:
+        few = [f"{interval.rows} test rows"]
+        if interval.unit != "pairs":
+            few.append(
+                f"{interval.clusters} {interval.unit if interval.clusters > 1 else 'cluster'}"
+            )
         return (
             f"The {model} differs from {reference}: {gain:+.3f} {label} "
-            f"({note}{few} too few for an interval)."
+            f"({note}{' in '.join(few)} are too few for an interval)."
         )
-    if lower_is_better:
-        low, high = -high, -low
-    relation = "better than" if low > 0 else "statistically indistinguishable from"
-    if high < 0:
-        relation = "worse than"
+    ends = [(-high, -low) if lower_is_better else (low, high) for _, low, high in interval.known]
+    relation = "statistically indistinguishable from"
+    if min(ends)[0] > 0 or max(high for _, high in ends) < 0:
+        relation = "better than" if ends[0][0] > 0 else "worse than"
+    found = " and ".join(
+        f"{low:+.3f} to {high:+.3f} over {one.clusters} {one.unit}"
+        for (one, *_), (low, high) in zip(interval.known, ends, strict=True)
+    )
     return (
-        f"The {model} is {relation} {reference}: {gain:+.3f} {label} "
-        f"({note}95 % interval {low:+.3f} to {high:+.3f} over {interval.clusters} clusters)."
+        f"The {model} is {relation} {reference}: {gain:+.3f} {label} ({note}95 % interval {found})."
     )
 
 
@@ -201,7 +280,8 @@ def verdicts(
 
     The first comparison is by rank correlation, within antigens where that is defined, with the
     baseline that is strongest by it. The others are by RMSE: the strongest baseline, the ridge on
-    the same vectors, and the training mean.
+    the same vectors, and the training mean. The strongest is chosen on the validation parts: the
+    strongest of many on the test parts would be so partly by chance.
 
     Parameters
     ----------
@@ -210,37 +290,41 @@ def verdicts(
     baselines : sequence of dict
         The result of `abag.head.evaluation.baselines.predict_baselines` for each split.
     """
-    scores = {
-        name: scores_on_test(pairs, splits, [b[name] for b in baselines]) for name in baselines[0]
-    }
-    own = scores_on_test(pairs, splits, predicted)
+    of_name = {name: [fold[name] for fold in baselines] for name in baselines[0]}
+    test = {name: scores_on(TEST, pairs, splits, each) for name, each in of_name.items()}
+    validation = {name: scores_on(VALIDATION, pairs, splits, p) for name, p in of_name.items()}
+
+    def best_by(metric: str) -> str | None:
+        defined = [name for name, scores in test.items() if scores[metric] is not None]
+        return strongest({name: validation[name] for name in defined}, metric)
+
+    own = scores_on(TEST, pairs, splits, predicted)
     by_rank = "spearman_within_antigen"
-    if own[by_rank] is None or strongest(scores, by_rank) is None:
+    if own[by_rank] is None or best_by(by_rank) is None:
         by_rank = "spearman"
-    best = {metric: strongest(scores, metric) for metric in (by_rank, "rmse")}
+    best = {metric: best_by(metric) for metric in (by_rank, "rmse")}
     against = [(by_rank, best[by_rank]), ("rmse", best["rmse"])]
     against += [("rmse", name) for name in ("ridge", "train_mean") if name != best["rmse"]]
     lines = []
     for metric, baseline in against:
         if baseline is not None:
-            interval = compare(pairs, splits, predicted, [b[baseline] for b in baselines], metric)
-            note = ", the strongest baseline" if baseline == best[metric] else ""
+            interval = compare(pairs, splits, predicted, of_name[baseline], metric)
+            note = ", the strongest baseline on validation" if baseline == best[metric] else ""
             lines.append(verdict("head", baseline + note, metric, interval))
     return lines
 
 
 def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> metrics.Scores:
     """Score the predictions of some rows; `predicted`, (P,), has one for every pair."""
-    return metrics.score(
-        pairs.pkd[rows], predicted[rows], pairs.antigen[rows], pairs.censored[rows]
-    )
+    groups = antigen_groups(pairs, rows)
+    return metrics.score(pairs.pkd[rows], predicted[rows], groups, pairs.censored[rows])
 
 
-def scores_on_test(
-    pairs: MeasuredPairs, splits: Sequence[Split], predicted: Sequence[Floats]
+def scores_on(
+    part: int, pairs: MeasuredPairs, splits: Sequence[Split], predicted: Sequence[Floats]
 ) -> metrics.Scores:
-    """Score predictions, (P,) per split, on the test part of each split; average over splits."""
-    folds = [score_rows(pairs, p, s.rows(TEST)) for s, p in zip(splits, predicted, strict=True)]
+    """Score predictions, (P,) per split, on one part of each split; average over splits."""
+    folds = [score_rows(pairs, p, s.rows(part)) for s, p in zip(splits, predicted, strict=True)]
     return {name: value["mean"] for name, value in metrics.average_folds(folds).items()}
 
 

@@ -218,7 +218,10 @@ def within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> Scores:
 
 
 def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
-    """Compute `spearman` within each group, vectorised over groups.
+    """Compute `spearman` within each group, vectorised over groups; 0 for constant predictions.
+
+    Constant predictions rank nothing. If they were left out, a model that is constant for most
+    antigens would be scored on the others only.
 
     Parameters
     ----------
@@ -229,7 +232,7 @@ def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
     -------
     NDArray, shape=(groups,), dtype=float64
         In ascending order of the group numbers. NaN below `MIN_ROWS_PER_ANTIGEN` rows and where
-        labels or predictions are constant.
+        labels are constant.
     """
     _, dense, size = np.unique(group, return_inverse=True, return_counts=True)
 
@@ -239,8 +242,9 @@ def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
 
     y, p = (_ranks_by_group(v, dense) - (size[dense] + 1) / 2 for v in (pkd, predicted))
     scale = np.sqrt(total(y * y) * total(p * p))
-    defined = (size >= MIN_ROWS_PER_ANTIGEN) & (scale > 0)
-    return np.where(defined, np.clip(total(y * p) / np.where(defined, scale, 1.0), -1, 1), np.nan)
+    found = np.clip(total(y * p) / np.where(scale > 0, scale, 1.0), -1, 1)
+    defined = (size >= MIN_ROWS_PER_ANTIGEN) & (total(y * y) > 0) & np.isfinite(scale)
+    return np.where(defined, found, np.nan)
 
 
 def _ranks_by_group(values: Floats, group: Ints) -> Floats:

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from abag.core.files import write_text
 from abag.head.evaluation import comparison
-from abag.head.evaluation.comparison import compare, rank_metric, scores_on_test
+from abag.head.evaluation.comparison import compare, rank_metric, scores_on
 from abag.head.evaluation.metrics import metric_label, table_metrics
 from abag.head.report.figures import draw_figures
 from abag.head.report.results import RunResults, RunSummary
@@ -101,18 +101,19 @@ def _format_cell(value: object) -> str:
 
 def _score_table(r: RunResults) -> dict[str, Any]:
     """Scores of the head and each baseline, and their differences with intervals."""
-    own = scores_on_test(r.pairs, r.splits, r.predicted)
+    own = scores_on(TEST, r.pairs, r.splits, r.predicted)
     columns, compared = table_metrics(report=True), (rank_metric(own), "rmse")
     rows: list[list[object]] = [["head", *(own[c] for c in columns), "", ""]]
     for name in r.baselines[0]:
         predicted = [b[name] for b in r.baselines]
-        scores = scores_on_test(r.pairs, r.splits, predicted)
+        scores = scores_on(TEST, r.pairs, r.splits, predicted)
         differences = []
         for metric in compared:
             found = compare(r.pairs, r.splits, r.predicted, predicted, metric)
             text = None if found is None else f"{found.difference:+.2f}"
-            if found is not None and found.low is not None:
-                text = f"{text} [{found.low:+.2f}, {found.high:+.2f}]"
+            for one, low, high in [] if found is None else found.known:
+                unit = "" if one is found else f" by {one.unit}"
+                text = f"{text} [{low:+.2f}, {high:+.2f}]{unit}"
             differences.append(text)
         rows.append([name, *(scores[c] for c in columns), *differences])
     head = ["", *map(metric_label, columns)]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Required, TypeAlias, TypedDict, cast
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
@@ -184,11 +183,7 @@ def _test_rows(saved: SavedRun) -> _TestRows:
     """Select the pairs that are in the test part of any fold, and hash them."""
     rows = np.any([split.part == TEST for split in saved.splits], axis=0)
     keys = saved.folds[0].loc[rows, KEYS]
-    pairs = SavedPairs(
-        saved.pairs.pkd[rows],
-        saved.pairs.censored[rows],
-        pd.factorize(keys["antigen_key"], sort=True)[0].astype(np.int64),
-    )
+    pairs = SavedPairs(**{f.name: getattr(saved.pairs, f.name)[rows] for f in fields(SavedPairs)})
     splits = [replace(s, part=s.part[rows], group=s.group[rows]) for s in saved.splits]
     digest = blake2b("\n".join(keys.to_numpy().ravel()).encode(), digest_size=16)
     for array in (pairs.pkd, pairs.censored, *(split.part == TEST for split in splits)):

@@ -36,6 +36,8 @@ class SavedPairs:
     """(P,); see `abag.head.evaluation.metrics.score`."""
     antigen: NDArray[np.int64]
     """(P,); antigens are numbered in the order of their keys."""
+    antigen_cluster: NDArray[np.int64]
+    """(P,); the antigen itself in runs that did not save clusters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,13 @@ def read_run(run: Path) -> SavedRun:
         split = pd.read_parquet(run / "splits.parquet")
         consistent = frame[list(split.columns)].drop_duplicates(ignore_index=True).equals(split)
         folds = [rows.reset_index(drop=True) for _, rows in frame.groupby("fold", sort=True)]
+        antigen = pd.factorize(folds[0]["antigen_key"], sort=True)[0].astype(np.int64)
+        clusters = folds[0].get("antigen_cluster", pd.Series(antigen))
         pairs = SavedPairs(
             folds[0]["pkd"].to_numpy(np.float64),
             folds[0]["censored"].to_numpy(np.int8),
-            pd.factorize(folds[0]["antigen_key"], sort=True)[0].astype(np.int64),
+            antigen,
+            clusters.to_numpy(np.int64),
         )
         splits = [_split(summary["split"]["name"], k, rows) for k, rows in enumerate(folds)]
         predicted = [rows["pkd_predicted"].to_numpy(np.float64) for rows in folds]

@@ -45,7 +45,11 @@ def write_results(
     folds = zip(results.splits, results.predicted, results.sigma, strict=True)
     frames = [
         split_assignments(pairs, split).assign(
-            pkd=pairs.pkd, censored=pairs.censored, pkd_predicted=predicted, sigma=sigma
+            pkd=pairs.pkd,
+            censored=pairs.censored,
+            antigen_cluster=pairs.antigen_cluster,
+            pkd_predicted=predicted,
+            sigma=sigma,
         )
         for split, predicted, sigma in folds
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.files import replacing
+from abag.core.messages import say
 from abag.head.clustering.clusters import (
     antibody_clusters,
     antigen_clusters,
@@ -158,6 +159,21 @@ class PairGroups:
         if tool == "mmseqs" or version:
             return partial(method, method=mmseqs_cluster), f"MMseqs2 {version}"
         return method, "built-in"
+
+
+def with_antigen_clusters(
+    pairs: LabelledPairs, options: SplitOptions, cache: Path | None = None
+) -> LabelledPairs:
+    """Return the pairs with the clusters of their antigens at the identity of the split.
+
+    Where clustering would take minutes and the split does not need it, each antigen remains a
+    cluster of its own. `cache` is as in `PairGroups`.
+    """
+    n = len(pairs.table.antigens.keys)
+    if n > MANY_SEQUENCES["antigen"] and options.split_name not in ("auto", "antigen", "both"):
+        say(f"{n:,} antigens are not clustered: intervals treat each as independent of the others")
+        return replace(pairs, antigen_cluster=pairs.antigen)
+    return replace(pairs, antigen_cluster=PairGroups(pairs, options, cache).of_method("antigen"))
 
 
 def _sizes(labels: Ints) -> dict[str, float]:

@@ -20,6 +20,7 @@ import torch
 from abag import AbagError
 from abag.core.messages import say
 from abag.head.evaluation import metrics
+from abag.head.evaluation.comparison import antigen_groups
 from abag.head.splits.splits import TRAIN, VALIDATION
 from abag.head.training.checkpoint import save
 from abag.head.training.loop import LossNotFinite, ResumableTraining, TrainingProgress
@@ -166,6 +167,7 @@ class HeadTraining(ResumableTraining):
         )
         self.best = _clones(self.model.state_dict())
         self.validation = self._validation_rows()
+        self.validation_antigens = antigen_groups(inputs.pairs, self.validation)
         self._logged_step = 0
 
     def result(self) -> TrainedHeads:
@@ -293,7 +295,7 @@ class HeadTraining(ResumableTraining):
     def _validate(self) -> metrics.Scores:
         """Score the heads' mean, and keep the weights of the heads that improved."""
         pairs, rows = self.inputs.pairs, self.validation
-        pkd, antigen, censored = pairs.pkd[rows], pairs.antigen[rows], pairs.censored[rows]
+        pkd, antigen, censored = pairs.pkd[rows], self.validation_antigens, pairs.censored[rows]
         predicted_MR, select = self.stack.predict(rows), self.config.select
         scores = [metrics.score_one(select, pkd, one, antigen, censored) for one in predicted_MR]
         improved = [k for k, score in enumerate(scores) if self._has_improved(k, score)]

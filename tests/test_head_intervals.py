@@ -1,0 +1,137 @@
+"""Intervals of differences between models, and what a comparison may claim from them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from abag.head.evaluation import comparison
+from abag.head.evaluation.comparison import antigen_groups, compare, verdict, verdicts, widening
+from abag.head.evaluation.metrics import score, spearman_by_group
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch):
+    monkeypatch.setattr(comparison, "DRAWS", 100)
+
+
+def drawn(pkd, cluster, antigen=None):
+    """Pairs whose antigens are in the given clusters; by default each cluster is one antigen."""
+    pkd, cluster = np.asarray(pkd, float), np.asarray(cluster)
+    return SimpleNamespace(
+        pkd=pkd,
+        censored=np.zeros(len(pkd), np.int8),
+        antigen=cluster if antigen is None else np.asarray(antigen),
+        antigen_cluster=cluster,
+    )
+
+
+def all_tested(group):
+    return Split(name="drawn", part=np.full(len(group), TEST, np.int8), group=np.asarray(group))
+
+
+def equally_good(clusters, rows=20, seed=0):
+    """Two models with errors of equal size that are shared within clusters."""
+    rng = np.random.default_rng(seed)
+    cluster = np.repeat(np.arange(clusters), rows)
+    errors = [rng.normal(0, 1, clusters)[cluster] + rng.normal(0, 1, len(cluster)) for _ in "ab"]
+    return drawn(np.zeros(len(cluster)), cluster), errors
+
+
+@pytest.mark.parametrize("clusters", [5, 8])
+def test_equally_good_models_are_rarely_told_apart_by_few_clusters(clusters):
+    wrong = 0
+    for seed in range(200):
+        pairs, (a, b) = equally_good(clusters, seed=seed)
+        found = compare(pairs, [all_tested(pairs.antigen)], [a], [b], "rmse")
+        wrong += found.low > 0 or found.high < 0
+    assert wrong / 200 < 0.115  # 0.19 and 0.15 without widening
+
+
+def test_intervals_over_few_clusters_are_widened_and_over_many_are_not():
+    assert widening(5) == pytest.approx(2.7764 / 1.96 * np.sqrt(5 / 4), rel=1e-4)
+    assert widening(10_000) == pytest.approx(1, abs=1e-3)
+
+
+def test_five_test_rows_give_no_interval_although_they_form_five_groups():
+    pairs = drawn([7, 8, 9, 6, 5], range(5))
+    predicted = [pairs.pkd + 0.01], [pairs.pkd + 1.0]
+    found = compare(pairs, [all_tested(np.arange(5))], *predicted, "rmse")
+    assert (found.clusters, found.low, found.high) == (5, None, None)
+    assert "5 test rows are too few for an interval" in verdict("head", "mean", "rmse", found)
+
+
+def test_single_pairs_are_drawn_as_pairs_and_again_by_antigen_cluster():
+    pairs, (a, b) = equally_good(8)
+    b += np.where(pairs.antigen == 0, 2.0, 0.0)  # all of the gain comes from one antigen
+    found = compare(pairs, [all_tested(np.arange(len(a)))], [a], [b], "rmse")
+    assert (found.unit, found.clusters) == ("pairs", 160)
+    assert (found.by_antigen.unit, found.by_antigen.clusters) == ("antigen clusters", 8)
+    assert found.by_antigen.low < found.low < found.high < 0 < found.by_antigen.high
+    said = verdict("head", "ridge", "rmse", found)
+    assert said.startswith("The head is statistically indistinguishable from ridge")
+    assert "over 160 pairs and" in said
+    assert "over 8 antigen clusters" in said
+    assert found.to_json()["by_antigen"]["clusters"] == 8
+
+
+def test_groups_that_are_unions_of_antigen_clusters_are_drawn_once():
+    pairs, (a, b) = equally_good(8)
+    found = compare(pairs, [all_tested(pairs.antigen)], [a], [b], "rmse")
+    assert (found.unit, found.clusters, found.by_antigen) == ("clusters", 8, None)
+
+
+def test_a_single_antigen_is_drawn_by_pairs_alone():
+    pairs = drawn(RNG.normal(8, 1, 60), np.zeros(60, int))
+    found = compare(pairs, [all_tested(np.arange(60))], [pairs.pkd], [pairs.pkd * 0], "rmse")
+    assert (found.unit, found.by_antigen) == ("pairs", None)
+    assert verdict("head", "zero", "rmse", found).startswith("The head is better than zero")
+
+
+def test_the_strongest_baseline_is_chosen_on_validation():
+    n = 100
+    part = np.repeat([TRAIN, VALIDATION, TEST], [n, n, n]).astype(np.int8)
+    split = Split(name="drawn", part=part, group=np.arange(3 * n))
+    pairs = drawn(RNG.normal(8, 1, 3 * n), np.zeros(3 * n, int))
+    noise = RNG.normal(0, 1, 3 * n)
+    good, lucky = pairs.pkd + 0.5 * noise, pairs.pkd + noise
+    lucky[2 * n :] = pairs.pkd[2 * n :] + 0.3 * noise[2 * n :]
+    baselines = {"good": good, "lucky": lucky, "ridge": good, "train_mean": good * 0 + 8}
+    lines = verdicts(pairs, [split], [pairs.pkd + 0.1], [baselines])
+    assert any("good, the strongest baseline on validation" in line for line in lines)
+    assert not any("lucky" in line for line in lines)
+
+
+# ---- correlation within antigens -----------------------------------------------------------------
+
+
+def test_constant_predictions_score_0_within_an_antigen():
+    antigen = np.repeat(np.arange(10), 20)
+    pkd = RNG.normal(8, 1, 200)
+    blind = np.where(antigen == 0, pkd, 8.0)  # constant in 9 of 10 antigens
+    found = score(pkd, blind, antigen)
+    assert found["spearman_within_antigen"] == 0
+    assert found["antigens_scored"] == 10
+    assert spearman_by_group(pkd * 0 + 7, pkd, antigen).tolist() == pytest.approx(
+        [np.nan] * 10, nan_ok=True
+    )
+
+
+def test_antigens_with_few_rows_are_scored_together_with_their_cluster():
+    antigen = np.array([0] * 6 + [1, 1, 2, 2, 3, 3] + [4, 4])
+    pairs = drawn(np.arange(14.0), [0] * 12 + [1] * 2, antigen)
+    groups = antigen_groups(pairs, np.arange(14))
+    assert len(set(groups[:6])) == len(set(groups[6:12])) == len(set(groups[12:])) == 1
+    assert len(set(groups)) == 3
+    assert score(pairs.pkd, pairs.pkd, groups)["antigens_scored"] == 2
+
+
+def test_antigens_that_were_not_clustered_are_scored_by_themselves():
+    pairs = drawn(np.arange(12.0), np.repeat([0, 1, 2], 4))
+    pairs.antigen_cluster = None
+    assert len(set(antigen_groups(pairs, np.arange(12)))) == 3
