@@ -29,3 +29,11 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path, script, o
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / report).read_text().startswith("# ")
+
+
+def test_the_chart_of_the_readme_shows_the_numbers_of_its_report(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import chart
+
+    assert chart.CHART.read_text() == chart.draw(chart.REPORT.read_text())
+    assert ">1,041 (2.1x)<" in chart.draw(chart.REPORT.read_text())
