@@ -1,21 +1,26 @@
 """Atomic file writes: a file exists under its name whole, or not at all.
 
 Every file that abag writes for later is written under a partial name, synced, renamed, and its
-folder synced. An interruption at any point leaves at most a partial file, which nothing reads.
+folder synced. An interruption at any point leaves at most a partial file, which nothing reads. Any
+number of processes may write one file at the same time: each writes its own partial file, and the
+last rename decides which of the whole files remains.
 """
 
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import re
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_STEM = 32  # characters of a name that its partial files begin with; file systems allow 255 bytes
 STALE_SECONDS = 86_400
 """Age at which a partial file of another host counts as abandoned."""
 # FUSE and CIFS file systems may not be able to sync a folder
@@ -30,8 +35,8 @@ class Files:
     """The file system calls of an atomic write; tests substitute failing ones."""
 
     def write(self, path: Path, chunks: Iterable[Chunk]) -> None:
-        """Write a new file and sync it."""
-        with path.open("wb") as file:
+        """Write a new file and sync it; a link at this path is not followed."""
+        with path.open("xb") as file:
             for offset, data in chunks:
                 file.seek(offset)
                 file.write(data)
@@ -56,19 +61,22 @@ class Files:
 
 
 @contextmanager
-def replacing(path: Path, *, concurrent: bool = False) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Replace a file by what the block writes, atomically.
 
-    Yields a partial path that the block has to write and close. It is renamed to `path` when the
-    block ends, and deleted if the block raises. With `concurrent`, several processes may write the
-    file at the same time: the name of the partial file includes the host and the process.
+    Yields the path of an empty partial file, which the block has to write and close. It is renamed
+    to `path` when the block ends, and deleted if the block raises. Partial files of `path` that
+    dead processes left are deleted.
 
     Raises
     ------
     OSError
-        If the file cannot be synced or renamed.
+        If the file cannot be created, synced or renamed.
     """
-    with _renaming(partial_path(path, concurrent=concurrent), path, Files()) as partial:
+    partial = partial_path(path)
+    _sweep_partials_of(path)
+    with _renaming(partial, path, Files()):
+        partial.touch(exist_ok=False)  # O_EXCL: writers open it by name, and may not follow a link
         yield partial
         _sync(partial)
 
@@ -78,10 +86,9 @@ def write_chunks(
     chunks: Iterable[Chunk],
     *,
     check: Callable[[Path], object] | None = None,
-    concurrent: bool = True,
     files: Files | None = None,
 ) -> None:
-    """Write a file from parts in any order, atomically; `concurrent` as for :func:`replacing`.
+    """Write a file from parts in any order, atomically.
 
     `check` is called with the partial file before it is renamed; it raises if the file must not be
     committed.
@@ -93,17 +100,16 @@ def write_chunks(
         already renamed.
     """
     files = files or Files()
-    with _renaming(partial_path(path, concurrent=concurrent), path, files) as partial:
+    partial = partial_path(path)
+    with _renaming(partial, path, files):
         files.write(partial, chunks)
         if check is not None:
             check(partial)
 
 
-def write_bytes(
-    path: Path, content: bytes, *, concurrent: bool = False, files: Files | None = None
-) -> None:
+def write_bytes(path: Path, content: bytes, *, files: Files | None = None) -> None:
     """Write a small file atomically; parameters and errors as for :func:`write_chunks`."""
-    write_chunks(path, [(0, content)], concurrent=concurrent, files=files)
+    write_chunks(path, [(0, content)], files=files)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -112,16 +118,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(
-    path: Path,
-    value: object,
-    *,
-    sort_keys: bool = False,
-    concurrent: bool = False,
-    files: Files | None = None,
+    path: Path, value: object, *, sort_keys: bool = False, files: Files | None = None
 ) -> None:
     """Write a value as indented JSON, atomically; see :func:`write_chunks`."""
     text = json.dumps(value, indent=2, sort_keys=sort_keys) + "\n"
-    write_bytes(path, text.encode(), concurrent=concurrent, files=files)
+    write_bytes(path, text.encode(), files=files)
 
 
 def read_chunks(path: Path) -> Iterator[Chunk]:
@@ -140,11 +141,13 @@ def remove_quietly(path: Path, files: Files | None = None) -> None:
 # --- partial files -------------------------------------------------------------------------------
 
 
-def partial_path(path: Path, *, concurrent: bool = False) -> Path:
-    """Return the name under which a file is written before it is renamed to `path`."""
-    if concurrent:
-        return path.with_name(f"{path.stem}.{host_name()}.{os.getpid()}.partial")
-    return path.with_name(f"{path.name}.partial")
+def partial_path(path: Path) -> Path:
+    """Return a new name under which a file is written before it is renamed to `path`.
+
+    It says which process writes the file, and nobody can guess it and put a link there.
+    """
+    owner = f"{host_name()}.{os.getpid()}"
+    return path.with_name(f"{path.stem[:_STEM]}.{secrets.token_hex(8)}.{owner}.partial")
 
 
 def is_partial(path: Path) -> bool:
@@ -159,11 +162,23 @@ def partial_owner(path: Path) -> tuple[str, int] | None:
 
 
 def sweep_partials(folder: Path, files: Files | None = None) -> None:
-    """Delete the partial files of dead processes of this host, and all that are a day old."""
+    """Delete the partial files of dead processes of this host, and all that are a day old.
+
+    Folders inside are included; `folder` has to be one that abag made.
+    """
+    _sweep(folder, "**/*.partial", files or Files())
+
+
+def _sweep_partials_of(path: Path) -> None:
+    """Delete what dead processes left of a file, in a folder that may hold anything."""
+    _sweep(path.parent, f"{glob.escape(path.stem[:_STEM])}.*.partial", Files(), owned=True)
+
+
+def _sweep(folder: Path, pattern: str, files: Files, *, owned: bool = False) -> None:
     with suppress(OSError):  # the folder is as usable as before
-        for path in folder.glob("*.partial"):
-            if _is_stale(path):
-                (files or Files()).remove(path)
+        for path in folder.glob(pattern):
+            if _is_stale(path) and (not owned or partial_owner(path)):
+                files.remove(path)
 
 
 def _is_stale(path: Path) -> bool:
@@ -190,10 +205,10 @@ def is_process_alive(pid: int) -> bool:
 
 
 @contextmanager
-def _renaming(partial: Path, path: Path, files: Files) -> Iterator[Path]:
+def _renaming(partial: Path, path: Path, files: Files) -> Iterator[None]:
     """Rename a partial file that the block wrote and synced; delete it if the block raises."""
     try:
-        yield partial
+        yield
         files.replace(partial, path)
     except BaseException:
         remove_quietly(partial, files)

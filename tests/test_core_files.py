@@ -7,6 +7,7 @@ import pytest
 
 from abag.core.files import (
     Files,
+    host_name,
     is_partial,
     partial_owner,
     partial_path,
@@ -27,7 +28,7 @@ def test_a_block_that_raises_leaves_the_old_file_and_no_partial(tmp_path):
     def interrupted():
         with replacing(tmp_path / "a.txt") as partial:
             partial.write_text("half")
-            assert names(tmp_path) == ["a.txt", "a.txt.partial"]
+            assert names(tmp_path) == sorted(["a.txt", partial.name])
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -68,18 +69,59 @@ def test_a_failing_disk_leaves_the_old_file(tmp_path):
 
     write_json(tmp_path / "a.json", 1)
     with pytest.raises(OSError, match="No space left"):
-        write_json(tmp_path / "a.json", 2, concurrent=True, files=Full())
+        write_json(tmp_path / "a.json", 2, files=Full())
     assert json.loads((tmp_path / "a.json").read_text()) == 1
     assert names(tmp_path) == ["a.json"]
 
 
-def test_partial_names_tell_concurrent_writers_apart(tmp_path):
-    plain = partial_path(tmp_path / "config.json")
-    assert plain.name == "config.json.partial"
-    assert partial_owner(plain) is None
-    shared = partial_path(tmp_path / "0a1b.h5", concurrent=True)
-    assert shared.name.startswith("0a1b.")
-    assert partial_owner(shared)[1] == os.getpid()
-    assert is_partial(plain)
-    assert is_partial(shared)
+def test_every_partial_file_has_its_own_name_that_says_who_writes_it(tmp_path):
+    found = {partial_path(tmp_path / "0a1b.h5").name for _ in range(100)}
+    assert len(found) == 100
+    for name in found:
+        assert name.startswith("0a1b.")
+        assert is_partial(tmp_path / name)
+        assert partial_owner(tmp_path / name) == (host_name(), os.getpid())
+    assert partial_owner(tmp_path / "0a1b.elsewhere.7.partial") == ("elsewhere", 7)  # older abag
+    assert partial_owner(tmp_path / "config.json.partial") is None
     assert not is_partial(tmp_path / "config.json")
+    write_text(tmp_path / ("\N{SNOWMAN}" * 80), "a name of 240 bytes")
+
+
+def test_two_writers_of_one_file_leave_one_of_the_two_whole(tmp_path):
+    with replacing(tmp_path / "a.txt") as first, replacing(tmp_path / "a.txt") as second:
+        second.write_text("2" * 3_000)
+        first.write_text("1" * 2_000)
+    assert (tmp_path / "a.txt").read_text() == "1" * 2_000  # the last rename
+    assert names(tmp_path) == ["a.txt"]
+
+
+def write_by_name(path, text):
+    with replacing(path) as partial:
+        partial.write_text(text)
+
+
+@pytest.mark.parametrize("write", [write_text, write_by_name])
+def test_a_link_at_the_partial_name_is_not_followed(tmp_path, monkeypatch, write):
+    (tmp_path / "victim").write_text("mine")
+    monkeypatch.setattr("abag.core.files.secrets.token_hex", lambda _n: "guessed")
+    partial_path(tmp_path / "a.txt").symlink_to(tmp_path / "victim")
+    with pytest.raises(FileExistsError):
+        write(tmp_path / "a.txt", "new")
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert not (tmp_path / "a.txt").exists()
+
+
+def test_writing_a_file_again_removes_only_what_dead_writers_of_it_left(tmp_path):
+    dead, host = 999_999_999, host_name()
+    for name in (
+        f"a.0123.{host}.{dead}.partial", f"a.{host}.{dead}.partial",  # this and an older version
+        f"a.0123.{host}.{os.getpid()}.partial", f"b.0123.{host}.{dead}.partial",
+        f"a.0123.elsewhere.{dead}.partial", "a.txt.partial", "a.download.partial",
+    ):  # fmt: skip
+        (tmp_path / name).write_text("half")
+    os.utime(tmp_path / "a.txt.partial", (0, 0))
+    before = set(names(tmp_path))
+    with replacing(tmp_path / "a.txt") as partial:
+        partial.write_text("new")
+    gone = {f"a.0123.{host}.{dead}.partial", f"a.{host}.{dead}.partial"}
+    assert set(names(tmp_path)) == before - gone | {"a.txt"}

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag import AbagError
-from abag.core.files import STALE_SECONDS, Files, partial_path
+from abag.core.files import STALE_SECONDS, Files, host_name
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import keys_array
 from abag.embed.shards import filesystem
@@ -389,9 +389,9 @@ def test_adding_nothing_writes_nothing(folder):
 
 
 def test_partial_files_are_swept_when_their_process_is_gone_or_after_a_day(folder):
-    host = partial_path(Path("x.h5"), concurrent=True).name.split(".")[1]
+    host = host_name()
     gone = folder.path / f"a.{host}.999999999.partial"
-    running = folder.path / f"b.{host}.{os.getpid()}.partial"
+    running = folder.path / f"b.0123456789abcdef.{host}.{os.getpid()}.partial"
     elsewhere = folder.path / "c.elsewhere.1.partial"
     old = folder.path / "d.elsewhere.1.partial"
     for path in (gone, running, elsewhere, old):

@@ -257,3 +257,15 @@ def test_files_of_a_folder_may_have_different_columns_except_in_an_output(tmp_pa
         writer.write(first.frame)
         with pytest.raises(BadTable, match="expected the same columns"):
             writer.write(second.frame)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
+def test_two_writers_of_one_table_leave_one_of_the_two_whole(tmp_path, suffix):
+    path, table = tmp_path / f"out.{suffix}", demo_table()
+    with TableWriter(path) as first, TableWriter(path) as second:
+        for _ in range(3):
+            first.write(table)
+            second.write(table.head(7))
+    found = read_table(path, as_written=True).frame
+    assert found["heavy"].tolist() == 3 * table["heavy"].tolist()  # the last to finish
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]

@@ -140,5 +140,5 @@ def _tiny_folder(name: str) -> Path:
     for file_name, data in files.items():
         path = folder / file_name
         if not path.is_file() or path.stat().st_size != len(data):
-            write_bytes(path, data, concurrent=True)
+            write_bytes(path, data)
     return folder

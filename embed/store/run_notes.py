@@ -91,4 +91,4 @@ class RunNotes:
 
     def _write(self, name: str, value: object) -> None:
         with suppress(OSError):
-            write_json(self._folder / name, value, concurrent=True, files=self._files)
+            write_json(self._folder / name, value, files=self._files)

@@ -43,14 +43,14 @@ class AdapterDamaged(AbagError):
 def create_store(root: Path, files: Files) -> None:
     """Make a folder a store."""
     root.mkdir(parents=True, exist_ok=True)
-    write_json(root / STORE_FILE, STORE_MARK, concurrent=True, files=files)
+    write_json(root / STORE_FILE, STORE_MARK, files=files)
     files.sync_folder(root.resolve().parent)
 
 
 def create_encoder_folder(path: Path, info: Mapping[str, object], files: Files) -> None:
     """Create the folder for the vectors of one encoder."""
     path.mkdir(exist_ok=True)
-    write_json(path / ENCODER_FILE, info, concurrent=True, files=files)
+    write_json(path / ENCODER_FILE, info, files=files)
     files.sync_folder(path.parent)
 
 
@@ -132,7 +132,7 @@ def write_adapter_files(
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            write_bytes(path, content, concurrent=True, files=files)
+            write_bytes(path, content, files=files)
 
 
 def read_adapter_files(folder: Path) -> dict[str, bytes]:

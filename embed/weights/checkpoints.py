@@ -129,5 +129,5 @@ def _file_digest(path: Path) -> bytes:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
     cached.parent.mkdir(exist_ok=True)
-    write_bytes(cached, digest, concurrent=True)
+    write_bytes(cached, digest)
     return digest

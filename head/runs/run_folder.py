@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from abag.core.files import is_partial, replacing, write_json
+from abag.core.files import is_partial, replacing, sweep_partials, write_json
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts
@@ -132,6 +132,7 @@ def start_run(
         )
         raise RunMismatch(msg)
     run.mkdir(parents=True, exist_ok=True)
+    sweep_partials(run)
     (run / "summary.json").unlink(missing_ok=True)
     write_json(run / "config.json", record, sort_keys=True)
     with replacing(path) as partial:

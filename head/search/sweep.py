@@ -18,7 +18,7 @@ import numpy as np
 
 from abag import AbagError, cache_dir
 from abag.core.device import resolve_device
-from abag.core.files import is_partial, write_json
+from abag.core.files import is_partial, sweep_partials, write_json
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption, flag
 from abag.head.data.vectors import read_vectors
@@ -220,6 +220,7 @@ def _define_search(
 def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
     """Create the folder of a sweep, or check that it belongs to this one."""
     path = folder / "sweep.json"
+    sweep_partials(folder)
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
         check_same(folder, before, record, may_change=MAY_CHANGE - {"epochs"}, option="--sweep")

@@ -65,9 +65,9 @@ def summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
     importance = _importance(study) if len(complete) >= IMPORTANT_FROM else {}
     summary["best"], summary["importance"] = _summarise(ranked[0]), importance
     frame = pd.DataFrame([{**_summarise(t), **t.params, "state": t.state.name} for t in trials])
-    with replacing(folder / "trials.csv", concurrent=True) as partial:
+    with replacing(folder / "trials.csv") as partial:
         frame.drop(columns="params").to_csv(partial, index=False)
-    with replacing(folder / "importance.png", concurrent=True) as partial:
+    with replacing(folder / "importance.png") as partial:
         _draw(partial, ranked, importance, select)
     return summary
 

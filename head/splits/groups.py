@@ -142,7 +142,7 @@ class PairGroups:
                 return cached
         found = method(unique.chains, identity)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path, concurrent=True) as partial_file, partial_file.open("wb") as file:
+        with replacing(path) as partial_file, partial_file.open("wb") as file:
             np.save(file, found, allow_pickle=False)
         return found
 
