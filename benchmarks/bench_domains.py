@@ -2,6 +2,10 @@
 
     python benchmarks/bench_domains.py TABLE
 
+The chains of a table with heavy and light columns are joined in several ways and split again. The
+strings of a table with an antibody column have no known boundary; each boundary is checked by
+conserved residues alone (`landmarks`).
+
 Prints Markdown. A split is wrong if a boundary is more than 10 residues off, if heavy and light are
 exchanged, or if two domains are kept as one chain.
 """
@@ -9,6 +13,7 @@ exchanged, or if two domains are kept as one chain.
 from __future__ import annotations
 
 import platform
+import re
 import sys
 import time
 from collections import Counter
@@ -18,6 +23,7 @@ from importlib.metadata import version
 from abag.embed.sequences.chains import Chains
 from abag.embed.sequences.domains import UnsureDomains, split_domains
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.tables import read_table
 
 WRONG_RESIDUES = 10
 G4S3 = "GGGGS" * 3
@@ -68,7 +74,59 @@ def measure(pairs: Sequence[Chains], layout: str) -> tuple[Counter[str], int]:
     return counts, worst
 
 
+J_SEGMENT = {"heavy": re.compile("(?=([WF]..G.{7}))"), "light": re.compile("(?=(F..G.{6}))")}
+FIRST_CYSTEINE = re.compile(".{10,26}?C(?=.{7,25}W)")
+CONSTANT = re.compile("X?|[AT]?S?T?K?[GP]?[PX]?S?V?F?[PX]?L?A?P?S?S?K?X?|R?T?V?A?A?P?S?V?F?I?F?")
+
+
+def landmarks(sequence: str, end: int, start: int, first: str) -> str:
+    """Describe a boundary by conserved residues alone, without an alignment.
+
+    A J segment of usual length is expected right before it, apart from the start of a constant
+    region, and 21 or 22 residues before the first cysteine of the second domain right after it.
+    """
+    motifs = J_SEGMENT[first].finditer(sequence, max(0, end - 40), end)
+    ends = [motif.end(1) for motif in motifs if motif.end(1) <= end]
+    between = sequence[ends[-1] : end] if ends else None
+    cysteine = FIRST_CYSTEINE.match(sequence, start)
+    before = cysteine.end() - 1 - start if cysteine else 0
+    if between is None or not CONSTANT.fullmatch(between):
+        return "no J segment of usual length before the boundary"
+    return "confirmed" if before in (21, 22) else f"{before} residues before cysteine 23"
+
+
+def cross_check(path: str) -> None:
+    """Check the boundaries in the strings of a table by conserved residues."""
+    texts = read_table(path).cells("antibody").dropna().value_counts()
+    counts, lines = Counter[str](), []
+    for text, rows in texts.items():
+        sequence = str(text)
+        try:
+            heavy, light, form = split_domains(sequence)
+        except UnsureDomains as error:
+            counts["unsure"] += 1
+            lines.append(f"- unsure, {rows} rows: {error}: {sequence}")
+            continue
+        if not (heavy and light):
+            counts[form] += 1
+            continue
+        first, second = (heavy, light) if sequence.startswith(heavy) else (light, heavy)
+        start = len(sequence) - len(second)
+        found = landmarks(sequence, len(first), start, "heavy" if first == heavy else "light")
+        counts[found if found == "confirmed" else "not confirmed"] += 1
+        counts["linker removed"] += len(first) < start
+        if found != "confirmed" or len(first) < start:
+            around = f"{first[-16:]} [{sequence[len(first) : start]}] {second[:24]}"
+            lines.append(f"- {found}: ...{around}...")
+    print(f"{path.rpartition('/')[2]}: {len(texts)} unique strings, {texts.sum()} rows:")
+    print(", ".join(f"{n} {what}" for what, n in counts.items()), end="\n\n")
+    print(*sorted(lines), sep="\n")
+
+
 def main(path: str) -> None:
+    if read_table(path, limit=1).has("antibody"):
+        cross_check(path)
+        return
     table = read_pairs(path)
     pairs = [pair for pair in table.antibodies.chains if all(pair)]
     print(

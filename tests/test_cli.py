@@ -39,7 +39,8 @@ OPTIONS = {
     "split-from targets",
     "embed": "antibody-adapter antibody-backend antibody-encoder antigen antigen-adapter "
     "antigen-backend antigen-encoder attention bad-rows batch-tokens column commit-seconds device "
-    "devices json layers limit long-antigens precision ray store store-dtype strict-precision",
+    "devices json layers limit long-antigens precision ray skipped store store-dtype "
+    "strict-precision",
     "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-by antibody-encoder "
     "antibody-identity antibody-pooling antigen antigen-encoder antigen-identity antigen-pooling "
     "bad-rows batch-size bootstrap clip cluster-tool column compile deterministic device dropout "

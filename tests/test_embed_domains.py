@@ -74,6 +74,47 @@ def test_a_linker_after_a_broken_framework_motif_is_removed():
     assert split_domains(light + "GGGGS" * 3 + VH) == (VH, light, "linker")
 
 
+@pytest.mark.parametrize("start", ["A", "X", "ASTK", "ASTKGX", "TSTKGPSVFPL"])
+def test_residues_of_a_constant_region_stay_with_the_chain_they_follow(start):
+    assert split_domains(VH + start + VL) == (VH + start, VL, "glued")
+    assert split_domains(VH + start + VL + CK) == (VH + start, VL + CK, "glued")
+
+
+@pytest.mark.parametrize("start", ["RTVAAP", "RTVAAPSVFIF"])
+def test_residues_of_a_light_constant_region_stay_with_the_light_chain(start):
+    assert split_domains(VL + start + VH) == (VH, VL + start, "glued")
+
+
+def test_the_j_segment_ends_a_domain_that_immunum_ends_within_a_long_cdr3():
+    long = VH.replace("SRWGGDGFYAMDY", "VKDLREYECEEWTSDYYDFGKPQPCLDRRGVSGIFDY")
+    assert split_domains(long + VL) == (long, VL, "glued")
+    with pytest.raises(UnsureDomains):
+        split_domains(long + "ASPAAPAPASPAAPAP" + VL)
+
+
+@pytest.mark.parametrize("end", ["PIIVTS", "LVTVTA", "TVIVST", "MVTVSP"])
+def test_a_mutated_framework_4_keeps_its_last_residues(end):
+    heavy = VH.replace("LVTVSS", end)
+    assert split_domains(heavy + VL) == (heavy, VL, "glued")
+
+
+def test_a_heavily_mutated_domain_is_found_by_its_conserved_residues():
+    heavy = (  # trastuzumab with random residues in half of its positions
+        "EVQLVESGNATVGQDGSLRTSCAATDFSTADTYIQWTRTAANNTTESKATNASTNSTARYADSTEGRFTIKGDQSTNTGYLQMGNLQAEDESVQGC"
+        "SRTEGDNFTEMAYWGQGTLVTVSS"
+    )
+    (found,) = domains._annotator().number_domains(heavy)
+    assert domains.MIN_CONFIDENCE < found.confidence < domains.SURE_CONFIDENCE
+    assert split_domains(heavy + VL) == (heavy, VL, "glued")
+    with pytest.raises(UnsureDomains):
+        split_domains(heavy.replace("TSCAAT", "TSAAAT") + VL)
+
+
+def test_a_heavy_chain_written_twice_is_read_once():
+    assert split_domains(VH + VH) == (VH, "", "repeated")
+    assert split_domains((VH + "AAAEQK") * 2) == (VH + "AAAEQK", "", "repeated")
+
+
 def test_an_unknown_linker_is_removed_and_a_gap_too_short_for_a_linker_is_refused():
     assert split_domains(VH + "ASPAAPAPASPAAPAP" + VL).form == "linker"
     with pytest.raises(UnsureDomains, match="two variable domains with an uncertain boundary"):
@@ -102,12 +143,14 @@ def test_a_short_string_without_a_known_domain_is_a_heavy_chain(text):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        (VH + VH, "heavy + heavy"),
+        (VH + D13[0], "heavy + heavy"),
         (VL + "GGGGS" * 3 + LAMBDA, "light + light"),
         (VH + VL + VH + VL, "heavy + light + heavy + light"),
         (VH[:60] + VL, "fragment"),
         (VH + VL[:60], "fragment"),
-        (VH + CH1 + VL + CK, "93 residues"),
+        (VL + VL, "light + light"),
+        (VH + CH1 + VL, "uncertain boundary"),
+        (VH + CH1[:40] + VL, "uncertain boundary"),
         (VH + "M" * 61, "61 residues"),
         ("M" * 61 + VH, "61 residues"),
         ("M" * 191, "191 residues"),
@@ -162,3 +205,16 @@ def test_the_benchmark_counts_exact_and_refused_splits(tmp_path, capsys):
     assert "pairs.csv: 2 unique pairs" in printed
     assert "| H L | 1 | 1 (50.0%) | 0 | 1 | 0 |" in printed
     assert "| L alone | 2 | 2 (100.0%) | 0 | 0 | 0 |" in printed
+
+
+def test_the_benchmark_checks_boundaries_by_conserved_residues(tmp_path, capsys):
+    table = tmp_path / "glued.csv"
+    texts = [VH + VL, VH + "ASTKGP" + VL, VH[:-2] + VL, VL + VH, VH + VH, VH + D13[0]]
+    table.write_text("antibody,antigen\n" + "".join(f"{text},M\n" for text in texts))
+    path = Path(__file__).parents[1] / "benchmarks" / "bench_domains.py"
+    runpy.run_path(str(path))["main"](str(table))
+    printed = capsys.readouterr().out
+    assert "3 confirmed" in printed
+    assert "1 not confirmed" in printed
+    assert "1 repeated" in printed
+    assert "- unsure, 1 rows: holds the variable domains heavy + heavy" in printed

@@ -364,6 +364,37 @@ def test_the_summary_has_the_promised_keys(table, tmp_path):
     assert set(summary["antibodies"]) == set(summary["antigens"]) == keys
 
 
+def test_skipped_rows_are_listed_with_their_text_and_reason(tmp_path, capsys):
+    table = pd.DataFrame({
+        "antibody": ["QVQ|DIQ", "EVQ|DIV|DIV", "QVQ|DIQ", "EVQ|DIV|DIV"],
+        "antigen": ["MK", "MK", "M*", "MKT"],
+    })  # fmt: skip
+    options = {"bad_rows": "skip", "skipped": tmp_path / "skipped.csv", "progress": True}
+    composition = dict.fromkeys(("antibody_encoder", "antigen_encoder"), "composition")
+    for _ in range(2):  # an older list is replaced
+        summary = embed_table(table, tmp_path / "store", **composition, **options)
+    assert summary["skipped_rows"] == 3
+    said = "2 unsure domains in 1 antibody, 1 unknown residue in 1 antigen"
+    assert f"3 bad rows skipped ({said})" in capsys.readouterr().err
+    listed = pd.read_csv(tmp_path / "skipped.csv")
+    assert listed[["row", "kind", "reason", "text"]].to_numpy().tolist() == [
+        [2, "antibody", "unsure domains", "EVQ|DIV|DIV"],
+        [3, "antigen", "unknown residue", "M*"],
+        [4, "antibody", "unsure domains", "EVQ|DIV|DIV"],
+    ]
+    assert "has 3 chains; expected heavy|light" in listed["error"][0]
+
+
+def test_a_list_of_skipped_rows_replaces_no_other_file(table, tmp_path):
+    other = tmp_path / "results.csv"
+    other.write_text("a,b\n")
+    with pytest.raises(abag.AbagError, match="already exists and is not a list of skipped rows"):
+        embed_table(table, tmp_path / "store", **TINY, bad_rows="skip", skipped=other)
+    assert other.read_text() == "a,b\n"
+    with pytest.raises(abag.AbagError, match="--skipped: no row is skipped"):
+        embed_table(table, tmp_path / "store", **TINY, skipped=tmp_path / "skipped.csv")
+
+
 def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, monkeypatch, capsys):
     real, sizes = task_module.load_encoder, []
 

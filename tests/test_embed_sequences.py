@@ -170,6 +170,12 @@ def test_strings_without_separator_are_split_by_domains_and_counted():
     assert "no known variable domain" in pairs.notes[1]
 
 
+def test_a_heavy_chain_written_twice_is_counted():
+    pairs = read_pairs(table(antibody=[VH + VH], antigen=["M"]))
+    assert pairs.antibodies.chains == [(VH, "")]
+    assert pairs.notes == ["1 antibody strings hold a heavy chain twice, which is read once"]
+
+
 def test_heavy_and_light_columns_replace_an_antibody_column_unless_it_is_named():
     frame = table(heavy=["QVQ"], light=["DIQ"], antibody=["EVQ|DIV"], antigen=["M"])
     pairs = read_pairs(frame)
@@ -225,7 +231,7 @@ def test_a_bad_row_is_refused_by_row_column_and_value(bad, error, parts):
     ("text", "part"),
     [
         ("QVQ|DIQ|EVQ", "3 chains; expected heavy|light"),
-        (VH + VH, "heavy + heavy; expected one heavy and one light"),
+        (VH + VH[1:], "heavy + heavy; expected one heavy and one light"),
         (VH + "A" * 116, "the boundary between heavy and light is uncertain"),
     ],
 )
@@ -246,10 +252,12 @@ def test_bad_rows_can_be_skipped_and_are_counted_by_reason():
     assert pairs.frame.index.tolist() == [0]
     assert pairs.row_numbers.tolist() == [1]
     assert pairs.counts["skipped_rows"] == 4
-    assert pairs.skipped == {"unknown_residue": 2, "empty_sequence": 2}
     assert pairs.antibodies.chains == [("QVQ", "")]
     assert pairs.antigens.chains == [("M",)]
-    assert pairs.notes == ["4 bad rows skipped (2 unknown residue, 2 empty sequence)"]
+    assert pairs.notes == [
+        "4 bad rows skipped (2 unknown residue in 1 antibody, 1 empty sequence in 1 antibody, "
+        "1 empty sequence in 1 antigen)"
+    ]
 
 
 def test_kept_rows_remember_their_number_in_the_file():

@@ -28,6 +28,10 @@ class EmbedOptions(DeviceOptions, TableOptions):
         "auto",
         help="Precision of the encoders; auto: bf16, fp16 on a GPU without bf16, fp32 on a CPU.",
     )
+    skipped: Path | None = option(
+        None, metavar="FILE", default_text="not listed",
+        help="CSV that lists the rows skipped by --bad-rows skip, with the reasons.",
+    )  # fmt: skip
     strict_precision: bool = option(
         False, help="Refuse to add to a store that holds vectors of another precision."
     )
@@ -81,6 +85,10 @@ class EmbedOptions(DeviceOptions, TableOptions):
         super().__post_init__()
         if self.devices is not None and self.ray is not None:
             msg = "--devices and --ray: cannot be combined; expected one of them. Remove the other."
+            raise BadOption(msg)
+
+        if self.skipped is not None and self.bad_rows == "error":
+            msg = "--skipped: no row is skipped; expected --bad-rows skip with it. Add it."
             raise BadOption(msg)
 
     def backend(self, kind: Kind) -> Literal["packed", "reference", "faesm"]:

@@ -20,7 +20,8 @@ from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
 from abag.embed.pipeline.task import check_layers, identify_for, plan_for
-from abag.embed.sequences.pairs import TableTotals, count_changes, describe_counts, read_pair_chunks
+from abag.embed.sequences.changes import count_changes, describe_counts
+from abag.embed.sequences.pairs import TableTotals, read_pair_chunks
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.sequences.tables import TableLike
 from abag.embed.shards.filesystem import is_local, mount_of
@@ -119,6 +120,8 @@ def _embed(
             job.look_up(opened, rank)
         if first:
             _announce(reading, jobs, plan)
+            if options.skipped is not None:
+                reading.skipped.write(options.skipped)
         for job in jobs:
             job.check_precision()
             if not started_by_us:
@@ -145,7 +148,7 @@ def _embed(
         summaries = [job.summary(s, rank) for job, s in zip(jobs, seconds, strict=True)]
     return {
         "antibodies": summaries[0], "antigens": summaries[1],
-        "rows": reading.rows, "skipped_rows": reading.skipped.total(),
+        "rows": reading.rows, "skipped_rows": len(reading.skipped),
     }  # fmt: skip
 
 
@@ -159,7 +162,7 @@ def _read(
             reading.add(pairs)
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
-            drawn.update(reading.rows + reading.skipped.total() - drawn.n)
+            drawn.update(reading.rows + len(reading.skipped) - drawn.n)
     return reading
 
 
@@ -210,7 +213,7 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], plan: DevicePlan) -
     say(f"{reading.source}: {reading.rows:,} rows; {where}")
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
-    counts["skipped_rows"] = reading.skipped.total()
+    counts["skipped_rows"] = len(reading.skipped)
     for note in reading.ignored + describe_counts(counts, reading.skipped):
         say(f"  {note}")
     if not is_local(store := jobs[0].task.folder.path.parent):

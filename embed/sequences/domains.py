@@ -1,8 +1,10 @@
 """Splits an antibody string without separator into its heavy and light chain.
 
 immunum finds the variable domains. The boundary is the end of framework 4 of the first domain or,
-if there is a linker, both of its ends. A string is split only if both domains are complete and
-everything else is short or a constant domain; any other string is refused.
+if there is a linker, both of its ends. Conserved residues, which immunum's alignment does not need,
+check it: the J segment motif [WF]-G-x-G before the boundary, cysteine 23 after it. A string is
+split only if both domains are complete and everything else is short or a constant region; any other
+string is refused.
 """
 
 from __future__ import annotations
@@ -13,11 +15,16 @@ from typing import Any, Literal, NamedTuple
 
 from abag import AbagError
 
-StringForm = Literal["one chain", "no domain", "glued", "linker"]
-"""What a string was: one variable domain, none that is known, or two without or with a linker."""
+StringForm = Literal["one chain", "no domain", "glued", "linker", "repeated"]
+"""What a string was: one variable domain, none that is known, two without or with a linker, or the
+same heavy chain twice."""
 
 WHOLE_DOMAIN = 85
 """Residues of a complete domain: the shortest has about 95, and its ends may be trimmed."""
+MIN_CONFIDENCE = 0.35
+"""Of immunum. Random residues reach 0.2, antibodies with long insertions only 0.47."""
+SURE_CONFIDENCE = 0.5
+"""Of immunum, its default; below, a domain must also have the conserved residues."""
 MAX_EXTRA_RESIDUES = 60
 """Signal peptides, linkers and tags are shorter, a second variable domain is longer."""
 SHORTEST_LINKER = 8
@@ -28,17 +35,33 @@ ALIGNMENT_SLACK = 4
 """immunum misses the first residue of a domain by fewer residues than this."""
 CYSTEINE_104 = 70
 """Residues from a domain's start within which framework 4 cannot begin."""
+BEFORE_CYSTEINE_23 = {"H": 21, "K": 22, "L": 21}
+"""Residues of a complete domain before its first conserved cysteine."""
 
 # [WF]-G-x-G opens framework 4 (IMGT 118-121), which ends at 128 in a heavy, 127 in a light chain.
 # The end of VTVSS is often trimmed; kappa may include the R, lambda the G of its constant domain.
 # Look-ahead, because a CDR3 may contain the motif too (...RWGGWGFGAFDYWGQGTLVTVSS).
 _FRAMEWORK_4 = {
-    "heavy": re.compile("(?=([WF]G.G.{5}(?:S[SAP]?)?))"),
+    "heavy": re.compile("(?=([WF][GS].G.{5}(?:S[SAPT]?|T[SA])?))"),
     "light": re.compile("(?=([WF]G.G.{6}(?:R|G(?![GS]))?))"),
 }
+_CYSTEINE_23 = re.compile("C(?=.{7,25}W)")
+_CONSERVED = re.compile("C.{7,25}W.{45,85}C.{3,60}[WF]..G")
+"""Cysteine 23, tryptophan 41, cysteine 104 and the J segment motif."""
 _LINKER = re.compile("(?:G{2,5}S)+|X{2,}|GSTSGSGKPGSGEGSTKG")
 # The start of CH1, C-kappa and C-lambda: PSVFPLAP, PSVYPLAP, PSVFIFPP, PTVSIFPP, PSVTLFPP ...
 _CONSTANT_DOMAIN = re.compile(".{0,25}P[ST]V..[LF].P")
+CONSTANT_STARTS = {
+    "heavy": ("ASTKGPSVFPLAPSSKS", "AKTTPPSVYPLAPGSAA"),
+    "light": ("RTVAAPSVFIFPPSDEQ", "RADAAPTVSIFPPSSEQ", "GQPKAAPSVTLFPPSSE", "GQPKSSPSVTLFPPSSE"),
+}
+"""First 17 residues of the constant regions of human and mouse IgG, kappa and lambda (IMGT)."""
+LONGEST_REMNANT = 16
+"""Residues of a constant region that are compared with the known ones."""
+_UNCERTAIN = (
+    "holds two variable domains with an uncertain boundary. Give them in two columns or as "
+    "heavy|light."
+)
 
 
 class UnsureDomains(AbagError):
@@ -54,17 +77,23 @@ class DomainSplit(NamedTuple):
 
 
 class _Domain(NamedTuple):
-    chain: Literal["heavy", "light"]
+    gene: Literal["H", "K", "L"]
     start: int
     end: int
+
+    @property
+    def chain(self) -> Literal["heavy", "light"]:
+        return "heavy" if self.gene == "H" else "light"
 
 
 def split_domains(sequence: str) -> DomainSplit:
     """Split an antibody string at the boundary of its two variable domains.
 
     The string is a heavy or light chain, both concatenated, or a single-chain Fv, with the domains
-    in either order. Only the residues of a linker are removed. A string without a known domain is
-    returned as a heavy chain, for instance a nanobody unlike the known ones.
+    in either order, each with its constant region or a part of it. Only the residues of a linker
+    are removed, and the second copy of a heavy chain that is written twice (a nanobody in the place
+    of both chains). A string without a known domain is returned as a heavy chain, for instance a
+    nanobody unlike the known ones.
 
     Raises
     ------
@@ -72,6 +101,9 @@ def split_domains(sequence: str) -> DomainSplit:
         Two domains of the same type, more than two domains, a fragment of a domain, or residues
         that are not a domain, linker, tag or constant domain.
     """
+    half = sequence[: len(sequence) // 2]
+    if half * 2 == sequence and [domain.chain for domain in _find_domains(half)] == ["heavy"]:
+        return DomainSplit(half, "", "repeated")
     domains = _find_domains(sequence)
     if not domains:
         _refuse_unexplained(sequence, MAX_UNRECOGNIZED_RESIDUES)
@@ -87,9 +119,13 @@ def split_domains(sequence: str) -> DomainSplit:
 
 def _find_domains(sequence: str) -> list[_Domain]:
     return [
-        _Domain("heavy" if d.chain == "H" else "light", d.query_start, d.query_end + 1)
+        _Domain(d.chain, d.query_start, d.query_end + 1)
         for d in _annotator().number_domains(sequence)
         if d.error is None
+        and (
+            d.confidence >= SURE_CONFIDENCE
+            or _CONSERVED.search(sequence, d.query_start, d.query_end + 1)
+        )
     ]
 
 
@@ -103,7 +139,7 @@ def _annotator() -> Any:  # noqa: ANN401  # immunum ships no types
             "Run pip install immunum, or give two columns or heavy|light."
         )
         raise AbagError(msg) from error
-    return Annotator(["IGH", "IGK", "IGL"], "imgt")
+    return Annotator(["IGH", "IGK", "IGL"], "imgt", MIN_CONFIDENCE)
 
 
 def _refuse_unexplained(residues: str, most: int = MAX_EXTRA_RESIDUES) -> None:
@@ -137,10 +173,10 @@ def _split_at_boundary(sequence: str, first: _Domain, second: _Domain) -> Domain
     end, start = _boundary(sequence, first, second)
     between = sequence[end:start]
     short = 0 < len(between) < SHORTEST_LINKER and not _LINKER.fullmatch(between)
-    if short or start < end:
-        msg = "holds two variable domains with an uncertain boundary. Give them in two columns or "
-        msg += "as heavy|light."
-        raise UnsureDomains(msg)
+    # a longer part of a constant region is no linker, and where it ends cannot be told
+    long = len(between) > LONGEST_REMNANT and is_constant(between[:LONGEST_REMNANT], first.chain)
+    if short or long or start < end:
+        raise UnsureDomains(_UNCERTAIN)
     _refuse_unexplained(between)
     form: StringForm = "linker" if between else "glued"
     return _arranged(first.chain, sequence[:end], sequence[start:], form)
@@ -149,17 +185,46 @@ def _split_at_boundary(sequence: str, first: _Domain, second: _Domain) -> Domain
 def _boundary(sequence: str, first: _Domain, second: _Domain) -> tuple[int, int]:
     """Return the end of the first chain and the start of the second.
 
-    immunum may assign residues of a linker, or of a neighbor with a trimmed end, to a domain. So a
-    known linker takes precedence, and so does the end of the framework 4 motif if it is close.
+    immunum may assign residues of a linker, or of a neighbor with a trimmed end, to a domain, and
+    end a domain within a long CDR3. So a known linker takes precedence, and so does the end of the
+    framework 4 motif if it is close to immunum's or where cysteine 23 places the second domain.
     """
     earliest, latest = first.start + CYSTEINE_104, second.start + ALIGNMENT_SLACK
     for linker in _LINKER.finditer(sequence, earliest, latest):
         if abs(linker.end() - second.start) < ALIGNMENT_SLACK:
             return linker.span()
+    starts = _starts_by_cysteine(sequence, second)
     motifs = _FRAMEWORK_4[first.chain].finditer(sequence, earliest, latest)
-    ends = (motif.end(1) for motif in motifs)
-    end = max((e for e in ends if abs(e - first.end) < ALIGNMENT_SLACK), default=first.end)
-    return end, end if abs(end - second.start) < ALIGNMENT_SLACK else second.start
+    ends = {motif.end(1) for motif in motifs}
+    close = {end for end in ends if abs(end - first.end) < ALIGNMENT_SLACK}
+    end = max(ends & starts or close, default=first.end)
+    start = second.start
+    constant = [at for at in {start, *starts} if is_constant(sequence[end:at], first.chain)]
+    if constant:
+        end = start = max(constant)
+    if not close and (start not in starts or max(ends, default=0) > end):
+        raise UnsureDomains(_UNCERTAIN)
+    return end, end if abs(end - start) < ALIGNMENT_SLACK else start
+
+
+def _starts_by_cysteine(sequence: str, domain: _Domain) -> set[int]:
+    """Return where a complete domain would start, close to where immunum says."""
+    cysteines = _CYSTEINE_23.finditer(sequence, domain.start, domain.end)
+    starts = {cysteine.start() - BEFORE_CYSTEINE_23[domain.gene] for cysteine in cysteines}
+    return {start for start in starts if abs(start - domain.start) < ALIGNMENT_SLACK}
+
+
+def is_constant(residues: str, chain: Literal["heavy", "light"]) -> bool:
+    """Tell whether residues after a variable domain are the start of its constant region."""
+    if not 0 < len(residues) <= LONGEST_REMNANT:
+        return False
+    starts = [start[at:] for start in CONSTANT_STARTS[chain] for at in (0, 1)]  # R, G: framework 4
+    return any(_differences(residues, start) <= len(residues) // 5 for start in starts)
+
+
+def _differences(residues: str, start: str) -> int:
+    """Count the residues that differ from a start at least as long; X never does."""
+    return sum(a not in (b, "X") for a, b in zip(residues, start, strict=False))
 
 
 def _arranged(first_chain: str, first: str, second: str, form: StringForm) -> DomainSplit:

@@ -21,7 +21,6 @@ from abag.core.messages import bar
 from abag.embed.sequences.chains import (
     BAD_SEQUENCE,
     KINDS,
-    REPLACED,
     Chains,
     EmptySequence,
     Kind,
@@ -33,15 +32,22 @@ from abag.embed.sequences.chains import (
     parse_antigen,
     parse_chain,
 )
+from abag.embed.sequences.changes import (
+    BadCell,
+    BadSequence,
+    SkippedRows,
+    count_changes,
+    describe_counts,
+)
 from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.tables import Table, TableLike, read_table, read_table_chunks
 
 _REASONS: dict[type[AbagError], str] = {
-    EmptySequence: "empty_sequence",
-    UnknownResidue: "unknown_residue",
-    UnsureDomains: "unsure_domains",
+    EmptySequence: "empty sequence",
+    UnknownResidue: "unknown residue",
+    UnsureDomains: "unsure domains",
 }
 _DEFAULTS = TableOptions()
 
@@ -88,8 +94,7 @@ class SequenceTable(Table):
     row_numbers: NDArray[np.int64]
     """shape=(R,); 1-based number of each row in the table."""
     sequences: Mapping[Kind, UniqueSequences]
-    skipped: Counter[str]
-    """Skipped rows by reason."""
+    skipped: SkippedRows
     first_error: AbagError | None
     """What is wrong with the first skipped row."""
     counts: dict[str, int]
@@ -125,8 +130,7 @@ class TableTotals:
     source: str = ""
     rows: int = 0
     """Rows kept."""
-    skipped: Counter[str] = field(default_factory=Counter)
-    """Skipped rows by reason."""
+    skipped: SkippedRows = field(default_factory=SkippedRows)
     ignored: list[str] = field(default_factory=list)
     """One line per sequence column that is not used."""
     residues: Counter[Kind] = field(default_factory=Counter)
@@ -136,7 +140,7 @@ class TableTotals:
         """Count the rows of a chunk."""
         self.source, self.ignored = chunk.source, chunk.ignored
         self.rows += len(chunk.frame)
-        self.skipped += chunk.skipped
+        self.skipped.update(chunk.skipped)
         for kind, unique in chunk.sequences.items():
             self.residues[kind] += unique.count_residues()
 
@@ -197,7 +201,7 @@ def read_pair_chunks(
     for chunk in chunks:
         pairs = _check_rows(chunk, KINDS, options)
         rows += len(pairs.frame)
-        skipped += pairs.skipped.total()
+        skipped += len(pairs.skipped)
         first_error = first_error or pairs.first_error
         yield pairs
     if first_error is not None and not rows:
@@ -206,7 +210,7 @@ def read_pair_chunks(
 
 def _refuse_empty(table: SequenceTable) -> SequenceTable:
     if table.first_error is not None and not len(table.frame):
-        raise _all_bad(table.source, table.skipped.total(), table.first_error)
+        raise _all_bad(table.source, len(table.skipped), table.first_error)
     return table
 
 
@@ -218,10 +222,10 @@ def _all_bad(source: str, rows: int, first: AbagError) -> AbagError:
 
 
 class _ParsedColumn(NamedTuple):
-    """A column: row ``r`` holds ``cells[codes[r]]``, which is an error if the row is bad."""
+    """A column: row ``r`` holds ``cells[codes[r]]``, which is a `BadCell` if the row is bad."""
 
     codes: NDArray[np.int64]
-    cells: list[ParsedSequence | AbagError]
+    cells: list[ParsedSequence | BadCell]
 
 
 def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> SequenceTable:
@@ -232,38 +236,41 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
         parsed["antibody"] = _parse_antibodies(table)
     if "antigen" in kinds:
         parsed["antigen"] = _parse_antigens(table, options.antigen)
-    columns = [*parsed.values()]
-    bad = np.any([_is_bad(column) for column in columns], axis=0)
-    errors = [_first_error(columns, row) for row in np.flatnonzero(bad).tolist()]
+    bad = np.any([_is_bad(column) for column in parsed.values()], axis=0)
     numbers = table.frame.index.to_numpy(np.int64) + 1
     first_error = None
-    if errors:
-        first_error = type(errors[0])(f"row {numbers[bad.argmax()]}, {errors[0]}")
+    skipped = SkippedRows()
+    for row in np.flatnonzero(bad).tolist():
+        kind, (text, error) = _first_bad(parsed, row)
+        skipped.add(BadSequence(kind, _REASONS[type(error)], text, str(error)), int(numbers[row]))
+        first_error = first_error or type(error)(f"row {numbers[row]}, {error}")
+    if first_error is not None:
         if options.bad_rows == "error":
             if bad.all():
                 raise _all_bad(table.source, len(bad), first_error)
             msg = f"{table.source}: {first_error}"
             raise type(first_error)(msg)
     keep = np.flatnonzero(~bad)
-    kept = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True)) if errors else table
+    if len(skipped):
+        table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
     sequences = {kind: _unique(kind, column, keep, numbers) for kind, column in parsed.items()}
     forms = Counter(form for unique in sequences.values() for form in unique.forms)
     replaced = sum(int(unique.replaced.sum()) for unique in sequences.values())
-    counts = {"rows": len(keep), "skipped_rows": len(errors), **count_changes(forms, replaced)}
+    counts = {"rows": len(keep), "skipped_rows": len(skipped), **count_changes(forms, replaced)}
     return SequenceTable(
-        **{f.name: getattr(kept, f.name) for f in fields(Table)},
+        **{f.name: getattr(table, f.name) for f in fields(Table)},
         row_numbers=numbers[keep], sequences=sequences, first_error=first_error, counts=counts,
-        skipped=Counter(_REASONS[type(error)] for error in errors), ignored=ignored,
+        skipped=skipped, ignored=ignored,
     )  # fmt: skip
 
 
 def _is_bad(column: _ParsedColumn) -> NDArray[np.bool_]:
-    return np.array([isinstance(cell, AbagError) for cell in column.cells])[column.codes]
+    return np.array([isinstance(cell, BadCell) for cell in column.cells])[column.codes]
 
 
-def _first_error(columns: Sequence[_ParsedColumn], row: int) -> AbagError:
-    cells = (column.cells[column.codes[row]] for column in columns)
-    return next(cell for cell in cells if isinstance(cell, AbagError))
+def _first_bad(columns: Mapping[Kind, _ParsedColumn], row: int) -> tuple[Kind, BadCell]:
+    cells = ((kind, column.cells[column.codes[row]]) for kind, column in columns.items())
+    return next((kind, cell) for kind, cell in cells if isinstance(cell, BadCell))
 
 
 def _unique(
@@ -335,15 +342,16 @@ def _parse_antibodies(table: Table) -> _ParsedColumn:
 
 
 def _join(
-    heavy: ParsedSequence | AbagError, light: ParsedSequence | AbagError, where: str
-) -> ParsedSequence | AbagError:
-    if isinstance(heavy, AbagError):
+    heavy: ParsedSequence | BadCell, light: ParsedSequence | BadCell, where: str
+) -> ParsedSequence | BadCell:
+    if isinstance(heavy, BadCell):
         return heavy
-    if isinstance(light, AbagError):
+    if isinstance(light, BadCell):
         return light
     chains = heavy.chains + light.chains
     if not any(chains):
-        return EmptySequence(f"{where}: no antibody chain; expected at least one. Give a chain.")
+        msg = f"{where}: no antibody chain; expected at least one. Give a chain."
+        return BadCell("", EmptySequence(msg))
     return ParsedSequence(chains, heavy.replaced + light.replaced)
 
 
@@ -358,39 +366,11 @@ def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence
     name = table.column(role)
     codes, texts = pd.factorize(table.cells(role))  # -1: missing
 
-    def cell(text: object) -> ParsedSequence | AbagError:
+    def cell(text: object) -> ParsedSequence | BadCell:
         try:
             return parse(str(text))
         except BAD_SEQUENCE as error:
-            return type(error)(f"column {name!r}: {error}")
+            return BadCell(str(text), type(error)(f"column {name!r}: {error}"))
 
     with bar(iterable=["", *texts], desc=f"reading {name}", unit=" texts", delay=2) as shown:
         return _ParsedColumn(codes.astype(np.int64) + 1, [cell(text) for text in shown])
-
-
-# --- counts ---------------------------------------------------------------------------------------
-
-
-def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
-    """Name the counts of what was changed; arguments as in `SequencePart`."""
-    glued, linker = forms.get("glued", 0), forms.get("linker", 0)
-    return {
-        "split_antibodies": glued + linker, "split_glued": glued, "split_linker": linker,
-        "unrecognised_antibodies": forms.get("no domain", 0), "replaced_residues": replaced,
-    }  # fmt: skip
-
-
-def describe_counts(counts: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:
-    """Describe what was done to a table, one printable line each; empty when nothing was."""
-    reasons = ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in skipped.items())
-    lines = {
-        "skipped_rows": f"bad rows skipped ({reasons})",
-        "split_antibodies": (
-            f"antibody strings split into heavy and light ({counts['split_glued']:,} glued, "
-            f"{counts['split_linker']:,} joined by a linker, which was removed)"
-        ),
-        "unrecognised_antibodies": "antibody strings have no known variable domain and are read as "
-        "heavy chains",
-        "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
-    }
-    return [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]

@@ -77,7 +77,7 @@ def predict_all_pairs(
     far = _write_scores(scorer, store, keys, (left, right), out)
     return {
         "rows": len(left) * len(right),
-        "skipped_rows": antibody_table.skipped.total() + antigen_table.skipped.total(),
+        "skipped_rows": len(antibody_table.skipped) + len(antigen_table.skipped),
         "antibodies": antibody_sequences.counts(far[0]),
         "antigens": antigen_sequences.counts(far[1]),
     }

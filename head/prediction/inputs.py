@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.keys import distinct_keys
 from abag.core.messages import bar, say
+from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import describe_counts, read_pair_chunks
+from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.store.store import open_store
 from abag.head.prediction.predictor import encode_new, existing_store
 
@@ -129,20 +130,19 @@ class CollectedPairs:
     """Rows to score."""
     kept: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
     """Which rows of a chunk were kept, by the number of rows before it, if any was skipped."""
-    skipped: Counter[str] = field(default_factory=Counter)
-    """Skipped rows by reason."""
+    skipped: SkippedRows = field(default_factory=SkippedRows)
 
     def add(self, chunk: SequenceTable, missing: Callable[[UniqueSequences], Any]) -> None:
         """Add a chunk of the table; `missing` tells which sequences the store lacks."""
         self.antibodies.add(chunk.antibodies, missing(chunk.antibodies))
         self.antigens.add(chunk.antigens, missing(chunk.antigens))
-        if chunk.skipped:
-            before = self.rows + self.skipped.total()
-            kept = np.zeros(len(chunk.frame) + chunk.skipped.total(), np.bool_)
+        if len(chunk.skipped):
+            before = self.rows + len(self.skipped)
+            kept = np.zeros(len(chunk.frame) + len(chunk.skipped), np.bool_)
             kept[chunk.row_numbers - 1 - before] = True
             self.kept[before] = kept
         self.rows += len(chunk.frame)
-        self.skipped += chunk.skipped
+        self.skipped.update(chunk.skipped)
 
 
 def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> CollectedPairs:
@@ -163,7 +163,7 @@ def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> Co
             refuse_score_columns(chunk.names, chunk.source)
             found.add(chunk, lambda u: scorer.predictor.missing(store, u.kind, u.keys))
             counts.update(chunk.counts)
-            shown.update(found.rows + found.skipped.total() - shown.n)
+            shown.update(found.rows + len(found.skipped) - shown.n)
     for note in describe_counts(counts, found.skipped):
         say(f"{chunk.source}: {note}")
     return found

@@ -139,7 +139,7 @@ def _predict_pairs(
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = encode_missing(scorer, found.antibodies, found.antigens)
     pkd, sigma, far_antibody, far_antigen = _score(scorer, store, antibodies, antigens)
-    skipped, read, at = found.skipped.total(), 0, 0
+    skipped, read, at = len(found.skipped), 0, 0
     with TableWriter(out) as writer, row_bar("writing", found.rows) as shown:
         for chunk in read_table_chunks(table, limit=options.limit, as_written=True):
             kept = found.kept.get(read)

@@ -1,0 +1,110 @@
+"""What reading a table changed and skipped: counts, their descriptions, and the skipped rows."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from abag import AbagError
+from abag.core.files import write_text
+from abag.embed.sequences.chains import REPLACED, Kind
+from abag.embed.sequences.formats import BadTable
+
+COLUMNS = ("row", "kind", "reason", "text", "error")
+
+
+class BadCell(NamedTuple):
+    """A cell that holds no valid sequence."""
+
+    text: str
+    error: AbagError
+
+
+class BadSequence(NamedTuple):
+    """What `SkippedRows` counts rows of."""
+
+    kind: Kind
+    reason: str
+    text: str
+    error: str
+
+
+@dataclass(slots=True)
+class SkippedRows:
+    """Skipped rows by the sequence because of which they were skipped."""
+
+    rows_of: dict[BadSequence, array[int]] = field(default_factory=dict)
+    """1-based rows of the table."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return sum(map(len, self.rows_of.values()))
+
+    def add(self, bad: BadSequence, row: int) -> None:
+        """Add a row."""
+        self.rows_of.setdefault(bad, array("q")).append(row)
+
+    def update(self, other: SkippedRows) -> None:
+        """Add the rows of another part of the table."""
+        for bad, rows in other.rows_of.items():
+            self.rows_of.setdefault(bad, array("q")).extend(rows)
+
+    def __str__(self) -> str:
+        """Say how many rows each reason costs, and of how many distinct sequences."""
+        parts = []
+        for kind, reason in dict.fromkeys((bad.kind, bad.reason) for bad in self.rows_of):
+            found = [
+                r for bad, r in self.rows_of.items() if (bad.kind, bad.reason) == (kind, reason)
+            ]
+            noun = kind if len(found) == 1 else {"antibody": "antibodies"}.get(kind, f"{kind}s")
+            parts.append(f"{sum(map(len, found)):,} {reason} in {len(found):,} {noun}")
+        return ", ".join(parts)
+
+    def write(self, path: Path) -> None:
+        """Write a CSV with one line per row, in the order of the table.
+
+        Raises
+        ------
+        BadTable
+            If the file exists and is not such a list.
+        """
+        header = ",".join(COLUMNS)
+        if path.exists() and not path.read_bytes().startswith(header.encode()):
+            msg = (
+                f"{path}: already exists and is not a list of skipped rows; expected a new file. "
+                "Choose another --skipped."
+            )
+            raise BadTable(msg)
+        lines = sorted((row, *bad) for bad, rows in self.rows_of.items() for row in rows)
+        write_text(path, pd.DataFrame(lines, columns=COLUMNS).to_csv(index=False))
+
+
+def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
+    """Name the counts of what was changed; arguments as in `SequencePart`."""
+    glued, linker = forms.get("glued", 0), forms.get("linker", 0)
+    return {
+        "split_antibodies": glued + linker, "split_glued": glued, "split_linker": linker,
+        "repeated_antibodies": forms.get("repeated", 0),
+        "unrecognised_antibodies": forms.get("no domain", 0), "replaced_residues": replaced,
+    }  # fmt: skip
+
+
+def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:
+    """Describe what was done to a table, one printable line each; empty when nothing was."""
+    lines = {
+        "skipped_rows": f"bad rows skipped ({skipped})",
+        "split_antibodies": (
+            f"antibody strings split into heavy and light ({counts['split_glued']:,} glued, "
+            f"{counts['split_linker']:,} joined by a linker, which was removed)"
+        ),
+        "repeated_antibodies": "antibody strings hold a heavy chain twice, which is read once",
+        "unrecognised_antibodies": "antibody strings have no known variable domain and are read as "
+        "heavy chains",
+        "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
+    }
+    return [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]
