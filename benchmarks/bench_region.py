@@ -1,0 +1,158 @@
+"""Measure what constant domains do to vectors and to a ridge on them.
+
+    python benchmarks/bench_region.py [TABLE] [--encoder NAME] [--repeats R] [--out DIR]
+
+TABLE holds variable domains in heavy and light columns; without it, the synthetic demo table is
+used. Each chain is also encoded with the first constant domain of human IgG1, kappa or lambda
+(UniProt P01857, P01834, P0DOY2), as chains of Fabs are. All variants share rows, splits and antigen
+vectors (residue composition).
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import tempfile
+import time
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from abag.embed.pipeline.run import embed_table
+from abag.embed.sequences.chains import keys_array
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.data.demo import demo_table
+from abag.head.data.labels import label_pairs
+from abag.head.evaluation.baselines import BASELINES, BaselineInputs
+from abag.head.evaluation.comparison import compare, verdict
+from abag.head.evaluation.metrics import average_folds, score
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_options import SplitOptions
+from abag.head.splits.splits import TEST, TRAIN
+
+CH1 = (
+    "ASTKGPSVFPLAPSSKSTSGGTAALGCLVKDYFPEPVTVSWNSGALTSGVHTFPAVLQSSGLYSLSSVVTVPSSSLGTQTYICNVNHKPSNTKVDK"
+    "KVEPKSC"
+)
+KAPPA = (
+    "RTVAAPSVFIFPPSDEQLKSGTASVVCLLNNFYPREAKVQWKVDNALQSGNSQESVTEQDSKDSTYSLSSTLTLSKADYEKHKVYACEVTHQGLSS"
+    "PVTKSFNRGEC"
+)
+LAMBDA = (
+    "GQPKAAPSVTLFPPSSEELQANKATLVCLISDFYPGAVTVAWKADSSPVKAGVETTTPSKQSNNKYAASSYLSLTPEQWKSHRSYSCQVTHEGSTV"
+    "EKTVAPTECS"
+)
+SPLITS = ("random", "antibody", "antigen")
+METRICS = ("spearman", "spearman_within_antigen", "rmse")
+
+
+def main() -> None:
+    args = arguments()
+    table = args.table or (demo_table().head(200) if args.tiny else demo_table())
+    pairs = label_pairs(read_pairs(table, TableOptions(bad_rows="skip")))
+    with tempfile.TemporaryDirectory() as folder:
+        variants, antigens, seconds = encode(pairs, args.encoder, Path(folder))
+    lines = [
+        f"# Constant domains: {args.table.name if args.table else 'synthetic demo table'}", "",
+        f"{date.today()}, {platform.machine()}, Python {platform.python_version()}, torch "
+        f"{version('torch')}; {args.encoder} (mean) + composition, ridge, {args.repeats} x 5 folds;"
+        f" {len(pairs)} pairs, {len(pairs.table.antibodies.chains)} antibodies.", "",
+        *describe_vectors(variants, seconds),
+    ]  # fmt: skip
+    for name in SPLITS:
+        splits = make_splits(pairs, SplitOptions(split=name, folds=5, repeats=args.repeats))
+        lines += ["", f"## Split {name}", "", *compare_variants(pairs, splits, variants, antigens)]
+    print("\n".join(lines))
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "region.md").write_text("\n".join(lines) + "\n")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("table", type=Path, nargs="?")
+    parser.add_argument("--encoder", default="composition")
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--tiny", action="store_true", help="200 rows, one repeat")
+    parser.add_argument("--out", type=Path, default=Path())
+    args = parser.parse_args()
+    args.repeats = 1 if args.tiny else args.repeats
+    return args
+
+
+def fab(chains: tuple[str, ...]) -> tuple[str, str]:
+    """Append the first constant domain to each chain that is present."""
+    heavy, light = chains
+    constant = KAPPA if light.endswith(("K", "KR", "N", "H")) else LAMBDA
+    return heavy and heavy + CH1, light and light.removesuffix("R") + constant
+
+
+def encode(pairs, encoder, folder):
+    """Encode all antibodies with and without constant domains."""
+    fv = pairs.table.antibodies.chains
+    fabs = [fab(chains) for chains in fv]
+    antigens = pairs.table.antigens.chains
+    seconds = []
+    for chains in (fv, fabs):
+        rows = max(len(chains), len(antigens))
+        frame = pd.DataFrame({
+            "heavy": [chains[i % len(chains)][0] for i in range(rows)],
+            "light": [chains[i % len(chains)][1] for i in range(rows)],
+            "antigen": ["|".join(antigens[i % len(antigens)]) for i in range(rows)],
+        })  # fmt: skip
+        begun = time.perf_counter()
+        embed_table(frame, folder, encoder, "composition", store_dtype="float32", progress=True)
+        seconds.append(time.perf_counter() - begun)
+    store = open_store(folder)
+    read = [store.folder("antibody").read(keys_array("antibody", c)) for c in (fv, fabs)]
+    vectors = [np.asarray(part, np.float32) for part in read]
+    mixed = np.where(np.random.default_rng(0).random(len(fv))[:, None] < 0.5, *vectors)
+    found = store.folder("antigen").read(keys_array("antigen", antigens))
+    variants = {"Fv": vectors[0], "Fab": vectors[1], "half Fv, half Fab": mixed}
+    return variants, np.asarray(found, np.float32), seconds
+
+
+def describe_vectors(variants, seconds):
+    """Lines: how far apart the vectors of an antibody and of all antibodies are."""
+    fv, fabs = variants["Fv"], variants["Fab"]
+    spread = {name: np.linalg.norm(x - x.mean(0), axis=1).mean() for name, x in variants.items()}
+    apart = np.linalg.norm(fv - fabs, axis=1).mean()
+    return [
+        "| variant | mean distance of an antibody from the mean of all |", "|---|---|",
+        *(f"| {name} | {value:.3f} |" for name, value in spread.items()), "",
+        f"Mean distance between Fv and Fab of the same antibody: {apart:.3f}. Encoding took "
+        f"{seconds[0]:.0f} s for Fv, {seconds[1]:.0f} s for Fab.",
+    ]  # fmt: skip
+
+
+def compare_variants(pairs, splits, variants, antigens):
+    """Lines: the scores of a ridge on each variant, and their differences from that on Fv."""
+    predicted = {name: [ridge(pairs, split, x, antigens) for split in splits]
+                 for name, x in variants.items()}  # fmt: skip
+    lines = ["| variant | " + " | ".join(METRICS) + " |", "|---" * (len(METRICS) + 1) + "|"]
+    for name, folds in predicted.items():
+        means = average_folds([
+            score(pairs.pkd[rows], fold[rows], pairs.antigen[rows], pairs.censored[rows])
+            for split, fold in zip(splits, folds, strict=True)
+            for rows in [split.rows(TEST)]
+        ])  # fmt: skip
+        cells = ["-" if means[m]["mean"] is None else f"{means[m]['mean']:.3f}" for m in METRICS]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines.append("")
+    for name in [*variants][1:]:
+        gain = compare(pairs, splits, predicted[name], predicted["Fv"], "rmse")
+        lines.append(f"- {verdict(name, 'Fv', 'rmse', gain)}")
+    return lines
+
+
+def ridge(pairs, split, antibodies, antigens):
+    rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
+    return BASELINES["ridge"](BaselineInputs(pairs, split, rows, antibodies, antigens))
+
+
+if __name__ == "__main__":
+    main()
