@@ -251,14 +251,22 @@ def test_auto_holds_out_antigens_and_repeats_folds_if_they_are_few():
     few = make_splits(pairs_of(measured(antigens=8)))
     assert len(few) == 20
     assert "8 antigen clusters" in few[0].description["why"]
-    many = make_splits(pairs_of(measured(families=40, antigens=40, rows=400)))
-    assert len(many) == 1
-    assert many[0].name == "antigen"
+
+
+@pytest.mark.parametrize(("antigens", "splits"), [(49, 20), (130, 1)])
+def test_auto_repeats_folds_until_one_test_part_holds_ten_clusters(antigens, splits):
+    rng = np.random.default_rng(0)
+    targets = [protein(rng, 80) for _ in range(antigens)]
+    frame = pd.DataFrame({"heavy": protein(rng, 60), "antigen": targets, "pkd": rng.normal(8, 1)})
+    found = make_splits(pairs_of(frame), SplitOptions())
+    assert (found[0].name, len(found)) == ("antigen", splits)
+    if splits == 1:
+        assert len(np.unique(found[0].group[found[0].rows(TEST)])) >= 10
 
 
 def test_auto_splits_one_antigen_by_antibodies_or_mutations():
-    (by_antibody,) = make_splits(pairs_of(measured(families=40, antigens=1, rows=300)))
-    assert by_antibody.name == "antibody"
+    by_antibody = make_splits(pairs_of(measured(families=40, antigens=1, rows=300)))
+    assert by_antibody[0].name == "antibody"
     (by_mutations,) = make_splits(pairs_of(measured(families=1, antigens=1, rows=300)))
     assert by_mutations.name == "mutations"
     assert "distant variants are held out" in by_mutations.description["why"]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.splits.splits import Parts
 
-MANY_GROUPS = 30
-"""From this many groups on, ``auto`` makes a single split; with fewer it makes repeated folds."""
+MIN_TEST_GROUPS = 10
+"""If the test part of one split holds fewer groups, ``auto`` makes repeated folds."""
 FEW_GROUPS = 5
 """With fewer groups ``auto`` does not hold them out."""
 FOLDS, REPEATS = 5, 4
@@ -92,9 +92,14 @@ def _choose(groups: PairGroups, options: SplitOptions) -> tuple[SplitOptions, st
         found = f"{len(sizes)} {clusters}, the largest with {share:.0%} of the rows"
         if len(sizes) >= FEW_GROUPS and share <= LARGEST_SHARE:
             options = replace(options, split=method)
-            if options.folds or len(sizes) >= MANY_GROUPS:
+            if options.folds:
                 return options, f"{found}; whole clusters are held out"
-            why = f"{found}; too few for one split: {FOLDS}-fold, repeated {REPEATS} times"
+            (single,) = SPLIT_METHODS[method](groups, options)
+            tested = len(np.unique(single.group[single.rows(TEST)]))
+            if tested >= MIN_TEST_GROUPS:
+                return options, f"{found}; {tested} whole clusters are tested"
+            why = f"{found}; one test part would hold {tested}, fewer than {MIN_TEST_GROUPS}"
+            why += f": {FOLDS}-fold, repeated {REPEATS} times"
             return replace(options, folds=FOLDS, repeats=REPEATS), why
     if not options.folds and share > LARGEST_SHARE and len(np.unique(groups.mutations())) >= 3:
         return replace(options, split="mutations"), f"{found}; distant variants are held out"
