@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
@@ -27,17 +26,12 @@ from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pair
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
 from abag.head.data.label_options import LabelOptions
-from abag.head.data.labels import FLOOR_SHARE, BadLabel, LabelledPairs, label_pairs
-from abag.head.evaluation.comparison import explained
+from abag.head.data.label_units import BadLabel
+from abag.head.data.labels import label_pairs
+from abag.head.evaluation.label_problems import LabelSummary, label_problems, summarize_labels
 from abag.head.model.config import FitConfig
 from abag.head.runs.options import PlanOptions
 
-USUAL_PKD = (2.0, 14.0)
-"""Affinities outside this range do not occur; the label has another unit or meaning."""
-DOUBLE_LOG = (0.3, 1.2)
-"""Range of log10 of a pKd: labels there had their logarithm taken twice."""
-CONFLICT_PKD = 1.0
-"""Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
 SESSION_HOURS = (4, 12, 24)
 HEAD_STEPS_PER_S = 1900
 """Speed of `fit` with the default preset on one H200, start and report included."""
@@ -117,22 +111,6 @@ class SequencePlan(TypedDict):
     """Size in the store; None for an encoder of unknown width."""
 
 
-class LabelSummary(TypedDict):
-    """What the labels look like."""
-
-    pairs: int
-    range: list[float]
-    duplicate_rows: int
-    conflicting_pairs: int
-    censored: int
-    commonest: list[float | int] | None
-    """The most frequent label and its number of rows."""
-    out_of_range: int
-    double_logs: int
-    replicate_noise: float | None
-    disputed_antigens: int
-
-
 class MachinePlan(TypedDict):
     """Time, memory and price on one machine."""
 
@@ -176,7 +154,7 @@ def plan(
     """
     chosen = PlanOptions.from_keywords(options, "plan")
     read = read_pairs(table, chosen)
-    labels, problems = _summarize_labels(read, chosen)
+    labels, problems = _read_labels(read, chosen)
     encoders = (chosen.antibody_encoder, chosen.antigen_encoder)
     antibodies = _plan_sequences(read.antibodies, encoders[0])
     antigens = _plan_sequences(read.antigens, encoders[1])
@@ -224,7 +202,7 @@ def _histogram(lengths: NDArray[np.int64]) -> list[tuple[int, int, int]]:
     return [(low + i * step, low + (i + 1) * step - 1, int(n)) for i, n in enumerate(counts)]
 
 
-def _summarize_labels(
+def _read_labels(
     table: SequenceTable, options: LabelOptions
 ) -> tuple[LabelSummary | None, list[str]]:
     """Read the labels as `fit` would, with all replicates, and list what looks wrong."""
@@ -234,54 +212,7 @@ def _summarize_labels(
         return None, [str(error)]
     except MissingColumn:
         return None, []
-    pkd, exact = pairs.pkd, pairs.censored == 0
-    frame = pd.DataFrame({"a": pairs.antibody, "g": pairs.antigen, "y": pkd})[exact]
-    spread = frame.groupby(["a", "g"])["y"].agg(["size", np.ptp])
-    values, counts = np.unique(pkd[exact], return_counts=True)
-    labels: LabelSummary = {
-        "pairs": len(np.unique(pairs.antibody * len(table.antigens.chains) + pairs.antigen)),
-        "range": [float(pkd.min()), float(pkd.max())],
-        "duplicate_rows": int((spread["size"] - 1).sum()),
-        "conflicting_pairs": int((spread["ptp"] > CONFLICT_PKD).sum()),
-        "censored": int((~exact).sum()),
-        "commonest": [float(values[counts.argmax()]), int(counts.max())] if len(values) else None,
-        "out_of_range": int(((pkd < USUAL_PKD[0]) | (pkd > USUAL_PKD[1])).sum()),
-        "double_logs": int(((pkd > DOUBLE_LOG[0]) & (pkd < DOUBLE_LOG[1])).sum()),
-        "replicate_noise": pairs.noise,
-        "disputed_antigens": _count_disputed_antigens(pairs),
-    }
-    return labels, _label_problems(pairs, labels, int(exact.sum()))
-
-
-def _count_disputed_antigens(pairs: LabelledPairs) -> int:
-    """Count the antigens with conflicting label means in different assays."""
-    column = pairs.table.columns.get("assay")
-    if column is None:
-        return 0
-    assay = pairs.table.frame[column].iloc[pairs.row].astype(str).to_numpy()
-    frame = pd.DataFrame({"antigen": pairs.antigen, "assay": assay, "pkd": pairs.pkd})
-    means = frame.groupby(["antigen", "assay"])["pkd"].mean().groupby("antigen")
-    return int(((means.max() - means.min()) > CONFLICT_PKD).sum())
-
-
-def _label_problems(pairs: LabelledPairs, labels: LabelSummary, exact: int) -> list[str]:
-    lines = []
-    apart = f"more than {CONFLICT_PKD:g} pKd apart"
-    if labels["commonest"] and labels["commonest"][1] > FLOOR_SHARE * exact:
-        value, n = labels["commonest"]
-        lines.append(f"{n} rows have the label {value:.4g}: a detection limit? See --floor.")
-    if (n := labels["double_logs"]) > FLOOR_SHARE * len(pairs.pkd):
-        lines.append(f"{n} labels are between 0.3 and 1.2: was the logarithm taken twice?")
-    if n := labels["out_of_range"]:
-        lines.append(f"{n} labels are outside the usual range of pKd (2 to 14). See --label.")
-    if n := labels["conflicting_pairs"]:
-        lines.append(f"{n} pairs have labels {apart}. See --replicates.")
-    if n := labels["disputed_antigens"]:
-        lines.append(f"{n} antigens have assay means {apart}: do not mix these assays.")
-    share = explained(pairs.pkd, pairs.antigen)
-    if share is not None and share > 0.5:
-        lines.append(f"The antigen alone explains {share:.0%} of the variance of the labels.")
-    return lines
+    return summarize_labels(pairs), label_problems(pairs)
 
 
 class _Work(NamedTuple):

@@ -20,7 +20,8 @@ from abag.head.evaluation.baselines import (
     predict_baselines,
     standardised,
 )
-from abag.head.evaluation.comparison import compare, explained, strongest, verdict, warnings
+from abag.head.evaluation.comparison import compare, strongest, verdict, warnings
+from abag.head.evaluation.label_problems import explained
 from abag.head.evaluation.metrics import score
 from abag.head.evaluation.ridge import FeatureBlock, ridge, ridges
 from abag.head.splits.partition import make_splits
@@ -322,6 +323,17 @@ def test_a_floor_in_the_labels_causes_a_warning():
     pairs, *_ = planted()
     floored = replace(pairs, pkd=np.maximum(pairs.pkd, np.quantile(pairs.pkd, 0.3)))
     assert any("a floor" in line for line in warnings(floored, make_splits(floored)))
+
+
+def test_fit_warns_of_the_problems_that_plan_lists():
+    pairs, *_ = planted()
+    pkd, noise = pairs.pkd.copy(), 0.3
+    pkd[:9] = 20.0
+    counted = replace(pairs, pkd=pkd, noise=noise, counts={"conflicting_pairs": 3})
+    lines = " ".join(warnings(counted, make_splits(pairs)))
+    assert "9 labels are outside the usual range of pKd" in lines
+    assert "3 pairs have labels or bounds more than 1 pKd apart" in lines
+    assert "0.30 pKd: the error of a label that was measured once" in lines
 
 
 def test_the_strongest_baseline_respects_the_direction_of_the_metric():

@@ -10,8 +10,8 @@ from abag.adapt.config import AdaptConfig
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
+from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import (
-    BadLabel,
     ConflictingReplicates,
     MixedAffinityTypes,
     label_pairs,
@@ -210,3 +210,93 @@ def test_a_single_training_sequence_is_standardised_to_zero():
 def test_standardised_inputs_are_clipped():
     x_ND = np.random.default_rng(0).normal(0, 1, (50, 3)).astype(np.float32)
     assert np.abs(Standardizer.of(x_ND).apply(x_ND * 1000)).max() == 10
+
+
+# ---- relations and units -------------------------------------------------------------------------
+
+
+def related(rows, **options):
+    """Label rows of (label, relation) as antibodies a, b, c ... against one antigen; the sides."""
+    frame = pd.DataFrame(rows, columns=["pKd", "censored"])
+    frame["heavy"] = ["EVQLVESGG" + letter for letter in "ACDEFGHIKLMNPQRSTVWY"[: len(frame)]]
+    pairs = label_pairs(read_pairs(frame.assign(antigen="MKT")), LabelOptions(**options))
+    return pairs.censored[np.argsort(pairs.row)].tolist()
+
+
+EXACT = [(6.0, ""), (9.5, "=")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "sides"),
+    [
+        ([(7.0, "<=7"), (7.0, "<7.0"), (9.5, ">9.5")], [-1, -1, 1]),  # of pKd
+        ([(5.0, ">1E-5"), (11.0, "< 1e-11 M"), (5.0, ">10000")], [-1, 1, -1]),  # of Kd in M, nM
+        ([(7.0, "<=7"), (7.0, "<")], [-1, -1]),  # as in the other rows
+        ([(5.52, ">3000"), (5.5, ">3000")], [-1, -1]),  # rounded
+        ([(8.1, "<8.1"), (7.0, "<7")], [-1, -1]),  # 8.1 nM is pKd 8.09: as in the other rows
+        ([(5.0, ">"), (6.5, ">"), (9.0, "<")], [-1, -1, 1]),  # of Kd
+    ],
+)
+def test_the_bound_after_a_relation_decides_whether_it_is_of_pkd_or_kd(rows, sides):
+    assert related(rows + EXACT) == [*sides, 0, 0]
+
+
+def test_a_bound_in_the_unit_of_the_label_is_of_kd():
+    assert related([(100.0, ">100"), (0.2, "<0.2"), (3.0, "")], label="kd_nm") == [-1, 1, 0]
+    assert related([(-6.0, ">-6"), (-9.0, "")], label="dg_kcal") == [-1, 0]
+    assert related([(2.0, ">2"), (0.5, "")], label="log10_kd_nm") == [-1, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([(5.0, "<=7")], "'<=7' beside pKd 5 states another bound than the label"),
+        ([(8.1, "<8.1")], "'<8.1' beside pKd 8.1 can be of pKd or of Kd"),
+        ([(7.0, "<=7"), (5.0, ">1e-5"), (6.0, "<")], r"'<' beside pKd 6 can be of pKd or of Kd"),
+        ([(5.0, "<"), (5.0, "<")], r"'<' beside pKd 5 is at the end of the labels.*\(2 such rows"),
+        ([(10.0, ">")], "'>' beside pKd 10 is at the end of the labels"),
+    ],
+)
+def test_an_ambiguous_relation_is_refused_with_its_row(rows, says):
+    with pytest.raises(BadLabel, match=f"row .*, column censored: {says}") as caught:
+        related(rows + EXACT)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_relation_beside_an_unusable_label_is_not_read():
+    assert related([(np.nan, "<=7"), (7.0, ""), (8.0, "")], bad_rows="skip") == [0, 0]
+
+
+def test_a_measurement_that_contradicts_a_bound_is_a_conflict():
+    rows = [("a", "MKT", 7.0, ""), ("a", "MKT", 9.5, ">9.5"), ("b", "MKT", 6.0, "<6.0")]
+    assert labelled(rows).counts["conflicting_pairs"] == 1
+    with pytest.raises(ConflictingReplicates, match=r"rows 1, 2 .* 2\.50 pKd"):
+        labelled(rows, replicates="error")
+    agreeing = [("a", "MKT", 9.6, ""), ("a", "MKT", 7.0, ">7.0"), ("b", "MKT", 6.0, "")]
+    assert labelled(agreeing, replicates="error").counts["conflicting_pairs"] == 0
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda pkd: 10 ** (9 - pkd),  # nM
+        lambda pkd: 9 - pkd,
+        lambda pkd: 10 ** (6 - pkd),  # uM
+        lambda pkd: -1.364 * pkd,  # kcal/mol
+        lambda pkd: np.log(10) * -pkd,  # ln of M
+        lambda pkd: -pkd,
+        np.log10,
+    ],
+)
+def test_labels_in_another_unit_are_refused(convert):
+    pkd = np.random.default_rng(0).normal(8.5, 1.5, 300).clip(5, 12)
+    rows = [("a", "M" * (i + 1), float(convert(y))) for i, y in enumerate(pkd)]
+    with pytest.raises(BadLabel, match=r"of 300 labels, such as .*--label"):
+        labelled(rows)
+
+
+def test_identical_copies_do_not_lower_the_noise_of_replicates():
+    rows = [("a", "MKT", 6.0), ("a", "MKT", 7.0), ("b", "MKT", 5.0), ("b", "MKT", 5.4)]
+    copies = [*rows, *rows, ("a", "GGS", 8.0), ("a", "GGS", 8.0)]
+    assert labelled(copies).noise == pytest.approx(labelled(rows).noise)
+    assert labelled([("a", "MKT", 6.0), ("a", "MKT", 6.0), ("b", "MKT", 5.0)]).noise is None

@@ -20,7 +20,8 @@ from abag.core.files import host_name
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.labels import BadLabel, NothingToLearn
+from abag.head.data.label_units import BadLabel
+from abag.head.data.labels import NothingToLearn
 from abag.head.data.vectors import VectorsMissing
 from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.training.checkpoint import load

@@ -10,34 +10,22 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.messages import say
+from abag.head.data.censoring import read_censored
 from abag.head.data.label_options import Floor, LabelOptions, Replicates
+from abag.head.data.label_units import TO_PKD, BadLabel, refuse_other_units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable
 
-KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
-"""R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd."""
+CONFLICT_PKD = 1.0
+"""Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
 FLOOR_SHARE = 0.05
 """A lowest value that more than this share of the rows have is a floor."""
 LISTED_TYPES = 8
 """Affinity types that a message lists."""
-
-_TO_PKD: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
-    "pkd": lambda x: x,
-    "kd_m": lambda x: -np.log10(x),
-    "kd_nm": lambda x: 9.0 - np.log10(x),
-    "log10_kd_nm": lambda x: 9.0 - x,
-    "dg_kcal": lambda x: -x / KCAL_PER_PKD,
-}
-
-
-class BadLabel(AbagError):
-    """A label is invalid, or the label column is not in the unit given."""
 
 
 class MixedAffinityTypes(BadLabel):
@@ -122,11 +110,11 @@ def label_pairs(table: SequenceTable, options: LabelOptions | None = None) -> La
             "antibody": table.antibodies.of_row,
             "antigen": table.antigens.of_row,
             "pkd": pkd,
-            "censored": _read_censored(table),
+            "censored": read_censored(table, pkd, options.label),
         }
     )[usable]
     rows, floored = _apply_floor(rows, options.floor)
-    noise = _replicate_noise(rows)
+    noise, conflicts = _replicate_noise(rows), int((_disagreement(rows) > CONFLICT_PKD).sum())
     pairs = _merge_replicates(table, rows, options.replicates)
     pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
     return LabelledPairs(
@@ -143,6 +131,7 @@ def label_pairs(table: SequenceTable, options: LabelOptions | None = None) -> La
             "skipped_labels": int((wanted & ~usable).sum()),
             "floor_rows": floored,
             "replicate_rows": len(rows) - len(pairs),
+            "conflicting_pairs": conflicts,
             "censored_pairs": int((pairs["censored"] != 0).sum()),
         },
     )
@@ -195,35 +184,10 @@ def _read_labels(
             "--column pkd=NAME."
         )
         raise BadLabel(msg)
-    if options.label == "pkd" and ((raw[usable] > 0) & (raw[usable] < 1e-3)).all():
-        msg = (
-            f"{table.source}: column {column} looks like Kd in M (all values below 1e-3), "
-            "but pKd was expected. Use --label kd_m."
-        )
-        raise BadLabel(msg)
+    refuse_other_units(f"{table.source}: column {column}", raw[usable], options.label)
     pkd = np.full(len(raw), np.nan)
-    pkd[usable] = _TO_PKD[options.label](raw[usable])
+    pkd[usable] = TO_PKD[options.label](raw[usable])
     return pkd, usable
-
-
-def _read_censored(table: SequenceTable) -> NDArray[np.int8]:
-    """Convert the relation of Kd in each row to that of pKd: -1 below, +1 above, 0 exact."""
-    column = table.columns.get("censored")
-    if column is None:
-        return np.zeros(len(table.frame), dtype=np.int8)
-    text = table.frame[column].fillna("").astype(str).str.strip()
-    # Kd above the limit means pKd below the label, and the reverse
-    signs = {">": -1, "≥": -1, "<": 1, "≤": 1, "": 0, "=": 0, "~": 0}
-    relation = text.str[:1].map(signs)
-    if relation.isna().any():
-        at = int(np.flatnonzero(relation.isna())[0])
-        msg = (
-            f"{table.source}: row {table.row_numbers[at]}, column {column}: {text.iloc[at]!r} is "
-            "not a valid relation; expected > or < (of Kd), = or an empty cell. Fix it, or choose "
-            "another column with --column censored=NAME."
-        )
-        raise BadLabel(msg)
-    return np.asarray(relation, dtype=np.int8)
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
@@ -240,13 +204,25 @@ def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
 
 
 def _replicate_noise(rows: pd.DataFrame) -> float | None:
-    """Pool the standard deviation of exact replicates over all pairs."""
-    exact = rows[rows["censored"] == 0].groupby(["antibody", "antigen"])["pkd"]
+    """Pool the standard deviation of exact replicates over all pairs.
+
+    Equal labels of a pair count once: they are copies of one measurement.
+    """
+    rows = rows[rows["censored"] == 0].drop_duplicates(["antibody", "antigen", "pkd"])
+    exact = rows.groupby(["antibody", "antigen"])["pkd"]
     degrees_of_freedom = int((exact.size() - 1).sum())
     if degrees_of_freedom == 0:
         return None
     squares = ((rows["pkd"] - exact.transform("mean")) ** 2).sum()
     return float(np.sqrt(squares / degrees_of_freedom))
+
+
+def _disagreement(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return by how much the labels of each pair contradict each other in pKd, bounds included."""
+    at_least = rows["pkd"].where(rows["censored"] >= 0)
+    at_most = rows["pkd"].where(rows["censored"] <= 0)
+    pair = [rows["antibody"], rows["antigen"]]
+    return at_least.groupby(pair).max() - at_most.groupby(pair).min()
 
 
 def _merge_replicates(table: SequenceTable, rows: pd.DataFrame, how: Replicates) -> pd.DataFrame:
@@ -261,10 +237,9 @@ def _merge_replicates(table: SequenceTable, rows: pd.DataFrame, how: Replicates)
 
 
 def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame) -> None:
-    groups = rows.groupby(["antibody", "antigen"])
-    spread = groups["pkd"].transform("max") - groups["pkd"].transform("min")
-    if (spread > 0).any():
-        worst = rows[spread == spread.max()]
+    spread = _disagreement(rows)
+    if spread.max() > 0:
+        worst = rows.set_index(["antibody", "antigen"]).loc[[spread.idxmax()]]
         at = ", ".join(str(table.row_numbers[r]) for r in worst["row"][:5])
         msg = (
             f"{table.source}: rows {at} measure the same pair and differ by up to "

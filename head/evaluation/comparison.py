@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm, t
 
-from abag.head.data.labels import FLOOR_SHARE
 from abag.head.evaluation import metrics
+from abag.head.evaluation.label_problems import label_problems
 from abag.head.evaluation.metrics import METRICS, ScoredRows, headline_metrics, metric_label
 from abag.head.splits.splits import TEST, VALIDATION, Split
 
@@ -35,8 +35,6 @@ MIN_CLUSTERS = 5
 MIN_ROWS = 10
 """With fewer test rows, no interval: five rows can form five clusters."""
 LEVEL = 0.95
-EXPLAINED_SHARE = 0.5
-"""Share of the variance from which a label is said to follow from the antigen or assay alone."""
 SMALL_TEST_ROWS = 50
 
 
@@ -154,7 +152,8 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
 
 def _is_nested(inner: Ints, outer: Ints) -> bool:
     """Whether each value of `inner`, (R,), occurs with one value of `outer`, (R,), only."""
-    return len(np.unique(np.stack([inner, outer]), axis=1).T) == len(np.unique(inner))
+    values, dense = np.unique(inner, return_inverse=True)
+    return len(np.unique(outer * len(values) + dense)) == len(values)
 
 
 def widening(clusters: int) -> float:
@@ -345,55 +344,7 @@ def strongest(scores: Mapping[str, metrics.Scores], metric: str) -> str | None:
 
 def warnings(pairs: LabelledPairs, splits: Sequence[Split]) -> list[str]:
     """Describe properties of the labels and of the split that limit what the scores mean."""
-    return [*_label_warnings(pairs), *_split_warnings(splits)]
-
-
-def _label_warnings(pairs: LabelledPairs) -> list[str]:
-    lines = []
-    exact = pairs.censored == 0
-    values, counts = np.unique(pairs.pkd[exact], return_counts=True)
-    if len(values) == 1:
-        lines.append(f"All exact labels are {values[0]:.3g}: there is nothing to learn.")
-    elif counts.max(initial=0) > FLOOR_SHARE * exact.sum():
-        at, share = values[counts.argmax()], counts.max() / exact.sum()
-        kind = "floor" if at == values[0] else "ceiling" if at == values[-1] else "repeated value"
-        lines.append(
-            f"{share:.0%} of the labels equal {at:.4g}, a {kind}: separating these rows from the "
-            "others inflates the scores. See --floor censor|drop."
-        )
-    groups = {"antigen": pairs.antigen}
-    assay = pairs.table.columns.get("assay")
-    if assay is not None:
-        groups["assay"] = np.unique(
-            pairs.table.frame[assay].iloc[pairs.row].astype(str), return_inverse=True
-        )[1]
-    for name, group in groups.items():
-        share = explained(pairs.pkd[exact], group[exact])
-        if share is not None and share >= EXPLAINED_SHARE:
-            lines.append(
-                f"The {name} alone explains {share:.0%} of the labels' variance: use the metrics "
-                "within antigen, and a split that holds out antigens."
-            )
-    if pairs.noise is not None:
-        lines.append(
-            f"Replicates have a standard deviation of {pairs.noise:.2f} pKd: an RMSE below that is "
-            "not meaningful."
-        )
-    return lines
-
-
-def explained(pkd: Floats, group: Ints) -> float | None:
-    """Share of the variance of labels (N,) between groups (N,), adjusted for their number.
-
-    None if undefined: fewer than two groups, no repeated group, or constant labels.
-    """
-    _, dense, sizes = np.unique(group, return_inverse=True, return_counts=True)
-    free = len(pkd) - len(sizes)
-    if free < 1 or len(sizes) < 2 or np.ptp(pkd) == 0:
-        return None
-    mean = np.bincount(dense, pkd) / sizes
-    within = np.sum((pkd - mean[dense]) ** 2) / free
-    return float(1 - within / np.var(pkd, ddof=1))
+    return [*label_problems(pairs), *_split_warnings(splits)]
 
 
 def _split_warnings(splits: Sequence[Split]) -> list[str]:

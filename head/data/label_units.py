@@ -1,0 +1,75 @@
+"""Units of a label column, and the affinities that occur."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abag import AbagError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from abag.head.data.label_options import Label
+
+KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
+"""R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd."""
+USUAL_PKD = (2.0, 14.0)
+"""Affinities outside this range do not occur; the label has another unit or meaning."""
+DOUBLE_LOG = (0.3, 1.2)
+"""Range of log10 of a pKd: labels there had their logarithm taken twice."""
+
+TO_PKD: Mapping[Label, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "pkd": lambda x: x,
+    "kd_m": lambda x: -np.log10(x),
+    "kd_nm": lambda x: 9.0 - np.log10(x),
+    "log10_kd_nm": lambda x: 9.0 - x,
+    "dg_kcal": lambda x: -x / KCAL_PER_PKD,
+}
+"""Conversions of arrays to pKd, by unit."""
+
+
+class BadLabel(AbagError):
+    """A label is invalid, or the label column is not in the unit given."""
+
+
+def refuse_other_units(where: str, raw: NDArray[np.float64], label: Label) -> None:
+    """Refuse labels that are not in the unit `label`.
+
+    Parameters
+    ----------
+    where : str
+        Table and column.
+    raw : NDArray, shape=(N,), dtype=float64
+        Finite; positive where the unit requires it.
+
+    Raises
+    ------
+    BadLabel
+        If over half of the labels are affinities that do not occur.
+    """
+    if label == "pkd" and ((raw > 0) & (raw < 1e-3)).all():
+        msg = (
+            f"{where} looks like Kd in M (all values below 1e-3), but pKd was expected. "
+            "Use --label kd_m."
+        )
+        raise BadLabel(msg)
+    pkd = TO_PKD[label](raw)
+    unusual = outside(pkd, USUAL_PKD)
+    if 2 * unusual.sum() > len(pkd):
+        twice = 2 * np.sum(~outside(pkd, DOUBLE_LOG)) > len(pkd)
+        hint = " (was the logarithm taken twice?)" if twice else ""
+        msg = (
+            f"{where}: {unusual.sum()} of {len(pkd)} labels, such as {raw[unusual][0]:g}, are "
+            f"outside the usual range of pKd (2 to 14) if read as {label}{hint}; expected "
+            "affinities. Choose the unit with --label, or the column with --column pkd=NAME."
+        )
+        raise BadLabel(msg)
+
+
+def outside(values: NDArray[np.float64], bounds: tuple[float, float]) -> NDArray[np.bool_]:
+    """Return which values, (N,), are below or above the bounds."""
+    return (values < bounds[0]) | (values > bounds[1])
