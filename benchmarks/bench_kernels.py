@@ -52,10 +52,12 @@ def bench_attention(kind, heads, width, tokens, biased):
     if biased:
         qkv[:, : heads * width] *= width**-0.5
     sdpa = Attention("sdpa", heads, scale, bias)
-    expected = sdpa(qkv.float(), sdpa.geometry(batch, device)) if not biased else None
+    expected = (
+        sdpa(qkv.float(), sdpa.geometry(batch, device, torch.float32)) if not biased else None
+    )
     if biased:
         plain = Attention("sdpa", heads, scale, bias.float())
-        expected = plain(qkv.float(), plain.geometry(batch, device))
+        expected = plain(qkv.float(), plain.geometry(batch, device, torch.float32))
     results = []
     key = "biased" if biased else "plain"
     for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
@@ -64,7 +66,7 @@ def bench_attention(kind, heads, width, tokens, biased):
         attention_module._TILES[key] = (m, n, warps, stages)
         try:
             attention = Attention("triton", heads, scale, bias)
-            geometry = attention.geometry(batch, device)
+            geometry = attention.geometry(batch, device, qkv.dtype)
             out = attention(qkv, geometry)
             error = float((out.float() - expected).norm() / expected.norm())
             ms = milliseconds(lambda: attention(qkv, geometry))
@@ -74,7 +76,7 @@ def bench_attention(kind, heads, width, tokens, biased):
         results.append((ms, (m, n, warps, stages), error))
     if not biased:
         attention = Attention("varlen", heads, scale)
-        geometry = attention.geometry(batch, device)
+        geometry = attention.geometry(batch, device, qkv.dtype)
         out = attention(qkv, geometry)
         error = float((out.float() - expected).norm() / expected.norm())
         results.append((milliseconds(lambda: attention(qkv, geometry)), "torch varlen", error))
@@ -124,7 +126,7 @@ def bench_steps(tokens):
             line(f"layer norm {d} {warps} warps", norm, byte=4 * tokens * d)
         line(
             f"add and rms norm {d}",
-            lambda: kernels.FusedOps().add_rms_norm_(x, out, w.to(bf16), 1e-5),
+            lambda: kernels.FusedOps().add_rms_norm_(x, out, 1.0, w.to(bf16), 1e-5),
             byte=8 * tokens * d,
         )
     for d, n in ((1024, 12288), (4096, 1024), (1280, 3840), (1280, 1280)):

@@ -30,7 +30,8 @@ from abag.embed.doctor.machine_checks import (
     check_versions,
 )
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.kernels.attention import Attention
+from abag.embed.kernels import attention
+from abag.embed.kernels.grouped_sdpa import grouped_sdpa
 from abag.embed.shards import filesystem as mounts
 from abag.embed.shards.filesystem import StoreUnreachable
 from abag.embed.store.store import open_store
@@ -303,28 +304,26 @@ def test_the_packed_path_agrees_with_the_reference_in_every_precision(kind, name
     assert measured.alone <= measured.reference < measured.mutation / 3
 
 
-def leaking(self, q, k, v, geometry):
+def leaking(qkv, groups, heads, scale):
     """Attention that forgets where sequences end."""
-    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, scale=self._scale).transpose(0, 1)
+    q, k, v = qkv.view(len(qkv), 3, heads, -1).permute(1, 2, 0, 3)
+    return F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(0, 1).flatten(1)
 
 
-def shifted(self, q, k, v, geometry):
+def shifted(qkv, groups, heads, scale):
     """Attention whose keys are those of the residue before."""
-    return TRUE_SDPA(self, q, k.roll(1, 0), v, geometry)
+    q, k, v = qkv.chunk(3, dim=1)
+    return grouped_sdpa(torch.cat([q, k.roll(1, 0), v], dim=1), groups, heads, scale)
 
 
-def overflowing(self, q, k, v, geometry):
-    return TRUE_SDPA(self, q, k, v, geometry) * float("nan")
-
-
-TRUE_SDPA = Attention._sdpa
+def overflowing(qkv, groups, heads, scale):
+    return grouped_sdpa(qkv, groups, heads, scale) * float("nan")
 
 
 @pytest.mark.parametrize("broken", [leaking, shifted, overflowing])
 @pytest.mark.parametrize(("kind", "name"), [("antibody", "tiny-igt5"), ("antigen", "tiny-esm2")])
 def test_a_broken_kernel_fails_even_in_the_lowest_precision(monkeypatch, kind, name, broken):
-    monkeypatch.setattr(Attention, "_sdpa", broken)
+    monkeypatch.setattr(attention, "grouped_sdpa", broken)
     plan = DevicePlan(torch.device("cpu"), "bf16", "")
     check = check_parity(plan, kind, name, find_checkpoint(name))
     assert check.state == "FAIL"
@@ -336,7 +335,7 @@ def test_an_encoder_that_cannot_be_run_fails_with_the_reason(monkeypatch):
         msg = "CUDA error: no kernel image is available\nCompile with ..."
         raise RuntimeError(msg)
 
-    monkeypatch.setattr(Attention, "_sdpa", dies)
+    monkeypatch.setattr(attention, "grouped_sdpa", dies)
     check = check_parity(CPU, "antigen", "tiny-esm2", find_checkpoint("tiny-esm2"))
     assert check.state == "FAIL"
     assert "no kernel image is available)" in check.text

@@ -1,11 +1,14 @@
-"""Triton kernels against their plain torch versions: interpreted on a CPU, compiled on a GPU."""
+"""Kernels against plain torch; Triton's are interpreted on a CPU, compiled on a GPU."""
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from abag.embed.kernels import triton_kernels as kernels
-from abag.embed.kernels.attention import Attention, dense_bias, query_tiles
+from abag.embed.kernels.attention import Attention, query_tiles
+from abag.embed.kernels.grouped_sdpa import dense_bias, group_lengths
 from abag.embed.kernels.ops import PlainOps
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.tokens import TokenSpan
@@ -28,17 +31,58 @@ def far(ours, theirs):
     return float((ours - theirs).norm() / theirs.norm())
 
 
+def one_at_a_time(qkv, lengths, heads, scale, bias=None):
+    """Attention of each sequence alone, written out: (T, H * D)."""
+    out = []
+    for own in qkv.view(len(qkv), 3, heads, -1).split(lengths):
+        q, k, v = own.permute(1, 2, 0, 3)
+        scores = q @ k.mT if bias is None else q @ k.mT + dense_bias(bias, len(own))
+        out.append(((scores * scale).softmax(-1) @ v).transpose(0, 1).flatten(1))
+    return torch.cat(out)
+
+
+def attend(attention, qkv, lengths):
+    return attention(qkv, attention.geometry(batch_of(lengths), HERE, qkv.dtype))
+
+
+@pytest.mark.parametrize("name", ["triton", "sdpa"])
 @pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("lengths", [[1], [64], [65, 1, 130], [300, 17], [16, 15, 14]])
-def test_packed_attention_equals_one_sequence_at_a_time(lengths, biased):
+@pytest.mark.parametrize(
+    "lengths", [[1], [64], [65, 1, 130], [300, 17], [16, 15, 14], [60, 59, 60, 58, 57], [9, 9, 9]]
+)
+def test_packed_attention_equals_one_sequence_at_a_time(lengths, biased, name):
     heads, width = 2, 32
     bias = draw(heads, 257, seed=1) if biased else None
     qkv = draw(sum(lengths), 3 * heads * width)
-    fast = Attention("triton", heads, 0.5, bias)
-    plain = Attention("sdpa", heads, 0.5, bias)
-    ours = fast(qkv, fast.geometry(batch_of(lengths), HERE))
-    theirs = plain(qkv, plain.geometry(batch_of(lengths), HERE))
-    assert far(ours, theirs) < NEAR
+    ours = attend(Attention(name, heads, 0.5, bias), qkv, lengths)
+    assert far(ours, one_at_a_time(qkv, lengths, heads, 0.5, bias)) < NEAR
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=12), st.booleans(), st.integers(0, 9))
+def test_grouped_attention_equals_one_sequence_at_a_time_for_any_lengths(lengths, biased, seed):
+    bias = draw(3, 257, seed=seed + 1) if biased else None
+    qkv = draw(sum(lengths), 3 * 3 * 8, seed=seed)
+    ours = attend(Attention("sdpa", 3, 0.3, bias), qkv, lengths)
+    assert far(ours, one_at_a_time(qkv, lengths, 3, 0.3, bias)) < NEAR
+
+
+@given(st.lists(st.integers(1, 1024), min_size=1, max_size=200), st.sampled_from([0.0, 0.05]))
+def test_groups_partition_the_sequences_and_pad_at_most_the_given_share(lengths, most):
+    lengths = np.array(lengths, np.int32)
+    groups = group_lengths(lengths, most)
+    assert sorted(np.concatenate(groups)) == list(range(len(lengths)))
+    for members in groups:
+        assert lengths[members[0]] == lengths[members].max()
+        assert lengths[members].min() >= (1 - most) * lengths[members[0]]
+
+
+def test_antibodies_of_a_sorted_batch_take_a_handful_of_calls():
+    lengths = np.sort(np.random.default_rng(0).normal(229, 5, 2048).astype(np.int32))[::-1]
+    batches = [lengths[at : at + 70] for at in range(0, 2048, 70)]
+    calls = [len(group_lengths(batch, 0.0)) for batch in batches]
+    assert np.mean(calls) < 4
+    assert np.mean([len(group_lengths(batch)) for batch in batches]) < 1.5
 
 
 def test_attention_one_position_off_is_far_outside_the_tolerance():
@@ -46,8 +90,7 @@ def test_attention_one_position_off_is_far_outside_the_tolerance():
     bias = draw(2, 257, seed=1)
     attention = Attention("triton", 2, 1.0, bias)
     off = Attention("triton", 2, 1.0, bias.roll(1, dims=1))
-    geometry = attention.geometry(batch_of([70]), HERE)
-    assert far(off(qkv, geometry), attention(qkv, geometry)) > 1e-2
+    assert far(attend(off, qkv, [70]), attend(attention, qkv, [70])) > 1e-2
 
 
 @pytest.mark.parametrize("blocks", [(64, 64), (128, 64), (64, 128), (128, 128), (32, 16)])
@@ -74,7 +117,9 @@ def test_query_tiles_cover_every_token_once_within_its_own_sequence():
 def test_norms_equal_their_plain_versions(width):
     x, weight, bias, shift = (draw(5, width), *(draw(width, seed=s) for s in (1, 2, 3)))
     x1, x2, delta = x.clone(), x.clone(), draw(5, width, seed=4)
-    ours, theirs = (o.add_rms_norm_(y, delta, weight, 1e-6) for o, y in ((FUSED, x1), (PLAIN, x2)))
+    ours, theirs = (
+        o.add_rms_norm_(y, delta, 4.0, weight, 1e-6) for o, y in ((FUSED, x1), (PLAIN, x2))
+    )
     assert far(ours, theirs) < NEAR
     assert torch.equal(x1, x2)
     ours = FUSED.layer_norm(x, shift, weight, bias, 1e-5)

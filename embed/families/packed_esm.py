@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from abag.core.device import to_device
-from abag.embed.kernels.attention import Attention, choose_attention, encoder_ops
+from abag.embed.kernels.attention import Attention, load_kernels
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ class PackedEsm:
         self._eps = float(config["layer_norm_eps"])
         self._heads = int(config["num_attention_heads"])
         head_width = self.width // self._heads
-        name = choose_attention(plan, biased=False, requested=attention)
-        self._ops = encoder_ops(fused=name != "sdpa")
+        name, self._ops = load_kernels(plan, biased=False, requested=attention)
         with EncoderWeights(checkpoint, plan, prefix="esm.") as weights:
             weights.ignore(*NOT_IN_ENCODER)
             embed_VD = weights(
@@ -126,7 +125,7 @@ class PackedEsm:
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
         """Encode a batch: see `Encoder`."""
         ops, eps = self._ops, self._eps
-        geometry = self._attention.geometry(batch, self._device)
+        geometry = self._attention.geometry(batch, self._device, self._dtype)
         ids_T = to_device(batch.ids, self._device)
         x_TD = self._embed_VD[ids_T]
         for i, layer in enumerate(self._layers):

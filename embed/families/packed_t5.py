@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from abag.core.device import to_device
-from abag.embed.kernels.attention import Attention, choose_attention, encoder_ops
+from abag.embed.kernels.attention import Attention, load_kernels
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_DISTANCE = 128
 """Longer distances share T5's last bucket of relative positions."""
+FP16_BITS = 15
+"""Products are scaled to stay below 2^15, half of the largest fp16 number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class _Layer:
     norm2_D: Tensor
     up_FD: Tensor
     down_DF: Tensor
+    out_scale: float  # of what out_DI and down_DF add to the residual stream: 1 except in fp16
+    down_scale: float
 
 
 class PackedT5:
@@ -55,13 +59,13 @@ class PackedT5:
         self._device = plan.device
         self._eps = float(config["layer_norm_epsilon"])
         heads, inner = int(config["num_heads"]), int(config["num_heads"]) * int(config["d_kv"])
-        name = choose_attention(plan, biased=True, requested=attention)
-        self._ops = encoder_ops(fused=name == "triton")
-        # in fp16 the residual stream would exceed 65,504: it and its addends stay in fp32
-        self._stream = torch.float32 if plan.dtype is torch.float16 else plan.dtype
+        name, self._ops = load_kernels(plan, biased=True, requested=attention)
+        # the residual stream and all weights before they are scaled: fp16 could not hold them
+        self._dtype = plan.dtype
+        self._wide = torch.float32 if plan.dtype is torch.float16 else plan.dtype
         with EncoderWeights(checkpoint, plan) as weights:
             self._embed_VD = weights(
-                "shared.weight", int(config["vocab_size"]), self.width, dtype=self._stream
+                "shared.weight", int(config["vocab_size"]), self.width, dtype=self._wide
             )
             weights.ignore("encoder.embed_tokens.weight", "decoder.", "lm_head.")
             table = weights(
@@ -78,32 +82,60 @@ class PackedT5:
 
     def _load_layer(self, weights: EncoderWeights, i: int, inner: int) -> _Layer:
         at, d, f = f"encoder.block.{i}.layer", self.width, int(weights.config["d_ff"])
-        qkv = [weights(f"{at}.0.SelfAttention.{p}.weight", inner, d) for p in "qkv"]
-        return _Layer(
-            weights(f"{at}.0.layer_norm.weight", d),
-            torch.cat(qkv),
-            weights(f"{at}.0.SelfAttention.o.weight", d, inner),
-            weights(f"{at}.1.layer_norm.weight", d),
-            weights(f"{at}.1.DenseReluDense.wi.weight", f, d),
-            weights(f"{at}.1.DenseReluDense.wo.weight", d, f, dtype=self._stream),
+        wide = self._wide
+        query, key = (weights(f"{at}.0.SelfAttention.{p}.weight", inner, d) for p in "qk")
+        norm1_D, norm2_D = (weights(f"{at}.{part}.layer_norm.weight", d) for part in (0, 1))
+        value, out_DI, scale1 = self._fitted(
+            norm1_D,
+            weights(f"{at}.0.SelfAttention.v.weight", inner, d, dtype=wide),
+            weights(f"{at}.0.SelfAttention.o.weight", d, inner, dtype=wide),
         )
+        up_FD, down_DF, scale2 = self._fitted(
+            norm2_D,
+            weights(f"{at}.1.DenseReluDense.wi.weight", f, d, dtype=wide),
+            weights(f"{at}.1.DenseReluDense.wo.weight", d, f, dtype=wide),
+        )
+        qkv_3ID = torch.cat([query, key, value])
+        return _Layer(norm1_D, qkv_3ID, out_DI, norm2_D, up_FD, down_DF, scale1, scale2)
+
+    def _fitted(
+        self, norm_D: Tensor, first_ID: Tensor, second_DI: Tensor
+    ) -> tuple[Tensor, Tensor, float]:
+        """Divide two successive products by powers of 2, so that neither can overflow fp16.
+
+        Between them is a ReLU or an average over tokens, so that a factor of the first carries
+        over to the second. Before its weights are applied, a norm returns vectors of length
+        sqrt(D), which bounds both products. Returns both weights and the factor that restores the
+        second product.
+        """
+        if self._wide is self._dtype:
+            return first_ID, second_DI, 1.0
+        bound_I = (first_ID * norm_D.float()).norm(dim=1) * self.width**0.5
+        inner, outer = (
+            max(0, math.frexp(float(bound))[1] - FP16_BITS)  # GPU sync
+            for bound in (bound_I.max(), (second_DI.abs() @ bound_I).max())
+        )
+        first_ID, second_DI = first_ID * 2.0**-inner, second_DI * 2.0 ** (inner - outer)
+        return first_ID.to(self._dtype), second_DI.to(self._dtype), 2.0**outer
 
     @torch.inference_mode()
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
         """Encode a batch: see `Encoder`."""
-        geometry = self._attention.geometry(batch, self._device)
+        geometry = self._attention.geometry(batch, self._device, self._dtype)
         ids_T = to_device(batch.ids, self._device)
         x_TD = self._embed_VD[ids_T]
-        delta_TD = torch.zeros_like(x_TD)
+        delta_TD, scale = torch.zeros_like(x_TD, dtype=self._dtype), 1.0
         for i, layer in enumerate(self._layers):
             if layer_pooling is not None and i in layer_pooling:
-                layer_pooling.add(i, x_TD + delta_TD)
-            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm1_D, self._eps)
+                layer_pooling.add(i, x_TD.add(delta_TD, alpha=scale))
+            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, scale, layer.norm1_D, self._eps)
             delta_TD = self._attention(y_TD @ layer.qkv_3ID.T, geometry) @ layer.out_DI.T
-            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, layer.norm2_D, self._eps)
+            y_TD = self._ops.add_rms_norm_(
+                x_TD, delta_TD, layer.out_scale, layer.norm2_D, self._eps
+            )
             hidden_TF = self._ops.linear_relu(y_TD, layer.up_FD)
-            delta_TD = hidden_TF.to(self._stream) @ layer.down_DF.T
-        last_TD = self._ops.add_rms_norm_(x_TD, delta_TD, self._final_D, self._eps)
+            delta_TD, scale = hidden_TF @ layer.down_DF.T, layer.down_scale
+        last_TD = self._ops.add_rms_norm_(x_TD, delta_TD, scale, self._final_D, self._eps)
         if layer_pooling is not None:
             layer_pooling.add(len(self._layers), last_TD)
         return last_TD

@@ -6,15 +6,17 @@ T packed tokens of N sequences, H heads, D head width. A token attends to its ow
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from abag import AbagError
-from abag.core.device import to_device
+from abag.core.device import current_device, to_device
+from abag.core.messages import first_line, note
+from abag.embed.kernels.grouped_sdpa import Group, grouped_sdpa, make_groups
 from abag.embed.kernels.ops import PlainOps
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class BatchGeometry:
     offsets: Tensor  # shape (N + 1,), dtype int32
     positions: Tensor  # shape (T,), dtype int32: of each token in its own sequence
     tiles: tuple[Tensor, Tensor, Tensor]  # rows of `query_tiles`, for the Triton kernel
+    groups: list[Group]  # for sdpa
     lengths: NDArray[np.int32]  # shape (N,): tokens per sequence, on the host
 
     @property
@@ -83,7 +86,8 @@ class Attention:
         self, name: AttentionName, heads: int, scale: float, bias_HR: Tensor | None = None
     ) -> None:
         self.name = name
-        self._heads, self._scale, self._bias_HR = heads, scale, bias_HR
+        self._heads, self._scale = heads, scale
+        self._scaled_bias_HR = None if bias_HR is None else bias_HR * scale
         self._tile = _TILES["plain" if bias_HR is None else "biased"]
         self._tiled_bias: Tensor | None = None
         if name == "triton" and bias_HR is not None:
@@ -91,15 +95,24 @@ class Attention:
 
             self._tiled_bias = tile_bias(bias_HR, *self._tile[:2])
 
-    def geometry(self, batch: PackedBatch, device: torch.device) -> BatchGeometry:
-        """Start copying the positions of a batch's sequences to the device."""
+    def geometry(
+        self, batch: PackedBatch, device: torch.device, dtype: torch.dtype
+    ) -> BatchGeometry:
+        """Start copying the positions of a batch's sequences to the device.
+
+        `dtype` is the type of the tensors to attend with.
+        """
         lengths = np.diff(batch.offsets)
         positions = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], lengths)
         first, start, stop = query_tiles(batch.offsets, self._tile[0])
+        groups = []
+        if self.name == "sdpa":
+            groups = make_groups(batch.offsets, self._scaled_bias_HR, dtype, device)
         return BatchGeometry(
             to_device(batch.offsets, device),
             to_device(positions.astype(np.int32), device),
             (to_device(first, device), to_device(start, device), to_device(stop, device)),
+            groups,
             lengths,
         )
 
@@ -124,9 +137,9 @@ class Attention:
                 qkv, geometry.tiles, self._heads, self._scale, self._tiled_bias,
                 block_m=m, block_n=n, warps=warps, stages=stages,
             )  # fmt: skip
-        q, k, v = qkv.view(len(qkv), 3, self._heads, -1).unbind(1)
         if self.name == "sdpa":
-            return self._sdpa(q, k, v, geometry).flatten(1)
+            return grouped_sdpa(qkv, geometry.groups, self._heads, self._scale)
+        q, k, v = qkv.view(len(qkv), 3, self._heads, -1).unbind(1)
         span = geometry.offsets, geometry.offsets, geometry.max_length, geometry.max_length
         out: Tensor
         if self.name == "varlen":  # FlashAttention-2 as built into torch
@@ -139,35 +152,6 @@ class Attention:
 
             out = flash_attn_varlen_func(q, k, v, *span, softmax_scale=self._scale)
         return out.flatten(1)
-
-    def _sdpa(self, q: Tensor, k: Tensor, v: Tensor, geometry: BatchGeometry) -> Tensor:
-        """Use torch, one sequence at a time: the reference for every other kernel."""
-        bias = None
-        if self._bias_HR is not None:
-            scaled = dense_bias(self._bias_HR, geometry.max_length) * self._scale
-            bias = scaled.to(q.dtype)
-        out = torch.empty_like(v)
-        q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
-        start = 0
-        for length in geometry.lengths.tolist():
-            own = slice(start, start + length)
-            out[own] = F.scaled_dot_product_attention(
-                q[:, own],
-                k[:, own],
-                v[:, own],
-                attn_mask=None if bias is None else bias[:, :length, :length],
-                scale=self._scale,
-            ).transpose(0, 1)
-            start += length
-        return out
-
-
-def dense_bias(bias_HR: Tensor, length: int) -> Tensor:
-    """Expand a bias by distance, (H, 2 * R + 1), to (H, queries, keys), each of `length`."""
-    reach = bias_HR.shape[1] // 2
-    at = torch.arange(length, device=bias_HR.device)
-    distance = (at[None, :] - at[:, None]).clamp(-reach, reach)
-    return bias_HR[:, distance + reach]
 
 
 def kernel_problems(plan: DevicePlan, *, biased: bool) -> dict[AttentionName, str]:
@@ -210,13 +194,53 @@ def choose_attention(plan: DevicePlan, *, biased: bool, requested: str = "auto")
     raise AttentionUnavailable(msg)
 
 
-def encoder_ops(*, fused: bool) -> PlainOps:
-    """Return the fused operations, which need Triton and a device for it, or the plain ones."""
-    if not fused:
-        return PlainOps()
-    from abag.embed.kernels.triton_kernels import FusedOps
+def load_kernels(
+    plan: DevicePlan, *, biased: bool, requested: str = "auto"
+) -> tuple[AttentionName, PlainOps]:
+    """Choose the attention kernel and the operations of an encoder; tries Triton on the device.
 
-    return FusedOps()
+    Where Triton does not work, ``"auto"`` falls back to torch's attention and plain steps, with a
+    note.
+
+    Raises
+    ------
+    AttentionUnavailable
+        See `choose_attention`; also if ``"triton"`` was requested and does not work.
+    """
+    name = choose_attention(plan, biased=biased, requested=requested)
+    if plan.device.type != "cuda" or plan.precision == "fp32":
+        return name, PlainOps()
+    problem = triton_problem(plan.device)
+    if not problem:
+        from abag.embed.kernels.triton_kernels import FusedOps
+
+        return name, FusedOps()
+    if requested == "triton":
+        msg = f"--attention triton: does not work on this device ({problem}); give auto or sdpa"
+        raise AttentionUnavailable(msg)
+    note(f"Triton does not work on this device ({problem}): using plain torch steps, slower")
+    return "sdpa" if name == "triton" else name, PlainOps()
+
+
+@cache
+def triton_problem(device: torch.device) -> str:
+    """Run a Triton kernel on a GPU and compare it with torch; return what fails, or nothing.
+
+    Triton needs a C compiler at run time, and its support of older GPUs ends without notice.
+    """
+    if absent := _missing("triton"):
+        return absent
+    x, weight = torch.linspace(-2, 2, 256, device=device).view(2, 128), torch.ones(128)
+    delta, weight = x.half(), weight.to(device, torch.float16)
+    try:
+        from abag.embed.kernels.triton_kernels import FusedOps
+
+        with current_device(device):
+            ours = FusedOps().add_rms_norm_(x.clone(), delta, 2.0, weight, 1e-6)
+        theirs = PlainOps().add_rms_norm_(x, delta, 2.0, weight, 1e-6)
+        return "" if torch.allclose(ours, theirs, atol=1e-2) else "wrong numbers"  # GPU sync
+    except Exception as error:  # noqa: BLE001 - every failure means the same here
+        return first_line(error)
 
 
 def _missing(module: str) -> str:

@@ -6,7 +6,7 @@ T packed tokens, D model width, F feed-forward width, H heads.
 from __future__ import annotations
 
 import torch.nn.functional as F
-from torch import Tensor, rsqrt
+from torch import Tensor
 
 
 class PlainOps:
@@ -16,15 +16,16 @@ class PlainOps:
     place.
     """
 
-    def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    def add_rms_norm_(
+        self, x_TD: Tensor, delta_TD: Tensor, scale: float, weight_D: Tensor, eps: float
+    ) -> Tensor:
         """Add to the residual stream and return its norm.
 
-        ``x += delta``; returns ``x / sqrt(mean(x^2) + eps) * weight``, shape=(T, D), in the type
-        of `weight_D`.
+        ``x += scale * delta``; returns ``x / sqrt(mean(x^2) + eps) * weight``, shape=(T, D), in the
+        type of `weight_D`.
         """
-        x = x_TD.add_(delta_TD).float()
-        scale = rsqrt(x.square().mean(-1, keepdim=True) + eps)
-        return (x * scale * weight_D.float()).to(weight_D.dtype)
+        x = x_TD.add_(delta_TD, alpha=scale).float()
+        return F.rms_norm(x, weight_D.shape, weight_D.float(), eps).to(weight_D.dtype)
 
     def layer_norm(
         self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float

@@ -86,19 +86,19 @@ def _attention_kernel(
 
 @triton.jit
 def _add_rms_norm_kernel(
-    x_ptr, delta_ptr, weight_ptr, out_ptr, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr, delta_ptr, weight_ptr, out_ptr, scale, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Add to one row of the residual stream, then norm the sum as rounded when stored."""
     at = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, BLOCK)
     mask = tl.arange(0, BLOCK) < WIDTH
     x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    x += tl.load(delta_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    x += scale * tl.load(delta_ptr + at, mask=mask, other=0.0).to(tl.float32)
     stored = x.to(x_ptr.dtype.element_ty)
     tl.store(x_ptr + at, stored, mask=mask)
     x = stored.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x) / WIDTH + eps)
+    shrink = tl.rsqrt(tl.sum(x * x) / WIDTH + eps)
     weight = tl.load(weight_ptr + tl.arange(0, BLOCK), mask=mask, other=0.0).to(tl.float32)
-    tl.store(out_ptr + at, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(out_ptr + at, (x * shrink * weight).to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -250,11 +250,13 @@ def gelu_(x_TF: Tensor, bias_F: Tensor) -> Tensor:
 class FusedOps(PlainOps):
     """Triton kernels and cuBLAS epilogues: bf16 or fp16, compute capability 8.0 or newer."""
 
-    def add_rms_norm_(self, x_TD: Tensor, delta_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    def add_rms_norm_(
+        self, x_TD: Tensor, delta_TD: Tensor, scale: float, weight_D: Tensor, eps: float
+    ) -> Tensor:
         """See `PlainOps`: shape (T, D); computed in fp32."""
         out = torch.empty(x_TD.shape, dtype=weight_D.dtype, device=x_TD.device)
         _add_rms_norm_kernel[(len(x_TD),)](
-            x_TD, delta_TD, weight_D, out, eps, **_row_launch(x_TD.shape[1])
+            x_TD, delta_TD, weight_D, out, scale, eps, **_row_launch(x_TD.shape[1])
         )
         return out
 

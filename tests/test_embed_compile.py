@@ -1,0 +1,99 @@
+"""Every Triton kernel of the encoders compiles for every GPU generation, without a GPU."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+# largest shared memory of a thread block, bytes, by compute capability
+SHARED_BYTES = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10}
+HALF = {75: "fp16"}  # and bf16 on newer GPUs; T5 in fp16 has an fp32 residual stream
+
+
+def signatures(half):
+    """Argument types and constants of the kernels in IgT5 and ESM-2 650M, with warps and stages."""
+    from abag.embed.kernels.attention import _TILES
+    from abag.embed.kernels.triton_kernels import _row_launch
+
+    row = {width: _row_launch(width) for width in (1024, 1280)}
+    warps = {width: launch.pop("num_warps") for width, launch in row.items()}
+    x, f = f"*{half}", "*fp32"
+    norm = {"x_ptr": x, "delta_ptr": x, "weight_ptr": x, "out_ptr": x}
+    norm |= {"scale": "fp32", "eps": "fp32"}
+    yield "_add_rms_norm_kernel", norm, row[1024], warps[1024], 3
+    yield "_add_rms_norm_kernel", norm | {"x_ptr": f}, row[1024], warps[1024], 3
+    norm = {"x_ptr": x, "shift_ptr": f, "weight_ptr": f, "bias_ptr": f, "out_ptr": x, "eps": "fp32"}
+    yield "_layer_norm_kernel", norm, row[1280], warps[1280], 3
+    gelu = {"x_ptr": x, "bias_ptr": x, "tokens": "i32"}
+    yield "_gelu_kernel", gelu, {"WIDTH": 5120, "ROWS": 8, "COLUMNS": 512}, 4, 3
+    names = ("qkv_ptr", "bias_ptr", "position_ptr", "cos_ptr", "sin_ptr", "token_stride")
+    rotary = dict(zip(names, (x, f, "*i32", f, f, "i32"), strict=True))
+    yield "_rotary_kernel", rotary, {"HEADS2": 40, "HALF": 32, "BLOCK_H": 64}, 4, 3
+    for biased, heads, width in ((True, 32, 128), (False, 20, 64)):
+        m, n, warps, stages = _TILES["biased" if biased else "plain"]
+        blocks = {"qkv_q": (m, width), "qkv": (n, width), "bias": (m, n)}
+        tensors = {name: f"tensordesc<{half}[{r}, {c}]>" for name, (r, c) in blocks.items()}
+        tiles = dict.fromkeys(("tile_first_ptr", "tile_start_ptr", "tile_stop_ptr"), "*i32")
+        constants = {"HEADS": heads, "WIDTH": width, "BLOCK_M": m, "BLOCK_N": n}
+        constants |= {"HAS_BIAS": biased, "BIAS_REACH": 192 if biased else 0}
+        attend = {**tensors, "out_ptr": x, **tiles, "scale": "fp32"}
+        yield "_attention_kernel", attend, constants, warps, stages
+
+
+def compile_all(capability):
+    """Compile for one target; print name, shared bytes, registers, stack bytes and tensor cores."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from abag.embed.kernels import triton_kernels as kernels
+
+    bundled = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    for name, types, constants, warps, stages in signatures(HALF.get(capability, "bf16")):
+        signature = types | dict.fromkeys(constants, "constexpr")
+        built = triton.compile(
+            ASTSource(getattr(kernels, name), signature, constants),
+            target=GPUTarget("cuda", capability, 32),
+            options={"num_warps": warps, "num_stages": stages},
+        )
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(built.asm["cubin"])
+            file.flush()
+            command = [bundled, "-res-usage", file.name]
+            used = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        registers, stack = (int(re.search(rf"{k}:(\d+)", used)[1]) for k in ("REG", "STACK"))
+        product = bool(re.search(r"\bw?g?mma\b", built.asm["ptx"]))
+        print(json.dumps([name, built.metadata.shared, registers, stack, product]))
+
+
+@pytest.mark.parametrize(
+    "capability",
+    [75, 80, 90, *(pytest.param(c, marks=pytest.mark.slow) for c in (86, 89))],
+)
+def test_every_kernel_compiles_and_fits_the_gpu(capability, tmp_path):
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-W", "ignore", __file__, str(capability)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    from abag.embed.kernels import triton_kernels
+
+    assert {name for name, *_ in found} == {n for n in vars(triton_kernels) if "_kernel" in n}
+    for name, shared_bytes, registers, stack_bytes, tensor_cores in found:
+        attends = name == "_attention_kernel"
+        # Triton multiplies on tensor cores from 8.0 on: the T4 uses grouped SDPA instead
+        assert tensor_cores == (attends and capability >= 80), name
+        if attends and capability < 80:
+            continue
+        assert shared_bytes <= SHARED_BYTES[capability], name
+        assert registers <= 255, name
+        assert stack_bytes == 0 or attends, f"{name} spills registers"
+
+
+if __name__ == "__main__":
+    compile_all(int(sys.argv[1]))

@@ -1,0 +1,112 @@
+"""fp16 on GPUs without bf16: T5's weights are scaled so that no product overflows."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from abag.core.device import DevicePlan, plan_device
+from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.families import packed_t5
+from abag.embed.families.registry import FAMILIES
+from abag.embed.packing.batches import pack_spans
+from abag.embed.packing.pooling import LayerPooling, pool_tokens
+
+FP16 = DevicePlan(torch.device("cpu"), "fp16", "as on a T4")
+FP32 = plan_device("cpu")
+
+
+def chains(count):
+    rng = np.random.default_rng(0)
+    return [
+        tuple("".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), n)) for n in rng.integers(20, 70, 2))
+        for _ in range(count)
+    ]
+
+
+def identity_of(tmp_path, family, **factors):
+    """A random checkpoint, with the weights that end with a name multiplied by its factor."""
+    config = FAMILIES[family].reduced_config
+    folder = save_random_checkpoint(tmp_path / family, config, seed=1)
+    weights = load_file(folder / "model.safetensors")
+    for name, factor in factors.items():
+        for key in weights:
+            if key.endswith(f".{name}.weight"):
+                weights[key] *= np.float32(factor)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return identify(str(folder), "antibody")
+
+
+def batches(identity, count=6):
+    return [
+        pack_spans([(0, span) for span in identity.layout.spans(chain)]) for chain in chains(count)
+    ]
+
+
+def means(encoder, identity):
+    pooled = [
+        pool_tokens(encoder(b), torch.from_numpy(b.weights), torch.from_numpy(b.bounds).long())
+        for b in batches(identity)
+    ]
+    return torch.cat(pooled)[:, 0]
+
+
+def mean_distance(ours, exact):
+    return float(((ours - exact).norm(dim=1) / exact.norm(dim=1)).mean())
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [{}, {"wo": 3e4}, {"o": 1e5}, {"wi": 1e5}, {"v": 1e5}, {"wi": 1e3, "wo": 1e6}],
+    ids=str,
+)
+def test_t5_in_fp16_is_as_close_to_fp32_as_transformers_with_its_fp32_products(tmp_path, factors):
+    identity = identity_of(tmp_path, "t5", **factors)
+    exact = means(load_encoder(identity, FP32), identity)
+    ours = mean_distance(means(load_encoder(identity, FP16), identity), exact)
+    theirs = means(load_encoder(identity, FP16, backend="reference"), identity)
+    if theirs.isfinite().all():  # transformers keeps only one of the four products in fp32
+        assert ours <= mean_distance(theirs, exact)
+    assert ours < 1e-3
+
+
+def test_without_the_scale_the_products_of_t5_overflow(tmp_path, monkeypatch):
+    identity = identity_of(tmp_path, "t5", wo=3e4)
+    assert max(layer.down_scale for layer in load_encoder(identity, FP16)._layers) > 1
+    monkeypatch.setattr(packed_t5, "FP16_BITS", 1000)
+    unscaled = load_encoder(identity, FP16)
+    assert {layer.down_scale for layer in unscaled._layers} == {1}
+    assert not means(unscaled, identity).isfinite().all()
+
+
+def test_weights_beyond_fp16_are_scaled_before_they_are_rounded(tmp_path):
+    identity = identity_of(tmp_path, "t5", wo=1e9)
+    exact = means(load_encoder(identity, FP32), identity)
+    assert mean_distance(means(load_encoder(identity, FP16), identity), exact) < 1e-3
+
+
+def test_a_layers_pooling_does_not_show_the_scale_of_the_products(tmp_path):
+    identity = identity_of(tmp_path, "t5", wo=3e4)
+    (batch,) = batches(identity, 1)
+    pooled = []
+    for plan in (FP16, FP32):
+        layers = LayerPooling(
+            [1, 3], torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
+        )
+        load_encoder(identity, plan)(batch, layers)
+        pooled.append(layers.pooled)
+    half, full = pooled
+    for layer in (1, 3):
+        assert mean_distance(half[layer][:, 0], full[layer][:, 0]) < 1e-3
+
+
+@pytest.mark.parametrize("family", ["esm", "bert"])
+def test_other_families_in_fp16_are_as_close_to_fp32_as_transformers(tmp_path, family):
+    name = "antiberty" if family == "bert" else None
+    identity = identify(name, "antibody") if name else identity_of(tmp_path, family)
+    exact = means(load_encoder(identity, FP32), identity)
+    ours = mean_distance(means(load_encoder(identity, FP16), identity), exact)
+    theirs = load_encoder(identity, FP16, backend="reference")
+    assert ours <= mean_distance(means(theirs, identity), exact)
+    assert ours < 2e-3
