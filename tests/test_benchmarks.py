@@ -23,6 +23,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_sigma.py", [], "sigma.md"),
         ("bench_region.py", [], "region.md"),
         ("bench_why.py", [], "why.md"),
+        ("bench_time_to_answer.py", ["--case", "fit, one split"], "time_to_answer.md"),
     ],
 )
 def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path, script, options, report):

@@ -1,0 +1,184 @@
+"""Measure how long a command takes from start to answer, stage by stage, with cold and warm caches.
+
+    python benchmarks/bench_time_to_answer.py --out DIR                       # drawn pairs
+    python benchmarks/bench_time_to_answer.py --out DIR --table pairs.csv --store store
+    python benchmarks/bench_time_to_answer.py --out DIR --tiny                # seconds
+
+Without --table, draws --pairs, --antibodies and --antigens, and a store of random vectors with the
+widths of the default encoders. Each command runs in a process of its own: first with empty caches
+(clusters, compiled kernels, fonts), then --repeats times with those that the first run left; of
+these the fastest counts. The stages of a command are functions in STAGES; the seconds of a stage
+exclude those of the stages inside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+from pkgutil import resolve_name
+
+STAGES = {
+    "fit": {
+        "read table and vectors": "abag.head.fit:read_inputs",
+        "split and clusters": "abag.head.fit:make_splits",
+        "prepare the step": "abag.head.training.step:TrainingStep.__init__",
+        "training": "abag.head.fit:train",
+        "baselines": "abag.head.fit:predict_baselines",
+        "predictor": "abag.head.fit:save_predictor",
+        "scores and files": "abag.head.fit:write_results",
+        "report": "abag.head.runs.summary:write_report",
+    },
+}
+"""By command: the name of a stage and the function that it is, named where it is called."""
+CASES = {
+    "fit, one split": [
+        "fit",
+        "{table}",
+        "--store",
+        "{store}",
+        "--run",
+        "{out}",
+        "--split",
+        "random",
+    ],
+    "fit, default split": ["fit", "{table}", "--store", "{store}", "--run", "{out}"],
+}
+CACHES = {"XDG_CACHE_HOME": "user", "MPLCONFIGDIR": "fonts",
+          "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}  # fmt: skip
+
+
+class Clock:
+    """Seconds of each stage without those of the stages inside it."""
+
+    def __init__(self):
+        self.seconds, self.inner = {}, []
+
+    def wrap(self, stage, path):
+        """Time every call of a function."""
+        module, _, name = path.partition(":")
+        owner = resolve_name(module)
+        *parents, name = name.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent)
+        function = getattr(owner, name)
+
+        def timed(*args, **kwargs):
+            self.inner.append(0.0)
+            begun = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                took = time.perf_counter() - begun
+                self.seconds[stage] = self.seconds.get(stage, 0.0) + took - self.inner.pop()
+                if self.inner:
+                    self.inner[-1] += took
+
+        setattr(owner, name, timed)
+
+
+def run_timed(started, arguments):
+    """Run a command in this process; print the seconds of its stages and the peak of its memory."""
+    from abag.cli import main
+
+    clock = Clock()
+    for stage, path in STAGES[arguments[0]].items():
+        clock.wrap(stage, path)
+    imported = time.time()
+    main(arguments, standalone_mode=False)
+    whole_s, clock.seconds["imports"] = time.time() - started, imported - started
+    peak = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
+    found = {"whole": whole_s, **clock.seconds, "rest": whole_s - sum(clock.seconds.values())}
+    print("\n" + json.dumps({"seconds": found, "peak_mib": int(peak) / 1024}))
+
+
+def measure(case, places, caches, options):
+    """Run a case in a child with these caches; return what `run_timed` prints."""
+    for name, folder in CACHES.items():
+        (caches / folder).mkdir(parents=True, exist_ok=True)
+        os.environ[name] = str(caches / folder)
+    with tempfile.TemporaryDirectory() as out:
+        texts = [text.format(**places, out=f"{out}/run") for text in CASES[case]]
+        command = [sys.executable, __file__, "--timed", str(time.time()), *texts, *options]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def draw_inputs(folder, pairs, antibodies, antigens):
+    """Draw a table and fill a store with random vectors."""
+    from bench_rows import fill, make_table
+
+    make_table(pairs, antibodies, antigens).to_csv(folder / "pairs.csv", index=False)
+    fill(folder / "store", folder / "pairs.csv")
+    return folder / "pairs.csv", folder / "store"
+
+
+def describe(found):
+    """Return a table of stages for one case."""
+    stages = dict.fromkeys(stage for one in found.values() for stage in one["seconds"])
+    lines = [f"| stage | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
+    for stage in stages:
+        values = [one["seconds"].get(stage, 0.0) for one in found.values()]
+        lines.append(f"| {stage} | {' | '.join(f'{value:.2f} s' for value in values)} |")
+    peaks = [f"{one['peak_mib']:,.0f} MiB" for one in found.values()]
+    return [*lines, f"| peak memory | {' | '.join(peaks)} |", ""]
+
+
+def hardware():
+    """Name the GPU, or the CPU and its cores."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0))
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine() + " CPU"
+    return f"{gpu}, {cores} cores, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--store", type=Path)
+    parser.add_argument("--pairs", type=int, default=160_000)
+    parser.add_argument("--antibodies", type=int, default=110_000)
+    parser.add_argument("--antigens", type=int, default=3_000)
+    parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--options", default="", help="Further options of the commands.")
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args(argv)
+    options = args.options.split()
+    if args.tiny:
+        args.pairs, args.antibodies, args.antigens, args.repeats = 120, 60, 8, 1
+        options += ["--epochs", "2", "--device", "cpu"]
+    with tempfile.TemporaryDirectory() as scratch:
+        table, store = args.table, args.store
+        if table is None:
+            table, store = draw_inputs(Path(scratch), args.pairs, args.antibodies, args.antigens)
+        source = args.table.name if args.table else f"{args.pairs:,} drawn pairs"
+        lines = [f"# Time to answer: {source}, {date.today()}", "", f"{hardware()};", ""]
+        lines[2] += f" `python benchmarks/bench_time_to_answer.py {' '.join(sys.argv[1:])}`"
+        for case in args.case:
+            caches, places = Path(scratch, case), {"table": table, "store": store}
+            cold = measure(case, places, caches, options)
+            warm = [measure(case, places, caches, options) for _ in range(args.repeats)]
+            found = {"cold": cold, "warm": min(warm, key=lambda one: one["seconds"]["whole"])}
+            print(case, json.dumps(found), file=sys.stderr, flush=True)
+            lines += [f"## abag {case}", "", *describe(found)]
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "time_to_answer.md").write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--timed"]:
+        run_timed(float(sys.argv[2]), sys.argv[3:])
+    else:
+        main()
