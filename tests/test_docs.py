@@ -131,7 +131,7 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_lookup, "_hub_folder", from_hub)
     monkeypatch.chdir(tmp_path)
     # drawing the report takes longer than such a fit, and has its own tests
-    monkeypatch.setattr(outcome, "write_report", lambda path, _: path.write_text("drawn"))
+    monkeypatch.setattr(outcome, "write_report", lambda path, *_: path.write_text("drawn"))
     halves = [demo_table(seed).head(45) for seed in (0, 1)]  # enough antigens for a split
     table = pd.concat(halves)
     table.to_csv("pairs.csv", index=False)

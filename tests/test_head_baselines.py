@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
@@ -116,6 +117,22 @@ def test_ridges_on_subsets_of_the_blocks_equal_separate_ridges(monkeypatch):
     for choice, one in zip(choices, found, strict=True):
         alone = ridge([blocks[i] for i in choice], pkd, fit_rows, fold)
         np.testing.assert_allclose(one, alone, atol=1e-9)
+
+
+@pytest.mark.parametrize(("limit", "threads"), [(1500, {1}), (0, {2})])
+def test_a_small_ridge_uses_one_thread_and_a_large_one_all(limit, threads, monkeypatch):
+    real, seen = module._best_ridge, set()
+
+    def record(*inputs):
+        seen.update(x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas")
+        return real(*inputs)
+
+    monkeypatch.setattr(module, "_best_ridge", record)
+    monkeypatch.setattr(module, "PARALLEL_COLUMNS", limit)
+    pairs, *vectors = planted()
+    with threadpool_limits(2, user_api="blas"):
+        predict_baselines(pairs, random_split(pairs.antibody, pairs.antigen, 0), *vectors)
+    assert seen == threads
 
 
 def test_ridge_recovers_a_planted_rule_and_predicts_the_mean_on_noise():

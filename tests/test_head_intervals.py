@@ -10,6 +10,7 @@ import pytest
 from abag.head.evaluation import comparison
 from abag.head.evaluation.comparison import antigen_groups, compare, verdict, verdicts, widening
 from abag.head.evaluation.metrics import score, spearman_by_group
+from abag.head.runs.summary import score_parts
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 
 RNG = np.random.default_rng(0)
@@ -102,7 +103,9 @@ def test_the_strongest_baseline_is_chosen_on_validation():
     good, lucky = pairs.pkd + 0.5 * noise, pairs.pkd + noise
     lucky[2 * n :] = pairs.pkd[2 * n :] + 0.3 * noise[2 * n :]
     baselines = {"good": good, "lucky": lucky, "ridge": good, "train_mean": good * 0 + 8}
-    lines = verdicts(pairs, [split], [pairs.pkd + 0.1], [baselines])
+    models = {"head": pairs.pkd + 0.1, **baselines}
+    scores = {name: score_parts(pairs, split, one) for name, one in models.items()}
+    lines = verdicts(pairs, [split], [models["head"]], [baselines], scores)
     assert any("good, the strongest baseline on validation" in line for line in lines)
     assert not any("lucky" in line for line in lines)
 

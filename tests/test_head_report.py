@@ -20,6 +20,7 @@ from abag.head.evaluation import comparison
 from abag.head.evaluation.baselines import predict_baselines
 from abag.head.report.report import render, write_report
 from abag.head.report.results import RunResults
+from abag.head.runs.summary import score_models
 from abag.head.splits.partition import make_splits
 from abag.head.splits.split_options import SplitOptions
 
@@ -64,6 +65,14 @@ def results(title="runs/first", antigens=8, **options):
     )
 
 
+def render_run(run):
+    return render(run, score_models(run))
+
+
+def write(folder):
+    write_report(folder / "report.html", results(), score_models(results()))
+
+
 class Page(HTMLParser):
     """Check that tags are closed, and collect what the page would load."""
 
@@ -89,14 +98,14 @@ def read(html):
 
 
 def test_the_page_is_well_formed_and_loads_and_runs_nothing():
-    page = read(render(results()))
+    page = read(render_run(results()))
     assert "script" not in page.tags
     assert page.tags.count("img") >= 5
     assert all(value.startswith("data:") for value in page.loads)
 
 
 def test_every_figure_is_an_image_of_useful_size():
-    for value in read(render(results())).loads:
+    for value in read(render_run(results())).loads:
         if value.startswith("data:image/png"):
             data = base64.b64decode(value.split(",")[1])
             width, height = struct.unpack(">II", data[16:24])
@@ -106,7 +115,7 @@ def test_every_figure_is_an_image_of_useful_size():
 
 
 def test_the_table_shows_head_and_baselines_with_intervals():
-    html = render(results(split="antigen", folds=4))
+    html = render_run(results(split="antigen", folds=4))
     for name in ("head", "ridge", "train_mean", "antigen_mean", "nearest_antibody"):
         assert f"<td>{name}</td>" in html
     assert re.search(r"[+-]\d\.\d\d \[[+-]\d\.\d\d, [+-]\d\.\d\d\]", html)
@@ -114,34 +123,34 @@ def test_the_table_shows_head_and_baselines_with_intervals():
 
 
 def test_the_page_shows_leaks_clusters_and_fingerprints():
-    html = render(results())
+    html = render_run(results())
     assert "tiny-igt5 3f2c9b1e" in html
     assert "Test rows with a near-duplicate in training" in html
     assert "Clusters by identity" in html
 
 
 def test_text_from_outside_is_escaped():
-    html = render(results(title="<script>alert(1)</script>"))
+    html = render_run(results(title="<script>alert(1)</script>"))
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
-    write_report(tmp_path / "report.html", results())
+    write(tmp_path)
     first = (tmp_path / "report.html").read_bytes()
-    write_report(tmp_path / "report.html", results())
+    write(tmp_path)
     assert (tmp_path / "report.html").read_bytes() == first
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_an_empty_log_and_a_single_antigen_give_a_page():
     bare = results(antigens=1)
-    read(render(RunResults(**{n: getattr(bare, n) for n in bare.__slots__} | {"log": []})))
+    read(render_run(RunResults(**{n: getattr(bare, n) for n in bare.__slots__} | {"log": []})))
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
 def test_chromium_shows_every_image_and_logs_no_error(tmp_path):
-    write_report(tmp_path / "report.html", results())
+    write(tmp_path)
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
     flags += "--disable-background-networking --disable-component-update --disable-sync "
     flags += f"--enable-logging=stderr --user-data-dir={tmp_path / 'profile'} --dump-dom"

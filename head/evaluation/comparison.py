@@ -19,8 +19,9 @@ from scipy.stats import norm, t
 
 from abag.head.evaluation import metrics
 from abag.head.evaluation.label_problems import label_problems
-from abag.head.evaluation.metrics import METRICS, ScoredRows, headline_metrics, metric_label
-from abag.head.splits.splits import TEST, VALIDATION, Split
+from abag.head.evaluation.metrics import METRICS, headline_metrics, metric_label
+from abag.head.evaluation.resampling import median_of_samples, score_samples
+from abag.head.splits.splits import TEST, Split
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
@@ -30,6 +31,8 @@ Ints: TypeAlias = NDArray[np.int64]
 
 DRAWS = 500
 """Bootstrap samples per interval."""
+SAMPLED_AT_ONCE = 2 * 10**6
+"""Rows times samples that are scored in one go: 16 MB per matrix."""
 MIN_CLUSTERS = 5
 """With fewer clusters, resampling them says little about new clusters: no interval."""
 MIN_ROWS = 10
@@ -81,8 +84,8 @@ class _Fold:
 
     cluster: Ints
     """Cluster of each row or of each antigen; clusters are resampled as a whole."""
-    difference: Callable[[Ints], float | None]
-    """Difference of the two scores if entry ``i`` of ``cluster`` occurs ``counts[i]`` times."""
+    difference: Callable[[Ints], Floats]
+    """Differences of the two scores in D samples, of which (D, R) has the count of each entry."""
 
 
 def compare(
@@ -170,28 +173,31 @@ def _bootstrap(folds: Sequence[_Fold], seed: int, rows: int, unit: str) -> Inter
     joined = np.concatenate([fold.cluster for fold in folds])
     clusters, dense = np.unique(joined, return_inverse=True)
     index = np.split(dense, np.cumsum([len(fold.cluster) for fold in folds])[:-1])
-    difference = _mean_difference(folds, index, np.ones(len(clusters), np.int64))
-    if difference is None:
+    once = np.ones((1, len(clusters)), np.int64)
+    difference = float(_mean_difference(folds, index, once)[0])
+    if np.isnan(difference):
         return None
     draws = np.random.default_rng(seed).integers(len(clusters), size=(DRAWS, len(clusters)))
     enough = len(clusters) >= MIN_CLUSTERS and rows >= MIN_ROWS
-    differences = (
-        _mean_difference(folds, index, np.bincount(drawn, minlength=len(clusters)))
-        for drawn in (draws if enough else ())
-    )
-    known = [value for value in differences if value is not None]
+    counts_DC = np.array([np.bincount(drawn, minlength=len(clusters)) for drawn in draws])
+    n_parts = max(1, DRAWS * max(map(len, index)) // SAMPLED_AT_ONCE)
+    parts = np.array_split(counts_DC[: DRAWS if enough else 0], n_parts)
+    known = np.concatenate([_mean_difference(folds, index, part) for part in parts])
+    known = known[~np.isnan(known)]
     unit = "pairs" if len(clusters) == rows else unit
-    if not known:
+    if not len(known):
         return Interval(difference, None, None, len(clusters), rows, unit)
     ends = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     low, high = difference + widening(len(clusters)) * (ends - difference)
     return Interval(difference, float(low), float(high), len(clusters), rows, unit)
 
 
-def _mean_difference(folds: Sequence[_Fold], index: Sequence[Ints], counts: Ints) -> float | None:
-    found = (fold.difference(counts[i]) for fold, i in zip(folds, index, strict=True))
-    values = [value for value in found if value is not None]
-    return float(np.mean(values)) if values else None
+def _mean_difference(folds: Sequence[_Fold], index: Sequence[Ints], counts_DC: Ints) -> Floats:
+    """Average over the folds where the difference is defined; NaN where it is in none; (D,)."""
+    found = np.array([f.difference(counts_DC[:, i]) for f, i in zip(folds, index, strict=True)])
+    defined = ~np.isnan(found)
+    n_D = defined.sum(axis=0)
+    return np.where(n_D > 0, np.where(defined, found, 0).sum(axis=0) / np.maximum(1, n_D), np.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +214,11 @@ class _TestRows:
         """Resample clusters, (R,); whole antigens if no antigen is in two of them."""
         if metric == "spearman_within_antigen" and _is_nested(self.antigen, cluster):
             return self._of_antigens(cluster)
-        score = METRICS[metric].function
 
-        def difference(counts: Ints) -> float | None:
-            rows = np.repeat(np.arange(len(self.pkd)), counts)
-            pkd, antigen = self.pkd[rows], self.antigen[rows]
-            a = score(ScoredRows.of(pkd, self.predicted[rows], antigen))
-            b = score(ScoredRows.of(pkd, self.reference[rows], antigen))
-            return None if a is None or b is None else a - b
+        def difference(counts_DR: Ints) -> Floats:
+            both = (self.predicted, self.reference)
+            a, b = (score_samples(metric, self.pkd, p, self.antigen, counts_DR) for p in both)
+            return a - b
 
         return _Fold(cluster, difference)
 
@@ -223,19 +226,13 @@ class _TestRows:
         """Resample whole antigens, each with the correlation within it, which stays the same."""
         _, first = np.unique(self.antigen, return_index=True)
         both = (self.predicted, self.reference)
-        values = np.stack(
-            [metrics.spearman_by_group(self.pkd, p, self.antigen) for p in both], axis=1
+        values = np.array([metrics.spearman_by_group(self.pkd, p, self.antigen) for p in both])
+        defined = np.isfinite(values).all(axis=0)
+        a, b = values[:, defined]
+        return _Fold(
+            cluster[first][defined],
+            lambda counts_DR: median_of_samples(a, counts_DR) - median_of_samples(b, counts_DR),
         )
-        defined = np.isfinite(values).all(axis=1)
-        clusters, values = cluster[first][defined], values[defined]
-
-        def difference(counts: Ints) -> float | None:
-            if not counts.sum():
-                return None
-            a, b = np.median(np.repeat(values, counts, axis=0), axis=0)
-            return float(a - b)
-
-        return _Fold(clusters, difference)
 
 
 def verdict(model: str, reference: str, metric: str, interval: Interval | None) -> str:
@@ -274,6 +271,7 @@ def verdicts(
     splits: Sequence[Split],
     predicted: Sequence[Floats],
     baselines: Sequence[Mapping[str, Floats]],
+    scores: Mapping[str, Mapping[str, metrics.Scores]],
 ) -> list[str]:
     """Compare the head with the strongest baselines, with the ridge and with the training mean.
 
@@ -288,18 +286,16 @@ def verdicts(
         The head's prediction of every pair, for each split.
     baselines : sequence of dict
         The result of `abag.head.evaluation.baselines.predict_baselines` for each split.
+    scores : dict
+        Scores on ``validation`` and ``test`` of ``head`` and each baseline, averaged over splits.
     """
-    of_name = {name: [fold[name] for fold in baselines] for name in baselines[0]}
-    test = {name: scores_on(TEST, pairs, splits, each) for name, each in of_name.items()}
-    validation = {name: scores_on(VALIDATION, pairs, splits, p) for name, p in of_name.items()}
 
     def best_by(metric: str) -> str | None:
-        defined = [name for name, scores in test.items() if scores[metric] is not None]
-        return strongest({name: validation[name] for name in defined}, metric)
+        defined = [name for name in baselines[0] if scores[name]["test"][metric] is not None]
+        return strongest({name: scores[name]["validation"] for name in defined}, metric)
 
-    own = scores_on(TEST, pairs, splits, predicted)
     by_rank = "spearman_within_antigen"
-    if own[by_rank] is None or best_by(by_rank) is None:
+    if scores["head"]["test"][by_rank] is None or best_by(by_rank) is None:
         by_rank = "spearman"
     best = {metric: best_by(metric) for metric in (by_rank, "rmse")}
     against = [(by_rank, best[by_rank]), ("rmse", best["rmse"])]
@@ -307,7 +303,7 @@ def verdicts(
     lines = []
     for metric, baseline in against:
         if baseline is not None:
-            interval = compare(pairs, splits, predicted, of_name[baseline], metric)
+            interval = compare(pairs, splits, predicted, [b[baseline] for b in baselines], metric)
             note = ", the strongest baseline on validation" if baseline == best[metric] else ""
             lines.append(verdict("head", baseline + note, metric, interval))
     return lines
@@ -317,14 +313,6 @@ def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> metrics.S
     """Score the predictions of some rows; `predicted`, (P,), has one for every pair."""
     groups = antigen_groups(pairs, rows)
     return metrics.score(pairs.pkd[rows], predicted[rows], groups, pairs.censored[rows])
-
-
-def scores_on(
-    part: int, pairs: MeasuredPairs, splits: Sequence[Split], predicted: Sequence[Floats]
-) -> metrics.Scores:
-    """Score predictions, (P,) per split, on one part of each split; average over splits."""
-    folds = [score_rows(pairs, p, s.rows(part)) for s, p in zip(splits, predicted, strict=True)]
-    return {name: value["mean"] for name, value in metrics.average_folds(folds).items()}
 
 
 def rank_metric(scores: metrics.Scores) -> str:

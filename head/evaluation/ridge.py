@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, sparse
+from threadpoolctl import threadpool_limits
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -21,6 +22,9 @@ Matrix: TypeAlias = NDArray[np.float32]
 
 CHUNK = 8192
 """Unique sequences converted to float64 at a time."""
+PARALLEL_COLUMNS = 1500
+"""Columns from which a ridge uses all cores. A smaller one is faster on one core, and with several
+it waits for threads wherever another process keeps a core busy: 57 s instead of 6."""
 STRENGTHS = np.logspace(-4, 3, 8)
 """Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
 
@@ -67,15 +71,17 @@ def ridges(
 
     `choices` has the indices of the blocks of each ridge.
     """
-    blocks = [_rotated(block, fit_rows) for block in blocks]
-    parts = [_moments(blocks, pkd, fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
-    ends = np.cumsum([0, *(block.table_ND.shape[1] for block in blocks)])
-    found = []
-    for choice in choices:
-        columns = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in choice])
-        own = [part.select(columns) for part in parts]
-        found.append(_best_ridge([blocks[i] for i in choice], own, pkd, fit_rows, fold))
-    return found
+    columns = sum(min(block.table_ND.shape) for block in blocks)
+    with threadpool_limits(1 if columns < PARALLEL_COLUMNS else None, user_api="blas"):
+        blocks = [_rotated(block, fit_rows) for block in blocks]
+        parts = [_moments(blocks, pkd, fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
+        ends = np.cumsum([0, *(block.table_ND.shape[1] for block in blocks)])
+        found = []
+        for choice in choices:
+            own = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in choice])
+            sums = [part.select(own) for part in parts]
+            found.append(_best_ridge([blocks[i] for i in choice], sums, pkd, fit_rows, fold))
+        return found
 
 
 def _best_ridge(

@@ -15,10 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from abag.core.files import write_text
 from abag.head.evaluation import comparison
-from abag.head.evaluation.comparison import compare, rank_metric, scores_on
+from abag.head.evaluation.comparison import compare, rank_metric
 from abag.head.evaluation.metrics import metric_label, table_metrics
 from abag.head.report.figures import draw_figures
-from abag.head.report.results import RunResults, RunSummary
+from abag.head.report.results import ModelScores, RunResults, RunSummary
 from abag.head.splits.splits import PART_NAMES, TEST, Split
 
 MAX_FOLDS = 20
@@ -34,12 +34,12 @@ LICENCES = {
 """Licences of the encoders that abag knows by name."""
 
 
-def write_report(path: Path, results: RunResults) -> None:
+def write_report(path: Path, results: RunResults, scores: ModelScores) -> None:
     """Write the report of a run atomically; it needs no network and no scripts."""
-    write_text(path, render(results))
+    write_text(path, render(results, scores))
 
 
-def render(results: RunResults) -> str:
+def render(results: RunResults, scores: ModelScores) -> str:
     """Return the report as HTML."""
     r = results
     counts = {
@@ -53,9 +53,9 @@ def render(results: RunResults) -> str:
         title=r.title,
         folds=len(r.splits),
         draws=comparison.DRAWS,
-        verdicts=comparison.verdicts(r.pairs, r.splits, r.predicted, r.baselines),
-        warnings=comparison.warnings(r.pairs, r.splits),
-        scores=_score_table(r),
+        verdicts=scores["verdicts"],
+        warnings=scores["warnings"],
+        scores=_score_table(r, scores),
         drawn=draw_figures(r),
         facts=[*r.facts.items(), *counts.items()],
         split=_split_tables(r.splits),
@@ -99,23 +99,21 @@ def _format_cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _score_table(r: RunResults) -> dict[str, Any]:
+def _score_table(r: RunResults, found: ModelScores) -> dict[str, Any]:
     """Scores of the head and each baseline, and their differences with intervals."""
-    own = scores_on(TEST, r.pairs, r.splits, r.predicted)
+    own = found["metrics"]["test"] or {}
     columns, compared = table_metrics(report=True), (rank_metric(own), "rmse")
     rows: list[list[object]] = [["head", *(own[c] for c in columns), "", ""]]
-    for name in r.baselines[0]:
-        predicted = [b[name] for b in r.baselines]
-        scores = scores_on(TEST, r.pairs, r.splits, predicted)
-        differences = []
+    for name, parts in found["baselines"].items():
+        predicted, differences = [b[name] for b in r.baselines], []
         for metric in compared:
-            found = compare(r.pairs, r.splits, r.predicted, predicted, metric)
-            text = None if found is None else f"{found.difference:+.2f}"
-            for one, low, high in [] if found is None else found.known:
-                unit = "" if one is found else f" by {one.unit}"
+            interval = compare(r.pairs, r.splits, r.predicted, predicted, metric)
+            text = None if interval is None else f"{interval.difference:+.2f}"
+            for one, low, high in [] if interval is None else interval.known:
+                unit = "" if one is interval else f" by {one.unit}"
                 text = f"{text} [{low:+.2f}, {high:+.2f}]{unit}"
             differences.append(text)
-        rows.append([name, *(scores[c] for c in columns), *differences])
+        rows.append([name, *(parts["test"][c] for c in columns), *differences])
     head = ["", *map(metric_label, columns)]
     head += [f"head - baseline, {metric_label(metric)}" for metric in compared]
     test_rows = sum(len(split.rows(TEST)) for split in r.splits)

@@ -63,7 +63,18 @@ class PredictionsSummary(TypedDict):
     verdicts: list[str]
 
 
-class RunSummary(TypedDict):
+class ModelScores(TypedDict):
+    """Scores of the head and the baselines, and how they compare."""
+
+    warnings: list[str]
+    verdicts: list[str]
+    metrics: dict[str, Scores | None]
+    """Scores of the head by part: ``validation``, ``test`` and, for a table, ``table`` ..."""
+    baselines: dict[str, dict[str, Scores]]
+    cv: NotRequired[dict[str, dict[str, FoldAverage]]]
+
+
+class RunSummary(ModelScores):
     """Content of summary.json: what ``fit`` and ``evaluate`` return."""
 
     run: str
@@ -77,13 +88,7 @@ class RunSummary(TypedDict):
     split: dict[str, Any]
     noise: float | None
     counts: Mapping[str, int]
-    warnings: list[str]
-    verdicts: list[str]
     members: int
     sigma: Mapping[str, Any]
-    metrics: dict[str, Scores | None]
-    """Scores of the head by part: ``validation``, ``test`` and, for a table, ``table`` ..."""
-    baselines: dict[str, dict[str, Scores]]
-    cv: NotRequired[dict[str, dict[str, FoldAverage]]]
     table: NotRequired[TableSummary]
     predictions: NotRequired[PredictionsSummary]

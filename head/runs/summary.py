@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from abag.core.files import replacing, write_json, write_text
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import MeasuredPairs, score_rows, verdicts, warnings
 from abag.head.report.report import model_card, write_report
-from abag.head.report.results import RunResults, RunSummary
+from abag.head.report.results import ModelScores, RunResults, RunSummary
 from abag.head.splits.split_files import split_assignments
 from abag.head.splits.splits import TEST, VALIDATION, Split
 from abag.head.training import uncertainty
@@ -55,9 +55,9 @@ def write_results(
     ]
     with replacing(run / "predictions.parquet") as partial:
         pd.concat(frames, ignore_index=True).to_parquet(partial, index=False)
-    if report:
-        write_report(run / "report.html", results)
     summary = _summarise(run, results, trained, sigmas)
+    if report:
+        write_report(run / "report.html", results, summary)
     card = model_card(pairs.table.source, results.facts, summary)
     write_text(run / "predictor" / "README.md", card)
     write_json(run / "summary.json", summary)
@@ -67,18 +67,9 @@ def write_results(
 def _summarise(
     run: Path, results: RunResults, trained: Sequence[TrainedHeads], sigmas: Sequence[Sigma]
 ) -> RunSummary:
-    """Score the head and the baselines on the full validation and test parts."""
     pairs, splits = results.pairs, results.splits
-    predicted = {"head": results.predicted} | {
-        name: [fold[name] for fold in results.baselines] for name in results.baselines[0]
-    }
-    scores = {
-        name: [score_parts(pairs, split, one) for split, one in zip(splits, each, strict=True)]
-        for name, each in predicted.items()
-    }
-    means = {name: average_parts(folds) for name, folds in scores.items()}
     resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
-    summary: RunSummary = {
+    own = {
         "run": str(run),
         "steps": sum(t.progress.step for t in trained),
         "epochs": max(t.epochs for t in trained),
@@ -89,19 +80,35 @@ def _summarise(
         "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
         "noise": pairs.noise,
         "counts": pairs.counts,
-        "warnings": warnings(pairs, splits),
-        "verdicts": verdicts(pairs, splits, results.predicted, results.baselines),
         "members": len(trained[0].weights),
         "sigma": uncertainty.summarise(pairs, splits, trained, sigmas),
+    }
+    return cast("RunSummary", own | score_models(results))
+
+
+def score_models(results: RunResults) -> ModelScores:
+    """Score the head and the baselines on the full validation and test parts, and compare them."""
+    pairs, splits = results.pairs, results.splits
+    predicted = {"head": results.predicted} | {
+        name: [fold[name] for fold in results.baselines] for name in results.baselines[0]
+    }
+    scores = {
+        name: [score_parts(pairs, split, one) for split, one in zip(splits, each, strict=True)]
+        for name, each in predicted.items()
+    }
+    means = {name: average_parts(folds) for name, folds in scores.items()}
+    found: ModelScores = {
+        "warnings": warnings(pairs, splits),
+        "verdicts": verdicts(pairs, splits, results.predicted, results.baselines, means),
         "metrics": {**means.pop("head")},
         "baselines": means,
     }
     if len(splits) > 1:
-        summary["cv"] = {
+        found["cv"] = {
             name: metrics.average_folds([fold["test"] for fold in folds])
             for name, folds in scores.items()
         }
-    return summary
+    return found
 
 
 def score_parts(

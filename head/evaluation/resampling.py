@@ -1,0 +1,104 @@
+"""Scores of many bootstrap samples at once.
+
+A sample is the number of times that each row occurs in it, so a score of D samples of R rows is a
+few operations on a (D, R) matrix. `score_samples` uses the entry of `VECTORISED` for its metric, or
+else repeats the rows and scores each sample with the metric itself, which gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag.head.evaluation.metrics import METRICS, ScoredRows
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+
+def score_samples(
+    metric: str, pkd: Floats, predicted: Floats, antigen: Ints, counts_DR: Ints
+) -> Floats:
+    """Compute a metric on D bootstrap samples.
+
+    Parameters
+    ----------
+    metric : str
+        A key of `abag.head.evaluation.metrics.METRICS`.
+    pkd, predicted : NDArray, shape=(R,), dtype=float64
+    antigen : NDArray, shape=(R,), dtype=int64
+    counts_DR : NDArray, shape=(D, R), dtype=int64
+        How often each row occurs in each sample.
+
+    Returns
+    -------
+    NDArray, shape=(D,), dtype=float64
+        NaN where the metric is undefined.
+    """
+    if not (len(predicted) and np.isfinite(predicted).all()):
+        return np.full(len(counts_DR), np.nan)
+    if metric in VECTORISED:
+        return VECTORISED[metric](pkd, predicted, counts_DR)
+    return score_repeated(metric, pkd, predicted, antigen, counts_DR)
+
+
+def score_repeated(
+    metric: str, pkd: Floats, predicted: Floats, antigen: Ints, counts_DR: Ints
+) -> Floats:
+    """Compute what `score_samples` does, one sample at a time."""
+    score, values = METRICS[metric].function, []
+    for counts in counts_DR:
+        rows = np.repeat(np.arange(len(pkd)), counts)
+        values.append(score(ScoredRows.of(pkd[rows], predicted[rows], antigen[rows])))
+    return np.array(values, np.float64)  # None becomes NaN
+
+
+def median_of_samples(values: Floats, counts_DR: Ints) -> Floats:
+    """Return the median of R values in each of D samples, NaN for empty ones; shape (D,)."""
+    if not len(values):
+        return np.full(len(counts_DR), np.nan)
+    order = np.argsort(values)
+    seen_DR, size_D = counts_DR[:, order].cumsum(axis=1), counts_DR.sum(axis=1)
+    ends = [(seen_DR > (middle // 2)[:, None]).argmax(axis=1) for middle in (size_D - 1, size_D)]
+    middle_D: Floats = values[order[ends]].mean(axis=0)
+    return np.where(size_D > 0, middle_D, np.nan)
+
+
+def _rmse(pkd: Floats, predicted: Floats, counts_DR: Ints) -> Floats:
+    return np.asarray(np.sqrt(_mean((pkd - predicted) ** 2, counts_DR)))
+
+
+def _spearman(pkd: Floats, predicted: Floats, counts_DR: Ints) -> Floats:
+    """Correlate ranks, each the mean rank of the row's copies and ties in the sample."""
+    y_DR, p_DR = _centred_ranks(pkd, counts_DR), _centred_ranks(predicted, counts_DR)
+    covariance_D = (counts_DR * y_DR * p_DR).sum(axis=1)
+    scale_D = np.sqrt((counts_DR * y_DR**2).sum(axis=1) * (counts_DR * p_DR**2).sum(axis=1))
+    defined = scale_D > 0  # the centred ranks of a constant are exactly 0
+    return np.where(defined, np.clip(covariance_D / np.where(defined, scale_D, 1), -1, 1), np.nan)
+
+
+def _centred_ranks(values: Floats, counts_DR: Ints) -> Floats:
+    """Rank the rows in each sample, minus the mean rank; exact, being multiples of a half."""
+    order = np.argsort(values, kind="stable")
+    last = np.append(np.flatnonzero(np.diff(values[order])), len(values) - 1)
+    seen_DT = counts_DR[:, order].cumsum(axis=1)[:, last]  # rows up to each distinct value
+    before_DT = np.pad(seen_DT, ((0, 0), (1, 0)))[:, :-1]
+    run = np.unique(values, return_inverse=True)[1]
+    centred_DT: Floats = (seen_DT + before_DT - seen_DT[:, -1:]) / 2
+    return centred_DT[:, run]
+
+
+def _mean(values: Floats, counts_DR: Ints) -> Floats:
+    size_D = counts_DR.sum(axis=1)
+    return np.where(size_D > 0, counts_DR @ values / np.maximum(1, size_D), np.nan)
+
+
+VECTORISED: dict[str, Callable[[Floats, Floats, Ints], Floats]] = {
+    "spearman": _spearman,
+    "rmse": _rmse,
+    "mae": lambda pkd, predicted, counts_DR: _mean(np.abs(pkd - predicted), counts_DR),
+}
+"""Metrics of labels and predictions, (R,), on samples, (D, R), by name."""
