@@ -33,33 +33,43 @@ def run(*arguments, code=0):
 
 
 OPTIONS = {
-    "adapt": "accumulate affinity-type alpha antibody-encoder antigen antigen-encoder bad-rows "
-    "batch-size column device dropout epochs floor fold gradient-checkpointing head-lr head-share "
-    "json label layers limit lr out patience precision rank replicates save-every seed sides "
+    "adapt": "accumulate affinity-type alpha antibody-encoder antibody-region antigen "
+    "antigen-encoder bad-rows batch-size chains column device dropout epochs floor fold "
+    "gradient-checkpointing head-lr head-share json label layers limit lr out patience "
+    "precision rank replicates save-every seed sides "
     "split-from targets",
-    "embed": "antibody-adapter antibody-backend antibody-encoder antigen antigen-adapter "
-    "antigen-backend antigen-encoder attention bad-rows batch-tokens column commit-seconds device "
-    "devices json layers limit long-antigens precision ray skipped store store-dtype "
+    "embed": "antibody-adapter antibody-backend antibody-encoder antibody-region antigen "
+    "antigen-adapter antigen-backend antigen-encoder attention bad-rows batch-tokens chains "
+    "column "
+    "commit-seconds device devices json layers limit long-antigens precision ray skipped "
+    "store store-dtype "
     "strict-precision",
-    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-by antibody-encoder "
-    "antibody-identity antibody-pooling antigen antigen-encoder antigen-identity antigen-pooling "
-    "bad-rows batch-size bootstrap clip cluster-tool column compile deterministic device dropout "
+    "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-by "
+    "antibody-encoder "
+    "antibody-identity antibody-pooling antibody-region antigen antigen-encoder antigen-identity "
+    "antigen-pooling bad-rows batch-size bootstrap chains clip cluster-tool column compile "
+    "deterministic device dropout "
     "epochs floor folds head json label limit loss lr members no-bootstrap no-compile patience "
-    "precision preset rank rank-scope repeats replicates run save-every scale-lr seed select split "
+    "precision preset rank rank-scope repeats replicates run save-every scale-lr seed select "
+    "split "
     "split-seed store tables threads validate-every validate-pairs verbose warmup weight-decay "
     "widths",
-    "predict": "antibody-encoder antigen antigen-encoder bad-rows column cross device force json "
-    "limit out run store",
+    "predict": "antibody-encoder antigen antigen-encoder bad-rows chains column cross device "
+    "force "
+    "json limit out run store",
     "runs": "json",
     "sweep": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-by "
-    "antibody-encoder antibody-identity antigen antigen-encoder antigen-identity bad-rows "
-    "batch-size bootstrap clip cluster-tool column compile deterministic device epochs final floor "
+    "antibody-encoder antibody-identity antibody-region antigen antigen-encoder antigen-identity "
+    "bad-rows batch-size bootstrap chains clip cluster-tool column compile deterministic "
+    "device epochs final floor "
     "inner-folds json label limit members no-bootstrap patience precision rank-scope "
-    "replicates save-every scale-lr seed select split split-seed store sweep tables threads trials "
+    "replicates save-every scale-lr seed select split split-seed store sweep tables threads "
+    "trials "
     "validate-every validate-pairs warmup",
     "evaluate": "affinity-type antigen column json predictions run store",
-    "plan": "affinity-type antibody-encoder antigen antigen-encoder bad-rows column floor json "
-    "label limit price-per-hour replicates store",
+    "plan": "affinity-type antibody-encoder antibody-region antigen antigen-encoder bad-rows "
+    "chains "
+    "column floor json label limit price-per-hour replicates store",
     "demo": "force",
     "doctor": "antibody-encoder antigen-encoder device json store",
     "store info": "json",

@@ -55,7 +55,8 @@ class ParsedSequence(NamedTuple):
     replaced: int = 0
     """Residues read as X."""
     form: str = ""
-    """`StringForm` of an antibody given as one string without separator, else empty."""
+    """`StringForm` of an antibody given as one string without separator, and what was found in its
+    chains (`changes.count_changes`), joined by ``+``; empty for most."""
 
 
 def sequence_key(kind: Kind, chains: Chains) -> bytes:

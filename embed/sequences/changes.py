@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,41 @@ from abag.embed.sequences.chains import REPLACED, Kind
 from abag.embed.sequences.formats import BadTable
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
+_FORMS = {
+    "repeated_antibodies": (
+        "repeated",
+        "antibody strings hold a heavy chain twice, which is read once",
+    ),
+    "unrecognised_antibodies": (
+        "no domain",
+        "antibody strings have no known variable domain and are read as heavy chains",
+    ),
+    "exchanged_antibodies": ("exchanged", "antibodies had heavy and light exchanged: put right"),
+    "misplaced_antibodies": (
+        "misplaced",
+        "antibodies have heavy and light exchanged and are left as they are; see --chains auto",
+    ),
+    "same_type_antibodies": (
+        "same type",
+        "antibodies have two heavy or two light chains and are left as they are",
+    ),
+    "two_domain_antibodies": (
+        "two domains",
+        "antibodies have two variable domains in one chain and are left as they are; see "
+        "--chains auto",
+    ),
+    "constant_antibodies": (
+        "constant",
+        "antibodies carry residues of constant domains, which most antibody encoders were not "
+        "trained on; cut them off with --antibody-region fv",
+    ),
+    "cut_antibodies": ("cut", "antibodies cut to their variable domains"),
+    "uncut_antibodies": (
+        "not cut",
+        "antibodies have a chain without one certain variable domain, which is left whole",
+    ),
+}
+"""Count to the word in `ParsedSequence.form` that it counts, and its description."""
 
 
 class BadCell(NamedTuple):
@@ -85,12 +121,14 @@ class SkippedRows:
 
 
 def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
-    """Name the counts of what was changed; arguments as in `SequencePart`."""
-    glued, linker = forms.get("glued", 0), forms.get("linker", 0)
+    """Name the counts of what was changed or found; arguments as in `SequencePart`."""
+    words: Counter[str] = Counter()
+    for form, n in forms.items():
+        words.update(dict.fromkeys(form.split("+"), n))
     return {
-        "split_antibodies": glued + linker, "split_glued": glued, "split_linker": linker,
-        "repeated_antibodies": forms.get("repeated", 0),
-        "unrecognised_antibodies": forms.get("no domain", 0), "replaced_residues": replaced,
+        "split_antibodies": words["glued"] + words["linker"],
+        "split_glued": words["glued"], "split_linker": words["linker"],
+        **{name: words[word] for name, (word, _) in _FORMS.items()}, "replaced_residues": replaced,
     }  # fmt: skip
 
 
@@ -102,9 +140,7 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
             f"antibody strings split into heavy and light ({counts['split_glued']:,} glued, "
             f"{counts['split_linker']:,} joined by a linker, which was removed)"
         ),
-        "repeated_antibodies": "antibody strings hold a heavy chain twice, which is read once",
-        "unrecognised_antibodies": "antibody strings have no known variable domain and are read as "
-        "heavy chains",
+        **{name: line for name, (_, line) in _FORMS.items()},
         "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
     }
     return [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]

@@ -10,7 +10,7 @@ string is refused.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 
 from abag import AbagError
@@ -35,6 +35,8 @@ ALIGNMENT_SLACK = 4
 """immunum misses the first residue of a domain by fewer residues than this."""
 CYSTEINE_104 = 70
 """Residues from a domain's start within which framework 4 cannot begin."""
+J_SEGMENT = {"heavy": 11, "light": 10}
+"""Residues from [WF]-G-x-G to the end of the variable domain."""
 BEFORE_CYSTEINE_23 = {"H": 21, "K": 22, "L": 21}
 """Residues of a complete domain before its first conserved cysteine."""
 
@@ -76,13 +78,16 @@ class DomainSplit(NamedTuple):
     form: StringForm
 
 
-class _Domain(NamedTuple):
+class Domain(NamedTuple):
+    """A variable domain in a string."""
+
     gene: Literal["H", "K", "L"]
     start: int
     end: int
 
     @property
     def chain(self) -> Literal["heavy", "light"]:
+        """Its type."""
         return "heavy" if self.gene == "H" else "light"
 
 
@@ -102,9 +107,9 @@ def split_domains(sequence: str) -> DomainSplit:
         that are not a domain, linker, tag or constant domain.
     """
     half = sequence[: len(sequence) // 2]
-    if half * 2 == sequence and [domain.chain for domain in _find_domains(half)] == ["heavy"]:
+    if half * 2 == sequence and [domain.chain for domain in find_domains(half)] == ["heavy"]:
         return DomainSplit(half, "", "repeated")
-    domains = _find_domains(sequence)
+    domains = find_domains(sequence)
     if not domains:
         _refuse_unexplained(sequence, MAX_UNRECOGNIZED_RESIDUES)
         return DomainSplit(sequence, "", "no domain")
@@ -117,9 +122,36 @@ def split_domains(sequence: str) -> DomainSplit:
     return _split_at_boundary(sequence, *_checked_pair(domains))
 
 
-def _find_domains(sequence: str) -> list[_Domain]:
+@lru_cache(4096)  # a library often has one light chain
+def variable_domain(chain: str) -> str | None:
+    """Cut a chain to its variable domain, which ends with a J segment of usual length.
+
+    Returns
+    -------
+    str or None
+        None if there is not exactly one domain, or if its end is uncertain.
+    """
+    domains = find_domains(chain)
+    if len(domains) != 1:
+        return None
+    (domain,) = domains
+    motifs = _FRAMEWORK_4[domain.chain].finditer(chain, domain.start + CYSTEINE_104)
+    ends = [motif.start() + J_SEGMENT[domain.chain] for motif in motifs]
+    sure = [
+        end
+        for end in ends
+        if abs(end - domain.end) < ALIGNMENT_SLACK
+        or is_constant(chain[end : end + LONGEST_REMNANT], domain.chain)
+    ]
+    if not sure and abs(len(chain) - domain.end) >= ALIGNMENT_SLACK:
+        return None
+    return chain[domain.start if domain.start >= ALIGNMENT_SLACK else 0 : max(sure, default=None)]
+
+
+def find_domains(sequence: str) -> list[Domain]:
+    """Find the variable domains of a chain or string, in their order."""
     return [
-        _Domain(d.chain, d.query_start, d.query_end + 1)
+        Domain(d.chain, d.query_start, d.query_end + 1)
         for d in _annotator().number_domains(sequence)
         if d.error is None
         and (
@@ -152,7 +184,7 @@ def _refuse_unexplained(residues: str, most: int = MAX_EXTRA_RESIDUES) -> None:
         raise UnsureDomains(msg)
 
 
-def _checked_pair(domains: list[_Domain]) -> tuple[_Domain, _Domain]:
+def _checked_pair(domains: list[Domain]) -> tuple[Domain, Domain]:
     chains = [domain.chain for domain in domains]
     if sorted(chains) != ["heavy", "light"]:
         msg = (
@@ -169,7 +201,7 @@ def _checked_pair(domains: list[_Domain]) -> tuple[_Domain, _Domain]:
     return domains[0], domains[1]
 
 
-def _split_at_boundary(sequence: str, first: _Domain, second: _Domain) -> DomainSplit:
+def _split_at_boundary(sequence: str, first: Domain, second: Domain) -> DomainSplit:
     end, start = _boundary(sequence, first, second)
     between = sequence[end:start]
     short = 0 < len(between) < SHORTEST_LINKER and not _LINKER.fullmatch(between)
@@ -182,7 +214,7 @@ def _split_at_boundary(sequence: str, first: _Domain, second: _Domain) -> Domain
     return _arranged(first.chain, sequence[:end], sequence[start:], form)
 
 
-def _boundary(sequence: str, first: _Domain, second: _Domain) -> tuple[int, int]:
+def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
     """Return the end of the first chain and the start of the second.
 
     immunum may assign residues of a linker, or of a neighbor with a trimmed end, to a domain, and
@@ -207,7 +239,7 @@ def _boundary(sequence: str, first: _Domain, second: _Domain) -> tuple[int, int]
     return end, end if abs(end - start) < ALIGNMENT_SLACK else start
 
 
-def _starts_by_cysteine(sequence: str, domain: _Domain) -> set[int]:
+def _starts_by_cysteine(sequence: str, domain: Domain) -> set[int]:
     """Return where a complete domain would start, close to where immunum says."""
     cysteines = _CYSTEINE_23.finditer(sequence, domain.start, domain.end)
     starts = {cysteine.start() - BEFORE_CYSTEINE_23[domain.gene] for cysteine in cysteines}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from abag.core.options import BadOption, Options, option
+
+AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
+ChainPlaces: TypeAlias = Literal["as-given", "auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,4 +56,12 @@ class TableOptions(BadRowOptions, ColumnOptions):
 
     limit: int | None = option(
         None, low=1, metavar="N", help="Read only the first N rows.", default_text="all rows"
+    )
+    antibody_region: AntibodyRegion = option(
+        "as-given", help="Encode antibody chains as given, or cut to their variable domains."
+    )
+    chains: ChainPlaces = option(
+        "as-given",
+        help="auto: put heavy and light chains in the wrong column into their places, and split "
+        "single-chain Fvs.",
     )

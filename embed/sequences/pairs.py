@@ -42,7 +42,14 @@ from abag.embed.sequences.changes import (
 from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.tables import Table, TableLike, read_table, read_table_chunks
+from abag.embed.sequences.regions import arrange, refuse_misplaced
+from abag.embed.sequences.tables import (
+    CHUNK_ROWS,
+    Table,
+    TableLike,
+    read_table,
+    read_table_chunks,
+)
 
 _REASONS: dict[type[AbagError], str] = {
     EmptySequence: "empty sequence",
@@ -68,7 +75,7 @@ class UniqueSequences:
     replaced: NDArray[np.int32]
     """shape=(N,); residues read as X."""
     forms: list[str]
-    """N words: `StringForm` of antibodies given as one string, empty for all others."""
+    """`ParsedSequence.form` of N sequences."""
 
     def sorted_by_key(self) -> UniqueSequences:
         """Return the sequences in the order of their keys, which does not depend on the rows."""
@@ -158,6 +165,8 @@ def read_pairs(table: TableLike, options: TableOptions = _DEFAULTS) -> SequenceT
         The table cannot be read, or lacks a column.
     EmptySequence, UnknownResidue, UnsureDomains
         The first bad row; with ``bad_rows="skip"``, only if no row is left.
+    ChainsMisplaced
+        Most rows have heavy and light exchanged, and ``chains`` is not ``"auto"``.
     """
     whole = read_table(table, columns=options.columns, limit=options.limit)
     return _refuse_empty(_check_rows(whole, KINDS, options))
@@ -233,7 +242,7 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     table, ignored = _drop_unused_roles(whole, options)
     parsed: dict[Kind, _ParsedColumn] = {}
     if "antibody" in kinds:
-        parsed["antibody"] = _parse_antibodies(table)
+        parsed["antibody"] = _arrange(_parse_antibodies(table), table, options)
     if "antigen" in kinds:
         parsed["antigen"] = _parse_antigens(table, options.antigen)
     bad = np.any([_is_bad(column) for column in parsed.values()], axis=0)
@@ -262,6 +271,29 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
         row_numbers=numbers[keep], sequences=sequences, first_error=first_error, counts=counts,
         skipped=skipped, ignored=ignored,
     )  # fmt: skip
+
+
+def _arrange(column: _ParsedColumn, table: Table, options: TableOptions) -> _ParsedColumn:
+    """Bring the chains of every antibody into place; refuse a table that has most misplaced."""
+
+    names = quote_names(
+        table.columns[r] for r in ("heavy", "light", "antibody") if r in table.columns
+    )
+
+    def cell(parsed: ParsedSequence | BadCell) -> ParsedSequence | BadCell:
+        if isinstance(parsed, BadCell):
+            return parsed
+        try:
+            return arrange(parsed, places=options.chains, region=options.antibody_region)
+        except UnsureDomains as error:
+            return BadCell("|".join(parsed.chains), UnsureDomains(f"column {names}: {error}"))
+
+    with bar(iterable=column.cells, desc="looking at chains", unit=" texts", delay=2) as shown:
+        cells = [cell(parsed) for parsed in shown]
+    if table.frame.index[0] == 0:  # the same rows of a whole table and of its first chunk
+        misplaced = np.array(["misplaced" in getattr(cell, "form", "") for cell in cells])
+        refuse_misplaced(misplaced[column.codes[:CHUNK_ROWS]], table.source)
+    return _ParsedColumn(column.codes, cells)
 
 
 def _is_bad(column: _ParsedColumn) -> NDArray[np.bool_]:

@@ -45,7 +45,7 @@ class SequencePart(NamedTuple):
     rows : ndarray, shape=(N,), dtype=int64
         1-based row of the table in which each sequence occurs first.
     forms : mapping
-        `StringForm` of the antibodies given as one string, to their number.
+        `ParsedSequence.form` to the number of sequences.
     replaced : int
         Residues read as X.
     """

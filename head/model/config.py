@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from abag import AbagError
-from abag.core.options import DeviceOptions, Options, option
+from abag.core.options import DeviceOptions, Options, option, schema
 from abag.embed.sequences.options import TableOptions
 from abag.head.data.label_options import LabelOptions
 from abag.head.model.losses import RankScope, loss_names
@@ -263,7 +263,9 @@ def check_same(
 ) -> None:
     """Raise `RunMismatch` if any value outside `may_change` differs, naming each difference."""
     names = sorted((before.keys() | now.keys()) - may_change, key=lambda n: ("digest" in n, n))
-    values = [(n, before.get(n), now.get(n)) for n in names]
+    # an option that did not exist yet had its present default
+    defaults = {one.name: one.default for one in schema(FitConfig)}
+    values = [(n, before.get(n, defaults.get(n)), now.get(n)) for n in names]
     changes = [f"{n} was {old!r} and is now {new!r}" for n, old, new in values if old != new]
     if changes:
         msg = (

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from abag import AbagError
 from abag.core.files import write_bytes, write_json
 from abag.core.options import BadOption
 from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.data.scaling import Standardizer
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
@@ -72,6 +73,7 @@ class PredictorRecord:
     noise: float
     antibody: VectorSpec
     antigen: VectorSpec
+    antibody_region: AntibodyRegion
 
 
 def save_predictor(
@@ -113,6 +115,7 @@ def save_predictor(
         members=tuple(LabelScale(one.pkd_mean, one.pkd_scale) for one, _ in heads),
         spread=sigma.spread,
         noise=sigma.noise,
+        antibody_region=config.antibody_region,
         **specs,
     )
     content, fields = save(tensors), asdict(record)
@@ -183,6 +186,7 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
             },
             spread=record.spread,
             noise=record.noise,
+            antibody_region=record.antibody_region,
             store=_store_of(folder.parent),
             embed=embed,
             adapters={k: path for k in kinds if (path := folder / f"{k}-adapter").is_dir()},
@@ -218,7 +222,8 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, Tensor]]:
         raise PredictorDamaged(msg)
     values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
     with _refusing(folder / RECORD, f"invalid predictor of schema {SCHEMA}", TypeError):
-        record = _parse(PredictorRecord, values)
+        # absent before 2026-11-22
+        record = _parse(PredictorRecord, {"antibody_region": "as-given", **values})
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()
     if _digest(values, weights) != written.get("digest"):
@@ -243,10 +248,12 @@ def _parse(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: AN
         return kind(**inner)
     if get_origin(kind) is tuple and isinstance(value, list):
         return tuple(_parse(get_args(kind)[0], one, where) for one in value)
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        expected = "a list" if get_origin(kind) is tuple else kind.__name__
+        expected = "a list" if get_origin(kind) is tuple else getattr(kind, "__name__", str(kind))
         msg = f"{where} is {value!r}; expected {expected}"
         raise TypeError(msg)
     return value

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from abag.core.options import DeviceOptions, option
-from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.options import AntibodyRegion, TableOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,10 @@ class PredictOptions(DeviceOptions, TableOptions):
         None, metavar="NAME", default_text="as in the run",
         help="Alias or folder of the run's antigen encoder on this machine.",
     )  # fmt: skip
+
+    antibody_region: AntibodyRegion | None = option(  # type: ignore[assignment]
+        None, python_only=True, help="As in the run; anything else is refused."
+    )
 
     def embed_options(self) -> dict[str, str | None]:
         """Return the options for encoding new sequences."""

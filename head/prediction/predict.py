@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from abag.core import messages
 from abag.embed.sequences.formats import suffix_of
-from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.options import AntibodyRegion, TableOptions
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.head.prediction.all_pairs import PAIRS, predict_all_pairs
@@ -96,6 +97,7 @@ def predict(
     start_s, out, cross = time.monotonic(), Path(out), chosen.cross
     with messages.reporting(say, bars=progress):
         _check_out(out, (table, cross), force=chosen.force)
+        chosen = replace(chosen, antibody_region=_region(chosen, predictor))
         scorer = Scorer(predictor, predictor.resolve_store(chosen.store), embed_options)
         for spec in (predictor.antibody, predictor.antigen):
             if spec.random_weights:
@@ -115,6 +117,17 @@ def predict(
         )
     seconds = round(time.monotonic() - start_s, 3)
     return {"out": str(out), **scored, "seconds": seconds}
+
+
+def _region(options: PredictOptions, predictor: Predictor) -> AntibodyRegion:
+    """Return the region of the run, which must not be contradicted."""
+    if options.antibody_region not in (None, predictor.antibody_region):
+        msg = (
+            f"antibody_region={options.antibody_region!r}: the run used "
+            f"{predictor.antibody_region!r}; expected the same. Leave it out."
+        )
+        raise CannotPredict(msg)
+    return predictor.antibody_region
 
 
 def _check_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:

@@ -21,9 +21,10 @@ import torch
 from abag import AbagError
 from abag.core.keys import distinct_keys
 from abag.core.messages import reporting, say
+from abag.embed.sequences.chains import ParsedSequence, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
-from abag.embed.sequences.chains import keys_array
+from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, open_store
 from abag.head.data.scaling import Standardizer
 from abag.head.data.vectors import VectorsMissing
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from abag.embed.sequences.chains import Chains, Kind
+    from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.store.store import Store
 
 PAIRS_PER_BATCH = 4096
@@ -105,6 +107,8 @@ class Predictor:
     """Factor of the members' standard deviation in sigma; see `training.uncertainty`."""
     noise: float
     """Residual noise in sigma, in pKd."""
+    antibody_region: AntibodyRegion = "as-given"
+    """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None
     """The store of the run, if it is known and exists."""
     embed: EmbedFunction | None = None
@@ -155,7 +159,10 @@ class Predictor:
             If a sequence is invalid, or an encoder is not the one of the run.
         """
         heavies, lights, antigens = _broadcast(heavy, light, antigen)
-        antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
+        antibodies = [
+            arrange(ParsedSequence(antibody_chains(h, x)), region=self.antibody_region).chains
+            for h, x in zip(heavies, lights, strict=True)
+        ]
         targets = [antigen_chains(text) for text in antigens]
         keys = keys_array("antibody", antibodies), keys_array("antigen", targets)
         with reporting(say), self._working_store(store) as path:

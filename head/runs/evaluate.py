@@ -97,7 +97,11 @@ def evaluate(
         summary: RunSummary = {**saved.summary, "run": str(run), "metrics": {**scores}}
         if cv is not None:
             summary["cv"] = saved.summary["cv"] | {"head": cv}
-        reading = TableOptions(columns=chosen.columns, antigen=chosen.antigen)
+        reading = TableOptions(
+            columns=chosen.columns, antigen=chosen.antigen,
+            antibody_region=saved.config.get("antibody_region", "as-given"),
+            chains=saved.config.get("chains", "as-given"),
+        )  # fmt: skip
         if table is not None:
             other = read_pairs(table, replace(reading, bad_rows=saved.config["bad_rows"]))
             pairs = label_pairs(other, _label_options(saved, other, chosen.affinity_type))

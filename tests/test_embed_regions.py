@@ -1,0 +1,203 @@
+"""Antibodies given as two chains: exchanged chains, constant domains, the Fv region."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import abag
+from abag.embed.sequences import regions
+from abag.embed.sequences.chains import ParsedSequence, UnknownResidue
+from abag.embed.sequences.domains import variable_domain
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.regions import ChainsMisplaced, arrange, chain_types
+from abag.head.data.demo import demo_table
+
+# Variable domains of trastuzumab (PDB 1N8Z) and of the mouse antibody D1.3 (1VFB), and a
+# germline-like human lambda domain.
+VH = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
+    "SRWGGDGFYAMDYWGQGTLVTVSS"
+)
+VL = (
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
+    "TFGQGTKVEIK"
+)
+D13_H = (
+    "QVQLQESGPGLVAPSQSLSITCTVSGFSLTGYGVNWVRQPPGKGLEWLGMIWGDGNTDYNSALKSRLSISKDNSKSQVFLKMNSLHTDDTARYYCA"
+    "RERDYRLDYWGQGTTLTVSS"
+)
+LAMBDA = (
+    "SYELTQPPSVSVSPGQTASITCSGDKLGDKYACWYQQKPGQSPVLVIYQDSKRPSGIPERFSGSNSGNTATLTISGTQAMDEADYYCQAWDSSTAVF"
+    "GGGTKLTVL"
+)
+# First constant domains of human IgG1, kappa and lambda (UniProt P01857, P01834, P0DOY2).
+CH1 = (
+    "ASTKGPSVFPLAPSSKSTSGGTAALGCLVKDYFPEPVTVSWNSGALTSGVHTFPAVLQSSGLYSLSSVVTVPSSSLGTQTYICNVNHKPSNTKVDK"
+    "KVEPKSC"
+)
+CK = (
+    "RTVAAPSVFIFPPSDEQLKSGTASVVCLLNNFYPREAKVQWKVDNALQSGNSQESVTEQDSKDSTYSLSSTLTLSKADYEKHKVYACEVTHQGLSS"
+    "PVTKSFNRGEC"
+)
+CL = (
+    "GQPKAAPSVTLFPPSSEELQANKATLVCLISDFYPGAVTVAWKADSSPVKAGVETTTPSKQSNNKYAASSYLSLTPEQWKSHRSYSCQVTHEGSTV"
+    "EKTVAPTECS"
+)
+SIGNAL = "MGWSCIILFLVATATGVHS"
+
+
+def read(heavy, light, **options):
+    frame = pd.DataFrame({"heavy": heavy, "light": light, "antigen": "MKT"})
+    return read_pairs(frame, TableOptions(**options))
+
+
+@pytest.mark.parametrize("tail", ["", CH1, CH1[:8], "A", "HHHHHH", CH1 + "DKTHTCPPCPAPELLGG"])
+@pytest.mark.parametrize("heavy", [VH, D13_H])
+def test_a_heavy_chain_is_cut_to_its_variable_domain(heavy, tail):
+    assert variable_domain(heavy + tail) == heavy
+    assert variable_domain(SIGNAL + heavy + tail) == heavy
+
+
+@pytest.mark.parametrize(("light", "tail"), [(VL, CK), (VL, "R"), (LAMBDA, CL), (LAMBDA, "GQPK")])
+def test_a_light_chain_is_cut_to_its_variable_domain(light, tail):
+    assert variable_domain(light + tail) == light
+
+
+def test_a_long_cdr3_is_never_cut():
+    long = VH.replace("SRWGGDGFYAMDY", "VKDLREYECEEWTSDYYDFGKPQPCLDRRGVSGIFDY")
+    assert variable_domain(long + CH1) == long
+    assert variable_domain(long + "HHHHHH") in (long, None)
+
+
+@pytest.mark.parametrize("chain", ["QVQ", "M" * 120, VH + "GGGGS" * 3 + VL, VH[:60]])
+def test_a_chain_without_one_certain_domain_is_not_cut(chain):
+    assert variable_domain(chain) in (None, chain)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([VH, VL, D13_H, LAMBDA]), st.sampled_from(["", CH1, CK, CL]), st.data())
+def test_the_motifs_agree_with_the_domains_that_immunum_finds(chain, tail, data):
+    residues = list(chain)
+    for _ in range(data.draw(st.integers(0, 5))):
+        at = data.draw(st.integers(4, len(chain) - 1))
+        residues[at] = data.draw(st.sampled_from("ACDEFGHIKLMNPQRSTVWY"))
+    chain = "".join(residues) + tail
+    types = chain_types(chain)
+    assert types == [domain.chain for domain in regions.find_domains(chain)]
+    if regions._VARIABLE_DOMAIN.fullmatch(chain):
+        assert variable_domain(chain) == chain
+
+
+def test_fabs_and_fvs_of_the_same_antibody_get_the_same_key_with_fv():
+    chains = [VH, VH + CH1, VH], [VL + CK, VL, VL + "R"]
+    assert len(read(*chains).antibodies.keys) == 3
+    cut = read(*chains, antibody_region="fv")
+    assert cut.antibodies.chains == [(VH, VL)]
+    assert cut.notes == ["1 antibodies cut to their variable domains"]
+
+
+def test_antibodies_with_constant_domains_are_counted_with_what_to_do():
+    pairs = read([VH + CH1, VH, D13_H + CH1], [VL + CK, VL, LAMBDA + CL])
+    assert pairs.antibodies.chains[0] == (VH + CH1, VL + CK)
+    (note,) = pairs.notes
+    assert note.startswith("2 antibodies carry residues of constant domains")
+    assert "--antibody-region fv" in note
+
+
+def test_chains_that_cannot_be_cut_are_left_whole_and_counted():
+    pairs = read(["QVQ", VH + CH1], ["DIQ", VL], antibody_region="fv")
+    assert pairs.antibodies.chains == [("QVQ", "DIQ"), (VH, VL)]
+    assert pairs.counts["cut_antibodies"] == pairs.counts["uncut_antibodies"] == 1
+
+
+def test_a_glued_antibody_is_split_and_then_cut():
+    frame = pd.DataFrame({"antibody": [VH + VL + CK], "antigen": ["MKT"]})
+    pairs = read_pairs(frame, TableOptions(antibody_region="fv"))
+    assert pairs.antibodies.chains == [(VH, VL)]
+    assert (pairs.counts["split_antibodies"], pairs.counts["cut_antibodies"]) == (1, 1)
+
+
+@pytest.mark.parametrize("tails", [("", ""), (CH1, CK)])
+def test_a_table_with_exchanged_columns_is_refused_with_the_fix(tails):
+    heavies, lights = [h + tails[0] for h in (VH, D13_H)], [x + tails[1] for x in (VL, VL)]
+    match = "2 of the first 2 rows hold a light chain in the place of the heavy one.*--chains auto"
+    with pytest.raises(ChainsMisplaced, match=match):
+        read(lights, heavies)
+    pairs = read(lights, heavies, chains="auto")
+    assert pairs.antibodies.chains == list(zip(heavies, lights, strict=True))
+    assert pairs.notes[0] == "2 antibodies had heavy and light exchanged: put right"
+
+
+def test_few_exchanged_rows_are_counted_and_exchanged_only_on_request():
+    chains = [VH, VL, D13_H, VL], [VL, D13_H, LAMBDA, ""]
+    pairs = read(*chains)
+    assert pairs.antibodies.chains[1] == (VL, D13_H)
+    assert "2 antibodies have heavy and light exchanged and are left" in pairs.notes[0]
+    repaired = read(*chains, chains="auto").antibodies.chains
+    assert repaired == [(VH, VL), (D13_H, VL), (D13_H, LAMBDA), ("", VL)]
+
+
+def test_a_single_chain_fv_in_a_chain_column_is_split_on_request():
+    chains = [VL + "GGGGS" * 3 + VH, VH], ["", VL]
+    pairs = read(*chains)
+    assert "1 antibodies have two variable domains in one chain" in pairs.notes[0]
+    assert read(*chains, chains="auto").antibodies.chains == [(VH, VL)]
+    unsure = [VH + VL + VH, VH], ["", VL]
+    with pytest.raises(abag.AbagError, match=r"row 1, column 'heavy', 'light'.*heavy \+ light"):
+        read(*unsure, chains="auto")
+
+
+def test_two_chains_of_one_type_are_counted():
+    assert "2 heavy or two light" not in read([VH, VH], [VL, D13_H]).notes[0]
+    assert read([VH, VH], [VL, D13_H]).counts["same_type_antibodies"] == 1
+
+
+def test_a_bad_row_is_still_named_and_short_chains_are_left_alone():
+    with pytest.raises(UnknownResidue, match="row 2, column 'heavy'"):
+        read([VH, "V*"], [VL, VL], chains="auto", antibody_region="fv")
+    assert not read(["QVQ", "DIQ"], ["DIQ", "QVQ"]).notes
+
+
+def test_chunks_agree_with_the_whole_table(monkeypatch):
+    table = demo_table().head(40)
+    table.loc[:9, ["heavy", "light"]] = table.loc[:9, ["light", "heavy"]].to_numpy()
+    options = TableOptions(chains="auto", antibody_region="fv")
+    whole = read_pairs(table, options).antibodies.chains
+    found = [c for chunk in read_pair_chunks(table, options) for c in chunk.antibodies.chains]
+    assert found == whole
+    assert whole == read_pairs(demo_table().head(40)).antibodies.chains
+
+
+def test_nothing_is_looked_up_for_antibodies_as_usual(monkeypatch):
+    monkeypatch.setattr(regions, "find_domains", None)
+    monkeypatch.setattr(regions, "variable_domain", None)
+    for chains in ((VH, VL), (D13_H, LAMBDA), ("QVQ", "DIQ"), (VH, "")):
+        assert arrange(ParsedSequence(chains), region="as-given") == ParsedSequence(chains)
+    assert arrange(ParsedSequence((VH, VL)), region="fv").chains == (VH, VL)
+
+
+def test_a_predictor_cuts_antibodies_as_its_run_did(tmp_path):
+    table = demo_table().head(150)
+    fabs = table.assign(heavy=table["heavy"] + CH1, light=table["light"].where(table["light"] == "",
+                        table["light"] + CK))  # fmt: skip
+    fabs.to_csv(tmp_path / "fabs.csv", index=False)
+    composition = dict.fromkeys(("antibody_encoder", "antigen_encoder"), "composition")
+    fv = {"antibody_region": "fv"}
+    abag.embed_table(tmp_path / "fabs.csv", tmp_path / "store", **composition, **fv)
+    again = abag.embed_table(table, tmp_path / "store", **composition)
+    assert again["antibodies"]["encoded"] == 0
+    run = tmp_path / "run"
+    abag.fit(tmp_path / "fabs.csv", tmp_path / "store", run, split="random", epochs=2, **fv)
+    out = [tmp_path / "fab.csv", tmp_path / "fv.csv"]
+    for rows, path in zip((fabs, table), out, strict=True):
+        abag.predict(rows, run, path, **composition)
+    scores = [pd.read_csv(path)["pkd_predicted"] for path in out]
+    np.testing.assert_array_equal(*scores)
+    one = abag.load_predictor(run).predict(fabs["heavy"][0], fabs["light"][0], fabs["antigen"][0])
+    np.testing.assert_allclose(one["pkd_predicted"], scores[0][:1], rtol=1e-5)
+    with pytest.raises(abag.AbagError, match="antibody_region='as-given': the run used 'fv'"):
+        abag.predict(table, run, tmp_path / "x.csv", antibody_region="as-given")
+    abag.evaluate(run, table=tmp_path / "fabs.csv")
