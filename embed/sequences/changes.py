@@ -42,8 +42,8 @@ _FORMS = {
     ),
     "constant_antibodies": (
         "constant",
-        "antibodies carry residues of constant domains, which most antibody encoders were not "
-        "trained on; cut them off with --antibody-region fv",
+        "antibodies carry residues of constant domains, which harms models of tables that have "
+        "both kinds; cut them off with --antibody-region fv",
     ),
     "cut_antibodies": ("cut", "antibodies cut to their variable domains"),
     "uncut_antibodies": (
