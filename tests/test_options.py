@@ -22,7 +22,7 @@ from abag.embed.doctor.options import DoctorOptions
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.options import TableOptions
-from abag.head.model.config import FitConfig
+from abag.head.model.config import FitConfig, RunMismatch, check_same
 from abag.head.prediction.options import PredictOptions
 from abag.head.runs.options import EvaluateOptions, PlanOptions
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
@@ -246,11 +246,23 @@ ADAPT = """{"accumulate": 1, "affinity_type": null, "antibody_encoder": "igt5", 
 "sides": "both", "split_from": "run"}"""
 
 
+LATER = {"antibody_region": "as-given", "chains": "as-given"}
+"""Options added since, with their defaults."""
+
+
 def test_a_configuration_is_written_as_version_0_1_wrote_it():
     fitted = FitConfig(preset="seed", columns={"heavy": "VH"}, seed=3)
-    assert fitted.to_json() == json.loads(FIT)
-    assert AdaptConfig(split_from="run").to_json() == json.loads(ADAPT)
+    assert fitted.to_json() == json.loads(FIT) | LATER
+    assert AdaptConfig(split_from="run").to_json() == json.loads(ADAPT) | LATER
     assert isinstance(fitted, TableOptions)
+
+
+def test_an_option_that_an_old_run_did_not_have_counts_as_its_default():
+    old = json.loads(FIT)
+    check_same("run", old, old | LATER)
+    changed = old | LATER | {"chains": "auto"}
+    with pytest.raises(RunMismatch, match="chains was 'as-given' and is now 'auto'"):
+        check_same("run", old, changed)
 
 
 def test_the_options_that_may_change_on_resuming_are_these():
