@@ -1,16 +1,23 @@
 """Tables are read from files, and the roles of their columns are found."""
 
 import gzip
+import re
 from contextlib import contextmanager
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import abag
+from abag import AbagError
+from abag.core.messages import reporting
 from abag.embed.sequences import formats
 from abag.embed.sequences.columns import MissingColumn, find_columns
 from abag.embed.sequences.formats import BadTable, TableFormat
-from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.demo import demo_table
@@ -98,7 +105,8 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
     assert "cannot be read" in refusal(path)
     path.write_bytes(whole[:12] + b"\xff" * 20 + whole[32:])
     assert "cannot be read" in refusal(path)
-    assert "utf-8" in refusal(written(tmp_path, "b.csv", "heavy\nQVQ\n", "utf-16"))
+    assert "UTF-16" in refusal(written(tmp_path, "b.csv", "heavy\nQVQ\n", "utf-16"))
+    assert "utf-8" in refusal(written(tmp_path, "c.csv", "heavy\nQVQ\u00e9\n", "latin-1"))
 
 
 @pytest.mark.parametrize(
@@ -269,3 +277,108 @@ def test_two_writers_of_one_table_leave_one_of_the_two_whole(tmp_path, suffix):
     found = read_table(path, as_written=True).frame
     assert found["heavy"].tolist() == 3 * table["heavy"].tolist()  # the last to finish
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+# ---- cells that are not text -----------------------------------------------------------------
+
+ODD_CELLS = {
+    "float NaN": (pa.array([float("nan"), None, float("nan")]), ""),
+    "null": (pa.nulls(3), ""),
+    "booleans": (pa.array([True, False, None]), "True is not a valid sequence; expected text"),
+    "numbers": (pa.array([1.5, float("nan"), None]), "1.5 is not a valid sequence; expected text"),
+    "dates": (pa.array([0, 1, 2], pa.date32()), "is not a valid sequence; expected text"),
+    "bytes": (pa.array([b"DIQ", None, b"DIQ"]), "b'DIQ' is not a valid sequence; expected text"),
+    "lists": (pa.array([["D"], None, ["I"]]), "values; expected text. Convert it."),
+    "structs": (pa.array([{"a": "D"}, None, {"a": "I"}]), "values; expected text. Convert it."),
+    "dictionary": (pa.array(["DIQ", None, "DIQ"]).dictionary_encode(), ""),
+    "large text": (pa.array(["DIQ", None, "DIQ"], pa.large_string()), ""),
+}
+
+
+@pytest.mark.parametrize("name", ODD_CELLS)
+def test_every_reader_reads_or_refuses_a_column_of_parquet_alike(tmp_path, name):
+    light, problem = ODD_CELLS[name]
+    heavy = pa.array(["EVQ", "EVK", "EVR"])
+    pq.write_table(
+        pa.table({"heavy": heavy, "light": light, "antigen": heavy}), tmp_path / "a.parquet"
+    )
+    expected = ["", "", ""] if name in ("float NaN", "null") else ["DIQ", "", "DIQ"]
+    for flags in ({}, {"as_written": True}, {"only_sequences": True}):
+        chunks = read_pair_chunks(tmp_path / "a.parquet", TableOptions(), **flags)
+        if problem:
+            with pytest.raises(AbagError, match=re.escape(problem)):
+                list(chunks)
+        else:
+            (table,) = chunks
+            assert [table.antibodies.chains[i][1] for i in table.antibodies.of_row] == expected
+
+
+def test_a_sequence_that_is_the_index_of_a_parquet_file_is_read_by_every_reader(tmp_path):
+    table = demo_table().head(5)
+    table.set_index("heavy").to_parquet(tmp_path / "a.parquet")
+    found = read_pairs(tmp_path / "a.parquet")
+    np.testing.assert_array_equal(found.antibodies.keys, read_pairs(table).antibodies.keys)
+
+
+@pytest.mark.parametrize("metadata", [b"{}", b"[1]", b"not json", b'{"index_columns": 7}'])
+def test_metadata_of_pandas_is_not_needed(tmp_path, metadata):
+    table = pa.Table.from_pandas(demo_table().head(5), preserve_index=False)
+    pq.write_table(table.replace_schema_metadata({b"pandas": metadata}), tmp_path / "a.parquet")
+    assert len(read_pairs(tmp_path / "a.parquet").frame) == 5
+
+
+def test_text_that_is_not_utf8_is_refused_in_one_line(tmp_path):
+    bad = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
+    )
+    pq.write_table(
+        pa.table({"heavy": ["EVQ"], "antigen": ["EVQ"], "x": bad}), tmp_path / "a.parquet"
+    )
+    for as_written in (False, True):
+        with pytest.raises(BadTable, match=r"cannot be read: .*UTF8.*Check the file"):
+            read_table(tmp_path / "a.parquet", as_written=as_written)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (gzip.compress(b"heavy,antigen\nEVQ,MKT\n"), "it is compressed by gzip; rename it to end"),
+        (b"PK\x03\x04" + bytes(60), "it is an Excel file or a zip archive; export it as CSV"),
+        (b"\xd0\xcf\x11\xe0" + bytes(60), "it is an Excel file; export it as CSV"),
+        ("heavy,antigen\nEVQ,MKT\n".encode("utf-16"), "it is UTF-16 text; save it as UTF-8"),
+    ],
+)
+def test_a_text_file_that_is_something_else_is_named(tmp_path, content, words):
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(BadTable, match=words):
+        read_table(tmp_path / "a.csv")
+
+
+# ---- line breaks ------------------------------------------------------------------------------
+
+
+def test_a_lone_cr_in_a_cell_stays_in_its_row(tmp_path):
+    table = demo_table().head(3).assign(note=["a\rb", "c\nd", ""])
+    for name in ("out.csv", "out.tsv"):
+        with TableWriter(tmp_path / name) as writer:
+            writer.write(table)
+        found = read_table(tmp_path / name, as_written=True).frame
+        assert found["note"].tolist() == ["a\rb", "c\nd", ""]
+        assert found["heavy"].tolist() == table["heavy"].tolist()
+
+
+@pytest.mark.parametrize("rows", [4, 50_000])
+def test_rows_swallowed_by_a_stray_quote_are_reported(tmp_path, monkeypatch, rows):
+    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", rows)
+    text = demo_table().head(20).assign(note="x").to_csv(index=False).splitlines()
+    text[3], text[9] = text[3].replace(",x", ',"x'), text[9].replace(",x", ',x"')
+    (tmp_path / "in.csv").write_text("\n".join(text) + "\n")
+    note = "1 cells contain line breaks: a stray quote joins the rows up to the next one"
+    assert note in read_pairs(tmp_path / "in.csv").notes
+    said = []
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    with reporting(said.append):
+        summary = abag.embed_table(tmp_path / "in.csv", tmp_path / "s", progress=True, **encoders)
+    assert summary["rows"] == 14
+    assert f"  {note}" in said
+    assert not read_pairs(demo_table().head(3)).notes

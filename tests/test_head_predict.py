@@ -310,11 +310,26 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_partial(case, tmp_path, m
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_table_that_changes_while_it_is_read_is_refused(case, tmp_path):
+CHANGES = {
+    "shorter": lambda table: table.head(9),
+    "longer": lambda table: pd.concat([table, table.head(1)]),
+    "other order": lambda table: table.iloc[::-1],
+    "two rows swapped": lambda table: table.iloc[[1, 0, *range(2, len(table))]],
+    "another column": lambda table: table.rename(columns={"antigen": "ag"}),
+    "another antigen": lambda table: table.assign(antigen=table["antigen"].shift(1).bfill()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("rows", [7, 50_000])
+def test_a_table_that_changes_while_it_is_read_is_refused(
+    case, tmp_path, monkeypatch, change, rows
+):
+    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", rows)
     case.frame.to_csv(tmp_path / "in.csv", index=False)
 
     def embed(frame, store, **_encoders):
-        case.frame.head(9).to_csv(tmp_path / "in.csv", index=False)
+        CHANGES[change](case.frame).to_csv(tmp_path / "in.csv", index=False)
         add_vectors(store, frame)
 
     with pytest.raises(CannotPredict, match="the table changed while it was read"):

@@ -213,7 +213,7 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], plan: DevicePlan) -
     say(f"{reading.source}: {reading.rows:,} rows; {where}")
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
-    counts["skipped_rows"] = len(reading.skipped)
+    counts |= {"skipped_rows": len(reading.skipped), "line_breaks": reading.line_breaks}
     for note in reading.ignored + describe_counts(counts, reading.skipped):
         say(f"  {note}")
     if not is_local(store := jobs[0].task.folder.path.parent):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from abag import AbagError
@@ -132,6 +133,18 @@ def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
     }  # fmt: skip
 
 
+def count_line_breaks(frame: pd.DataFrame) -> int:
+    """Count the cells of text files that contain a line break."""
+    count = 0
+    for number, dtype in enumerate(frame.dtypes):
+        if dtype == np.dtype(object) or isinstance(dtype, pd.StringDtype):
+            cells = [cell for cell in frame.iloc[:, number] if isinstance(cell, str)]
+            text = "".join(cells)  # one search instead of one per cell
+            if "\n" in text or "\r" in text:
+                count += sum("\n" in cell or "\r" in cell for cell in cells)
+    return count
+
+
 def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:
     """Describe what was done to a table, one printable line each; empty when nothing was."""
     lines = {
@@ -142,5 +155,6 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
         ),
         **{name: line for name, (_, line) in _FORMS.items()},
         "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
+        "line_breaks": "cells contain line breaks: a stray quote joins the rows up to the next one",
     }
     return [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]

@@ -6,12 +6,13 @@ one takes a reader, a writer and that entry.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,20 @@ class ReadOptions:
     """Picks from all column names those that hold sequences, which are read as text."""
 
 
+# pandas and pyarrow raise the latter for damaged headers and types that they cannot convert
+_READING = (
+    OSError, EOFError, zlib.error, ValueError, pa.ArrowException,
+    TypeError, LookupError, AttributeError, NotImplementedError,
+)  # fmt: skip
+_FOREIGN = {
+    b"\x1f\x8b": "compressed by gzip; rename it to end in .gz",
+    b"PK\x03\x04": "an Excel file or a zip archive; export it as CSV",
+    b"\xd0\xcf\x11\xe0": "an Excel file; export it as CSV",
+    b"PAR1": "a Parquet file; rename it to end in .parquet",
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+}
+"""What text files are mistaken for, by their first bytes."""
 Chunk: TypeAlias = tuple[list[str], pd.DataFrame]
 """Names of all columns of the file; rows with some or all of these columns."""
 WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
@@ -85,7 +100,7 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         except FileNotFoundError as error:
             msg = f"{file}: does not exist; expected a {suffix[1:]} table. Check the path."
             raise BadTable(msg) from error
-        except (OSError, EOFError, zlib.error, ValueError, pa.ArrowException) as error:
+        except _READING as error:
             reason = " ".join(str(error).split())
             msg = (
                 f"{file}: cannot be read: {reason}; expected a {suffix[1:]} table. Check the file."
@@ -155,6 +170,10 @@ def _with_partition_columns(chunk: Chunk, file: Path, root: Path, options: ReadO
 def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     # Public tables have tabs in files called .csv, so the header line decides.
     header = file.readline()
+    for magic, what in _FOREIGN.items():
+        if header.startswith(magic):
+            msg = f"it is {what}"
+            raise ValueError(msg)
     separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
     read: dict[str, Any] = {"sep": separator, "low_memory": False}
     file.seek(0)
@@ -177,6 +196,12 @@ def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
         yield [*frame.columns], frame.fillna("") if options.as_written else frame
 
 
+def _has_cr(frame: pd.DataFrame) -> bool:
+    text = frame.select_dtypes(exclude=["number", "bool"])
+    columns: list[Iterable[object]] = [[*frame], *(text[name] for name in text)]
+    return any("\r" in "".join(map(str, cells)) for cells in columns)
+
+
 def _text_format(separator: str) -> TableFormat:
     @contextmanager
     def open_writer(file: IO[bytes]) -> Iterator[WriteFrame]:
@@ -185,7 +210,11 @@ def _text_format(separator: str) -> TableFormat:
         def write(frame: pd.DataFrame) -> None:
             nonlocal header
             text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-            frame.to_csv(text, index=False, header=header, sep=separator, lineterminator="\n")
+            # csv does not quote a lone CR, which readers take for the end of a row
+            frame.to_csv(
+                text, index=False, header=header, sep=separator, lineterminator="\n",
+                quoting=csv.QUOTE_ALL if _has_cr(frame) else csv.QUOTE_MINIMAL,
+            )  # fmt: skip
             text.detach()
             header = False
 
@@ -201,21 +230,21 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     # By default every byte read is kept until the file is closed, and a column of a row group,
     # which may be the whole table, is decoded at once.
     parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
-    schema = parquet.schema_arrow
-    index = [] if options.as_written else (schema.pandas_metadata or {}).get("index_columns", [])
-    names = [name for name in schema.names if name not in index]
+    names = parquet.schema_arrow.names
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        msg = f"two columns are called {repeated[0]!r}; expected distinct names"
+        raise ValueError(msg)
     # without any sequence column, everything is read and the caller names the missing role
     wanted = (options.sequence_columns(names) or None) if options.only_sequences else None
     whole = options.rows is None
     batches = (
         [parquet.read(wanted)] if whole else parquet.iter_batches(options.rows, columns=wanted)
     )
+    types = pd.ArrowDtype if options.as_written else None
     for batch in batches:
-        if options.as_written:
-            table = pa.table(batch)
-            yield names, table.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
-        else:
-            yield names, batch.to_pandas()
+        batch.validate(full=True)  # text that is not UTF-8
+        plain = pa.table(batch).replace_schema_metadata()  # what pandas noted may be wrong
+        yield names, plain.to_pandas(types_mapper=types)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ columns are found by name and passed on.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -37,10 +38,12 @@ from abag.embed.sequences.changes import (
     BadSequence,
     SkippedRows,
     count_changes,
+    count_line_breaks,
     describe_counts,
 )
 from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.domains import UnsureDomains
+from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.regions import arrange, refuse_misplaced
 from abag.embed.sequences.tables import (
@@ -142,12 +145,15 @@ class TableTotals:
     """One line per sequence column that is not used."""
     residues: Counter[Kind] = field(default_factory=Counter)
     """Residues of the kept rows, with repeated sequences."""
+    line_breaks: int = 0
+    """Cells that contain a line break."""
 
     def add(self, chunk: SequenceTable) -> None:
         """Count the rows of a chunk."""
         self.source, self.ignored = chunk.source, chunk.ignored
         self.rows += len(chunk.frame)
         self.skipped.update(chunk.skipped)
+        self.line_breaks += chunk.counts["line_breaks"]
         for kind, unique in chunk.sequences.items():
             self.residues[kind] += unique.count_residues()
 
@@ -266,6 +272,7 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     forms = Counter(form for unique in sequences.values() for form in unique.forms)
     replaced = sum(int(unique.replaced.sum()) for unique in sequences.values())
     counts = {"rows": len(keep), "skipped_rows": len(skipped), **count_changes(forms, replaced)}
+    counts["line_breaks"] = count_line_breaks(whole.frame)
     return SequenceTable(
         **{f.name: getattr(table, f.name) for f in fields(Table)},
         row_numbers=numbers[keep], sequences=sequences, first_error=first_error, counts=counts,
@@ -396,11 +403,21 @@ def _parse_antigens(table: Table, given: str | None) -> _ParsedColumn:
 def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence]) -> _ParsedColumn:
     """Parse each distinct text of a column once."""
     name = table.column(role)
-    codes, texts = pd.factorize(table.cells(role))  # -1: missing
+    try:
+        codes, texts = pd.factorize(table.cells(role))  # -1: missing
+    except (TypeError, NotImplementedError) as error:  # lists, structs
+        kind = table.frame[name].dtype
+        msg = f"{table.source}: column {name!r} holds {kind} values; expected text. Convert it."
+        raise BadTable(msg) from error
 
     def cell(text: object) -> ParsedSequence | BadCell:
+        if isinstance(text, float) and math.isnan(text):  # Parquet tells it from a missing cell
+            text = ""
+        if not isinstance(text, str):  # True would be read as the residues TRXE
+            msg = f"column {name!r}: {text!r} is not a valid sequence; expected text. Correct it."
+            return BadCell(str(text), UnknownResidue(msg))
         try:
-            return parse(str(text))
+            return parse(text)
         except BAD_SEQUENCE as error:
             return BadCell(str(text), type(error)(f"column {name!r}: {error}"))
 

@@ -7,18 +7,21 @@ chains of the sequences that the store lacks. P rows, N sequences.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.keys import distinct_keys
 from abag.core.messages import bar, say
 from abag.embed.sequences.changes import SkippedRows, describe_counts
+from abag.embed.sequences.columns import SEQUENCE_ROLES
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.store.store import open_store
@@ -131,6 +134,10 @@ class CollectedPairs:
     kept: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
     """Which rows of a chunk were kept, by the number of rows before it, if any was skipped."""
     skipped: SkippedRows = field(default_factory=SkippedRows)
+    columns: list[str] = field(default_factory=list)
+    """The columns of the sequences."""
+    digests: list[bytes] = field(default_factory=list)
+    """Of the rows to score of each chunk; see `digest_rows`."""
 
     def add(self, chunk: SequenceTable, missing: Callable[[UniqueSequences], Any]) -> None:
         """Add a chunk of the table; `missing` tells which sequences the store lacks."""
@@ -143,6 +150,18 @@ class CollectedPairs:
             self.kept[before] = kept
         self.rows += len(chunk.frame)
         self.skipped.update(chunk.skipped)
+        self.columns = [chunk.columns[role] for role in SEQUENCE_ROLES if role in chunk.columns]
+        self.digests.append(digest_rows(chunk.frame, self.columns))
+
+
+def digest_rows(frame: pd.DataFrame, columns: Sequence[str]) -> bytes:
+    """Hash the cells of some columns in the order of the rows, or return nothing if one is gone."""
+    running = blake2b(digest_size=16)
+    for name in columns:
+        if name not in frame:
+            return b""
+        running.update(pd.util.hash_pandas_object(frame[name], index=False).to_numpy().data)
+    return running.digest()
 
 
 def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> CollectedPairs:

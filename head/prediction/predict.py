@@ -25,15 +25,19 @@ from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.head.prediction.all_pairs import PAIRS, predict_all_pairs
 from abag.head.prediction.inputs import (
     CannotPredict,
+    CollectedPairs,
     PairScores,
     Scorer,
     collect_pairs,
+    digest_rows,
     encode_missing,
     row_bar,
 )
 from abag.head.prediction.options import PredictOptions
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from abag.embed.sequences.chains import Kind
     from abag.embed.store.store import Store
     from abag.head.prediction.predictor import Predictor
@@ -152,15 +156,11 @@ def _predict_pairs(
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = encode_missing(scorer, found.antibodies, found.antigens)
     pkd, sigma, far_antibody, far_antigen = _score(scorer, store, antibodies, antigens)
-    skipped, read, at = len(found.skipped), 0, 0
+    at = 0
     with TableWriter(out) as writer, row_bar("writing", found.rows) as shown:
-        for chunk in read_table_chunks(table, limit=options.limit, as_written=True):
-            kept = found.kept.get(read)
-            part = chunk.frame if kept is None else chunk.frame[kept]
+        for part in _read_again(table, found, options):
             rows = slice(at, at + len(part))
-            read, at = read + len(chunk.frame), at + len(part)
-            if at > found.rows:
-                break
+            at += len(part)
             writer.write(
                 part.assign(
                     pkd_predicted=pkd[rows],
@@ -170,18 +170,35 @@ def _predict_pairs(
                 )
             )
             shown.update(len(part))
-        if (read, at) != (found.rows + skipped, found.rows):
-            msg = (
-                f"{chunk.source}: the table changed while it was read; expected "
-                f"{found.rows + skipped} rows as at first. Run the command again."
-            )
-            raise CannotPredict(msg)
     return {
         "rows": found.rows,
-        "skipped_rows": skipped,
+        "skipped_rows": len(found.skipped),
         "antibodies": found.antibodies.counts(far_antibody),
         "antigens": found.antigens.counts(far_antigen),
     }
+
+
+def _read_again(
+    table: TableLike, found: CollectedPairs, options: TableOptions
+) -> Iterator[pd.DataFrame]:
+    """Yield the rows to score, all columns; their sequences have to be those of the first time."""
+    digests, read = iter(found.digests), 0
+    for chunk in read_table_chunks(table, limit=options.limit, as_written=True):
+        kept = found.kept.get(read, np.ones(len(chunk.frame), np.bool_))
+        read += len(chunk.frame)
+        is_same = len(kept) == len(chunk.frame)
+        if not is_same or digest_rows(chunk.frame[kept], found.columns) != next(digests, None):
+            raise _changed(chunk.source)
+        yield chunk.frame[kept]
+    if next(digests, None) is not None:
+        raise _changed(chunk.source)
+
+
+def _changed(source: str) -> CannotPredict:
+    return CannotPredict(
+        f"{source}: the table changed while it was read; expected the same rows as at first. Run "
+        "the command again."
+    )
 
 
 def _score(
