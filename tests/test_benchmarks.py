@@ -22,6 +22,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_members.py", ["--device", "cpu"], "members.md"),
         ("bench_sigma.py", [], "sigma.md"),
         ("bench_region.py", [], "region.md"),
+        ("bench_turing.py", [], "turing.md"),
         ("bench_why.py", [], "why.md"),
         ("bench_time_to_answer.py", ["--case", "fit, one split"], "time_to_answer.md"),
     ],

@@ -23,7 +23,7 @@ def signatures(half):
     row = {width: _row_launch(width) for width in (1024, 1280)}
     warps = {width: launch.pop("num_warps") for width, launch in row.items()}
     x, f = f"*{half}", "*fp32"
-    norm = {"x_ptr": x, "delta_ptr": x, "weight_ptr": x, "out_ptr": x}
+    norm = {"x_ptr": x, "delta_ptr": x, "weight_ptr": f, "out_ptr": x}
     norm |= {"scale": "fp32", "eps": "fp32"}
     yield "_add_rms_norm_kernel", norm, row[1024], warps[1024], 3
     yield "_add_rms_norm_kernel", norm | {"x_ptr": f}, row[1024], warps[1024], 3

@@ -75,7 +75,9 @@ class PackedT5:
             self._layers = [
                 self._load_layer(weights, i, inner) for i in range(config["num_layers"])
             ]
-            self._final_D = weights("encoder.final_layer_norm.weight", self.width)
+            self._final_D = weights(
+                "encoder.final_layer_norm.weight", self.width, dtype=torch.float32
+            )
         # scale 1: T5's weights include the usual 1 / sqrt(head width)
         bias_HR = bias_by_distance(table).to(plan.dtype)
         self._attention = Attention(name, heads, 1.0, bias_HR)
@@ -84,7 +86,9 @@ class PackedT5:
         at, d, f = f"encoder.block.{i}.layer", self.width, int(weights.config["d_ff"])
         wide = self._wide
         query, key = (weights(f"{at}.0.SelfAttention.{p}.weight", inner, d) for p in "qk")
-        norm1_D, norm2_D = (weights(f"{at}.{part}.layer_norm.weight", d) for part in (0, 1))
+        norm1_D, norm2_D = (
+            weights(f"{at}.{part}.layer_norm.weight", d, dtype=torch.float32) for part in (0, 1)
+        )
         value, out_DI, scale1 = self._fitted(
             norm1_D,
             weights(f"{at}.0.SelfAttention.v.weight", inner, d, dtype=wide),
@@ -110,7 +114,7 @@ class PackedT5:
         """
         if self._wide is self._dtype:
             return first_ID, second_DI, 1.0
-        bound_I = (first_ID * norm_D.float()).norm(dim=1) * self.width**0.5
+        bound_I = (first_ID * norm_D).norm(dim=1) * self.width**0.5
         inner, outer = (
             max(0, math.frexp(float(bound))[1] - FP16_BITS)  # GPU sync
             for bound in (bound_I.max(), (second_DI.abs() @ bound_I).max())

@@ -231,7 +231,7 @@ def triton_problem(device: torch.device) -> str:
     if absent := _missing("triton"):
         return absent
     x, weight = torch.linspace(-2, 2, 256, device=device).view(2, 128), torch.ones(128)
-    delta, weight = x.half(), weight.to(device, torch.float16)
+    delta, weight = x.half(), weight.to(device)
     try:
         from abag.embed.kernels.triton_kernels import FusedOps
 

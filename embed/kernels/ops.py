@@ -22,10 +22,10 @@ class PlainOps:
         """Add to the residual stream and return its norm.
 
         ``x += scale * delta``; returns ``x / sqrt(mean(x^2) + eps) * weight``, shape=(T, D), in the
-        type of `weight_D`.
+        type of `delta_TD`. `weight_D` has dtype=float32.
         """
         x = x_TD.add_(delta_TD, alpha=scale).float()
-        return F.rms_norm(x, weight_D.shape, weight_D.float(), eps).to(weight_D.dtype)
+        return F.rms_norm(x, weight_D.shape, weight_D, eps).to(delta_TD.dtype)
 
     def layer_norm(
         self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float

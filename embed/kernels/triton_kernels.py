@@ -97,7 +97,7 @@ def _add_rms_norm_kernel(
     tl.store(x_ptr + at, stored, mask=mask)
     x = stored.to(tl.float32)
     shrink = tl.rsqrt(tl.sum(x * x) / WIDTH + eps)
-    weight = tl.load(weight_ptr + tl.arange(0, BLOCK), mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + tl.arange(0, BLOCK), mask=mask, other=0.0)
     tl.store(out_ptr + at, (x * shrink * weight).to(out_ptr.dtype.element_ty), mask=mask)
 
 
@@ -254,7 +254,7 @@ class FusedOps(PlainOps):
         self, x_TD: Tensor, delta_TD: Tensor, scale: float, weight_D: Tensor, eps: float
     ) -> Tensor:
         """See `PlainOps`: shape (T, D); computed in fp32."""
-        out = torch.empty(x_TD.shape, dtype=weight_D.dtype, device=x_TD.device)
+        out = torch.empty_like(delta_TD)
         _add_rms_norm_kernel[(len(x_TD),)](
             x_TD, delta_TD, weight_D, out, scale, eps, **_row_launch(x_TD.shape[1])
         )
