@@ -25,7 +25,8 @@ from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
-from abag.head.data.label_options import LabelOptions
+from abag.head.data.label_options import Label, LabelOptions
+from abag.head.data.label_sense import describe_columns, label_sense, suggest_label
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation.label_problems import LabelSummary, label_problems, summarize_labels
@@ -135,6 +136,10 @@ class Plan(TypedDict):
     """What was done to the sequences."""
     labels: LabelSummary | None
     """None without a label column."""
+    columns: str
+    """Which column plays which role."""
+    sense: str
+    """Whether a higher label means stronger binding, and what supports it; may be empty."""
     problems: list[str]
     machines: dict[str, MachinePlan]
 
@@ -155,6 +160,7 @@ def plan(
     chosen = PlanOptions.from_keywords(options, "plan")
     read = read_pairs(table, chosen)
     labels, problems = _read_labels(read, chosen)
+    sense, doubts = _label_sense(read, chosen.label)
     encoders = (chosen.antibody_encoder, chosen.antigen_encoder)
     antibodies = _plan_sequences(read.antibodies, encoders[0])
     antigens = _plan_sequences(read.antigens, encoders[1])
@@ -167,7 +173,8 @@ def plan(
     return {
         "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
-        "problems": problems, "machines": machines,
+        "columns": describe_columns(read), "sense": sense, "problems": doubts + problems,
+        "machines": machines,
     }  # fmt: skip
 
 
@@ -213,6 +220,13 @@ def _read_labels(
     except MissingColumn:
         return None, []
     return summarize_labels(pairs), label_problems(pairs)
+
+
+def _label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
+    """Describe the direction of the label column, if there is one."""
+    if table.has("pkd"):
+        return label_sense(table, label)
+    return "", suggest_label(table)
 
 
 class _Work(NamedTuple):
@@ -311,7 +325,7 @@ def _matmul_flops(device: str) -> float:
 
 def describe_plan(found: Plan) -> list[str]:
     """Describe a plan in printable lines."""
-    lines = [f"{found['table']}: {found['rows']:,} rows", *found["notes"]]
+    lines = [f"{found['table']}: {found['rows']:,} rows", found["columns"], *found["notes"]]
     lines += _sequence_lines("antibodies", found["antibodies"])
     lines += _sequence_lines("antigens", found["antigens"])
     if (labels := found["labels"]) is not None:
@@ -320,6 +334,7 @@ def describe_plan(found: Plan) -> list[str]:
             f"{labels['range'][1]:.2f}; {labels['duplicate_rows']:,} duplicate rows, "
             f"{labels['conflicting_pairs']:,} conflicting pairs, {labels['censored']:,} censored"
         )
+    lines += [found["sense"]] if found["sense"] else []
     lines += [f"problem: {line}" for line in found["problems"]]
     return lines + [_machine_line(name, m) for name, m in found["machines"].items()]
 

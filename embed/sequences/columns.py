@@ -19,6 +19,7 @@ _OWNER = "(antibody|ab|mab|fab|fv)?"
 _HEAVY = f"{_OWNER}(heavy|heavychain|vh|vhchain|vhh|hc|variableheavy|heavyvariable)"
 _LIGHT = f"{_OWNER}(light|lightchain|vl|vlchain|lc|variablelight|lightvariable)"
 _ANTIGEN = "(antigen|ag|target)"
+_KD = "(affinity)?(kd|ki|ic50|ec50)"
 
 ROLES: dict[str, tuple[str, ...]] = {
     "heavy": (
@@ -35,13 +36,18 @@ ROLES: dict[str, tuple[str, ...]] = {
     "antigen": (f"{_ANTIGEN}(chain)?{_SEQUENCE}", "antigen|ag", f"target|matalpha{_SEQUENCE}"),
     "pkd": (
         "(affinity)?pkd(value)?|neg(ative)?log(10)?kdm?|affinitypkd",
+        "p(ic|ec)50(value)?",
         "affinity|label",
         "processedmeasurement|bindingscore|fitness|measurement|score",
     ),
-    "kd_m": ("(affinity)?kdm|kdmolar",),
-    "kd_nm": ("(affinity)?kdnm|kdnanomolar",),
-    "log10_kd_nm": ("(affinity)?log(10)?kdnm", "alphaseqaffinity|predaffinity"),
+    "kd_m": (f"{_KD}(m|molar)",),
+    "kd_um": (f"{_KD}(um|micromolar)",),
+    "kd_nm": (f"{_KD}(nm|nanomolar)",),
+    "log10_kd_m": (f"log(10)?{_KD}m",),
+    "log10_kd_nm": (f"log(10)?{_KD}nm", "alphaseqaffinity|predaffinity"),
+    "ug_ml": (f"{_KD}u?g(per)?ml1?",),
     "dg_kcal": ("(dg|deltag)(kcal|kcalmol)?",),
+    "dg_kj": ("(dg|deltag)kj(mol)?",),
     "prediction": ("pkdpredicted|predictedpkd|predictions?|predicted",),
     "censored": ("censored|censor|censoring", "(kd|affinity|aff|label)?(relation|operator|op)"),
     "assay": ("assay|assayid|assayname", "dataset|study", "source"),
@@ -102,6 +108,11 @@ def sequence_columns(names: Iterable[Hashable], given: Mapping[str, str], source
     return [*dict.fromkeys(name for name in found if name is not None)]
 
 
+def named_roles(name: str) -> list[str]:
+    """List the roles that a column's name states clearly."""
+    return [role for role, (clear, *_) in ROLES.items() if re.fullmatch(clear, _simplified(name))]
+
+
 def quote_names(names: Iterable[Hashable]) -> str:
     """Quote names for a message."""
     return ", ".join(repr(str(name)) for name in names)
@@ -117,4 +128,7 @@ def _best_fits(role: str, names: Sequence[str]) -> list[str]:
 
 def _simplified(name: str) -> str:
     # pandas names the second of two columns called "heavy" "heavy.1"
-    return re.sub("[^a-z0-9]", "", re.sub(r"\.\d+$", "", name.lower()))
+    # a minus at the start, as in -log10(Kd), reverses the meaning
+    return name[: name.startswith("-")] + re.sub(
+        "[^a-z0-9]", "", re.sub(r"\.\d+$", "", name.lower())
+    )

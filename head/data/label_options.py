@@ -8,7 +8,9 @@ from typing import Literal, TypeAlias
 from abag.core.options import option
 from abag.embed.sequences.options import BadRowOptions
 
-Label: TypeAlias = Literal["pkd", "kd_m", "kd_nm", "log10_kd_nm", "dg_kcal"]
+Label: TypeAlias = Literal[
+    "pkd", "kd_m", "kd_um", "kd_nm", "log10_kd_m", "log10_kd_nm", "ug_ml", "dg_kcal", "dg_kj"
+]
 Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
 Floor: TypeAlias = Literal["keep", "censor", "drop"]
 
@@ -17,7 +19,11 @@ Floor: TypeAlias = Literal["keep", "censor", "drop"]
 class LabelOptions(BadRowOptions):
     """How the label column is read."""
 
-    label: Label = option("pkd", help="Unit of the label column.")
+    label: Label = option(
+        "pkd",
+        help="Unit of the label column; Kd stands for IC50 and EC50 too, ug_ml is of a 150 kDa "
+        "antibody.",
+    )
     replicates: Replicates = option(
         "median", help="How several labels of one pair are combined; keep: each is a pair."
     )

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
 """R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd."""
+KJ_PER_KCAL = 4.184
+ANTIBODY_G_PER_MOL = 150_000.0
+"""Molar mass of IgG, for concentrations in ug/mL."""
 USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
 DOUBLE_LOG = (0.3, 1.2)
@@ -25,11 +28,19 @@ DOUBLE_LOG = (0.3, 1.2)
 TO_PKD: Mapping[Label, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "pkd": lambda x: x,
     "kd_m": lambda x: -np.log10(x),
+    "kd_um": lambda x: 6.0 - np.log10(x),
     "kd_nm": lambda x: 9.0 - np.log10(x),
+    "log10_kd_m": lambda x: -x,
     "log10_kd_nm": lambda x: 9.0 - x,
+    "ug_ml": lambda x: np.log10(ANTIBODY_G_PER_MOL * 1e3) - np.log10(x),
     "dg_kcal": lambda x: -x / KCAL_PER_PKD,
+    "dg_kj": lambda x: -x / KCAL_PER_PKD / KJ_PER_KCAL,
 }
 """Conversions of arrays to pKd, by unit."""
+POSITIVE: frozenset[Label] = frozenset({"kd_m", "kd_um", "kd_nm", "ug_ml"})
+"""Units of which the logarithm is taken."""
+FITTING_SHARE = 0.95
+"""Share of usual values from which a unit is suggested."""
 
 
 class BadLabel(AbagError):
@@ -62,12 +73,26 @@ def refuse_other_units(where: str, raw: NDArray[np.float64], label: Label) -> No
     if 2 * unusual.sum() > len(pkd):
         twice = 2 * np.sum(~outside(pkd, DOUBLE_LOG)) > len(pkd)
         hint = " (was the logarithm taken twice?)" if twice else ""
+        fitting = " or ".join(fitting_units(raw))
+        unit = f"--label {fitting}, which fits the values," if fitting else "--label,"
         msg = (
             f"{where}: {unusual.sum()} of {len(pkd)} labels, such as {raw[unusual][0]:g}, are "
             f"outside the usual range of pKd (2 to 14) if read as {label}{hint}; expected "
-            "affinities. Choose the unit with --label, or the column with --column pkd=NAME."
+            f"affinities. Choose the unit with {unit} or the column with --column pkd=NAME."
         )
         raise BadLabel(msg)
+
+
+def fitting_units(raw: NDArray[np.float64]) -> list[Label]:
+    """List the units in which nearly all values, (N,), are usual affinities."""
+    fitting: list[Label] = []
+    for unit, convert in TO_PKD.items():
+        with np.errstate(invalid="ignore", divide="ignore"):
+            pkd = convert(raw)
+        usual = (pkd >= USUAL_PKD[0]) & (pkd <= USUAL_PKD[1])
+        if len(raw) and usual.mean() >= FITTING_SHARE:
+            fitting.append(unit)
+    return fitting
 
 
 def outside(values: NDArray[np.float64], bounds: tuple[float, float]) -> NDArray[np.bool_]:

@@ -12,7 +12,7 @@ from abag import AbagError
 from abag.core.messages import say
 from abag.head.data.censoring import read_censored
 from abag.head.data.label_options import Floor, LabelOptions, Replicates
-from abag.head.data.label_units import TO_PKD, BadLabel, refuse_other_units
+from abag.head.data.label_units import POSITIVE, TO_PKD, BadLabel, refuse_other_units
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -166,11 +166,11 @@ def _read_labels(
     column = table.column("pkd")
     raw = pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)
     usable = np.isfinite(raw)
-    if options.label in ("kd_m", "kd_nm"):
+    if options.label in POSITIVE:
         usable &= raw > 0
     bad = np.flatnonzero(wanted & ~usable)
     if options.bad_rows == "error" and len(bad):
-        expected = "a positive" if options.label in ("kd_m", "kd_nm") else "a finite"
+        expected = "a positive" if options.label in POSITIVE else "a finite"
         msg = (
             f"{table.source}: row {table.row_numbers[bad[0]]}, column {column}: "
             f"{table.frame[column].iloc[bad[0]]!r} is not a valid label; expected {expected} "

@@ -21,6 +21,7 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_one_kind
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import CHUNK_ROWS, TableLike
+from abag.head.data.label_units import TO_PKD
 from abag.head.prediction.inputs import (
     CannotPredict,
     CollectedSequences,
@@ -41,9 +42,7 @@ SLICE = 16_384
 """Antibodies whose vectors are in memory at a time: 67 MB at IgT5's width."""
 PAIRS = 1 << 20
 """Pairs scored at a time."""
-PAIR_ROLES = frozenset(
-    {"pkd", "kd_m", "kd_nm", "log10_kd_nm", "dg_kcal", "prediction", "censored", "affinity_type"}
-)
+PAIR_ROLES = frozenset({*TO_PKD, "prediction", "censored", "affinity_type"})
 """Roles of columns that describe one pair, and would be wrong beside another."""
 KIND_ROLES: dict[Kind, frozenset[str]] = {
     "antibody": frozenset({"heavy", "light", "antibody"}),

@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 
 from abag.core.files import is_partial, replacing, sweep_partials, write_json
+from abag.core.messages import say
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
+from abag.head.data.label_sense import label_sense
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.model.config import RunMismatch, check_same
@@ -49,6 +51,8 @@ def read_inputs(
     """
     pairs = label_pairs(read_pairs(table, config), config)
     report_counts(pairs)
+    for problem in label_sense(pairs.table, config.label)[1]:
+        say(f"{pairs.table.source}: {problem}")
     opened = open_store(store)
     vectors = {
         kind: read_vectors(opened, pairs.table, kind, **config.vectors_of(kind))

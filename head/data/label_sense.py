@@ -1,0 +1,129 @@
+"""The unit and the direction of a label column, and what in the table supports them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+
+from abag.embed.sequences.columns import named_roles, quote_names
+from abag.head.data.label_units import TO_PKD, USUAL_PKD, fitting_units, outside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from abag.embed.sequences.pairs import SequenceTable
+    from abag.head.data.label_options import Label
+
+POSSIBLE_PKD = (0.0, 16.0)
+"""Labels outside are certainly in another unit."""
+SAME_PKD = 0.05
+"""Largest median difference of two columns that hold the same measurements, from rounding."""
+OPPOSITE = -0.5
+"""Rank correlation from which a second measurement contradicts the direction of the label."""
+
+
+def describe_columns(table: SequenceTable) -> str:
+    """List the columns that play a role, and the others."""
+    used = _used_columns(table)
+    roles = [f"{role} {name!r}" for role, name in used.items()]
+    unused = [name for name in map(str, table.names) if name not in used.values()]
+    rest = f"; not used: {quote_names(unused)}" if unused else ""
+    return f"columns: {', '.join(roles)}{rest}"
+
+
+def label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
+    """Say whether a higher label means stronger binding, with the evidence, and what contradicts.
+
+    Raises
+    ------
+    MissingColumn, AmbiguousColumn
+        If no column, or more than one, can be the label.
+    """
+    column = table.column("pkd")
+    raw = _numbers(table, column)
+    pkd = _converted(raw, label)
+    known, impossible = np.isfinite(pkd), outside(pkd, POSSIBLE_PKD)
+    named = _named_units(column)
+    usual = int((known & ~outside(pkd, USUAL_PKD)).sum())
+    evidence = [f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"]
+    problems = []
+    if label in named:
+        evidence.append("the column is named so")
+    elif named:
+        problems.append(
+            f"Column {column!r} is named like {named[0]}, but read as {label}. See --label."
+        )
+    for other, unit, same in _other_measurements(table, pkd):
+        if same:
+            evidence.append(f"column {other!r} read as {unit} gives the same values")
+        else:
+            problems.append(
+                f"Column {other!r}, read as {unit}, ranks the rows the other way round than "
+                f"{column!r}, read as {label}."
+            )
+    if units := fitting_units(raw[impossible]):
+        problems.append(
+            f"{impossible.sum():,} labels, such as {raw[impossible][0]:g}, are affinities as "
+            f"{' or '.join(units)}, but not as {label}: mixed units?"
+        )
+    stronger = "higher" if label == "pkd" else "lower"
+    text = f"labels: {column!r} read as {label}, {stronger} is stronger ({'; '.join(evidence)})"
+    return text, problems
+
+
+def suggest_label(table: SequenceTable) -> list[str]:
+    """Name the columns that may be the label of a table without a column for pKd."""
+    return [
+        f"No column for pkd, but {name!r} is named like {unit}: use --column pkd={name} "
+        f"--label {unit}."
+        for name in map(str, table.names)
+        for unit in _named_units(name)
+    ]
+
+
+def _other_measurements(
+    table: SequenceTable, pkd: NDArray[np.float64]
+) -> Iterator[tuple[str, Label, bool]]:
+    """Yield other columns that hold the labels in some unit (True), or contradict them (False)."""
+    used = _used_columns(table).values()
+    for name in map(str, table.frame.columns):
+        if name in used:
+            continue
+        raw = _numbers(table, name)
+        both = np.isfinite(raw) & np.isfinite(pkd)
+        if 2 * both.sum() <= np.isfinite(pkd).sum() or np.ptp(raw[both]) == 0:
+            continue
+        converted = {unit: _converted(raw, unit)[both] for unit in TO_PKD}
+        away = {unit: np.median(abs(other - pkd[both])) for unit, other in converted.items()}
+        same = [unit for unit, distance in away.items() if distance < SAME_PKD]
+        named = _named_units(name)
+        if same:
+            yield name, same[0], True
+        elif named and spearmanr(converted[named[0]], pkd[both]).statistic < OPPOSITE:
+            yield name, named[0], False
+
+
+def _named_units(column: str) -> list[Label]:
+    return [unit for unit in TO_PKD if unit in named_roles(column)]
+
+
+def _used_columns(table: SequenceTable) -> dict[str, str]:
+    """Return role to column, without labels in another unit, which are read only as ``pkd``."""
+    others = TO_PKD.keys() - {"pkd"}
+    return {role: name for role, name in table.columns.items() if role not in others}
+
+
+def _numbers(table: SequenceTable, column: str) -> NDArray[np.float64]:
+    return pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)
+
+
+def _converted(raw: NDArray[np.float64], label: Label) -> NDArray[np.float64]:
+    """Convert to pKd; what has no logarithm becomes NaN."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        pkd = TO_PKD[label](raw)
+    return np.where(np.isfinite(pkd), pkd, np.nan)

@@ -1,0 +1,124 @@
+"""Units and direction of label columns."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import abag
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.label_options import LabelOptions
+from abag.head.data.label_sense import label_sense
+from abag.head.data.label_units import TO_PKD, BadLabel, fitting_units
+from abag.head.data.labels import label_pairs
+from abag.head.plan import describe_plan, plan
+
+PKD = np.linspace(5, 10, 60).round(3)
+IN_UNIT = {
+    "pkd": PKD, "kd_m": 10**-PKD, "kd_um": 10 ** (6 - PKD), "kd_nm": 10 ** (9 - PKD),
+    "log10_kd_m": -PKD, "log10_kd_nm": 9 - PKD, "ug_ml": 1.5e8 * 10**-PKD,
+    "dg_kcal": -1.364 * PKD, "dg_kj": -5.708 * PKD,
+}  # fmt: skip
+
+
+def table(**columns):
+    names = ["".join(np.random.default_rng(i).choice(list("ACDEFGHIK"), 20)) for i in range(60)]
+    return pd.DataFrame({"heavy": names, "antigen": "MKT", **columns})
+
+
+def sense(label="pkd", **columns):
+    return label_sense(read_pairs(table(**columns)), label)
+
+
+@pytest.mark.parametrize("unit", TO_PKD)
+def test_every_unit_is_converted_to_pkd(unit):
+    frame = table(affinity=IN_UNIT[unit])
+    pairs = label_pairs(read_pairs(frame), LabelOptions(label=unit))
+    np.testing.assert_allclose(np.sort(pairs.pkd), PKD, atol=2e-3)
+    assert unit in fitting_units(IN_UNIT[unit])
+
+
+def test_an_ic50_in_ug_per_ml_is_that_of_an_antibody_of_150_kda():
+    # 27.8 ug/mL = 27.8e-3 g/L / 150,000 g/mol = 1.853e-7 M
+    assert TO_PKD["ug_ml"](np.array([27.8]))[0] == pytest.approx(6.732, abs=1e-3)
+
+
+@pytest.mark.parametrize("unit", ["kd_m", "log10_kd_m", "dg_kcal", "dg_kj"])
+def test_a_label_in_another_unit_is_refused_with_units_that_fit(unit):
+    with pytest.raises(BadLabel, match=f"--label.*{unit}"):
+        label_pairs(read_pairs(table(pKd=IN_UNIT[unit])))
+
+
+def test_a_kd_of_zero_is_not_valid_in_any_unit_with_a_logarithm():
+    values = IN_UNIT["ug_ml"].copy()
+    values[3] = 0
+    with pytest.raises(BadLabel, match=r"row 4.*expected a positive number"):
+        label_pairs(read_pairs(table(affinity=values)), LabelOptions(label="ug_ml"))
+
+
+def test_the_plan_names_the_role_of_every_column_and_the_direction():
+    frame = table(pIC50=PKD, ic50_ug_per_ml=IN_UNIT["ug_ml"], note="x")
+    found = plan(frame)
+    assert found["columns"] == (
+        "columns: heavy 'heavy', antigen 'antigen', pkd 'pIC50'; not used: 'ic50_ug_per_ml', 'note'"
+    )
+    assert found["sense"] == (
+        "labels: 'pIC50' read as pkd, higher is stronger (60 of 60 are in the usual range of pKd "
+        "(2 to 14); column 'ic50_ug_per_ml' read as ug_ml gives the same values)"
+    )
+    assert {found["columns"], found["sense"]} < {*describe_plan(found)}
+
+
+def test_a_lower_kd_is_stronger():
+    text, problems = sense("kd_nm", affinity=IN_UNIT["kd_nm"])
+    assert "lower is stronger" in text
+    assert not problems
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("KD_nM", "kd_nm"), ("IC50 (µg/mL)", "ug_ml"), ("IC50 (ug/ml)", "ug_ml"), ("Kd [M]", "kd_m"),
+     ("dG_kJ_mol", "dg_kj"), ("log10 Kd (M)", "log10_kd_m"), ("EC50_uM", "kd_um")],
+)  # fmt: skip
+def test_a_name_that_states_another_unit_is_a_problem(name, unit):
+    frame = table(**{name: PKD})
+    found = plan(frame, columns={"pkd": name})
+    assert (
+        f"Column {name!r} is named like {unit}, but read as pkd. See --label." in found["problems"]
+    )
+    found = plan(frame)
+    assert any(f"use --column pkd={name} --label {unit}" in line for line in found["problems"])
+
+
+def test_a_second_measurement_that_ranks_the_other_way_is_a_problem():
+    _, problems = sense(pKd=PKD[::-1].copy(), kd_nm=IN_UNIT["kd_nm"])
+    assert problems == [
+        "Column 'kd_nm', read as kd_nm, ranks the rows the other way round than 'pKd', read as pkd."
+    ]
+
+
+def test_labels_that_are_affinities_only_in_another_unit_are_a_problem():
+    mixed = PKD.copy()
+    mixed[:5] = [120, 300, 450, 80, 95]
+    _, problems = sense(pKd=mixed)
+    assert problems[0].startswith("5 labels, such as 120, are affinities as kd_um or kd_nm")
+    assert not sense(pKd=np.r_[1.8, PKD[1:]])[1]  # a weak binder, not another unit
+
+
+def test_a_table_without_labels_has_no_sense_and_no_problem():
+    found = plan(table())
+    assert (found["sense"], found["problems"]) == ("", [])
+
+
+def test_the_converted_label_is_fitted(tmp_path):
+    frame = table(ic50=IN_UNIT["ug_ml"], EC50_nM=IN_UNIT["kd_nm"][::-1])
+    said = []
+    composition = dict.fromkeys(("antibody_encoder", "antigen_encoder"), "composition")
+    abag.embed_table(frame, tmp_path / "store", **composition)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    summary = abag.fit(
+        tmp_path / "t.csv", tmp_path / "store", tmp_path / "run", columns={"pkd": "ic50"},
+        label="ug_ml", split="random", epochs=1, report=False,
+        say=said.append,
+    )  # fmt: skip
+    assert summary["metrics"]["test"]["rmse"] < 5
+    assert any("'EC50_nM', read as kd_nm, ranks the rows the other way round" in x for x in said)
