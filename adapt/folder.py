@@ -62,20 +62,31 @@ class AdaptSummary(TypedDict):
 
 
 def describe_inputs(
+    out: Path,
     config: AdaptConfig,
     pairs: LabelledPairs,
     assignment: PairAssignment,
     identities: Mapping[Kind, Identity],
 ) -> dict[str, Any]:
     """Return the content of config.json: the options, and what they are applied to."""
+    fingerprints = {f"{kind}_fingerprint": identity for kind, identity in identities.items()}
+    before = _read_config(out)
     labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
     text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
     return config.to_json() | {
         "pairs": len(pairs),
         "pairs_digest": checkpoint.digest({}, text),
-        "antibody_fingerprint": identities["antibody"].fingerprint,
-        "antigen_fingerprint": identities["antigen"].fingerprint,
+        **{
+            name: identity.fingerprint_among(before.get(name, "").split()) or identity.fingerprint
+            for name, identity in fingerprints.items()
+        },
     }
+
+
+def _read_config(out: Path) -> dict[str, Any]:
+    """Read config.json; empty if there is none yet."""
+    path = out / "config.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
@@ -93,8 +104,7 @@ def finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     if "config.json" not in names:
         msg = f"{out}: is not empty and contains no adapter. Use another --out folder."
         raise RunMismatch(msg)
-    before = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    check_same(out, before, record, may_change=AdaptConfig.changeable(), option="--out")
+    check_same(out, _read_config(out), record, may_change=AdaptConfig.changeable(), option="--out")
     if ADAPTER_FILE not in names:
         return None
     result: AdaptSummary = json.loads((out / ADAPTER_FILE).read_text(encoding="utf-8"))["summary"]

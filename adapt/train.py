@@ -77,7 +77,7 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
     assignment = assign_pairs(pairs, config)
     identities = {kind: identify(config.encoder(kind), kind) for kind in KINDS}
     _refuse_unused_names(config, identities)
-    record = describe_inputs(config, pairs, assignment, identities)
+    record = describe_inputs(out, config, pairs, assignment, identities)
     if (summary := finished_summary(out, record)) is not None:
         say(f"{out}: nothing to do, this adapter is finished")
         return summary

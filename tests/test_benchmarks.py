@@ -25,6 +25,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_turing.py", [], "turing.md"),
         ("bench_why.py", [], "why.md"),
         ("bench_time_to_answer.py", ["--case", "fit, one split"], "time_to_answer.md"),
+        ("bench_weights.py", [], "weights.md"),
     ],
 )
 def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path, script, options, report):

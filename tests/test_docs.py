@@ -124,8 +124,8 @@ def test_only_the_listed_blocks_are_not_run():
 def workplace(tmp_path, monkeypatch):
     """A folder with two tables; small random models replace those of the hub."""
 
-    def from_hub(_name, hub_name, **_):
-        kind = "tiny-esm2" if "esm" in hub_name.lower() else "tiny-igt5"
+    def from_hub(_name, source, **_):
+        kind = "tiny-esm2" if "esm" in source.name.lower() else "tiny-igt5"
         return checkpoint_lookup.find_checkpoint(kind).folder
 
     monkeypatch.setattr(checkpoint_lookup, "_hub_folder", from_hub)

@@ -14,8 +14,8 @@ from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 from abag.head.data.demo import demo_table
 
-# recorded before families had one description each: stores are found by these
-FINGERPRINTS = {
+# recorded before families had one description each, and when weights were hashed by file
+FORMER_FINGERPRINTS = {
     ("composition", "antibody"): "6f242c929e27d7fb25d300aecb856a2b",
     ("composition", "antigen"): "6f242c929e27d7fb25d300aecb856a2b",
     ("tiny-igt5", "antibody"): "267795414039090d1645ac1ded387a8e",
@@ -26,20 +26,43 @@ FINGERPRINTS = {
 }
 
 
+FINGERPRINTS = {
+    ("composition", "antibody"): "6f242c929e27d7fb25d300aecb856a2b",
+    ("composition", "antigen"): "6f242c929e27d7fb25d300aecb856a2b",
+    ("tiny-igt5", "antibody"): "d35cae4cf0aba7d7d69c01f64def01cb",
+    ("tiny-igt5", "antigen"): "36e375bb181ca76c789704afebb9b60d",
+    ("tiny-esm2", "antibody"): "eed5532d0f68a7d115bc6e1931cd883c",
+    ("tiny-esm2", "antigen"): "eed5532d0f68a7d115bc6e1931cd883c",
+    ("antiberty", "antibody"): "847876246cb2b8d0433118148bc3833c",
+}
+
+
 @pytest.mark.parametrize(("name", "kind"), FINGERPRINTS)
 def test_fingerprints_are_those_of_existing_stores(name, kind):
-    assert identify(name, kind).fingerprint == FINGERPRINTS[name, kind]
+    identity = identify(name, kind)
+    assert identity.fingerprint == FINGERPRINTS[name, kind]
+    former = FORMER_FINGERPRINTS[name, kind]
+    assert identity.fingerprint_among([former]) == former
+    assert identity.fingerprint_among(["0" * 32]) is None
 
 
 def test_the_fingerprint_covers_exactly_these_fields():
     assert identify("tiny-esm2", "antigen").meaning == {
-        "weights": "7f5b3fde136af6b7fd81a4109358bab3",
+        "weights": "4676184ed08ff3aa49c6c09935eaee2d",
         "family": "esm",
         "tokens": 1,
         "pooling": 1,
         "long": "window-1022",
         "adapter": None,
-    }
+        "config": {
+            "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "vocab_size": 33, "layer_norm_eps": 1e-5,
+            "max_position_embeddings": 1026, "hidden_act": "gelu",
+            "position_embedding_type": "rotary", "rope_theta": 10000.0,
+            "emb_layer_norm_before": False, "token_dropout": True, "mask_token_id": 32,
+            "pad_token_id": 1, "is_decoder": False, "add_cross_attention": False,
+        },
+    }  # fmt: skip
     assert identify("composition", "antigen").meaning == {
         "weights": "",
         "family": "composition",

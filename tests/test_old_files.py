@@ -88,3 +88,28 @@ def test_an_old_run_is_evaluated_and_predicts_as_it_did(old):
     scored, expected = pd.read_csv("scored.csv"), pd.read_csv(old / "predicted.csv")
     assert_frame_equal(scored[numbers], expected[numbers], rtol=1e-4)
     assert_frame_equal(scored.drop(columns=numbers), expected.drop(columns=numbers))
+
+
+def test_an_old_predictor_uses_a_new_store_without_encoding_its_vectors_again(old):
+    abag.embed_table(old / "pairs.csv", "new-store", *ENCODERS)
+    before = shards(Path("new-store"))
+    assert not before.keys() & shards(old / "store").keys()
+    predictor = abag.load_predictor(old / "finished")
+    pairs = pd.read_csv(old / "pairs.csv").fillna("").head(5)
+    arguments = [pairs[name].tolist() for name in ("heavy", "light", "antigen")]
+    scored = predictor.predict(*arguments, store="new-store")
+    assert shards(Path("new-store")) == before
+    expected = predictor.predict(*arguments, store=old / "store")
+    assert_frame_equal(scored, expected, rtol=1e-3)
+
+
+def test_an_old_store_serves_a_predictor_whose_vectors_are_in_a_new_store(old):
+    abag.embed_table(demo_table(7).head(70), old / "store", *ENCODERS)  # finds out it is the same
+    abag.embed_table(old / "pairs.csv", "new-store", *ENCODERS)
+    abag.fit(old / "pairs.csv", "new-store", "new-run", **OPTIONS)
+    before = shards(old / "store")
+    predictor = abag.load_predictor("new-run")
+    pairs = pd.read_csv(old / "pairs.csv").fillna("").head(5)
+    arguments = [pairs[name].tolist() for name in ("heavy", "light", "antigen")]
+    predictor.predict(*arguments, store=old / "store")
+    assert shards(old / "store") == before

@@ -5,6 +5,8 @@ into sub-packages.
 """
 
 import hashlib
+import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 
 import abag
 from abag.core.files import Files
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.sequences.chains import antibody, antigen, keys_array
 from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
 from abag.embed.shards.shard import commit_shard, read_table_of_contents
@@ -73,9 +76,25 @@ def test_an_old_store_is_extended_and_its_shards_stay(old):
             assert (summary[plural]["reused"], summary[plural]["encoded"]) == (3, 1)
     after = files(old / "store")
     for path in before:
-        if path.suffix == ".h5" or path.name in ("encoder.json", "abag-store.json"):
+        if path.suffix == ".h5" or path.name == "abag-store.json":
             assert after[path] == before[path]
+        if path.name == "encoder.json":
+            assert json.loads(before[path]).items() <= json.loads(after[path]).items()
     assert_vectors(old / "store")
+
+
+def test_an_old_store_is_not_extended_after_config_json_has_changed(old, tmp_path):
+    table = pd.DataFrame(
+        {"heavy": [*HEAVY, "QVQL"], "light": [*LIGHT, ""], "antigen": [*ANTIGEN, "MKT"]}
+    )
+    encoders = ("composition", "tiny-esm2")
+    abag.embed_table(table, old / "store", *encoders, device="cpu", progress=False)
+    changed = shutil.copytree(find_checkpoint("tiny-esm2").folder, tmp_path / "tiny-esm2")
+    config = json.loads((changed / "config.json").read_text())
+    (changed / "config.json").write_text(json.dumps({**config, "num_attention_heads": 2}))
+    encoders = ("composition", str(changed))
+    summary = abag.embed_table(table, old / "store", *encoders, device="cpu", progress=False)
+    assert (summary["antigens"]["reused"], summary["antigens"]["encoded"]) == (0, 4)
 
 
 def test_old_stores_are_merged_and_packed(old):

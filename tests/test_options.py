@@ -166,6 +166,8 @@ OTHER_TOOLS = set(
     # torchrun and Slurm
     "--cpus-per-task --gpus-per-task --kill-on-bad-exit --max-restarts --no-python --nodes "
     "--nproc-per-node --ntasks-per-node --rdzv-endpoint --requeue --signal --time "
+    # hf download
+    "--revision "
     # tests/crash/kills.py and the old notebooks
     "--kills --resume --spool-first --steps --writers".split()
 )

@@ -164,11 +164,12 @@ def test_an_index_of_weights_names_only_files_of_its_folder(tmp_path, name):
     folder = tmp_path / "checkpoint"
     if not folder.exists():
         save_random_checkpoint(folder, TINY_CONFIG["tiny-esm2"], seed=0)
+        (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": name}}))
+    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": name}}))
     with pytest.raises(UnsafeFile, match="does not allow"):
         find_checkpoint(str(folder))
-    index.write_text(json.dumps({"weight_map": {"a": "model.safetensors"}}))
+    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
     assert find_checkpoint(str(folder)).weights
 
 

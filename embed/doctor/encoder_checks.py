@@ -17,7 +17,7 @@ from abag.core.messages import first_line
 from abag.embed.doctor import parity
 from abag.embed.doctor.check import MIN_FREE_BYTES, Check, format_size
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.families.registry import FAMILIES, guess_family, hub_name_of
+from abag.embed.families.registry import FAMILIES, HubSource, guess_family, hub_source
 from abag.embed.kernels.attention import choose_attention, kernel_problems
 from abag.embed.sequences.chains import Kind
 from abag.embed.weights.checkpoints import EncoderCheckpoint, EncoderNotFound
@@ -41,19 +41,20 @@ def check_weights(kind: Kind, name: str, found: EncoderCheckpoint | AbagError) -
         if found.random:
             text += "; random: its vectors carry no biology"
         return Check(title, "ok", text, {"present": True, "bytes": size})
-    hub_name = hub_name_of(name)
-    if not isinstance(found, EncoderNotFound) or "/" not in hub_name or hub_name.startswith("/"):
+    source = hub_source(name)
+    on_hub = "/" in source.name and not source.name.startswith("/")
+    if not isinstance(found, EncoderNotFound) or not on_hub:
         return Check(title, "FAIL", str(found), {"present": False})
     try:
-        size = _hub_bytes(hub_name)
+        size = _hub_bytes(source)
     except Exception as error:  # noqa: BLE001 - any failure means: not available
         text = (
-            f"{name}: {hub_name} is not on disk, and the hub cannot be reached "
-            f"({first_line(error)}); run `hf download {hub_name}` on a machine with network "
+            f"{name}: {source} is not on disk, and the hub cannot be reached "
+            f"({first_line(error)}); run `{source.download_command}` on a machine with network "
             "access, or give a checkpoint folder"
         )
         return Check(title, "FAIL", text, {"present": False})
-    return _check_download(title, f"{name}: {hub_name}", size)
+    return _check_download(title, f"{name}: {source}", size)
 
 
 def _check_download(title: str, encoder: str, size: int) -> Check:
@@ -61,7 +62,7 @@ def _check_download(title: str, encoder: str, size: int) -> Check:
 
     cache = Path(HF_HUB_CACHE)
     free = shutil.disk_usage(next(p for p in (cache, *cache.parents) if p.is_dir())).free
-    text = f"{encoder} is not on disk; {format_size(size)} will be downloaded to {cache}"
+    text = f"{encoder} is not on disk; up to {format_size(size)} will be downloaded to {cache}"
     values = {"present": False, "bytes": size}
     if free < size + MIN_FREE_BYTES:
         text += f", where {format_size(free)} are free: free some space, or set HF_HOME"
@@ -69,14 +70,21 @@ def _check_download(title: str, encoder: str, size: int) -> Check:
     return Check(title, "note", f"{text} on first use", values)
 
 
-def _hub_bytes(hub_name: str) -> int:
-    """Ask the hub for the size of the weight files."""
+def _hub_bytes(source: HubSource) -> int:
+    """Ask the hub for the size of the weight files, at most: of shards, only some may be needed."""
     from huggingface_hub import HfApi
 
-    files = HfApi().model_info(hub_name, files_metadata=True, timeout=10).siblings or []
+    files = (
+        HfApi()
+        .model_info(source.name, revision=source.revision, files_metadata=True, timeout=10)
+        .siblings
+        or []
+    )
     sizes = {f.rfilename: f.size or 0 for f in files}
-    safetensors = fnmatch.filter(sizes, "*.safetensors")
-    return sum(sizes[n] for n in safetensors or fnmatch.filter(sizes, "pytorch_model*.bin"))
+    for pattern in ("model.safetensors", "model-*.safetensors", "pytorch_model*.bin"):
+        if names := fnmatch.filter(sizes, pattern):
+            return sum(sizes[name] for name in names)
+    return 0
 
 
 def check_attention(

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from abag import cache_dir
 from abag.core.files import write_bytes
 from abag.core.messages import first_line
-from abag.core.names import check_names
 from abag.embed.encoders.random_weights import TINY_CONFIG, random_checkpoint_files
-from abag.embed.families.registry import ALIASES, FAMILIES, hub_name_of
+from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, hub_source
 from abag.embed.weights.checkpoints import (
+    WHOLE_FILES,
     BadCheckpoint,
     EncoderCheckpoint,
     EncoderNotFound,
+    shard_names,
     weight_files,
 )
 from abag.embed.weights.legacy_files import refuse_legacy_file
@@ -27,7 +29,8 @@ _SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
 def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
     """Find an encoder's checkpoint; download it if a hub name is not on disk yet.
 
-    `name` is an alias, a hub name (``owner/model``) or a folder.
+    `name` is an alias, a hub name (``owner/model``) or a folder. ``name@revision`` chooses a
+    branch, tag or commit on the hub; without it, the ESM-2 aliases have fixed commits.
 
     Raises
     ------
@@ -46,15 +49,15 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
     refuse_legacy_file(Path(name))
     if Path(name).is_dir():
         return _open(Path(name), _slug(Path(name).resolve().name), name)
-    hub_name = hub_name_of(name)
-    if "/" not in hub_name or hub_name.startswith((".", "/")):
+    source = hub_source(name)
+    if "/" not in source.name or source.name.startswith((".", "/")):
         msg = (
             f"encoder {name!r}: not an alias and not an existing folder; "
             f"give one of {', '.join(ALIASES)}, a hub name (owner/model) or a checkpoint folder"
         )
         raise EncoderNotFound(msg)
-    folder = _hub_folder(name, hub_name, download=download)
-    return _open(folder, _slug(name.rsplit("/", 1)[-1]), hub_name)
+    folder = _hub_folder(name, source, download=download)
+    return _open(folder, _slug(name.partition("@")[0].rsplit("/", 1)[-1]), str(source))
 
 
 def _slug(name: str) -> str:
@@ -67,23 +70,18 @@ def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> Enco
     if not path.is_file():
         msg = f"{folder}: no config.json; give a checkpoint folder as transformers saves it"
         raise BadCheckpoint(msg)
-    config, weights = _read_config(path), weight_files(folder)
+    config = _read_config(path)
+    names = FAMILIES[config["model_type"]].weight_names(config)
+    weights = weight_files(folder, names)
     if not weights:
-        msg = f"{folder}: no *.safetensors or pytorch_model*.bin; the download may be incomplete"
+        msg = (
+            f"{folder}: no {' or '.join(WHOLE_FILES)}, whole or with an index of shards; "
+            "the download may be incomplete"
+        )
         raise BadCheckpoint(msg)
-    _check_index(folder, weights)
-    return EncoderCheckpoint(name, config["model_type"], folder, weights, config, origin, random)
-
-
-def _check_index(folder: Path, weights: tuple[Path, ...]) -> None:
-    """Check that an index of the weights, which transformers follows, names only these files."""
-    for path in folder.glob(f"*{weights[0].suffix}.index.json"):
-        try:
-            named = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            msg = f"{path}: not an index of weights ({error}); the download may be incomplete"
-            raise BadCheckpoint(msg) from error
-        check_names(path, sorted(named), {weight.name for weight in weights})
+    return EncoderCheckpoint(
+        name, config["model_type"], folder, weights, config, origin, random, names=names
+    )
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -107,26 +105,40 @@ def _read_config(path: Path) -> dict[str, Any]:
     return dict(config)
 
 
-def _hub_folder(name: str, hub_name: str, *, download: bool) -> Path:
+def _hub_folder(name: str, source: HubSource, *, download: bool) -> Path:
     """Return the folder of a hub checkpoint: the local copy if complete, else a download."""
-    from huggingface_hub import snapshot_download
-
     for local in (True, False) if download else (True,):
-        for weights in ("*.safetensors", "pytorch_model*.bin"):
-            patterns = [*_SMALL_FILES, weights]
-            try:
-                found = snapshot_download(hub_name, allow_patterns=patterns, local_files_only=local)
-            except Exception as error:  # noqa: BLE001 - any failure means: not available
-                reason = error
-                continue
-            if weight_files(Path(found)):
-                return Path(found)
+        try:
+            if folder := _fetch(source, local=local):
+                return folder
+            reason: Exception = FileNotFoundError(f"it has no {' or '.join(WHOLE_FILES)}")
+        except Exception as error:  # noqa: BLE001 - any failure means: not available
+            reason = error
     msg = (
-        f"encoder {name}: the weights of {hub_name} are not on disk and could not be downloaded "
-        f"({first_line(reason)}); run `hf download {hub_name}` on a machine with network access, "
-        "or give the folder of a downloaded checkpoint"
+        f"encoder {name}: the weights of {source} are not on disk and could not be downloaded "
+        f"({first_line(reason)}); run `{source.download_command}` on a machine with network "
+        "access, or give the folder of a downloaded checkpoint"
     )
     raise EncoderNotFound(msg) from reason
+
+
+def _fetch(source: HubSource, *, local: bool) -> Path | None:
+    """Fetch config, tokenizer and the encoder's weights, without the shards of a decoder."""
+    from huggingface_hub import snapshot_download
+
+    options = {"revision": source.revision, "local_files_only": local}
+    get = partial(snapshot_download, source.name, **options)
+    folder = Path(get(allow_patterns=_SMALL_FILES))
+    config = _read_config(folder / "config.json")
+    names = FAMILIES[config["model_type"]].weight_names(config)
+    for whole in WHOLE_FILES:
+        get(allow_patterns=[whole])
+        if (folder / whole).is_file():
+            break
+        if (index := folder / f"{whole}.index.json").is_file():
+            get(allow_patterns=shard_names(index, names))
+            break
+    return folder if weight_files(folder, names) else None
 
 
 def _tiny_folder(name: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -19,7 +19,8 @@ from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.tokens import TOKENS_VERSION, Layout, LongPolicy
 from abag.embed.sequences.chains import Kind
 from abag.embed.weights.adapters import with_adapter
-from abag.embed.weights.checkpoints import EncoderCheckpoint, weights_digest
+from abag.embed.weights.checkpoints import EncoderCheckpoint
+from abag.embed.weights.digest import former_weights_digest, weights_digest
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
@@ -48,6 +49,20 @@ class Identity:
     def family(self) -> Family:
         """The encoder's family."""
         return FAMILIES[self.checkpoint.family]
+
+    def fingerprint_among(self, known: Collection[str]) -> str | None:
+        """Return which of some known fingerprints stands for this encoder, if any does.
+
+        Until 2026-11-22 fingerprints covered files instead of tensors, and no config. What was
+        written then keeps them; finding one out reads all weight files.
+        """
+        if self.fingerprint in known:
+            return self.fingerprint
+        if not known or "config" not in self.meaning:
+            return None
+        meaning = {name: value for name, value in self.meaning.items() if name != "config"}
+        former = _fingerprint(meaning | {"weights": former_weights_digest(self.checkpoint)})
+        return former if former in known else None
 
     def info(self) -> dict[str, object]:
         """Return the content of the store's encoder.json."""
@@ -78,7 +93,8 @@ def identify(
     checkpoint = find_checkpoint(name)
     if adapter is not None:
         checkpoint = with_adapter(checkpoint, Path(adapter), kind)
-    layout = Layout(kind, FAMILIES[checkpoint.family].vocabulary, long)
+    family = FAMILIES[checkpoint.family]
+    layout = Layout(kind, family.vocabulary, long)
     # "error" accepts only sequences that fit into one window
     policy = "truncate" if long == "truncate" else "window"
     meaning: dict[str, object] = {
@@ -89,9 +105,14 @@ def identify(
         "long": f"{policy}-{layout.limit}" if layout.limit else "whole",
         "adapter": checkpoint.adapter.digest if checkpoint.adapter else None,
     }
+    if settings := family.settings(checkpoint.config):
+        meaning["config"] = settings
+    return Identity(checkpoint, layout, _fingerprint(meaning), meaning)
+
+
+def _fingerprint(meaning: Mapping[str, object]) -> str:
     canonical = json.dumps(meaning, sort_keys=True).encode()
-    fingerprint = hashlib.blake2b(canonical, digest_size=16).hexdigest()
-    return Identity(checkpoint, layout, fingerprint, meaning)
+    return hashlib.blake2b(canonical, digest_size=16).hexdigest()
 
 
 def count_flops(checkpoint: EncoderCheckpoint, lengths: Sequence[int] | NDArray[np.int32]) -> float:

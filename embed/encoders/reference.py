@@ -135,15 +135,16 @@ def load_transformers_model(checkpoint: EncoderCheckpoint) -> torch.nn.Module:
     Raises
     ------
     BadCheckpoint
-        Weights that are missing.
+        Weights that are missing, or that the module does not have.
     AdapterMismatch
         An adapter with changes that match no weight.
     """
-    model, missing = FAMILIES[checkpoint.family].load_transformers_model(checkpoint)
-    if missing:
+    model, unmatched = FAMILIES[checkpoint.family].load_transformers_model(checkpoint)
+    if unmatched:
         msg = (
-            f"{checkpoint.folder}: {len(missing)} encoder weights are missing "
-            f"({', '.join(missing[:3])}); the download may be incomplete"
+            f"{checkpoint.folder}: {len(unmatched)} encoder weights are missing, or not part of a "
+            f"{checkpoint.family} encoder as config.json describes it "
+            f"({', '.join(sorted(unmatched)[:3])}); the download may be incomplete"
         )
         raise BadCheckpoint(msg)
     if (adapter := checkpoint.adapter) is not None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from abag.embed.families.family import Config, EncoderShape, Family
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 from abag.embed.weights.checkpoints import EncoderCheckpoint, EncoderNotFound
-
-if TYPE_CHECKING:
-    from torch.nn import Module
 
 _ANTIBERTY = "antiberty"
 
@@ -42,18 +39,8 @@ class _BertFamily(Family):
         folder = root / "AntiBERTy_md_smooth"
         config = json.loads((folder / "config.json").read_text())
         weights = (folder / "pytorch_model.bin",)
-        return EncoderCheckpoint(alias, self.name, root, weights, config, _ANTIBERTY)
-
-    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, list[str]]:
-        if checkpoint.origin != _ANTIBERTY:
-            return super().load_transformers_model(checkpoint)
-        import torch
-        from transformers import BertConfig, BertModel
-
-        model = BertModel(BertConfig(**checkpoint.config), add_pooling_layer=False)
-        state = torch.load(checkpoint.weights[0], map_location="cpu", weights_only=True)
-        inner = {k.removeprefix("bert."): v for k, v in state.items() if k.startswith("bert.")}
-        return model, model.load_state_dict(inner, strict=False).missing_keys
+        names = self.weight_names(config)
+        return EncoderCheckpoint(alias, self.name, root, weights, config, _ANTIBERTY, names=names)
 
     def load_tokenizer(self, checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - untyped
         if checkpoint.origin != _ANTIBERTY:
@@ -72,8 +59,16 @@ BERT = _BertFamily(
         start=2, end=3, max_residues=510, window=510,
     ),
     backends=("reference",),
+    config_defaults={
+        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "intermediate_size": 3072, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "position_embedding_type": "absolute",
+        "type_vocab_size": 2, "pad_token_id": 0, "is_decoder": False, "add_cross_attention": False,
+    },
     transformers_class="BertModel",
     transformers_options={"add_pooling_layer": False},
+    weight_prefix="bert.",
+    unused_weights=("pooler.",),
     lora_targets=("query", "value"),
     lora_projections=("query", "key", "value"),
     layer_list="layer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
@@ -10,7 +11,7 @@ from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.weights.checkpoints import EncoderCheckpoint
+    from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
 
 _TINY_CONFIG: Config = {
     "model_type": "esm", "architectures": ["EsmForMaskedLM"], "hidden_size": 64,
@@ -41,6 +42,13 @@ class _EsmFamily(Family):
         from abag.embed.families.packed_esm import PackedEsm
 
         return PackedEsm(checkpoint, plan, attention)
+
+    def weight_names(self, config: Config) -> WeightNames:
+        """Return the names of the weights; ESM-2's old position embeddings are not used."""
+        names = super().weight_names(config)
+        if config.get("position_embedding_type") != "rotary":
+            return names
+        return replace(names, unused=(*names.unused, "embeddings.position_embeddings."))
 
     def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
         """Draw weights of an ESM-2 encoder and its contact head."""
@@ -92,9 +100,15 @@ ESM = _EsmFamily(
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "vocab_size", "layer_norm_eps", "max_position_embeddings",
     ),
+    config_defaults={
+        "hidden_act": "gelu", "position_embedding_type": "absolute", "rope_theta": 10000.0,
+        "emb_layer_norm_before": False, "token_dropout": False, "mask_token_id": 32,
+        "pad_token_id": 1, "is_decoder": False, "add_cross_attention": False,
+    },
     transformers_class="EsmModel",
     transformers_options={"add_pooling_layer": False},
-    unused_weights=("contact_head",),
+    weight_prefix="esm.",
+    unused_weights=("contact_head.", "pooler."),
     lora_targets=("query", "value"),
     lora_projections=("query", "key", "value"),
     layer_list="layer",

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from abag import AbagError
 from abag.core.messages import first_line
-from abag.embed.families.packed_esm import NOT_IN_ENCODER
 from abag.embed.packing.batches import pad_batch
 from abag.embed.weights.tensors import EncoderWeights
 
@@ -77,12 +76,10 @@ class FaesmEncoder:
         model = faesm.FAEsmModel(config, add_pooling_layer=False)
         self._model = model.eval().requires_grad_(False)
         # parameters only: rotary frequencies, which are buffers, are too coarse in bf16
-        with EncoderWeights(checkpoint, plan, prefix="esm.") as weights:
-            weights.ignore(*NOT_IN_ENCODER)
-            weights.ignore(*(f"esm.{name}" for name, _ in model.named_buffers()))
+        with EncoderWeights(checkpoint, plan) as weights:
             for name, parameter in model.named_parameters():
                 if not name.startswith("contact_head."):
-                    parameter.data = weights(f"esm.{name}", *parameter.shape)
+                    parameter.data = weights(name, *parameter.shape)
         model.to(plan.device)
 
     @torch.inference_mode()

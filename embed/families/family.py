@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from abag.embed.packing.batches import PackedBatch
     from abag.embed.packing.pooling import LayerPooling
     from abag.embed.packing.tokens import Vocabulary
-    from abag.embed.weights.checkpoints import EncoderCheckpoint
+    from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
 
 Backend = Literal["packed", "reference", "faesm"]
 Config: TypeAlias = Mapping[str, Any]
@@ -70,11 +70,13 @@ class Family:
     name: str  # model_type in config.json; part of the fingerprint
     vocabulary: Vocabulary
     backends: tuple[str, ...]
-    config_keys: tuple[str, ...] = ()  # that config.json must have
+    config_keys: tuple[str, ...] = ()  # that config.json must have; all change vectors
+    config_defaults: Config = field(default_factory=dict)  # of other keys that change vectors
     biased_attention: bool = False  # by relative position
     transformers_class: str = ""  # of the reference implementation, if there is one
     transformers_options: Config = field(default_factory=dict)  # of its from_pretrained
-    unused_weights: tuple[str, ...] = ()  # prefixes in that class that the encoder lacks
+    weight_prefix: str = ""  # of the encoder in a model with a task head
+    unused_weights: tuple[str, ...] = ()  # prefixes, in the encoder, of tensors it does not need
     lora_targets: tuple[str, ...] = ()  # linear layers adapted by default
     lora_projections: tuple[str, ...] = ()  # linear layers that can be adapted
     layer_list: str = ""  # attribute of the transformers encoder that lists its layers
@@ -88,6 +90,18 @@ class Family:
     def shape(self, _config: Config) -> EncoderShape:
         """Read an encoder's sizes from its config.json."""
         return EncoderShape()
+
+    def settings(self, config: Config) -> dict[str, object]:
+        """Return the values in config.json that change vectors, for the fingerprint."""
+        required = {key: config[key] for key in self.config_keys}
+        given = {key: config.get(key) for key in self.config_defaults}
+        return required | {k: self.config_defaults[k] if v is None else v for k, v in given.items()}
+
+    def weight_names(self, _config: Config) -> WeightNames:
+        """Return which tensors of a checkpoint belong to the encoder."""
+        from abag.embed.weights.checkpoints import WeightNames
+
+        return WeightNames(self.weight_prefix, self.unused_weights)
 
     def builtin_checkpoint(self, alias: str) -> EncoderCheckpoint:
         """Return the checkpoint of an alias that is not on the hub; by default, no weights."""
@@ -107,16 +121,27 @@ class Family:
         msg = f"encoder family {self.name}: has no backend {backend}"
         raise AbagError(msg)
 
-    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, list[str]]:
-        """Load transformers' module in fp32; also returns the names of missing weights."""
+    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
+        """Load transformers' module in fp32; also returns the weights that only one side has."""
         import transformers
 
-        model, report = getattr(transformers, self.transformers_class).from_pretrained(
-            checkpoint.folder, output_loading_info=True, **self.transformers_options
-        )
+        from abag.embed.weights.tensors import EncoderTensors
+
+        encoder = getattr(transformers, self.transformers_class)
+        # in a half-precision type, buffers such as rotary frequencies would be computed in it
+        config = {k: v for k, v in checkpoint.config.items() if k not in ("dtype", "torch_dtype")}
+        with EncoderTensors(checkpoint) as tensors:
+            model, report = encoder.from_pretrained(
+                None,
+                config=encoder.config_class.from_dict(config),
+                state_dict={name: read().float() for name, read in tensors.read.items()},
+                output_loading_info=True,
+                **self.transformers_options,
+            )
         # parameters only: buffers such as rotary frequencies are computed
-        used = {n for n, _ in model.named_parameters() if not n.startswith(self.unused_weights)}
-        return model.float(), sorted(used & set(report["missing_keys"]))
+        learned = {n for n, _ in model.named_parameters() if not n.startswith(self.unused_weights)}
+        missing = learned & set(report["missing_keys"])
+        return model.float(), missing | set(report["unexpected_keys"])
 
     def load_tokenizer(self, checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - untyped
         """Load the checkpoint's tokenizer."""

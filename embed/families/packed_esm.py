@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from abag.embed.packing.pooling import LayerPooling
     from abag.embed.weights.checkpoints import EncoderCheckpoint
 
-NOT_IN_ENCODER = ("lm_head.", "esm.contact_head.", "esm.pooler.", "esm.embeddings.position_")
-"""Prefixes of weights in ESM-2's checkpoints that are not part of the encoder."""
 TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
 """ESM-2 scales its embeddings by the share of tokens that were not masked in training."""
 
@@ -73,10 +71,9 @@ class PackedEsm:
         self._heads = int(config["num_attention_heads"])
         head_width = self.width // self._heads
         name, self._ops = load_kernels(plan, biased=False, requested=attention)
-        with EncoderWeights(checkpoint, plan, prefix="esm.") as weights:
-            weights.ignore(*NOT_IN_ENCODER)
+        with EncoderWeights(checkpoint, plan) as weights:
             embed_VD = weights(
-                "esm.embeddings.word_embeddings.weight", int(config["vocab_size"]), self.width,
+                "embeddings.word_embeddings.weight", int(config["vocab_size"]), self.width,
                 dtype=torch.float32,
             )  # fmt: skip
             self._embed_VD = (embed_VD * TOKEN_DROPOUT_SCALE).to(plan.dtype)
@@ -84,7 +81,7 @@ class PackedEsm:
             self._layers = [
                 self._load_layer(weights, i) for i in range(int(config["num_hidden_layers"]))
             ]
-            self._final = self._norm(weights, "esm.encoder.emb_layer_norm_after")
+            self._final = self._norm(weights, "encoder.emb_layer_norm_after")
         self._attention = Attention(name, self._heads, head_width**-0.5)
         self._cos, self._sin = rotary_tables(
             int(config["max_position_embeddings"]), head_width, plan.device
@@ -97,8 +94,7 @@ class PackedEsm:
         )
 
     def _load_layer(self, weights: EncoderWeights, i: int) -> _Layer:
-        at, d, f = f"esm.encoder.layer.{i}", self.width, int(weights.config["intermediate_size"])
-        weights.ignore(f"{at}.attention.self.rotary_embeddings.inv_freq")
+        at, d, f = f"encoder.layer.{i}", self.width, int(weights.config["intermediate_size"])
         projections = [f"{at}.attention.self.{p}" for p in ("query", "key", "value")]
         query, key, value = projections
         out_DD = weights(f"{at}.attention.output.dense.weight", d, d, dtype=torch.float32)

@@ -67,7 +67,6 @@ class PackedT5:
             self._embed_VD = weights(
                 "shared.weight", int(config["vocab_size"]), self.width, dtype=self._wide
             )
-            weights.ignore("encoder.embed_tokens.weight", "decoder.", "lm_head.")
             table = weights(
                 "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
                 int(config["relative_attention_num_buckets"]), heads, dtype=torch.float32,

@@ -17,6 +17,11 @@ class Alias(NamedTuple):
     family: str
     hub_name: str | None = None
     random: bool = False
+    revision: str | None = None  # the commit on the hub; None: its newest
+
+
+def _esm2(size: str, revision: str) -> Alias:
+    return Alias("esm", f"facebook/esm2_{size}_UR50D", revision=revision)
 
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (T5, ESM, BERT, COMPOSITION)}
@@ -24,11 +29,11 @@ ALIASES: dict[str, Alias] = {
     "igt5": Alias("t5", "Exscientia/IgT5"),
     "igt5-unpaired": Alias("t5", "Exscientia/IgT5_unpaired"),
     "prott5": Alias("t5", "Rostlab/prot_t5_xl_half_uniref50-enc"),
-    "esm2-8m": Alias("esm", "facebook/esm2_t6_8M_UR50D"),
-    "esm2-35m": Alias("esm", "facebook/esm2_t12_35M_UR50D"),
-    "esm2-150m": Alias("esm", "facebook/esm2_t30_150M_UR50D"),
-    "esm2-650m": Alias("esm", "facebook/esm2_t33_650M_UR50D"),
-    "esm2-3b": Alias("esm", "facebook/esm2_t36_3B_UR50D"),
+    "esm2-8m": _esm2("t6_8M", "c731040fcd8d73dceaa04b0a8e6329b345b0f5df"),
+    "esm2-35m": _esm2("t12_35M", "6fbf070e65b0b7291e7bbcd451118c216cff79d8"),
+    "esm2-150m": _esm2("t30_150M", "a695f6045e2e32885fa60af20c13cb35398ce30c"),
+    "esm2-650m": _esm2("t33_650M", "08e4846e537177426273712802403f7ba8261b6c"),
+    "esm2-3b": _esm2("t36_3B", "476b639933c8baad5ad09a60ac1a87f987b656fc"),
     "antiberty": Alias("bert"),
     "composition": Alias("composition"),
     "tiny-igt5": Alias("t5", random=True),
@@ -36,13 +41,30 @@ ALIASES: dict[str, Alias] = {
 }
 
 
-def hub_name_of(name: str) -> str:
-    """Return the hub name of an alias; any other name is returned unchanged."""
-    alias = ALIASES.get(name)
-    return (alias and alias.hub_name) or name
+class HubSource(NamedTuple):
+    """Where a checkpoint is on the hub."""
+
+    name: str
+    revision: str | None  # a branch, tag or commit; None: the newest commit
+
+    def __str__(self) -> str:
+        return self.name if self.revision is None else f"{self.name}@{self.revision}"
+
+    @property
+    def download_command(self) -> str:
+        """The command that downloads the whole repository."""
+        return f"hf download {self.name}" + (f" --revision {self.revision}" * bool(self.revision))
+
+
+def hub_source(name: str) -> HubSource:
+    """Return where an encoder is on the hub: ``alias`` or ``owner/model``, and ``@revision``."""
+    short_name, _, revision = name.partition("@")
+    alias = ALIASES.get(short_name, Alias(""))
+    return HubSource(alias.hub_name or short_name, revision or alias.revision)
 
 
 def guess_family(name: str) -> Family:
     """Return the family of an alias, or the likely family of a name that cannot be opened."""
     guess = "esm" if "esm" in name.lower() else "t5"
-    return FAMILIES[ALIASES[name].family if name in ALIASES else guess]
+    alias = ALIASES.get(name.partition("@")[0])
+    return FAMILIES[alias.family if alias else guess]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from abag.core.device import DevicePlan
-    from abag.embed.weights.checkpoints import EncoderCheckpoint
+    from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
 
 _TINY_CONFIG: Config = {
     "model_type": "t5", "architectures": ["T5EncoderModel"], "d_model": 64, "d_ff": 256,
@@ -30,6 +31,11 @@ class _T5Family(Family):
         return EncoderShape(
             config["num_layers"], config["d_model"], attention_width, config["d_ff"]
         )
+
+    def weight_names(self, config: Config) -> WeightNames:
+        """Return the names of the weights; the embedding of the residues has two."""
+        tied = {"encoder.embed_tokens.weight": "shared.weight"}
+        return replace(super().weight_names(config), tied=tied)
 
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
@@ -110,7 +116,13 @@ T5 = _T5Family(
         "layer_norm_epsilon", "relative_attention_num_buckets",
     ),
     biased_attention=True,
+    config_defaults={
+        "relative_attention_max_distance": 128, "feed_forward_proj": "relu",
+        "dense_act_fn": "relu", "is_gated_act": False, "pad_token_id": 0,
+    },
     transformers_class="T5EncoderModel",
+    weight_prefix="transformer.",
+    unused_weights=("decoder.", "lm_head.", "qa_outputs."),
     lora_targets=("q", "v"),
     lora_projections=("q", "k", "v", "o", "wi", "wo"),
     layer_list="block",

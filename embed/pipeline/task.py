@@ -106,6 +106,7 @@ def find_folder(store: Store, identity: Identity, options: EmbedOptions) -> Enco
 def create_folder(store: Store, identity: Identity, options: EmbedOptions) -> EncoderFolder:
     """As `find_folder`, but created if it does not exist."""
     folder = store.create_folder(identity.layout.kind, _folder_info(store, identity, options))
+    folder.note_fingerprint(identity.fingerprint)
     copy_adapter(identity.checkpoint, folder)
     return folder
 
@@ -114,21 +115,36 @@ def _folder_info(store: Store, identity: Identity, options: EmbedOptions) -> dic
     """Describe the encoder, with the layers of an existing folder or else those asked for."""
     last = layer_count(identity.checkpoint)
     asked = tuple(n for n in sorted(set(options.layers or ())) if n <= last)
+    folder = _existing_folder(store, identity)
+    if folder is None:
+        return identity.info() | ({"layers": list(asked)} if asked else {})
+    held = tuple(folder.info.get("layers", ()))
+    if options.layers is not None and asked != held:
+        begun = f"--layers {','.join(map(str, held))}" if held else "the last layer only"
+        msg = (
+            f"{folder.path}: begun with {begun}, but --layers {','.join(map(str, asked))} was "
+            "given; all sequences of a store have the same poolings. Leave out --layers to "
+            "continue, or give a new --store."
+        )
+        raise PoolingsMismatch(msg)
+    return folder.info
+
+
+def _existing_folder(store: Store, identity: Identity) -> EncoderFolder | None:
+    """Return the folder of an encoder, also if it has the fingerprint of an earlier abag.
+
+    An earlier fingerprint does not cover config.json, so it only counts until `note_fingerprint`
+    has recorded the one that does.
+    """
+    former = {}
     for folder in store.folders(identity.layout.kind):
-        if folder.fingerprint != identity.fingerprint:
-            continue
-        held = tuple(folder.info.get("layers", ()))
-        if options.layers is not None and asked != held:
-            begun = f"--layers {','.join(map(str, held))}" if held else "the last layer only"
-            msg = (
-                f"{folder.path}: begun with {begun}, but --layers {','.join(map(str, asked))} was "
-                "given; all sequences of a store have the same poolings. Leave out --layers to "
-                "continue, or give a new --store."
-            )
-            raise PoolingsMismatch(msg)
-        asked = held
-        break
-    return identity.info() | ({"layers": list(asked)} if asked else {})
+        of_today = "config" in folder.info
+        if identity.fingerprint == folder.fingerprints[0 if of_today else -1]:
+            return folder
+        family = folder.info.get("family")
+        if family == identity.family.name and not of_today and len(folder.fingerprints) == 1:
+            former[folder.fingerprint] = folder
+    return former.get(identity.fingerprint_among(former.keys()) or "")
 
 
 def check_layers(identities: Sequence[Identity], layers: tuple[int, ...] | None) -> None:

@@ -107,6 +107,7 @@ class Store:
         """
         folders = self.folders(kind)
         found = [f for f in folders if encoder is None or _matches(f, encoder)]
+        found = [f for f in found if f.fingerprint == encoder] or found
         if len(found) > 1:
             found = [f for f in found if f.rows] or found
         listed = ", ".join(f.path.name for f in found or folders) or "none"
@@ -292,7 +293,7 @@ def _open_packed(path: Path) -> Store:
 
 def _matches(folder: EncoderFolder, encoder: str) -> bool:
     return encoder in (folder.name, folder.path.name) or (
-        len(encoder) >= 4 and folder.fingerprint.startswith(encoder)
+        len(encoder) >= 4 and any(f.startswith(encoder) for f in folder.fingerprints)
     )
 
 

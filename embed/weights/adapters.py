@@ -37,8 +37,8 @@ from abag.embed.weights.checkpoints import (
     Adapter,
     AdapterMismatch,
     EncoderCheckpoint,
-    weights_digest,
 )
+from abag.embed.weights.digest import former_weights_digest, weights_digest
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -74,11 +74,11 @@ def with_adapter(checkpoint: EncoderCheckpoint, folder: Path, kind: Kind) -> Enc
         )
         raise AdapterNotFound(msg)
     trained = kinds[kind]
-    weights = weights_digest(checkpoint)
-    if trained["weights"] != weights:
+    weights, found = trained["weights"], weights_digest(checkpoint)
+    if weights != found and weights != former_weights_digest(checkpoint):
         msg = (
-            f"{folder}: trained on {trained['encoder']} with weights {trained['weights']}; "
-            f"{checkpoint.name} has weights {weights or 'none'}. "
+            f"{folder}: trained on {trained['encoder']} with weights {weights}; "
+            f"{checkpoint.name} has weights {found or 'none'}. "
             f"Give --{kind}-encoder {trained['encoder']}, or an adapter of {checkpoint.name}."
         )
         raise AdapterMismatch(msg)

@@ -1,21 +1,30 @@
-"""Encoder weights on disk, the digest that identifies them, and low-rank changes to them."""
+"""Encoder weights on disk, the names of their tensors, and low-rank changes to them."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abag import AbagError, cache_dir
-from abag.core.files import write_bytes
+from abag import AbagError
+from abag.core.names import check_names
 
 if TYPE_CHECKING:
     import torch
+
+
+WHOLE_FILES = ("model.safetensors", "pytorch_model.bin")
+"""Weight files of a checkpoint that is not sharded, in the order of preference."""
+_SHARD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.(safetensors|bin)")
+"""Name of a file in an index of shards."""
+_BUFFERS = ("inv_freq", "position_ids")
+"""Ends of names of tensors that are computed from config.json, not learned."""
 
 
 class EncoderNotFound(AbagError):
@@ -74,17 +83,56 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightNames:
+    """Which tensors of a checkpoint belong to the encoder, and their names in its module.
+
+    A model with a task head holds the encoder as one of its parts: its files have a prefix that
+    those of the encoder alone lack.
+    """
+
+    prefix: str = ""
+    unused: tuple[str, ...] = ()  # prefixes, inside the encoder, of tensors that it does not need
+    tied: Mapping[str, str] = field(default_factory=dict)  # second names of one tensor
+
+    def of_encoder(self, names: Collection[str]) -> dict[str, str]:
+        """Map names in the encoder's module, as transformers defines it, to names in the files.
+
+        Raises
+        ------
+        BadCheckpoint
+            If two tensors have the same name in the module.
+        """
+        inside = [name for name in names if name.startswith(self.prefix)] or names
+        found: dict[str, str] = {}
+        for name in sorted(inside):
+            # transformers reads, and some of its versions write, TensorFlow's names of the norms
+            bare = name.removeprefix(self.prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
+            bare = bare.replace("LayerNorm.beta", "LayerNorm.bias")
+            if bare.startswith(self.unused) or bare.endswith(_BUFFERS):
+                continue
+            if bare in found:
+                msg = f"{found[bare]} and {name} are both weight {bare} of the encoder"
+                raise BadCheckpoint(msg)
+            found[bare] = name
+        for second, first in self.tied.items():
+            if second in found:
+                found.setdefault(first, found.pop(second))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class EncoderCheckpoint:
     """An encoder's weights on disk."""
 
     name: str  # used in the store's folder names
     family: str  # see `abag.embed.families.registry`
     folder: Path | None  # None if there are no weights
-    weights: tuple[Path, ...]  # sorted by name
+    weights: tuple[Path, ...]  # files that hold tensors of the encoder, sorted by name
     config: Mapping[str, Any]  # content of config.json
     origin: str  # alias, hub name or path as given; for display only
     random: bool = False  # whether the weights are random, so that the vectors carry no biology
     adapter: Adapter | None = None  # added to the weights when they are loaded
+    names: WeightNames = WeightNames()
 
     def require(self, **settings: object) -> None:
         """Check that config.json, where it has these settings, gives them these values.
@@ -99,35 +147,47 @@ class EncoderCheckpoint:
                 raise BadCheckpoint(msg)
 
 
-def weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return the weight files of a checkpoint folder, safetensors if it has both formats."""
-    safetensors = sorted(folder.glob("*.safetensors"))
-    return tuple(safetensors or sorted(folder.glob("pytorch_model*.bin")))
+def weight_files(folder: Path, names: WeightNames) -> tuple[Path, ...]:
+    """Return the files of a folder that hold encoder weights, in the format transformers prefers.
 
+    Of a sharded checkpoint, these are the shards that its index names for the encoder. Without
+    any weights the result is empty.
 
-def weights_digest(checkpoint: EncoderCheckpoint) -> str:
-    """Hash the weight files: 32 hexadecimal digits, or an empty string without weights.
-
-    Hashing 5 GB takes seconds, so each file's digest is cached by path, size and modification
-    time.
+    Raises
+    ------
+    BadCheckpoint, UnsafeFile
+        An index that cannot be read, or names a shard that is missing or not in the folder.
     """
-    if not checkpoint.weights:
-        return ""
-    total = hashlib.blake2b(digest_size=16)
-    for path in checkpoint.weights:
-        total.update(_file_digest(path))
-    return total.hexdigest()
+    for whole in WHOLE_FILES:
+        if (folder / whole).is_file():
+            return (folder / whole,)
+        if (index := folder / f"{whole}.index.json").is_file():
+            shards = tuple(folder / name for name in shard_names(index, names))
+            if missing := [shard.name for shard in shards if not shard.is_file()]:
+                msg = (
+                    f"{folder}: {len(missing)} of {len(shards)} shards in {index.name} are "
+                    f"missing ({', '.join(missing[:3])}); the download may be incomplete"
+                )
+                raise BadCheckpoint(msg)
+            return shards
+    return ()
 
 
-def _file_digest(path: Path) -> bytes:
-    stat = path.stat()
-    identity = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
-    name = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
-    cached = cache_dir() / "digests" / name
-    if cached.is_file() and len(digest := cached.read_bytes()) == 16:
-        return digest
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
-    cached.parent.mkdir(exist_ok=True)
-    write_bytes(cached, digest)
-    return digest
+def shard_names(index: Path, names: WeightNames) -> list[str]:
+    """Return the names of the shards that hold encoder weights, from a checkpoint's index.
+
+    Raises
+    ------
+    BadCheckpoint
+        If the file is not an index.
+    UnsafeFile
+        If it contains a name that is not that of a weight file.
+    """
+    try:
+        shards: Mapping[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        found = sorted({str(shards[name]) for name in names.of_encoder(shards).values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        msg = f"{index}: not an index of weights ({error!r}); copy the file again"
+        raise BadCheckpoint(msg) from error
+    check_names(index, found, {name for name in found if _SHARD.fullmatch(name)})
+    return found

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from pickle import UnpicklingError  # the error of torch.load(weights_only=True)
 from typing import TYPE_CHECKING, Any
+from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,13 +21,53 @@ if TYPE_CHECKING:
     from abag.core.device import DevicePlan
 
 
+class EncoderTensors:
+    """The tensors of an encoder, by their names in its transformers module.
+
+    A context manager. `read` maps each name to a function that returns the tensor on the CPU, as
+    it is stored; safetensors are mapped into memory rather than read.
+
+    Raises
+    ------
+    BadCheckpoint
+        A file that cannot be read, on entry.
+    """
+
+    def __init__(self, checkpoint: EncoderCheckpoint) -> None:
+        self.read: dict[str, Callable[[], torch.Tensor]] = {}
+        self._checkpoint = checkpoint
+        self._files = ExitStack()
+
+    def __enter__(self) -> EncoderTensors:
+        readers: dict[str, Callable[[], torch.Tensor]] = {}
+        for path in self._checkpoint.weights:
+            try:
+                readers |= self._open(path)
+            except (OSError, SafetensorError, RuntimeError, UnpicklingError, EOFError) as error:
+                msg = (
+                    f"{path}: cannot be read ({first_line(error)}); the download may be incomplete"
+                )
+                raise BadCheckpoint(msg) from error
+        names = self._checkpoint.names.of_encoder(readers)
+        self.read = {name: readers[stored] for name, stored in names.items()}
+        return self
+
+    def _open(self, path: Path) -> dict[str, Callable[[], torch.Tensor]]:
+        if path.suffix == ".safetensors":
+            file = self._files.enter_context(safe_open(path, framework="pt"))
+            return {name: partial(file.get_tensor, name) for name in file.keys()}
+        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+        return {name: partial(tensors.get, name) for name in tensors}
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+
 class EncoderWeights:
     """Reads an encoder's tensors by name, straight to the device, with its adapter merged.
 
-    A context manager that accounts for every tensor: one that was neither read nor ignored is an
-    error at exit, because a checkpoint that is only partly understood gives wrong vectors.
-
-    Every name starts with `prefix`; a checkpoint that was saved without a task head lacks it.
+    A context manager that accounts for every tensor: one that was not read is an error at exit,
+    because a checkpoint that is only partly understood gives wrong vectors.
 
     Raises
     ------
@@ -36,49 +77,27 @@ class EncoderWeights:
         At exit, an adapter with changes that match no tensor.
     """
 
-    def __init__(
-        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, *, prefix: str = ""
-    ) -> None:
+    def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
         self.config: Mapping[str, Any] = checkpoint.config
-        self._checkpoint, self._plan, self._prefix = checkpoint, plan, prefix
-        self._files = ExitStack()
-        self._readers: dict[str, Callable[[], torch.Tensor]] = {}
-        self._unread: set[str] = set()
-        self._merged: list[str] = []
+        self._checkpoint, self._plan = checkpoint, plan
+        self._tensors = EncoderTensors(checkpoint)
+        self._done: set[str] = set()
 
     def __enter__(self) -> EncoderWeights:
-        for path in self._checkpoint.weights:
-            try:
-                self._open(path)
-            except (SafetensorError, RuntimeError, UnpicklingError, EOFError) as error:
-                msg = (
-                    f"{path}: cannot be read ({first_line(error)}); the download may be incomplete"
-                )
-                raise BadCheckpoint(msg) from error
-        if not any(name.startswith(self._prefix) for name in self._readers):
-            self._readers = {self._prefix + name: read for name, read in self._readers.items()}
-        self._unread = set(self._readers)
+        self._tensors.__enter__()
         return self
 
-    def _open(self, path: Path) -> None:
-        if path.suffix == ".safetensors":
-            file = self._files.enter_context(safe_open(path, framework="pt"))
-            self._readers |= {name: partial(file.get_tensor, name) for name in file.keys()}
-        else:
-            tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            self._readers |= {name: partial(tensors.get, name) for name in tensors}
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._files.close()
+        self._tensors.__exit__()
         if kind is not None:
             return
         if self._checkpoint.adapter is not None:
-            self._checkpoint.adapter.check_all_merged(self._merged)
-        if self._unread:
-            shown = ", ".join(sorted(self._unread)[:3])
+            self._checkpoint.adapter.check_all_merged(self._done)
+        if unread := sorted(self._tensors.read.keys() - self._done):
             msg = (
-                f"{self._checkpoint.folder}: {len(self._unread)} weights are not part of a "
-                f"{self._checkpoint.family} encoder as config.json describes it ({shown})"
+                f"{self._checkpoint.folder}: {len(unread)} weights are not part of a "
+                f"{self._checkpoint.family} encoder as config.json describes it "
+                f"({', '.join(unread[:3])})"
             )
             raise BadCheckpoint(msg)
 
@@ -90,12 +109,12 @@ class EncoderWeights:
         BadCheckpoint
             A tensor that is missing or has another shape.
         """
-        if name not in self._readers:
+        if name not in self._tensors.read:
             folder = self._checkpoint.folder
             msg = f"{folder}: weight {name} is missing; the download may be incomplete"
             raise BadCheckpoint(msg)
-        tensor = self._readers[name]()
-        self._unread.discard(name)
+        tensor = self._tensors.read[name]()
+        self._done.add(name)
         if tuple(tensor.shape) != shape:
             msg = (
                 f"{self._checkpoint.folder}: weight {name} has shape {tuple(tensor.shape)}, "
@@ -103,11 +122,5 @@ class EncoderWeights:
             )
             raise BadCheckpoint(msg)
         if self._checkpoint.adapter is not None:
-            bare_name = name.removeprefix(self._prefix)
-            tensor = self._checkpoint.adapter.merge(bare_name, tensor)
-            self._merged.append(bare_name)
+            tensor = self._checkpoint.adapter.merge(name, tensor)
         return tensor.to(self._plan.device, dtype or self._plan.dtype)
-
-    def ignore(self, *prefixes: str) -> None:
-        """Allow tensors that are not part of the encoder, such as task heads or a decoder."""
-        self._unread = {name for name in self._unread if not name.startswith(prefixes)}

@@ -1,0 +1,113 @@
+"""The digest that identifies an encoder's weights, and that of earlier versions of abag."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from abag import cache_dir
+from abag.core.files import write_bytes
+from abag.embed.weights.checkpoints import EncoderCheckpoint
+
+if TYPE_CHECKING:
+    import torch
+
+_SAMPLES, _SAMPLE_BYTES = 64, 4096
+
+
+def weights_digest(checkpoint: EncoderCheckpoint) -> str:
+    """Hash the encoder's tensors: 32 hexadecimal digits, or an empty string without weights.
+
+    docs/store-format.md specifies the digest. It does not depend on file format, shards, order,
+    task heads, or on whether values are stored in a half-precision type or in float32.
+
+    Raises
+    ------
+    BadCheckpoint
+        Weights that cannot be read.
+    """
+    return _cached("tensors", checkpoint, checkpoint.weights, _hash_tensors)
+
+
+def former_weights_digest(checkpoint: EncoderCheckpoint) -> str:
+    """Hash the weight files, as abag did until 2026-11-22; only to recognise what it wrote then."""
+    folder = checkpoint.folder or Path()
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    return _cached("files", checkpoint, tuple(files) or checkpoint.weights, _hash_files)
+
+
+def _hash_tensors(checkpoint: EncoderCheckpoint, _files: tuple[Path, ...]) -> bytes:
+    from abag.embed.weights.tensors import EncoderTensors
+
+    with EncoderTensors(checkpoint) as tensors, ThreadPoolExecutor(os.cpu_count()) as pool:
+        names = sorted(tensors.read)
+        digests = pool.map(lambda name: _hash_tensor(name, tensors.read[name]()), names)
+        return blake3(b"".join(digests)).digest(length=16)
+
+
+def _hash_tensor(name: str, tensor: torch.Tensor) -> bytes:
+    import torch
+
+    if tensor.is_floating_point() and tensor.element_size() < 4:
+        tensor = tensor.float()
+    kind = str(tensor.dtype).removeprefix("torch.")
+    header = f"{name}\0{kind}\0{','.join(map(str, tensor.shape))}\0".encode()
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return blake3(header).update(flat.numpy().data).digest()
+
+
+def _hash_files(_checkpoint: EncoderCheckpoint, files: tuple[Path, ...]) -> bytes:
+    total = hashlib.blake2b(digest_size=16)
+    for path in files:
+        with path.open("rb") as file:
+            one = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+        total.update(one.digest())
+    return total.digest()
+
+
+def _cached(
+    kind: str,
+    checkpoint: EncoderCheckpoint,
+    files: tuple[Path, ...],
+    compute: Callable[[EncoderCheckpoint, tuple[Path, ...]], bytes],
+) -> str:
+    """Return a digest of 16 bytes from the cache, if the files are the same as then."""
+    if not files:
+        return ""
+    identity = hashlib.blake2b(f"{kind}\0{checkpoint.names}".encode(), digest_size=16)
+    for path in files:
+        identity.update(_file_identity(path))
+    cached = cache_dir() / "digests" / identity.hexdigest()
+    if cached.is_file() and len(digest := cached.read_bytes()) == 16:
+        return digest.hex()
+    digest = compute(checkpoint, files)
+    cached.parent.mkdir(exist_ok=True)
+    write_bytes(cached, digest)
+    return digest.hex()
+
+
+def _file_identity(path: Path) -> bytes:
+    """Describe a file by its place, its size, its times, and a sample of its bytes.
+
+    Images that are built to be reproducible give all files the same time, so path, size and time
+    alone could be those of other weights.
+    """
+    stat = path.stat()
+    numbers = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+    return f"\0{path.resolve()}\0{numbers}\0".encode() + _sample(path, stat.st_size)
+
+
+def _sample(path: Path, size: int) -> bytes:
+    """Read a few bytes from all over a file."""
+    with path.open("rb") as file:
+        found = b""
+        for i in range(_SAMPLES):
+            file.seek(max(size - _SAMPLE_BYTES, 0) * i // (_SAMPLES - 1))
+            found += file.read(_SAMPLE_BYTES)
+    return found

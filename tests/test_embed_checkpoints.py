@@ -1,0 +1,402 @@
+"""Checkpoints as transformers writes them, and the digest of an encoder's weights."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from abag.core.device import plan_device
+from abag.core.names import UnsafeFile
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
+from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.families.registry import FAMILIES
+from abag.embed.packing.batches import pack_spans
+from abag.embed.weights import digest
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound, WeightNames
+from abag.embed.weights.digest import weights_digest
+
+CPU = plan_device("cpu")
+CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
+CONFIG = {
+    "t5": TINY_CONFIG["tiny-igt5"],
+    "esm": TINY_CONFIG["tiny-esm2"],
+    "bert": {
+        "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 64, "vocab_size": 25,
+    },
+}  # fmt: skip
+ENCODER = {"t5": "T5EncoderModel", "esm": "EsmModel", "bert": "BertModel"}
+HEADS = [
+    ("t5", "T5Model"),
+    ("t5", "T5ForConditionalGeneration"),
+    ("t5", "T5ForTokenClassification"),
+    ("t5", "T5ForQuestionAnswering"),
+    ("esm", "EsmForMaskedLM"),
+    ("esm", "EsmForTokenClassification"),
+    ("bert", "BertForMaskedLM"),
+    ("bert", "BertForSequenceClassification"),
+]
+
+
+def make_model(family, class_name):
+    """A transformers model of random weights: the norms, too, differ from what is initialized."""
+    cls = getattr(transformers, class_name)
+    torch.manual_seed(3)
+    config = cls.config_class.from_dict({**CONFIG[family], "is_encoder_decoder": False})
+    model = cls(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape)
+    return model
+
+
+def save(model, family, folder, layout="safetensors"):
+    """Save a model and the tokenizer of its family as a checkpoint folder."""
+    model.save_pretrained(folder, max_shard_size="30KB" if layout == "sharded" else "1GB")
+    if layout in ("bin", "old-bin"):
+        (folder / "model.safetensors").unlink()
+        zipped = layout == "bin"
+        torch.save(
+            model.state_dict(), folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped
+        )
+    if family == "bert":
+        shutil.copy(find_checkpoint("antiberty").folder / "vocab.txt", folder)
+        options = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
+        (folder / "tokenizer_config.json").write_text(json.dumps(options))
+    for name, content in FAMILIES[family].tokenizer_files().items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@torch.no_grad()
+def theirs(family, folder, ids):
+    """Every token's vector as transformers itself loads the folder: (T, D)."""
+    dtype = {"dtype" if transformers.__version__ >= "5" else "torch_dtype": torch.float32}
+    model = getattr(transformers, ENCODER[family]).from_pretrained(folder, **dtype).eval()
+    # transformers 5 also saves the rotary frequencies, in the type of the weights: rounded
+    exact = type(model)(type(model).config_class.from_dict(CONFIG[family]))
+    model.load_state_dict(dict(exact.named_buffers()), strict=False)
+    return model(input_ids=torch.from_numpy(ids)[None].long()).last_hidden_state[0].numpy()
+
+
+def assert_equals_transformers(family, folder):
+    identity = identify(str(folder), "antigen")
+    batch = pack_spans([(0, span) for span in identity.layout.spans((CHAIN,))])
+    expected = theirs(family, folder, batch.ids)
+    for backend in ("packed", "reference"):
+        ours = load_encoder(identity, CPU, backend=backend)(batch).numpy()
+        assert np.linalg.norm(ours - expected) <= 1e-5 * np.linalg.norm(expected), backend
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "sharded", "bin", "old-bin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("family", ["t5", "esm", "bert"])
+def test_every_file_layout_and_dtype_gives_the_vectors_of_transformers(
+    tmp_path, family, dtype, layout
+):
+    model = make_model(family, ENCODER[family]).to(dtype)
+    assert_equals_transformers(family, save(model, family, tmp_path / "model", layout))
+    assert layout != "sharded" or len(list((tmp_path / "model").glob("*.safetensors"))) > 1
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "sharded", "bin"])
+@pytest.mark.parametrize(("family", "class_name"), HEADS)
+def test_task_heads_and_decoders_leave_vectors_and_fingerprint_unchanged(
+    tmp_path, family, class_name, layout
+):
+    model = make_model(family, class_name)
+    with_head = save(model, family, tmp_path / "with", layout)
+    assert_equals_transformers(family, with_head)
+    encoder = getattr(transformers, ENCODER[family]).from_pretrained(with_head)
+    alone = save(encoder, family, tmp_path / "alone")
+    prints = [identify(str(f), "antigen").fingerprint for f in (with_head, alone)]
+    assert prints[0] == prints[1]
+
+
+def renamed(folder, rename):
+    """Rename the tensors of a checkpoint folder."""
+    path = folder / "model.safetensors"
+    save_file({rename(n): t for n, t in load_file(path).items()}, path, metadata={"format": "pt"})
+    return folder
+
+
+def tiny(folder, name="tiny-esm2", **config):
+    """Write a tiny checkpoint of one seed, with other values in its config.json."""
+    save_random_checkpoint(folder, TINY_CONFIG[name], seed=1)
+    (folder / "config.json").write_text(json.dumps({**TINY_CONFIG[name], **config}))
+    return folder
+
+
+def fingerprint(folder):
+    return identify(str(folder), "antigen").fingerprint
+
+
+def test_names_of_the_norms_and_of_buffers_from_other_versions_are_understood(tmp_path):
+    plain = tiny(tmp_path / "plain")
+    old = tiny(tmp_path / "old")
+    renamed(old, lambda n: n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"))
+    path = old / "model.safetensors"
+    frequencies = {"esm.encoder.layer.*.attention.self.rotary_embeddings.inv_freq": torch.ones(8)}
+    save_file(load_file(path) | frequencies, path, metadata={"format": "pt"})
+    assert_equals_transformers("esm", old)
+    assert fingerprint(old) == fingerprint(plain)
+
+
+def test_two_tensors_for_one_weight_are_refused():
+    names = ["a.LayerNorm.gamma", "a.LayerNorm.weight"]
+    with pytest.raises(BadCheckpoint, match=r"gamma and .*weight are both weight a\.LayerNorm"):
+        WeightNames().of_encoder(names)
+
+
+def test_the_digest_is_that_of_the_specification(tmp_path):
+    from blake3 import blake3
+
+    folder = tiny(tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {n.removeprefix("esm."): t for n, t in tensors.items() if "contact" not in n}
+    each = [
+        blake3(f"{n}\0float32\0{','.join(map(str, t.shape))}\0".encode() + t.numpy().tobytes())
+        for n, t in sorted(tensors.items())
+    ]
+    expected = blake3(b"".join(one.digest() for one in each)).hexdigest(length=16)
+    assert weights_digest(find_checkpoint(str(folder))) == expected
+
+
+def test_half_precision_files_have_the_digest_of_the_same_values_in_float32(tmp_path):
+    model = make_model("t5", "T5EncoderModel").half()
+    half = save(model, "t5", tmp_path / "half")
+    full = save(model.float(), "t5", tmp_path / "full")
+    assert fingerprint(half) == fingerprint(full)
+
+
+def test_each_tensor_name_shape_and_value_changes_the_digest(tmp_path):
+    weight = "esm.encoder.layer.0.output.dense.weight"
+    changes = {
+        "value": lambda t: t | {weight: t[weight].clone().index_fill_(0, torch.tensor(63), 0.5)},
+        "shape": lambda t: t | {weight: t[weight].T.contiguous()},
+        "name": lambda t: {n.replace("layer.0.output", "layer.7.output"): x for n, x in t.items()},
+        "nothing": lambda t: t,
+    }
+    digests = {}
+    for change, apply in changes.items():
+        path = tiny(tmp_path / change) / "model.safetensors"
+        save_file(apply(load_file(path)), path, metadata={"format": "pt"})
+        digests[change] = weights_digest(find_checkpoint(str(path.parent)))
+    assert len(set(digests.values())) == 4
+    assert digests["nothing"] == weights_digest(find_checkpoint(str(tiny(tmp_path / "again"))))
+
+
+def test_other_weights_of_the_same_path_size_and_time_have_another_digest(tmp_path, monkeypatch):
+    path = tiny(tmp_path / "model") / "model.safetensors"
+    os.utime(path, ns=(0, 0))
+    before = weights_digest(find_checkpoint(str(path.parent)))
+    save_random_checkpoint(path.parent, TINY_CONFIG["tiny-esm2"], seed=2)
+    os.utime(path, ns=(0, 0))
+    assert weights_digest(find_checkpoint(str(path.parent))) != before
+    monkeypatch.setattr(digest, "_hash_tensors", None)  # it is cached: not computed again
+    weights_digest(find_checkpoint(str(path.parent)))
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_a_sample_of_a_file_sees_a_change_of_any_eighth(tmp_path, part):
+    size = 8_000_000
+    plain, changed = tmp_path / "plain", tmp_path / "changed"
+    plain.write_bytes(bytes(size))
+    content = bytearray(size)
+    content[size // 8 * part : size // 8 * (part + 1)] = b"1" * (size // 8)
+    changed.write_bytes(content)
+    assert digest._sample(plain, size) != digest._sample(changed, size)
+
+
+# ---- what config.json says -----------------------------------------------------------------------
+
+
+def encode(folder, backend):
+    identity = identify(str(folder), "antigen")
+    batch = pack_spans([(0, span) for span in identity.layout.spans((CHAIN,))])
+    return load_encoder(identity, CPU, backend=backend)(batch).numpy()
+
+
+def other_values(value):
+    """Other values for a key of config.json."""
+    if isinstance(value, bool) or value is None:
+        return [not value]
+    if isinstance(value, int | float):
+        return [value * 2, value / 2 if isinstance(value, float) else value // 2]
+    if isinstance(value, str):
+        return ["relu", "gated-gelu", "absolute", "other"]
+    return []
+
+
+@pytest.mark.parametrize("name", ["tiny-esm2", "tiny-igt5"])
+def test_a_value_in_config_json_that_changes_vectors_changes_the_fingerprint(tmp_path, name):
+    plain = tiny(tmp_path / "plain", name)
+    backends = ("packed", "reference")
+    expected = {backend: encode(plain, backend) for backend in backends}
+    config = find_checkpoint(str(plain)).config
+    known = getattr(transformers, FAMILIES[config["model_type"]].transformers_class).config_class()
+    changing = set()
+    for key, value in {**known.to_dict(), **config}.items():
+        for other in other_values(value) if key != "model_type" else ():
+            folder = tiny(tmp_path / "changed", name, **{key: other})
+            for backend in backends:
+                try:
+                    same = np.allclose(encode(folder, backend), expected[backend], atol=1e-6)
+                except Exception:  # noqa: BLE001 - whatever refuses the value
+                    continue
+                if not same:
+                    changing.add(key)
+                    assert fingerprint(folder) != fingerprint(plain), (key, other, backend)
+    heads = {"tiny-esm2": "num_attention_heads", "tiny-igt5": "layer_norm_epsilon"}
+    assert heads[name] in changing
+
+
+def test_a_default_that_is_written_out_leaves_the_fingerprint_unchanged(tmp_path):
+    given = tiny(tmp_path / "given", rope_theta=10000.0, is_decoder=None, transformers_version="9")
+    assert fingerprint(given) == fingerprint(tiny(tmp_path / "plain"))
+
+
+# ---- the hub -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A folder whose folders stand for the revisions of one repository on the hub."""
+    remote, cache = tmp_path / "remote", tmp_path / "cache"
+    fetched = []
+
+    def snapshot_download(_name, *, allow_patterns, revision=None, local_files_only=False):
+        revision = revision or "main"
+        if not local_files_only:
+            if not (remote / revision).is_dir():
+                msg = f"404: no revision {revision}"
+                raise OSError(msg)
+            (cache / revision).mkdir(parents=True, exist_ok=True)
+            for path in sorted((remote / revision).iterdir()):
+                if any(path.match(pattern) for pattern in allow_patterns):
+                    fetched.append(path.name)
+                    shutil.copy(path, cache / revision)
+        if not (cache / revision).is_dir():
+            msg = f"{revision} is not in the cache"
+            raise FileNotFoundError(msg)
+        return str(cache / revision)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    return remote, fetched
+
+
+@pytest.mark.parametrize("layout", ["sharded", "sharded-bin"])
+def test_of_a_sharded_model_with_a_decoder_only_the_shards_of_the_encoder_are_fetched(hub, layout):
+    remote, fetched = hub
+    model = make_model("t5", "T5ForConditionalGeneration")
+    folder = save(model, "t5", remote / "main", "sharded")
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    if layout == "sharded-bin":
+        for path in folder.glob("*.safetensors"):
+            torch.save(load_file(path), path.with_suffix(".bin"))
+            path.unlink()
+        shards = {n: s.replace("safetensors", "bin") for n, s in index["weight_map"].items()}
+        index = {"weight_map": shards}
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+        (folder / "model.safetensors.index.json").unlink()
+    checkpoint = find_checkpoint("owner/sharded")
+    of_encoder = {s for n, s in index["weight_map"].items() if n.startswith(("shared", "encoder"))}
+    assert {n for n in fetched if n.startswith("model-")} == of_encoder
+    assert of_encoder < set(index["weight_map"].values())
+    assert_equals_transformers_of(model, checkpoint)
+    fetched.clear()
+    assert find_checkpoint("owner/sharded") == checkpoint
+    assert not fetched
+
+
+def assert_equals_transformers_of(model, checkpoint):
+    identity = identify(str(checkpoint.folder), "antigen")
+    batch = pack_spans([(0, span) for span in identity.layout.spans((CHAIN,))])
+    with torch.no_grad():
+        expected = model.encoder(input_ids=torch.from_numpy(batch.ids)[None].long())[0][0].numpy()
+    for backend in ("packed", "reference"):
+        ours = load_encoder(identity, CPU, backend=backend)(batch).numpy()
+        assert np.linalg.norm(ours - expected) <= 1e-5 * np.linalg.norm(expected), backend
+
+
+def test_a_whole_file_beside_shards_is_preferred_and_the_shards_are_not_fetched(hub):
+    remote, fetched = hub
+    save(make_model("t5", "T5ForConditionalGeneration"), "t5", remote / "main", "sharded")
+    save(make_model("t5", "T5EncoderModel"), "t5", remote / "main")
+    find_checkpoint("owner/both")
+    assert [n for n in fetched if n.endswith(".safetensors")] == ["model.safetensors"]
+
+
+def test_a_download_that_stopped_is_continued(hub, tmp_path):
+    remote, fetched = hub
+    save(make_model("esm", "EsmModel"), "esm", remote / "main", "sharded")
+    weights = find_checkpoint("owner/stopped").weights
+    weights[1].unlink()
+    fetched.clear()
+    assert find_checkpoint("owner/stopped").weights == weights
+    assert weights[1].name in fetched
+
+
+def test_a_revision_is_part_of_the_encoders_name(hub):
+    remote, _ = hub
+    tiny(remote / "main")
+    tiny(remote / "v2", layer_norm_eps=1e-6)
+    newest, v2 = (find_checkpoint(f"owner/model{at}") for at in ("", "@v2"))
+    assert (newest.origin, v2.origin) == ("owner/model", "owner/model@v2")
+    assert newest.name == v2.name == "model"
+    assert identify("owner/model@v2", "antigen").fingerprint != fingerprint(newest.folder)
+
+
+def test_an_alias_has_a_fixed_revision_that_can_be_overridden(hub):
+    remote, _ = hub
+    commit = "c731040fcd8d73dceaa04b0a8e6329b345b0f5df"
+    tiny(remote / commit)
+    tiny(remote / "main", layer_norm_eps=1e-6)
+    assert find_checkpoint("esm2-8m").origin == f"facebook/esm2_t6_8M_UR50D@{commit}"
+    assert find_checkpoint("esm2-8m@main").origin == "facebook/esm2_t6_8M_UR50D@main"
+    assert find_checkpoint("esm2-8m@main").name == "esm2-8m"
+
+
+def test_a_revision_that_does_not_exist_is_an_error_with_the_command_that_downloads_it(hub):
+    remote, _ = hub
+    tiny(remote / "main")
+    expected = r"of owner/model@v9 are not on disk .*404.*hf download owner/model --revision v9"
+    with pytest.raises(EncoderNotFound, match=expected):
+        find_checkpoint("owner/model@v9")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            '{"weight_map": {"shared.weight": "model-00009-of-00009.safetensors"}}',
+            "1 of 1 shards .* missing .*00009",
+        ),
+        (
+            '{"weight_map": {"shared.weight": "../../secret"}}',
+            "'../../secret', which its format does not allow",
+        ),
+        ('{"weight_map": {"shared.weight": 3}}', "'3', which its format does not allow"),
+        ("[1]", "not an index of weights"),
+        ("{", "not an index of weights"),
+    ],
+)
+def test_an_index_that_cannot_be_followed_is_refused_in_one_line(tmp_path, content, expected):
+    folder = save(make_model("t5", "T5EncoderModel"), "t5", tmp_path / "model", "sharded")
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises((BadCheckpoint, UnsafeFile), match=expected):
+        find_checkpoint(str(folder))
+
+
+def test_a_truncated_shard_is_refused_with_its_name(tmp_path):
+    folder = save(make_model("t5", "T5EncoderModel"), "t5", tmp_path / "model", "sharded")
+    shard = sorted(folder.glob("*.safetensors"))[1]
+    shard.write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(BadCheckpoint, match=f"{shard.name}: cannot be read"):
+        identify(str(folder), "antigen")
