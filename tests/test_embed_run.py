@@ -270,7 +270,11 @@ def test_an_antigen_encoder_that_cannot_be_loaded_is_refused_before_antibodies_a
 
 @pytest.mark.parametrize(
     ("value", "match"),
-    [(float("nan"), "returned NaN or infinity.*fp32"), (7e4, "--store-dtype float32")],
+    [
+        (float("nan"), "returned NaN or infinity.*fp32"),
+        (7e4, "exceeds .* --store-dtype float32"),
+        (1e-9, "would be stored as 0; give --store-dtype float32"),
+    ],
 )
 def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
     table, tmp_path, monkeypatch, value, match

@@ -1,7 +1,10 @@
+from datetime import date
+from decimal import Decimal
 from functools import partial
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -300,3 +303,50 @@ def test_identical_copies_do_not_lower_the_noise_of_replicates():
     copies = [*rows, *rows, ("a", "GGS", 8.0), ("a", "GGS", 8.0)]
     assert labelled(copies).noise == pytest.approx(labelled(rows).noise)
     assert labelled([("a", "MKT", 6.0), ("a", "MKT", 6.0), ("b", "MKT", 5.0)]).noise is None
+
+
+# ---- labels that are not numbers -------------------------------------------------------------
+
+NOT_LABELS = {
+    "times": pd.to_datetime(["2020-01-01"] * 6),
+    "time zones": pd.to_datetime(["2020-01-01"] * 6, utc=True),
+    "durations": pd.to_timedelta(range(6), unit="h"),
+    "booleans": [True, False] * 3,
+    "boolean objects": pd.Series([True, False] * 3, dtype=object),
+    "nullable booleans": pd.array([True, None] * 3, dtype="boolean"),
+    "arrow booleans": pd.array([True, None] * 3, dtype="bool[pyarrow]"),
+    "arrow times": pd.array([1, 2, 3, 4, 5, 6], dtype="timestamp[s][pyarrow]"),
+    "complex": [1j] * 6,
+    "dates": [date(2020, 1, 1)] * 6,
+    "lists": [[7.0]] * 6,
+    "words": ["True", "x", "", "1_0", "0x7", "７,1"],
+    "huge": [1e300] * 6,
+    "seconds": [1_577_836_800] * 6,
+    "huge text": ["1e300"] * 6,
+}
+LABELS = {
+    "decimals": [Decimal("7.1")] * 6,
+    "text": ["7.1"] * 6,
+    "mixed": pd.Series([7.1, "7.1", Decimal("7.1"), np.float32(7.1), 7.1, "7.1"], dtype=object),
+    "arrow": pd.array([7.1] * 6, dtype="double[pyarrow]"),
+    "arrow decimals": pd.array([Decimal("7.1")] * 6, dtype=pd.ArrowDtype(pa.decimal128(4, 1))),
+    "categories": pd.Categorical(["7.1"] * 6),
+}
+
+
+def six_pairs(pkd):
+    return pd.DataFrame({"heavy": [*"ACDEFG"], "antigen": [*"HIKLMN"]}).assign(pKd=pkd)
+
+
+@pytest.mark.parametrize("name", NOT_LABELS)
+def test_a_label_of_another_type_or_size_is_not_a_number(name):
+    frame = six_pairs(NOT_LABELS[name])
+    with pytest.raises(BadLabel, match=r"row 1, column pKd: .* is not a valid label"):
+        label_pairs(read_pairs(frame))
+    with pytest.raises(BadLabel, match="no usable label"):
+        label_pairs(read_pairs(frame), LabelOptions(bad_rows="skip"))
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_numbers_are_labels_whatever_holds_them(name):
+    np.testing.assert_allclose(label_pairs(read_pairs(six_pairs(LABELS[name]))).pkd, 7.1, rtol=1e-6)

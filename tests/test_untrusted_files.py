@@ -13,14 +13,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from abag.cli import main
+from abag.core.messages import reporting
 from abag.core.names import UnsafeFile, read_inside
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.shards import hdf5_layout as hdf5
+from abag.embed.shards import shard
 from abag.embed.shards.shard import DamagedShard, read_table_of_contents
+from abag.embed.shards.shard_index import MissingVectors, UnknownPooling
 from abag.embed.store import spool as spools
-from abag.embed.store.maintenance import merge, pack
+from abag.embed.store import writer
+from abag.embed.store.maintenance import merge, pack, verify
+from abag.embed.store.status import info
 from abag.embed.store.store import NotAStore, open_store
 from abag.embed.store.store_files import ADAPTER_PATHS, write_adapter_files
 from abag.embed.weights.adapters import read_adapter_files
@@ -82,8 +87,8 @@ def with_extras(packed, names):
     extras = {name: base64.b64encode(b"pwned").decode() for name in names}
 
     def change(toc):
-        for info in toc["about"]["encoders"].values():
-            info["extras"] = extras
+        for encoder in toc["about"]["encoders"].values():
+            encoder["extras"] = extras
 
     evil = packed.with_name("evil.h5")
     shutil.copy(packed, evil)
@@ -228,3 +233,90 @@ def test_the_folder_that_the_user_names_may_be_a_link(tmp_path):
     assert read_inside(tmp_path / "link", ADAPTER_PATHS[0]) == b"own"
     with pytest.raises(FileNotFoundError):
         read_inside(tmp_path / "link", "adapter/missing")
+
+
+# --- forged shards ------------------------------------------------------------------------------
+
+ODD_VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
+    st.sampled_from([[], {}, [[]], "(1,2", "|O", "<f2", 10**400, -1, "../x", "\x1b[2J"]),
+    st.lists(st.integers(-2, 1 << 40), max_size=3),
+)  # fmt: skip
+
+
+def places_in(value, path=()):
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in inner:
+        if isinstance(one, dict | list):
+            yield from places_in(one, (*path, key))
+        else:
+            yield (*path, key)
+
+
+@settings(FUZZ, max_examples=150)
+@given(data=st.data())
+def test_a_forged_shard_is_skipped_and_everything_else_goes_on(tmp_path_factory, table, data):
+    tmp_path = tmp_path_factory.mktemp("forged")
+    store = make_store(tmp_path / "store", table)
+    folder = store.folder("antibody")
+    (whole,) = folder.path.glob("*.h5")
+    shutil.copy(whole, folder.path / "00.h5")
+
+    def change(toc):
+        path = data.draw(st.sampled_from([p for p in places_in(toc) if p]))
+        value = data.draw(ODD_VALUES)
+        if value != value or value in (float("inf"), float("-inf")):
+            value = None
+        at = toc
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+
+    resign(folder.path / "00.h5", change)
+    fresh = open_store(tmp_path / "store")
+    keys = read_pairs(table).antibodies.keys
+    with reporting(silent=True):
+        assert not fresh.folder("antibody").missing(keys, verify=True).any()
+        assert np.isfinite(fresh.folder("antibody").read(keys)).all()
+        info(fresh)
+        verify(fresh)
+        pack(fresh, tmp_path / "packed.h5")
+        merge([tmp_path / "store"], tmp_path / "merged")
+    assert not open_store(tmp_path / "merged").folder("antibody").missing(keys).any()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_vector_that_is_not_finite_is_damage(tmp_path, table, monkeypatch, value, dtype):
+    store = open_store(tmp_path / "store", create=True)
+    unique = read_pairs(table).antibodies
+    folder = store.create_folder("antibody", {"name": "x", "fingerprint": FINGERPRINT})
+    x_ND = np.ones((len(unique.keys), 4), dtype)
+    x_ND[3, 2] = value
+    monkeypatch.setattr(writer, "_refuse_not_finite", lambda _name, _values: None)
+    monkeypatch.setattr(shard, "is_finite", lambda _values: True)
+    with folder.writer(attrs={}) as out:
+        out.add(unique.keys, np.full(len(x_ND), 9, np.int32), {"mean": x_ND})
+    monkeypatch.undo()
+    fresh = open_store(tmp_path / "store")
+    ((_, problem),) = verify(fresh)
+    assert "'mean' contains infinity or NaN" in problem
+    fresh = open_store(tmp_path / "store").folder("antibody")
+    with pytest.raises(MissingVectors):  # damaged, so that embed encodes them again
+        fresh.read(unique.keys)
+
+
+@pytest.mark.parametrize("name", ["key", "length", "has_light", "max"])
+def test_only_poolings_are_read_as_vectors(tmp_path, table, name):
+    store = open_store(tmp_path / "store", create=True)
+    keys = read_pairs(table).antibodies.keys
+    folder = store.create_folder("antibody", {"name": "x", "fingerprint": FINGERPRINT})
+    flags = {"has_light": np.ones(len(keys), np.uint8)}
+    with folder.writer(attrs={}) as out:
+        x_ND = np.ones((len(keys), 4), np.float16)
+        out.add(keys, np.full(len(keys), 9, np.int32), {"mean": x_ND, "cls": x_ND}, flags)
+    with pytest.raises(
+        UnknownPooling, match=rf"'{name}' is not stored; expected one of mean, cls\."
+    ):
+        folder.read(keys, name)

@@ -15,7 +15,7 @@ from abag.core.messages import bar, note
 from abag.embed.encoders.loading import count_flops
 from abag.embed.families.family import Encoder
 from abag.embed.packing.batches import longest_first
-from abag.embed.pipeline.stream import Encoded, encode_stream
+from abag.embed.pipeline.stream import BadVector, Encoded, encode_stream
 from abag.embed.pipeline.task import EncodeTask
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.writer import ShardWriter
@@ -129,7 +129,7 @@ def _store(
     """Hand the vectors of a batch to the writer; return their number of residues."""
     at = todo[vectors.positions]
     if vectors.bad is not None:
-        raise _not_finite(task, part, int(todo[vectors.bad.position]), vectors.bad.overflow)
+        raise _not_finite(task, part, int(todo[vectors.bad.position]), vectors.bad)
     residues = np.array([sum(map(len, part.chains[i])) for i in at], dtype=np.int32)
     poolings = {name: vectors.stored_SPD[:, p] for p, name in enumerate(task.poolings)}
     writer.add(part.keys[at], residues, poolings, _chain_flags(task, part, at))
@@ -150,16 +150,21 @@ def _halve(budget: int, longest: int, task: EncodeTask) -> int:
 
 
 def _not_finite(
-    task: EncodeTask, part: SequencePart, sequence: int, overflow: bool
+    task: EncodeTask, part: SequencePart, sequence: int, bad: BadVector
 ) -> NonFiniteVector:
     text = "|".join(part.chains[sequence])
     if len(text) > 24:
         text = f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
     name = f"row {part.rows[sequence]}: {task.kind} {text}"
-    if overflow:
+    if bad.problem == "overflow":
         return NonFiniteVector(
             f"{name}: a value of its vector exceeds the float16 maximum of 65,504; "
             "give --store-dtype float32"
+        )
+    if bad.problem == "underflow":
+        return NonFiniteVector(
+            f"{name}: all values of its vector are below the float16 minimum of 6e-8 and would be "
+            "stored as 0; give --store-dtype float32"
         )
     return NonFiniteVector(
         f"{name}: {task.identity.checkpoint.name} in {task.plan.precision} returned NaN or "

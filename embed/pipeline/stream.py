@@ -31,8 +31,8 @@ class BadVector(NamedTuple):
     """A vector that must not be stored."""
 
     position: int
-    overflow: bool
-    """Whether its values are finite in fp32."""
+    problem: str
+    """``not finite``; or ``overflow`` or ``underflow`` of the stored type, and sound in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Encoded:
     stored_SPD : ndarray, shape=(S, P, D)
         S sequences, P poolings, D values; float16 or float32.
     bad : BadVector or None
-        The first vector with a value that is not finite.
+        The first vector with a value that is not finite, or of which only zeros are left.
     """
 
     positions: NDArray[np.int64]
@@ -134,8 +134,11 @@ class _Pending:
         done = len(batch.sequences) - batch.continues
         self._positions = batch.sequences[:done]
         self._lengths = np.diff(batch.offsets)
+        stored_SPD = pooled_SPD[:done].to(dtype)
+        lost_SP = pooled_SPD[:done].any(2) & ~stored_SPD.any(2)
         self._finite_S = _to_host(pooled_SPD[:done].isfinite().flatten(1).all(1))
-        self._stored_SPD = _to_host(pooled_SPD[:done].to(dtype))
+        self._lost_S = _to_host(lost_SP.any(1))
+        self._stored_SPD = _to_host(stored_SPD)
         self._copied: Any = None
         if pooled_SPD.is_cuda:
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -147,9 +150,13 @@ class _Pending:
             self._copied.synchronize()
         stored_SPD = self._stored_SPD.numpy()
         bad = None
-        at_S = np.flatnonzero(~np.isfinite(stored_SPD).all((1, 2)))
+        infinite_S = ~np.isfinite(stored_SPD).all((1, 2))
+        at_S = np.flatnonzero(infinite_S | self._lost_S.numpy())
         if len(at_S):
-            bad = BadVector(int(self._positions[at_S[0]]), bool(self._finite_S[at_S[0]]))
+            at, problem = at_S[0], "underflow"
+            if infinite_S[at]:
+                problem = "overflow" if self._finite_S[at] else "not finite"
+            bad = BadVector(int(self._positions[at]), problem)
         return Encoded(self._positions, self._lengths, stored_SPD, bad)
 
 

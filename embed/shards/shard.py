@@ -41,6 +41,7 @@ _HEADER = re.compile(rb"abag-shard (\d{1,9}) (\d{1,9}) ([0-9a-f]{32})\n")
 _NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
 _CHECKSUMS = re.compile(r"[0-9a-f]{8} [0-9a-f]{32}")
 _CHUNK_BYTES = 1 << 20
+_EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
 
 Attrs = Mapping[str, str | int | float]
 
@@ -137,6 +138,8 @@ class VectorBlock:
                 data = part if same else scratch[: len(part)]
                 _fill(file, array.offset + at * row_bytes, as_bytes(data))
                 crc = zlib.crc32(as_bytes(data), crc)
+                if not is_finite(data):  # a writer refuses them, so that this is another's file
+                    raise _damaged(self.path, f"{name!r} contains infinity or NaN")
                 if not same:
                     part[...] = data
         if f"{crc:08x}" != array.crc32:
@@ -164,6 +167,8 @@ class VectorBlock:
         for name, array in self.arrays.items():
             if _file_digest(self.path, [(array.offset, array.end)]) != array.digest:
                 raise _damaged(self.path, f"the bytes of {name!r} do not match their digest")
+            if array.dtype in _EXPONENTS:
+                self.load(name)  # finite
 
     def load_rows(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Read some rows of one array without checks; call :meth:`check` before.
@@ -308,21 +313,22 @@ def check_block(block: VectorBlock, start: int, file_bytes: int) -> None:
     ------
     ValueError
     """
-    rows = block.rows
+    for name, array in block.arrays.items():  # first: nothing else is safe to ask of an array
+        named = _NAME.fullmatch(name) and _CHECKSUMS.fullmatch(f"{array.crc32} {array.digest}")
+        if not named or not array.shape or not _is_known(name, array):
+            msg = f"{name!r} is {array}"
+            raise ValueError(msg)
     if not all(isinstance(value, str | int | float) for value in block.attrs.values()):
         msg = f"attributes {block.attrs}"
         raise ValueError(msg)
     if not 1 <= len(block.arrays) <= MAX_ARRAYS or "length" not in block.arrays or not block.widths:
         msg = f"arrays {list(block.arrays)[:MAX_ARRAYS]}"
         raise ValueError(msg)
+    rows = block.rows
     for name, array in block.arrays.items():
         inside = start <= array.offset <= array.end <= file_bytes
-        named = _NAME.fullmatch(name) and _CHECKSUMS.fullmatch(f"{array.crc32} {array.digest}")
-        if not named or not _is_known(name, array) or not inside:
-            msg = f"{name!r} is {array}"
-            raise ValueError(msg)
-        if rows < 1 or array.shape[0] != rows or array.nbytes > MAX_ARRAY_BYTES:
-            msg = f"{name!r} is {array.shape} in a block of {rows} rows"
+        if not inside or rows < 1 or array.shape[0] != rows or array.nbytes > MAX_ARRAY_BYTES:
+            msg = f"{name!r} is {array} in a block of {rows} rows"
             raise ValueError(msg)
 
 
@@ -405,6 +411,17 @@ def gaps_between(start: int, end: int, blocks: Sequence[VectorBlock]) -> Iterato
         if left > start:
             yield start, left
         start = max(start, right)
+
+
+def is_finite(values: NDArray[Any]) -> bool:
+    """Whether no value of an array is infinite or NaN; several times as fast as `numpy.isfinite`.
+
+    In IEEE 754, these are the values with all exponent bits set.
+    """
+    if values.dtype.str not in _EXPONENTS or not values.size:
+        return True
+    bits, exponent = _EXPONENTS[values.dtype.str]
+    return bool((values.view(bits) & exponent).max() < exponent)
 
 
 def as_bytes(data: NDArray[Any]) -> memoryview:

@@ -272,13 +272,17 @@ def gather_rows(
 def _row_shape(shards: ShardIndex, name: str) -> tuple[int, ...]:
     layout = next((block.layout for block in shards.blocks()), {name: (0,)})
     if name not in layout:
-        listed = ", ".join(n for n in layout if n not in ("key", "length"))
-        msg = f"{shards.folder}: {name!r} is not stored; expected one of {listed}."
-        if "@" in name:
-            layer = name.rpartition("@")[2]
-            msg += f" To store it, run abag embed --layers {layer} into a new store."
-        raise UnknownPooling(msg)
+        raise unknown_pooling(shards.folder, name, layout)
     return layout[name]
+
+
+def unknown_pooling(folder: Path, name: str, stored: Iterable[str]) -> UnknownPooling:
+    """Return the error for a name that is not among the stored ones."""
+    msg = f"{folder}: {name!r} is not stored; expected one of {', '.join(stored)}."
+    if "@" in name:
+        layer = name.rpartition("@")[2]
+        msg += f" To store it, run abag embed --layers {layer} into a new store."
+    return UnknownPooling(msg)
 
 
 def _read_into(out: NDArray[Any], name: str, request: RowRequest) -> None:

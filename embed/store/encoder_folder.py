@@ -15,7 +15,7 @@ from abag.core.files import Files
 from abag.embed.sequences.chains import Kind
 from abag.embed.shards.filesystem import access
 from abag.embed.shards.shard import Attrs, VectorBlock
-from abag.embed.shards.shard_index import ShardIndex, UnknownPooling, gather_rows
+from abag.embed.shards.shard_index import ShardIndex, UnknownPooling, gather_rows, unknown_pooling
 from abag.embed.store.publisher import ShardPublisher
 from abag.embed.store.run_notes import RunNotes
 from abag.embed.store.store_files import (
@@ -166,6 +166,8 @@ class EncoderFolder:
         ------
         MissingVectors, UnknownPooling
         """
+        if (names := self.poolings) and pooling not in names:  # key, length or a flag, or nothing
+            raise unknown_pooling(self.path, pooling, names)
         return gather_rows(self._shards, keys, pooling, np.float32)
 
     def read_array(self, keys: NDArray[np.uint8], name: str, dtype: type[S]) -> NDArray[S]:

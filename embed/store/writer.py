@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.messages import say
 from abag.embed.shards.filesystem import LONGEST_PAUSE_SECONDS
-from abag.embed.shards.shard import DamagedShard
+from abag.embed.shards.shard import DamagedShard, is_finite
 from abag.embed.store.publisher import NamedArrays, ShardPublisher
 
 COMMIT_ROWS = 4096
 QUEUED_COMMITS = 4  # shards' worth of added vectors before add() blocks
 HURRY_SECONDS = 4.0  # time for the last commits after a signal or an error
-_EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
 
 
 class NotFinite(AbagError):
@@ -235,11 +234,8 @@ def _as_arrays(
 
 
 def _refuse_not_finite(name: str, values: NDArray[Any]) -> None:
-    # in IEEE 754, infinity and NaN are the values with all exponent bits set
-    bits, exponent = _EXPONENTS[values.dtype.str]
-    bad = (values.view(bits) & exponent) == exponent
-    if bad.any():
-        rows = int(bad.any(axis=1).sum())
+    if not is_finite(values):
+        rows = int((~np.isfinite(values).all(axis=1)).sum())
         is_half = values.dtype == np.float16
         remedy = "--store-dtype float32" if is_half else "--precision fp32"
         msg = (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_any_real_numeric_dtype
 
 from abag import AbagError
 from abag.core.messages import say
@@ -24,6 +26,8 @@ CONFLICT_PKD = 1.0
 """Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
 FLOOR_SHARE = 0.05
 """A lowest value that more than this share of the rows have is a floor."""
+MOST_PKD = 1e6
+"""Larger values, such as times in seconds, are no affinities and exceed what training can add."""
 LISTED_TYPES = 8
 """Affinity types that a message lists."""
 
@@ -164,17 +168,21 @@ def _read_labels(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the pKd of every row, and which rows are wanted and usable."""
     column = table.column("pkd")
-    raw = pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)
+    raw = read_numbers(table.frame[column])
     usable = np.isfinite(raw)
     if options.label in POSITIVE:
         usable &= raw > 0
+    pkd = np.full(len(raw), np.nan)
+    pkd[usable] = TO_PKD[options.label](raw[usable])
+    usable &= np.abs(pkd) <= MOST_PKD
     bad = np.flatnonzero(wanted & ~usable)
     if options.bad_rows == "error" and len(bad):
         expected = "a positive" if options.label in POSITIVE else "a finite"
         msg = (
             f"{table.source}: row {table.row_numbers[bad[0]]}, column {column}: "
             f"{table.frame[column].iloc[bad[0]]!r} is not a valid label; expected {expected} "
-            f"number ({len(bad)} such rows). Fix them, or skip them with --bad-rows skip."
+            f"number, and a pKd within +-{MOST_PKD:g} ({len(bad)} such rows). Fix them, or skip "
+            "them with --bad-rows skip."
         )
         raise BadLabel(msg)
     usable &= wanted
@@ -185,9 +193,20 @@ def _read_labels(
         )
         raise BadLabel(msg)
     refuse_other_units(f"{table.source}: column {column}", raw[usable], options.label)
-    pkd = np.full(len(raw), np.nan)
-    pkd[usable] = TO_PKD[options.label](raw[usable])
-    return pkd, usable
+    return np.where(usable, pkd, np.nan), usable
+
+
+def read_numbers(cells: pd.Series) -> NDArray[np.float64]:
+    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
+
+    def is_number(cell: object) -> bool:
+        kinds = (str, int, float, Decimal, np.integer, np.floating)
+        return isinstance(cell, kinds) and not isinstance(cell, bool)
+
+    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
+        cells = cells.astype(object)
+        cells = cells.where(cells.map(is_number).astype(bool))
+    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
