@@ -161,7 +161,72 @@ def test_another_table_is_scored_on_new_sequences_and_with_baselines(case):
     assert others["train_mean"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
     error = case.new["pKd"] - case.new["antigen"].map(trained.groupby("antigen")["pKd"].mean())
     assert others["antigen_mean"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
-    assert len(alone["table"]["verdicts"]) == 1
+    assert sum("over" in line or "too few" in line for line in alone["table"]["verdicts"]) == 2
+
+
+def variants(texts, at=7):
+    """Mutate one residue of each text."""
+    return [t[:at] + ("A" if t[at] != "A" else "C") + t[at + 1 :] for t in texts]
+
+
+def test_near_duplicates_of_training_sequences_are_not_new(case):
+    table = case.new.copy()
+    known = sorted(set(case.frame["heavy"]))
+    changed = dict(zip(sorted(set(table["heavy"])), variants(known[:3]), strict=False))
+    table["heavy"] = table["heavy"].replace(changed)
+    table["antigen"] = variants(table["antigen"])
+    add_vectors(case.at / "store", table)
+    found, said = run_evaluate(case, table=table)
+    split = keyed(case.frame).merge(pd.read_parquet(case.at / "one/splits.parquet"))
+    trained = set(split.loc[split["split"] == "train", "heavy"])
+    near = 6 * len(trained & set(known[:3]))
+    assert found["table"]["in_training"] == {"pair": 0, "antibody": 0, "antigen": 0}
+    assert found["table"]["near_training"] == {"pair": near, "antibody": near, "antigen": 30}
+    assert found["metrics"]["table_new_antibodies"]["n"] == 30 - near
+    assert found["metrics"]["table_new_antigens"] is None
+    assert any(f"{near} contain a near-duplicate of a training antibody" in line for line in said)
+
+
+def test_a_run_without_its_sequences_counts_exact_matches_only(case, tmp_path):
+    shutil.copytree(case.at / "one", tmp_path / "one")
+    (tmp_path / "one/sequences.parquet").unlink()
+    said = []
+    found = evaluate(tmp_path / "one", table=case.new, store=case.at / "store", say=said.append)
+    assert found["table"]["near_training"] is None
+    assert found["metrics"]["table_new_antibodies"]["n"] == 30
+    assert any(line.startswith("near-duplicates in training are not counted") for line in said)
+
+
+def test_intervals_on_another_table_draw_clusters_of_antigens(case):
+    other = case.new.assign(antigen=variants(case.new["antigen"]))
+    table = pd.concat([case.new, other], ignore_index=True)
+    add_vectors(case.at / "store", other)
+    found, _ = run_evaluate(case, table=table)
+    assert any("over 6 clusters" in line for line in found["table"]["verdicts"])
+
+
+def test_bias_coverage_and_far_pairs_of_another_table_are_reported(case):
+    shifted = case.new.assign(pKd=case.new["pKd"] - 3)
+    found, _ = run_evaluate(case, table=shifted)
+    near, _ = run_evaluate(case, table=case.new)
+    table = found["table"]
+    assert table["bias"] == pytest.approx(near["table"]["bias"] + 3)
+    assert table["coverage"]["90"] < near["table"]["coverage"]["90"]
+    assert 0 <= table["far"] <= 30
+    text = describe_scores(found)
+    assert f"Predictions are {table['bias']:.2f} pKd too high on average." in text
+    assert "in the 90 %" in text
+    assert f"{table['far']} of 30 pairs are flagged as far" in text
+
+
+def test_predictions_worse_than_a_mean_are_called_that_first(case):
+    shifted = case.new.assign(pKd=case.new["pKd"] + np.tile([-3.0, 3.0], 15))
+    table = run_evaluate(case, table=shifted)[0]
+    assert table["metrics"]["table"]["r2"] < 0
+    first, second = table["table"]["verdicts"][:2]
+    worse = "The head is worse than predicting the mean of the scored labels: R2 is -"
+    assert worse in first or ("not better than predicting the training mean" in first)
+    assert worse in first + second
 
 
 def test_the_ridge_on_another_table_equals_that_of_fit(case):

@@ -36,6 +36,12 @@ def all_tested(group):
     return Split(name="drawn", part=np.full(len(group), TEST, np.int8), group=np.asarray(group))
 
 
+def all_verdicts(pairs, split, head, baselines):
+    models = {"head": head, **baselines}
+    scores = {name: score_parts(pairs, split, one) for name, one in models.items()}
+    return verdicts(pairs, [split], [head], [baselines], scores)
+
+
 def equally_good(clusters, rows=20, seed=0):
     """Two models with errors of equal size that are shared within clusters."""
     rng = np.random.default_rng(seed)
@@ -103,9 +109,7 @@ def test_the_strongest_baseline_is_chosen_on_validation():
     good, lucky = pairs.pkd + 0.5 * noise, pairs.pkd + noise
     lucky[2 * n :] = pairs.pkd[2 * n :] + 0.3 * noise[2 * n :]
     baselines = {"good": good, "lucky": lucky, "ridge": good, "train_mean": good * 0 + 8}
-    models = {"head": pairs.pkd + 0.1, **baselines}
-    scores = {name: score_parts(pairs, split, one) for name, one in models.items()}
-    lines = verdicts(pairs, [split], [models["head"]], [baselines], scores)
+    lines = all_verdicts(pairs, split, pairs.pkd + 0.1, baselines)
     assert any("good, the strongest baseline on validation" in line for line in lines)
     assert not any("lucky" in line for line in lines)
 
@@ -138,3 +142,37 @@ def test_antigens_that_were_not_clustered_are_scored_by_themselves():
     pairs = drawn(np.arange(12.0), np.repeat([0, 1, 2], 4))
     pairs.antigen_cluster = None
     assert len(set(antigen_groups(pairs, np.arange(12)))) == 3
+
+
+# ---- a constant as the opponent ------------------------------------------------------------------
+
+
+def compared(predicted, pkd=None):
+    """Verdicts on 100 test pairs of ten antigens against a good ridge and the training mean."""
+    rng, n = np.random.default_rng(1), 300
+    pkd = rng.normal(8, 1, n) if pkd is None else pkd
+    pairs = drawn(pkd, np.arange(n) % 10)
+    part = np.repeat([TRAIN, VALIDATION, TEST], n // 3).astype(np.int8)
+    split = Split(name="drawn", part=part, group=pairs.antigen)
+    baselines = {"train_mean": np.full(n, 8.0), "ridge": pkd + rng.normal(0, 3, n)}
+    return all_verdicts(pairs, split, predicted(pkd, rng.normal(0, 1, n)), baselines)
+
+
+def test_a_head_that_is_no_better_than_the_training_mean_is_called_that_first():
+    lines = compared(lambda pkd, noise: pkd + 1.5 * noise)
+    assert lines[0].startswith("The head is not better than predicting the training mean: RMSE 1.")
+    assert lines[1].startswith("The head is worse than predicting the mean of the scored labels")
+    assert lines[2].startswith("The head is worse than train_mean")
+    assert any(line.startswith("The head is better than ridge") for line in lines[3:])
+
+
+def test_a_head_that_may_be_no_better_than_the_training_mean_is_called_that_first():
+    lines = compared(lambda pkd, noise: 8 + 0.02 * (pkd - 8) + 0.05 * noise)
+    first = next(line for line in lines if "R2 is" not in line)
+    assert first.startswith("The head is statistically indistinguishable from train_mean")
+
+
+def test_a_good_head_is_not_compared_with_a_constant_first():
+    lines = compared(lambda pkd, noise: pkd + 0.2 * noise)
+    assert " train_mean" not in lines[0]
+    assert lines[0].startswith("The head is better than")

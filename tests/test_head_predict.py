@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -478,3 +479,14 @@ def test_the_same_gz_and_parquet_bytes_come_from_the_same_rows(case, tmp_path):
 def test_the_summary_is_json(case, tmp_path):
     summary, _ = run_predict(case, case.frame, tmp_path / "out.csv")
     assert json.loads(json.dumps(summary))["out"] == str(tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize(("spread", "says"), [(1.0, True), (1.3, False)])
+def test_a_sigma_that_is_not_calibrated_is_called_that(case, tmp_path, spread, says):
+    said, predictor = [], load_predictor(case.run)
+    predict(
+        case.frame.head(3), replace(predictor, spread=spread), tmp_path / "out.csv",
+        say=said.append,
+    )  # fmt: skip
+    assert not predictor.is_calibrated  # one head per fold
+    assert any(line.startswith("sigma is not calibrated") for line in said) == says

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -104,6 +105,23 @@ def test_runs_with_the_same_test_rows_are_compared_and_others_give_a_reason(case
     alone = {one["run"]: one["reason"] for one in found if not one["with"]}
     assert set(alone) == {str(case.runs / "other"), str(case.runs / "folds")}
     assert "same test rows" in alone[str(case.runs / "other")]
+
+
+def test_the_best_run_is_chosen_on_validation(case, tmp_path):
+    for name in ("a", "b"):
+        shutil.copytree(case.runs / "a", tmp_path / name)
+    summary = json.loads((tmp_path / "b/summary.json").read_text())
+    summary["metrics"]["validation"]["spearman_within_antigen"] = 1.0
+    summary["metrics"]["validation"]["spearman"] = 1.0
+    (tmp_path / "b/summary.json").write_text(json.dumps(summary))
+    frame = pd.read_parquet(tmp_path / "b/predictions.parquet")
+    frame.assign(pkd_predicted=-frame["pkd"]).to_parquet(tmp_path / "b/predictions.parquet")
+    found = runs(tmp_path)
+    (one,) = found["comparisons"]
+    assert (one["run"], one["with"]) == (str(tmp_path / "a"), str(tmp_path / "b"))
+    text = "\n".join(describe_runs(found))
+    assert f"{tmp_path / 'b'} is the best on validation: " in text
+    assert "1.000 (optimistic" in text
 
 
 def test_a_run_with_another_label_is_not_compared(case, tmp_path):

@@ -306,6 +306,25 @@ def verdicts(
             interval = compare(pairs, splits, predicted, [b[baseline] for b in baselines], metric)
             note = ", the strongest baseline on validation" if baseline == best[metric] else ""
             lines.append(verdict("head", baseline + note, metric, interval))
+    # A model that is no better than a constant has no other merit.
+    lines.sort(key=lambda line: " train_mean" not in line or " is better than " in line)
+    mean = scores["train_mean"]["test"] if "train_mean" in scores else None
+    return [*against_mean(scores["head"]["test"], mean), *lines]
+
+
+def against_mean(own: metrics.Scores, train_mean: metrics.Scores | None) -> list[str]:
+    """Say where the head's scores are no better than those of a constant prediction."""
+    lines, error, r2 = [], own["rmse"], own["r2"]
+    constant = None if train_mean is None else train_mean["rmse"]
+    if error is not None and constant is not None and error >= constant:
+        lines.append(
+            "The head is not better than predicting the training mean: "
+            f"RMSE {error:.3f}, training mean {constant:.3f}."
+        )
+    if r2 is not None and r2 < 0:
+        lines.append(
+            f"The head is worse than predicting the mean of the scored labels: R2 is {r2:.2f}."
+        )
     return lines
 
 

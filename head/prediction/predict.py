@@ -119,6 +119,11 @@ def predict(
             f"antibodies and {antigens['far']:,} of {antigens['unique']:,} antigens are far from "
             f"the training set{less if antibodies['far'] or antigens['far'] else ''}"
         )
+        if not predictor.is_calibrated:
+            messages.say(
+                "sigma is not calibrated: it is the error on validation pairs, which training has "
+                "seen, and is too small for new groups. Train with --members 8 or more."
+            )
     seconds = round(time.monotonic() - start_s, 3)
     return {"out": str(out), **scored, "seconds": seconds}
 

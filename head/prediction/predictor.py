@@ -30,6 +30,7 @@ from abag.head.data.scaling import Standardizer
 from abag.head.data.vectors import VectorsMissing
 from abag.head.prediction.applicability import Applicability
 from abag.head.prediction.factorised import factorise
+from abag.head.training.uncertainty import UNCALIBRATED_SPREAD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -268,6 +269,11 @@ class Predictor:
         mean = total / len(self.members)
         variance = np.maximum(squares / len(self.members) - np.square(mean), 0.0)
         return first + mean, self.sigma(variance)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether sigma was fitted to groups of pairs that its heads had not seen."""
+        return self.spread != UNCALIBRATED_SPREAD
 
     def sigma(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
         """Turn the variance over members, shape (P,), into the standard error in pKd, (P,)."""

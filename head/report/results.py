@@ -49,6 +49,15 @@ class TableSummary(TypedDict):
     pairs: int
     in_training: dict[str, int]
     """How many pairs are in the training set, as a ``pair`` or by one of their sequences."""
+    near_training: dict[str, int] | None
+    """How many have a near-duplicate there, by ``pair``, ``antibody`` and ``antigen``, at the
+    identities of the run's split. None: the run did not save its sequences."""
+    bias: NotRequired[float | None]
+    """Mean of predicted minus measured, in pKd, over exact rows."""
+    coverage: NotRequired[dict[str, float | None]]
+    """Share of the exact rows within their intervals, by nominal level in percent."""
+    far: NotRequired[int]
+    """Pairs with a sequence far from the training set."""
     verdicts: NotRequired[list[str]]
 
 

@@ -1,7 +1,8 @@
 """``runs``: the state of runs, their configurations, and whether one is better than another.
 
 Runs are compared only if their test rows are the same pairs with the same labels. Scores and
-differences have intervals from a bootstrap over whole clusters.
+differences have intervals from a bootstrap over whole clusters. The best run is chosen on the
+validation set: the best of many on the test set would be so partly by chance.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from abag.head.splits.splits import TEST, Split
 
 Floats: TypeAlias = NDArray[np.float64]
 Comparison: TypeAlias = dict[str, Any]
-"""A finished ``run`` minus the best run ``with`` the same test rows: ``best_by``, ``test_rows``,
-``difference`` and ``verdicts``; or ``with`` None and the ``reason``."""
+"""A finished ``run`` minus the best run ``with`` the same test rows: ``best_by`` (a metric on
+validation), ``test_rows``, ``difference``, ``verdicts``; or ``with`` None and the ``reason``."""
 
 
 class NoRuns(AbagError):
@@ -64,6 +65,8 @@ class RunState(TypedDict, total=False):
     epochs: int
     steps: int
     folds: int
+    validation: Scores
+    """These chose the weights of each epoch, and are better than those of new pairs."""
     test: Scores
     intervals: dict[str, ScoreInterval | None]
 
@@ -174,6 +177,7 @@ def _describe_run(run: Path, config: Mapping[str, Any]) -> tuple[RunState, _Test
         "epochs": saved.summary["epochs"],
         "steps": saved.summary["steps"],
         "folds": len(saved.splits),
+        "validation": saved.summary["metrics"]["validation"] or {},
         "test": saved.summary["metrics"]["test"] or {},
         "intervals": {metric: _score_interval(rows, metric) for metric in headline_metrics()},
     }, rows
@@ -197,11 +201,16 @@ def _score_interval(rows: _TestRows, metric: str) -> ScoreInterval | None:
     found = compare(rows.pairs, rows.splits, rows.predicted, perfect, metric)
     if found is None:
         return None
-    best = 0.0 if METRICS[metric].lower_is_better else 1.0  # score of perfect predictions
+    lower = METRICS[metric].lower_is_better
+    best = 0.0 if lower else 1.0  # score of perfect predictions, which a wide interval can pass
+    ends: tuple[float | None, ...] = (found.low, found.high)
+    if found.low is not None and found.high is not None:
+        passed = max if lower else min
+        ends = passed(best + found.low, best), passed(best + found.high, best)
     return {
         "value": best + found.difference,
-        "low": None if found.low is None else best + found.low,
-        "high": None if found.high is None else best + found.high,
+        "low": ends[0],
+        "high": ends[1],
         "clusters": found.clusters,
     }
 
@@ -210,7 +219,7 @@ def _compare_with_best(
     states: Sequence[RunState], tested: Mapping[str, _TestRows]
 ) -> list[Comparison]:
     """Compare each finished run with the best run that has the same test rows."""
-    scores = {one["run"]: one["intervals"] for one in states if one["state"] == "finished"}
+    scores = {one["run"]: one["validation"] for one in states if one["state"] == "finished"}
     comparisons: list[Comparison] = []
     for digest in dict.fromkeys(rows.digest for rows in tested.values()):
         group = [run for run, rows in tested.items() if rows.digest == digest]
@@ -224,12 +233,10 @@ def _compare_with_best(
     return comparisons
 
 
-def _best_run(
-    group: Sequence[str], scores: Mapping[str, Mapping[str, ScoreInterval | None]]
-) -> tuple[str, str]:
+def _best_run(group: Sequence[str], scores: Mapping[str, Scores]) -> tuple[str, str]:
     """Return the first headline metric that is defined for all runs, and the best run by it."""
     for metric in headline_metrics():
-        known = {run: one["value"] for run in group if (one := scores[run][metric])}
+        known = {run: value for run in group if (value := scores[run].get(metric)) is not None}
         if len(known) == len(group):
             best = min if METRICS[metric].lower_is_better else max
             return metric, best(known, key=lambda run: known[run])

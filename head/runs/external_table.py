@@ -5,6 +5,7 @@ The baselines are fitted to the pairs that the heads of the run were trained on.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -17,16 +18,19 @@ from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.store.store import open_store
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
-from abag.head.evaluation.comparison import compare, score_rows, verdict
+from abag.head.evaluation.comparison import against_mean, compare, score_rows, verdict
 from abag.head.evaluation.ridge import FeatureBlock, ridge
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import Predictor
+from abag.head.splits.groups import cluster_method
 from abag.head.splits.splits import TEST, TRAIN, Split
+from abag.head.training.uncertainty import coverage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from abag.embed.sequences.chains import Chains
     from abag.embed.store.store import Store
     from abag.head.data.labels import LabelledPairs
     from abag.head.report.results import RunSummary, TableSummary
@@ -36,19 +40,72 @@ Floats: TypeAlias = NDArray[np.float64]
 KEYS = ["antibody_key", "antigen_key"]
 
 
-def _count_known(pairs: LabelledPairs, keys: pd.DataFrame, trained: pd.DataFrame) -> TableSummary:
-    """Count the pairs of a table that are in the training set of any fold, and report them."""
+@dataclass(frozen=True, slots=True)
+class _Overlap:
+    """What the P pairs of a table share with the training pairs of a run, by kind of sequence."""
+
+    same: Mapping[Kind, NDArray[np.bool_]]
+    """(P,): the sequence is in the training set."""
+    near: Mapping[Kind, NDArray[np.bool_]]
+    """(P,): the sequence has a near-duplicate there; without sequences of the run, as ``same``."""
+    antigen_cluster: NDArray[np.int64]
+    """(P,)"""
+
+
+def _overlap(
+    saved: SavedRun, pairs: LabelledPairs, keys: pd.DataFrame, trained: pd.DataFrame
+) -> _Overlap:
+    """Compare the sequences of a table with the training set, at the identities of the split."""
+    same, near, clusters = {}, {}, {}
+    for kind in KINDS:
+        seen, saved_chains = trained[f"{kind}_key"].unique(), saved.sequences
+        same[kind] = keys[f"{kind}_key"].isin(seen).to_numpy()
+        known: list[Chains] = []
+        if saved_chains is not None:
+            texts = saved_chains.loc[saved_chains["key"].isin(seen), "chains"]
+            known = [tuple(text.split("|")) for text in texts]
+        own = pairs.table.sequences[kind].chains
+        method = cluster_method(kind, saved.config["antibody_by"])
+        cluster = method([*known, *own], saved.config[f"{kind}_identity"])
+        clusters[kind] = cluster[len(known) :][pairs.index(kind)]
+        near[kind] = same[kind] | np.isin(clusters[kind], cluster[: len(known)])
+    return _Overlap(same, near, clusters["antigen"])
+
+
+def _count_known(
+    saved: SavedRun,
+    pairs: LabelledPairs,
+    keys: pd.DataFrame,
+    trained: pd.DataFrame,
+    overlap: _Overlap,
+) -> TableSummary:
+    """Count the pairs of a table that are in or near the training set of any fold; report them."""
     both = pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(trained[KEYS]))
-    known = {"pair": int(both.sum())}
-    known |= {n: int(keys[f"{n}_key"].isin(trained[f"{n}_key"]).sum()) for n in KINDS}
+    known = {"pair": int(both.sum())} | {n: int(same.sum()) for n, same in overlap.same.items()}
+    near = {"pair": int(np.all([*overlap.near.values()], axis=0).sum())}
+    near |= {kind: int(rows.sum()) for kind, rows in overlap.near.items()}
+    source = pairs.table.source
     say(
-        f"{pairs.table.source}: {known['pair']} of {len(pairs)} pairs are training pairs of the "
-        f"run; {known['antibody']} contain a training antibody, {known['antigen']} a training "
-        "antigen"
+        f"{source}: {known['pair']} of {len(pairs)} pairs are training pairs of the run; "
+        f"{known['antibody']} contain a training antibody, {known['antigen']} a training antigen"
     )
+    if saved.sequences is None:
+        say("near-duplicates in training are not counted: the run did not save its sequences")
+    else:
+        levels = [f"{kind} {saved.config[f'{kind}_identity']:g}" for kind in KINDS]
+        say(
+            f"{source}: {near['antibody']} contain a near-duplicate of a training antibody, "
+            f"{near['antigen']} of a training antigen, {near['pair']} of both (identities: "
+            f"{', '.join(levels)})"
+        )
     if known["pair"]:
         say("scores of training pairs say nothing about new pairs: remove them from the table")
-    return {"source": pairs.table.source, "pairs": len(pairs), "in_training": known}
+    return {
+        "source": source,
+        "pairs": len(pairs),
+        "in_training": known,
+        "near_training": None if saved.sequences is None else near,
+    }
 
 
 def score_table(
@@ -69,25 +126,52 @@ def score_table(
     """
     trained = _training_pairs(saved)
     keys = key_frame(pairs.keys("antibody"), pairs.keys("antigen"))
-    summary["table"] = _count_known(pairs, keys, trained)
+    overlap = _overlap(saved, pairs, keys, trained)
+    pairs = replace(pairs, antigen_cluster=overlap.antigen_cluster)
+    table = summary["table"] = _count_known(saved, pairs, keys, trained, overlap)
     predictor = load_predictor(run)
     opened = open_store(predictor.resolve_store(store))
     found = predictor.predict_keys(opened, pairs.keys("antibody"), pairs.keys("antigen"))
     head = found["pkd_predicted"].to_numpy(np.float64)
     everything = np.arange(len(pairs))
-    summary["metrics"]["table"] = score_rows(pairs, head, everything)
+    own = summary["metrics"]["table"] = score_rows(pairs, head, everything)
     for kind, plural in zip(KINDS, ("antibodies", "antigens"), strict=True):
-        rows = np.flatnonzero(~keys[f"{kind}_key"].isin(trained[f"{kind}_key"]))
+        rows = np.flatnonzero(~overlap.near[kind])
         scores = score_rows(pairs, head, rows) if len(rows) else None
         summary["metrics"][f"table_new_{plural}"] = scores
     others = _predict_baselines(predictor, trained, keys, opened)
     for name, predicted in others.items():
         table_scores = score_rows(pairs, predicted, everything)
         summary["baselines"].setdefault(name, {})["table"] = table_scores
-    if "ridge" in others:
-        split = Split(name="table", part=np.full(len(pairs), TEST, np.int8), group=pairs.antigen)
-        interval = compare(pairs, [split], [head], [others["ridge"]], "rmse")
-        summary["table"]["verdicts"] = [verdict("head", "ridge", "rmse", interval)]
+    part = np.full(len(pairs), TEST, np.int8)
+    split = Split(name="table", part=part, group=overlap.antigen_cluster)
+    table["verdicts"] = against_mean(own, summary["baselines"]["train_mean"]["table"])
+    for name in ("train_mean", "ridge"):
+        if name in others:
+            interval = compare(pairs, [split], [head], [others[name]], "rmse")
+            table["verdicts"].append(verdict("head", name, "rmse", interval))
+    table["verdicts"] += _add_reliability(table, pairs, found)
+
+
+def _add_reliability(table: TableSummary, pairs: LabelledPairs, found: pd.DataFrame) -> list[str]:
+    """Add bias, coverage and share of far pairs of predictions to a summary; describe them."""
+    exact = pairs.censored == 0
+    error = (found["pkd_predicted"].to_numpy(np.float64) - pairs.pkd)[exact]
+    table["bias"] = float(error.mean()) if len(error) else None
+    table["coverage"] = coverage(error, found["sigma"].to_numpy(np.float64)[exact])
+    table["far"] = int((found["far_antibody"] | found["far_antigen"]).sum())
+    far = f"{table['far']} of {len(pairs)} pairs are flagged as far from the training set."
+    if table["bias"] is None:
+        return [far]
+    held = ", ".join(
+        f"{s:.0%} in the {at} %" for at, s in table["coverage"].items() if s is not None
+    )
+    side = "high" if table["bias"] > 0 else "low"
+    return [
+        f"Predictions are {abs(table['bias']):.2f} pKd too {side} on average.",
+        f"Labels within the intervals of sigma: {held} interval.",
+        far,
+    ]
 
 
 def _training_pairs(saved: SavedRun) -> pd.DataFrame:

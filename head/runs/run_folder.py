@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.files import is_partial, replacing, sweep_partials, write_json
+from abag.core.keys import hex_keys
 from abag.core.messages import say
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
@@ -117,6 +118,20 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     return summary
 
 
+def sequence_frame(pairs: LabelledPairs) -> pd.DataFrame:
+    """Return the sequences of the pairs: ``kind``, ``key`` (hex digits) and ``chains``, by ``|``.
+
+    ``evaluate`` compares other tables with them.
+    """
+    frames = []
+    for kind, unique in pairs.table.sequences.items():
+        used = np.unique(pairs.index(kind))
+        chains = ["|".join(unique.chains[i]) for i in used.tolist()]
+        keys = hex_keys(unique.keys[used])
+        frames.append(pd.DataFrame({"kind": kind, "key": keys, "chains": chains}))
+    return pd.concat(frames, ignore_index=True)
+
+
 def start_run(
     run: Path, record: Mapping[str, Any], pairs: LabelledPairs, splits: Sequence[Split]
 ) -> None:
@@ -138,6 +153,8 @@ def start_run(
     run.mkdir(parents=True, exist_ok=True)
     sweep_partials(run)
     (run / "summary.json").unlink(missing_ok=True)
+    with replacing(run / "sequences.parquet") as partial:
+        sequence_frame(pairs).to_parquet(partial, index=False)
     write_json(run / "config.json", record, sort_keys=True)
     with replacing(path) as partial:
         frame.to_parquet(partial, index=False)

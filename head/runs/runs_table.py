@@ -30,6 +30,8 @@ def describe_runs(summary: RunsSummary) -> list[str]:
     lines = [*_align(cells), *notes]
     if summary["comparisons"]:
         lines += ["", "Differences on the same test rows, with 95 % intervals over clusters"]
+        best = {one["with"]: one["best_by"] for one in summary["comparisons"] if one["with"]}
+        lines += [_describe_best(run, by, states) for run, by in best.items()]
         for one in summary["comparisons"]:
             lines += one["verdicts"] if one["with"] else [f"{one['run']}: {one['reason']}"]
     if summary["differences"]:
@@ -40,6 +42,14 @@ def describe_runs(summary: RunsSummary) -> list[str]:
     elif len(states) > 1:
         lines += ["", "The runs have the same configuration."]
     return lines
+
+
+def _describe_best(run: str, metric: str, states: Sequence[RunState]) -> str:
+    (score,) = (state["validation"][metric] for state in states if state["run"] == run)
+    return (
+        f"{run} is the best on validation: {metric_label(metric)} {score:.3f} (optimistic, because "
+        "validation chose its weights)."
+    )
 
 
 def _short_names(paths: Sequence[str]) -> dict[str, str]:
@@ -73,7 +83,9 @@ def _describe_unfinished(state: RunState) -> str:
     if one["seconds_left"] is not None:
         parts.append(f"{_format_time(one['seconds_left'])} left")
     if one["best"]:
-        parts.append(f"best {metric_label(one['best']['metric'])} {one['best']['score']:.3f}")
+        parts.append(
+            f"best validation {metric_label(one['best']['metric'])} {one['best']['score']:.3f}"
+        )
     if one["checkpoint_s_ago"] is not None:
         parts.append(f"checkpoint {_format_time(one['checkpoint_s_ago'])} ago")
     if one["state"] == "stopped" and one["written_s_ago"] is not None:

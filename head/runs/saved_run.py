@@ -52,6 +52,8 @@ class SavedRun:
     splits: list[Split]
     predicted: list[Floats]
     """pKd of every pair by the head of each fold, (P,)."""
+    sequences: pd.DataFrame | None
+    """See `abag.head.runs.run_folder.sequence_frame`; None in runs that did not save them."""
 
 
 def read_run(run: Path) -> SavedRun:
@@ -69,6 +71,8 @@ def read_run(run: Path) -> SavedRun:
         )
         frame = pd.read_parquet(run / "predictions.parquet")
         split = pd.read_parquet(run / "splits.parquet")
+        path = run / "sequences.parquet"
+        sequences = pd.read_parquet(path) if path.exists() else None
         consistent = frame[list(split.columns)].drop_duplicates(ignore_index=True).equals(split)
         folds = [rows.reset_index(drop=True) for _, rows in frame.groupby("fold", sort=True)]
         antigen = pd.factorize(folds[0]["antigen_key"], sort=True)[0].astype(np.int64)
@@ -91,7 +95,7 @@ def read_run(run: Path) -> SavedRun:
             "the same pairs in the same parts. Copy the whole run folder again."
         )
         raise NoFinishedRun(msg)
-    return SavedRun(config, summary, folds, pairs, splits, predicted)
+    return SavedRun(config, summary, folds, pairs, splits, predicted, sequences)
 
 
 def _split(name: str, fold: int, rows: pd.DataFrame) -> Split:

@@ -31,7 +31,7 @@ from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.head.data.labels import LabelledPairs
-    from abag.head.splits.split_options import ClusterTool, SplitOptions
+    from abag.head.splits.split_options import AntibodyRegion, ClusterTool, SplitOptions
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -150,9 +150,9 @@ class PairGroups:
         self, kind: Kind, tool: ClusterTool
     ) -> tuple[Callable[[list[Chains], float], Ints], str]:
         """Choose how to cluster, and name it for the summary and the cache."""
-        if kind == "antibody" and self.options.antibody_by == "cdrh3":
-            return cdrh3_clusters, "built-in, CDRH3"
-        method = antibody_clusters if kind == "antibody" else antigen_clusters
+        method = cluster_method(kind, self.options.antibody_by)
+        if method is cdrh3_clusters:
+            return method, "built-in, CDRH3"
         many = len(self.pairs.table.sequences[kind].keys) > MANY_SEQUENCES[kind]
         # Leaks are counted by the exact method even if MMseqs2 made the split.
         version = mmseqs_version() if tool == "mmseqs" or (tool == "auto" and many) else None
@@ -174,6 +174,13 @@ def with_antigen_clusters(
         say(f"{n:,} antigens are not clustered: intervals treat each as independent of the others")
         return replace(pairs, antigen_cluster=pairs.antigen)
     return replace(pairs, antigen_cluster=PairGroups(pairs, options, cache).of_method("antigen"))
+
+
+def cluster_method(kind: Kind, antibody_by: AntibodyRegion) -> Callable[..., Ints]:
+    """Return the function that clusters the chains of a kind at an identity."""
+    if kind == "antigen":
+        return antigen_clusters
+    return cdrh3_clusters if antibody_by == "cdrh3" else antibody_clusters
 
 
 def _sizes(labels: Ints) -> dict[str, float]:

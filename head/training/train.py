@@ -238,7 +238,7 @@ class HeadTraining(ResumableTraining):
                     for name in metrics.headline_metrics()
                     if (value := scores[name]) is not None
                 )
-                say(f"{self.name}: epoch {epochs_done}: {headline}")
+                say(f"{self.name}: epoch {epochs_done}: validation {headline}")
         self._write_log(fields | {"seconds": round(self.elapsed_s(), 3)})
 
     def _is_out_of_patience(self) -> bool:
@@ -280,7 +280,7 @@ class HeadTraining(ResumableTraining):
         return {
             "epoch": f"{epoch + 1}/{self.epochs}",
             "loss": f"{self.training_step.loss_S[step_in_epoch].mean().item():.3f}",  # GPU sync
-            "best": "-" if best is None else f"{self.config.select} {best:.3f}",
+            "best": "-" if best is None else f"validation {self.config.select} {best:.3f}",
         }
 
     def _validation_rows(self) -> NDArray[np.int64]:

@@ -34,6 +34,8 @@ LEVELS = (0.68, 0.90, 0.95)
 """Nominal coverages in reports."""
 RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
 """Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
+UNCALIBRATED_SPREAD = 1.0
+"""Factor of the heads' standard deviation in a sigma that is not calibrated."""
 SMALLEST = 1e-6
 """Smallest noise, in pKd."""
 
@@ -77,7 +79,7 @@ def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigm
     rows = np.flatnonzero((split.part == VALIDATION) & (pairs.censored == 0))
     error = pairs.pkd[rows] - trained.predicted[rows]
     noise = float(np.sqrt(np.mean(error**2))) if len(rows) else float(np.std(pairs.pkd))
-    return Sigma(1.0, noise, False, len(rows), len(np.unique(split.group[rows])))
+    return Sigma(UNCALIBRATED_SPREAD, noise, False, len(rows), len(np.unique(split.group[rows])))
 
 
 def _moments(
