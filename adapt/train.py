@@ -12,7 +12,7 @@ from abag.adapt.folder import AdaptSummary, describe_inputs, finished_summary, w
 from abag.adapt.pairs import assign_pairs
 from abag.adapt.training import AdapterTraining
 from abag.core.device import DevicePlan, plan_device
-from abag.core.files import sweep_partials, write_json
+from abag.core.files import only_writer, sweep_partials, write_json
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption
 from abag.embed.encoders.loading import identify
@@ -81,13 +81,14 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
     if (summary := finished_summary(out, record)) is not None:
         say(f"{out}: nothing to do, this adapter is finished")
         return summary
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    devices = range(torch.cuda.device_count())
+    with only_writer(out), torch.random.fork_rng(devices=devices):
         training = AdapterTraining(out, pairs, assignment, identities, plan, config)
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
         sweep_partials(out)
         write_json(out / "config.json", record, sort_keys=True)
         training.run()
-    return write_adapter(out, record, training)
+        return write_adapter(out, record, training)
 
 
 def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity]) -> None:

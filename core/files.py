@@ -9,6 +9,7 @@ last rename decides which of the whole files remains.
 from __future__ import annotations
 
 import errno
+import fcntl
 import glob
 import json
 import os
@@ -20,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from abag import AbagError
+
 _STEM = 32  # characters of a name that its partial files begin with; file systems allow 255 bytes
 STALE_SECONDS = 86_400
 """Age at which a partial file of another host counts as abandoned."""
@@ -29,6 +32,10 @@ _OWNED_PARTIAL = re.compile(r".*\.(?P<host>[A-Za-z0-9_-]+)\.(?P<pid>\d{1,9})\.pa
 
 Chunk = tuple[int, bytes | bytearray | memoryview]
 """An offset in a file and the bytes that belong there."""
+
+
+class FolderBusy(AbagError):
+    """Another process is writing into a folder."""
 
 
 class Files:
@@ -136,6 +143,33 @@ def remove_quietly(path: Path, files: Files | None = None) -> None:
     """Delete a file that does no harm if it cannot be deleted."""
     with suppress(OSError):
         (files or Files()).remove(path)
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Create a folder, and keep other processes that call this out of it.
+
+    Where the file system has no locks, nobody is kept out.
+
+    Raises
+    ------
+    FolderBusy
+        If another process is inside.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        msg = f"{folder}: another process is writing into it. Wait for its end, or use another."
+        raise FolderBusy(msg) from error
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 # --- partial files -------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ so the same command resumes the run after an interruption at any point.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from abag import cache_dir
 from abag.core.device import resolve_device
+from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption
 from abag.head.data.labels import training_labels
@@ -92,8 +94,8 @@ def fit(
         written; or if training diverges.
     """
     config = FitConfig.from_keywords(options, "fit")
-    with reporting(say, bars=progress):
-        return _fit(table, store, Path(run), config, verbose=verbose, report=report)
+    with reporting(say, bars=progress), ExitStack() as held:
+        return _fit(table, store, Path(run), config, held, verbose=verbose, report=report)
 
 
 def _fit(
@@ -101,6 +103,7 @@ def _fit(
     store: Path | str,
     run: Path,
     config: FitConfig,
+    held: ExitStack,
     *,
     verbose: bool,
     report: bool,
@@ -120,6 +123,10 @@ def _fit(
     splits = _split(inputs, config)
     clustered = with_antigen_clusters(inputs.pairs, config, cache_dir() / "clusters")
     inputs = replace(inputs, pairs=clustered)
+    held.enter_context(only_writer(run))
+    if finished_summary(run, record) is not None:
+        msg = f"{run}: another process has just finished this run. Run the command again."
+        raise FolderBusy(msg)
     start_run(run, record, inputs.pairs, splits)
     antibody, antigen = inputs.vectors["antibody"], inputs.vectors["antigen"]
     paths, start = fold_paths(run, len(splits)), time.monotonic()

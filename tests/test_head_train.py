@@ -16,10 +16,11 @@ from scipy.stats import chisquare
 
 import abag
 from abag.core.device import DeviceUnavailable
-from abag.core.files import host_name
+from abag.core.files import FolderBusy, host_name, only_writer
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head import fit as fit_module
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import NothingToLearn
 from abag.head.data.vectors import VectorsMissing
@@ -366,6 +367,30 @@ def test_a_folder_with_other_files_is_refused(case):
     with pytest.raises(RunMismatch, match="contains no run"):
         quick_fit(case)
     assert [p.name for p in (case.at / "run").iterdir()] == ["thesis.txt"]
+
+
+def test_a_folder_takes_one_run_at_a_time(case):
+    (case.at / "run").mkdir()
+    with only_writer(case.at / "run"), pytest.raises(FolderBusy, match="another process"):
+        quick_fit(case)
+    assert not list((case.at / "run").iterdir())
+    assert quick_fit(case)[0]["steps"] > 0
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_run_that_another_process_finishes_meanwhile_is_not_touched(case, monkeypatch, same):
+    split = fit_module._split
+
+    def slow_split(*inputs):
+        monkeypatch.setattr(fit_module, "_split", split)
+        quick_fit(case, epochs=3 if same else 2)
+        return split(*inputs)
+
+    monkeypatch.setattr(fit_module, "_split", slow_split)
+    with pytest.raises(FolderBusy if same else RunMismatch):
+        quick_fit(case, seed=0 if same else 1)
+    config = json.loads((case.at / "run/config.json").read_text())
+    assert (config["epochs"], config["seed"]) == (3 if same else 2, 0)
 
 
 def test_a_run_killed_while_writing_its_first_file_starts_again(case):
