@@ -21,6 +21,7 @@ from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.demo import demo_table
+from abag.head.data.label_units import TO_PKD
 
 
 def written(folder, name, text, encoding="utf-8"):
@@ -182,6 +183,13 @@ def test_a_named_column_must_exist_and_its_role_too():
         find_columns(["a", "b"], {"heavy": "c"}, "t.csv")
     with pytest.raises(MissingColumn, match="no such role; expected one of heavy, light"):
         find_columns(["a", "b"], {"weight": "a"}, "t.csv")
+
+
+@pytest.mark.parametrize("unit", [unit for unit in TO_PKD if unit != "pkd"])
+def test_a_unit_given_as_a_role_is_refused_with_the_options_that_were_meant(unit):
+    expected = f"not a role. Give --column pkd=delta_g --label {unit}"
+    with pytest.raises(MissingColumn, match=expected):
+        find_columns(["delta_g", "pKd"], {unit: "delta_g"}, "t.csv")
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])

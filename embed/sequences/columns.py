@@ -56,6 +56,10 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 """Role to patterns; the roles of labels are named after their units (``--label``)."""
 
+UNIT_ROLES = (
+    "kd_m", "kd_um", "kd_nm", "log10_kd_m", "log10_kd_nm", "ug_ml", "dg_kcal", "dg_kj",
+)  # fmt: skip
+"""Roles that only say which unit a column's name states; a label has the role ``pkd``."""
 SEQUENCE_ROLES = ("heavy", "light", "antibody", "antigen")
 
 
@@ -88,8 +92,15 @@ def find_columns(
     """
     present = [str(name) for name in names]
     for role, name in given.items():
+        if role in UNIT_ROLES:
+            msg = (
+                f"--column {role}={name}: {role} is the unit of a label, not a role. "
+                f"Give --column pkd={name} --label {role}."
+            )
+            raise MissingColumn(msg)
         if role not in ROLES:
-            msg = f"--column {role}={name}: no such role; expected one of {', '.join(ROLES)}."
+            expected = ", ".join(role for role in ROLES if role not in UNIT_ROLES)
+            msg = f"--column {role}={name}: no such role; expected one of {expected}."
             raise MissingColumn(msg)
         if name not in present:
             choices = f"no such column; found {quote_names(present)}"
