@@ -19,10 +19,13 @@ from abag.core.device import resolve_device
 from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption
+from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.data.labels import training_labels
-from abag.head.evaluation.baselines import predict_baselines
+from abag.head.evaluation.baselines import inner_folds_of_pairs, predict_baselines
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
+from abag.head.prediction.fitted import FittedHead, fit_head
+from abag.head.prediction.predictor import Member
 from abag.head.report.results import RunResults, RunSummary
 from abag.head.runs.run_folder import (
     RunInputs,
@@ -39,12 +42,15 @@ from abag.head.splits.partition import describe_splits, make_splits
 from abag.head.splits.splits import TRAIN, Split
 from abag.head.training.torch_settings import torch_settings
 from abag.head.training.train import TrainingInputs, train
-from abag.head.training.uncertainty import calibrate, combine, describe_sigma
+from abag.head.training.uncertainty import combine, describe_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pandas as pd
+    import torch
+
+    from abag.head.runs.run_folder import FoldPaths
 
 MANY_SEQUENCES = 3_000
 """Unique sequences from which clustering takes long enough to be announced."""
@@ -130,32 +136,21 @@ def _fit(
     start_run(run, record, inputs.pairs, splits)
     antibody, antigen = inputs.vectors["antibody"], inputs.vectors["antigen"]
     paths, start = fold_paths(run, len(splits)), time.monotonic()
+    names = [
+        run.name if len(splits) == 1 else f"{run.name} fold {i + 1}" for i in range(len(splits))
+    ]
     with torch_settings(device, config):
-        trained = [
-            train(
-                TrainingInputs(
-                    pairs=inputs.pairs,
-                    antibody_ND=antibody.x_ND,
-                    antigen_ME=antigen.x_ND,
-                    split=split,
-                    config=config,
-                    device=device,
-                    checkpoints=fold.checkpoints,
-                    log=fold.log,
-                    label=run.name if len(splits) == 1 else f"{run.name} fold {i + 1}",
-                    verbose=verbose,
-                )
-            )
-            for i, (split, fold) in enumerate(zip(splits, paths, strict=True))
+        fitted = [
+            _fit_split(inputs, split, config, device, fold, name, verbose=verbose)
+            for split, fold, name in zip(splits, paths, names, strict=True)
         ]
-    sigmas = [calibrate(inputs.pairs, *both) for both in zip(splits, trained, strict=True)]
     results = RunResults(
         title=run.name,
         facts=record,
         pairs=inputs.pairs,
         splits=splits,
-        predicted=[one.predicted for one in trained],
-        sigma=[sigma.of(one.predicted_MP) for sigma, one in zip(sigmas, trained, strict=True)],
+        predicted=[one.predicted for one in fitted],
+        sigma=[one.sigma.of(one.variance) for one in fitted],
         baselines=[
             predict_baselines(inputs.pairs, split, antibody.x_ND, antigen.x_ND) for split in splits
         ],
@@ -163,12 +158,55 @@ def _fit(
         antibody_ND=antibody.x_ND,
         antigen_ND=antigen.x_ND,
     )
+    members = [Member(m.model, m.weight / len(fitted)) for one in fitted for m in one.members]
+    sigma = combine([one.sigma for one in fitted])
     save_predictor(
-        run / "predictor", inputs.pairs, splits, trained, config, antibody, antigen, combine(sigmas)
+        run / "predictor",
+        inputs.pairs,
+        splits,
+        members,
+        inputs.vectors,
+        sigma,
+        config.antibody_region,
     )
-    summary = write_results(run, results, trained, sigmas, report=report)
+    summary = write_results(run, results, fitted, report=report)
     _report_summary(run, summary, inputs, time.monotonic() - start)
     return summary
+
+
+def _fit_split(
+    inputs: RunInputs,
+    split: Split,
+    config: FitConfig,
+    device: torch.device,
+    paths: FoldPaths,
+    name: str,
+    *,
+    verbose: bool,
+) -> FittedHead:
+    """Train and fit the head of one split."""
+    pairs = inputs.pairs
+    antibody_ND, antigen_ME = (vectors.x_ND for vectors in inputs.vectors.values())
+    trained = None
+    if config.network is not None:
+        trained = train(
+            TrainingInputs(
+                pairs=pairs,
+                antibody_ND=antibody_ND,
+                antigen_ME=antigen_ME,
+                split=split,
+                config=config,
+                device=device,
+                checkpoints=paths.checkpoints,
+                log=paths.log,
+                label=name,
+                verbose=verbose,
+            )
+        )
+    rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
+    vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen)
+    training = TrainingRows(pairs, vectors, rows, inner_folds_of_pairs(pairs, split)[rows])
+    return fit_head(training, split, config, trained, name)
 
 
 def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:

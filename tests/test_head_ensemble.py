@@ -299,14 +299,13 @@ def test_a_bootstrap_sample_contains_whole_groups(sizes, seed):
 def test_members_draw_different_bootstrap_samples_and_a_single_head_none():
     part = np.repeat(np.array([TRAIN, VALIDATION, TEST], np.int8), 60)
     split = Split(name="x", part=part, group=np.repeat(np.arange(60), 3))
-    bags = make_training_sets(FitConfig(members=3, seed=5), split)
+    bags = make_training_sets(FitConfig(members=3, seed=5), None, split)
     assert len({tuple(bag) for bag in bags}) == 3
     assert max(map(max, bags)) < 60
     assert bags[1].tolist() == draw_bootstrap_sample(np.arange(60), split.group[:60], 6).tolist()
     for config in (FitConfig(), FitConfig(members=3, bootstrap=False)):
-        assert [training.tolist() for training in make_training_sets(config, split)] == [
-            list(range(60))
-        ]
+        (training,) = make_training_sets(config, None, split)
+        assert training.tolist() == list(range(60))
 
 
 # --- fit ----------------------------------------------------------------------------------------

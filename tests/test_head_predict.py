@@ -481,12 +481,12 @@ def test_the_summary_is_json(case, tmp_path):
     assert json.loads(json.dumps(summary))["out"] == str(tmp_path / "out.csv")
 
 
-@pytest.mark.parametrize(("spread", "says"), [(1.0, True), (1.3, False)])
-def test_a_sigma_that_is_not_calibrated_is_called_that(case, tmp_path, spread, says):
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_a_sigma_that_is_not_calibrated_is_called_that(case, tmp_path, calibrated):
     said, predictor = [], load_predictor(case.run)
     predict(
-        case.frame.head(3), replace(predictor, spread=spread), tmp_path / "out.csv",
+        case.frame.head(3), replace(predictor, calibrated=calibrated), tmp_path / "out.csv",
         say=said.append,
     )  # fmt: skip
-    assert not predictor.is_calibrated  # one head per fold
-    assert any(line.startswith("sigma is not calibrated") for line in said) == says
+    assert not predictor.calibrated  # one head per fold
+    assert any(line.startswith("sigma is not calibrated") for line in said) != calibrated

@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +12,7 @@ import abag
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.vectors import VectorsMissing
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
@@ -159,7 +159,7 @@ def test_an_altered_or_truncated_bundle_is_refused_in_one_line(trained, tmp_path
 def test_a_bundle_of_another_schema_is_refused(trained, tmp_path):
     record = json.loads((trained.run / "predictor/predictor.json").read_text())
     (tmp_path / "predictor.json").write_text(json.dumps(record | {"schema": 99}))
-    with pytest.raises(PredictorDamaged, match="schema 99 is not supported; expected schema 2"):
+    with pytest.raises(PredictorDamaged, match="schema 99 is not supported; expected schema 3"):
         load_predictor(tmp_path)
 
 
@@ -174,19 +174,26 @@ def forged(trained, to, change):
     return bundle
 
 
+def settings(record):
+    return record["members"][0]["settings"]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda r: r.update(noise="0.5"), "noise is '0.5'; expected float"),
         (lambda r: r.update(noise=float("nan")), "noise is nan"),
-        (lambda r: r.update(widths=8), "widths is 8; expected a list"),
+        (lambda r: settings(r).update(widths=8), "widths is 8; expected a list"),
         (lambda r: r.update(more=1), "the record has"),
-        (lambda r: r.pop("rank"), "the record has"),
+        (lambda r: r.pop("spread"), "the record has"),
+        (lambda r: settings(r).pop("rank"), "does not match"),
+        (lambda r: r["members"][0].update(model="exec"), "does not match"),
+        (lambda r: r["members"][0].update(settings=[]), "settings is"),
         (lambda r: r["antibody"].update(width=True), "width is True"),
         (lambda r: r["members"].append({}), "members has"),
         (lambda r: r["members"].append(r["members"][0]), "does not match"),
-        (lambda r: r.update(widths=[10**12]), "does not match"),
-        (lambda r: r.update(head="exec"), "does not match"),
+        (lambda r: settings(r).update(widths=[10**12]), "does not match"),
+        (lambda r: settings(r).update(head="exec"), "does not match"),
     ],
 )
 def test_a_forged_record_is_refused_for_its_types_or_shapes(trained, tmp_path, change, words):
@@ -229,7 +236,8 @@ def test_an_ensemble_predicts_the_mean_and_sigma_adds_spread_and_noise(trained):
     rng = np.random.default_rng(0)
     x_ND, y_ME = (rng.normal(size=(n, 6)).astype(np.float32) for n in (9, 5))
     i, j = rng.integers(9, size=40), rng.integers(5, size=40)
-    each = [replace(predictor, members=(m,)).score(x_ND, y_ME, i, j)[0] for m in predictor.members]
+    vectors = PairVectors(x_ND, y_ME, i, j)
+    each = [m.model.predict(vectors) for m in predictor.members]
     pkd, sigma = predictor.score(x_ND, y_ME, i, j)
     assert len(each) == 4
     np.testing.assert_allclose(pkd, np.mean(each, axis=0), rtol=1e-12)

@@ -41,14 +41,17 @@ def planted(*, groups=300, size=5, members=16, noise=0.5, seed=0, bagged=True, s
     )
     split = Split(name="planted", part=part.astype(np.int8), group=group)
     trained = SimpleNamespace(
-        predicted_MP=predicted, in_bag_MP=bag, predicted=predicted.mean(axis=0)
+        predicted_MP=predicted,
+        in_bag_MP=bag,
+        predicted=predicted.mean(axis=0),
+        variance=predicted.var(axis=0),
     )
     return pairs, split, trained
 
 
 def coverage_on_test(pairs, split, trained, sigma):
     rows = split.rows(TEST)
-    width = sigma.of(trained.predicted_MP[:, rows])
+    width = sigma.of(trained.variance[rows])
     return coverage(pairs.pkd[rows] - trained.predicted[rows], width)
 
 

@@ -138,7 +138,9 @@ def test_a_head_without_skill_is_shrunk_to_the_training_mean(case):
     assert any("shrunk toward the training mean" in line for line in said)
     mean = summary["baselines"]["train_mean"]["validation"]["rmse"]
     assert summary["metrics"]["validation"]["rmse"] <= 1.01 * mean
-    saved = abag.load_predictor(case.at / "run").members[0].pkd_scale  # what is handed on
+    saved = (
+        abag.load_predictor(case.at / "run").members[0].model.settings.pkd_scale
+    )  # what is handed on
     spread = pd.read_parquet(case.at / "run/predictions.parquet")["pkd_predicted"].std()
     assert spread < 3 * saved
 

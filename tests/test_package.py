@@ -154,7 +154,8 @@ LAYERS = """
     embed.sequences embed.shards embed.store embed.packing embed.kernels embed.weights
     embed.families embed.encoders
     embed.pipeline embed.doctor
-    head.clustering head.data head.splits head.evaluation head.model head.training head.prediction
+    head.clustering head.data head.splits head.evaluation head.model
+    head.closed_form head.training head.prediction
     head.report head.runs
     head.fit head.search head.plan
     adapt

@@ -7,8 +7,8 @@ strength costs one factorisation. Ridges on a subset of the inputs use a part of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +25,7 @@ CHUNK = 8192
 PARALLEL_COLUMNS = 1500
 """Columns from which a ridge uses all cores. A smaller one is faster on one core, and with several
 it waits for threads wherever another process keeps a core busy: 57 s instead of 6."""
+ROUNDING = 1e-12
 STRENGTHS = np.logspace(-4, 3, 8)
 """Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
 
@@ -65,23 +66,72 @@ def ridges(
     pkd: Floats,
     fit_rows: Ints,
     fold: Ints,
-    choices: Iterable[Sequence[int]],
+    choices: Sequence[Sequence[int]],
 ) -> list[Floats]:
     """Fit a `ridge` on each subset of the blocks; predictions have shape (P,).
 
     `choices` has the indices of the blocks of each ridge.
     """
+    fits = fit_ridges(blocks, pkd, fit_rows, fold, choices)
+    every_pair = np.arange(len(pkd))
+    return [
+        _predict([blocks[i] for i in choice], fit.weight_D[:, None], fit.intercept, every_pair)[
+            :, 0
+        ]
+        for choice, fit in zip(choices, fits, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class RidgeFit:
+    """The ridge of the strength with the smallest error on the inner folds."""
+
+    weight_D: Floats
+    """Weights of the joined columns of its blocks, (D,)."""
+    intercept: float
+    inner: Floats
+    """Prediction for each training pair from the other folds, (F,); the mean for a single fold."""
+
+
+def fit_ridges(
+    blocks: Sequence[FeatureBlock],
+    pkd: Floats,
+    fit_rows: Ints,
+    fold: Ints,
+    choices: Sequence[Sequence[int]],
+) -> list[RidgeFit]:
+    """Fit a ridge on each subset of the blocks; the arguments are those of `ridges`."""
     columns = sum(min(block.table_ND.shape) for block in blocks)
     with threadpool_limits(1 if columns < PARALLEL_COLUMNS else None, user_api="blas"):
-        blocks = [_rotated(block, fit_rows) for block in blocks]
-        parts = [_moments(blocks, pkd, fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
-        ends = np.cumsum([0, *(block.table_ND.shape[1] for block in blocks)])
-        found = []
-        for choice in choices:
-            own = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in choice])
-            sums = [part.select(own) for part in parts]
-            found.append(_best_ridge([blocks[i] for i in choice], sums, pkd, fit_rows, fold))
-        return found
+        return _fit_ridges(blocks, pkd, fit_rows, fold, choices)
+
+
+def _fit_ridges(
+    blocks: Sequence[FeatureBlock],
+    pkd: Floats,
+    fit_rows: Ints,
+    fold: Ints,
+    choices: Sequence[Sequence[int]],
+) -> list[RidgeFit]:
+    bases = [_training_span(block, fit_rows) for block in blocks]
+    blocks = [
+        block if basis is None else FeatureBlock(block.table_ND @ basis, block.index)
+        for block, basis in zip(blocks, bases, strict=True)
+    ]
+    parts = [_moments(blocks, pkd, fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
+    ends = np.cumsum([0, *(block.table_ND.shape[1] for block in blocks)])
+    found = []
+    for choice in choices:
+        columns = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in choice])
+        own = [part.select(columns) for part in parts]
+        fit = _best_ridge([blocks[i] for i in choice], own, pkd, fit_rows, fold)
+        sizes = np.cumsum([blocks[i].table_ND.shape[1] for i in choice])[:-1]
+        weights = [
+            weight if (basis := bases[i]) is None else basis @ weight
+            for i, weight in zip(choice, np.split(fit.weight_D, sizes), strict=True)
+        ]
+        found.append(replace(fit, weight_D=np.concatenate(weights)))
+    return found
 
 
 def _best_ridge(
@@ -90,19 +140,19 @@ def _best_ridge(
     pkd: Floats,
     fit_rows: Ints,
     fold: Ints,
-) -> Floats:
-    """Predict every pair with the strength of the smallest error on the inner folds."""
+) -> RidgeFit:
+    """Fit with the strength of the smallest error on the inner folds."""
     n_folds = len(parts)
     total = sum(parts[1:], parts[0])
-    error = np.zeros(len(STRENGTHS))
+    inner_FS = np.full((len(fit_rows), len(STRENGTHS)), total.y / total.n)
     for k in range(n_folds if n_folds > 1 else 0):
-        rows = fit_rows[fold == k]
-        predicted = _predict(blocks, *(total - parts[k]).solve(STRENGTHS), rows)
-        error += ((predicted - pkd[rows, None]) ** 2).sum(0)
+        solved = (total - parts[k]).solve(STRENGTHS)
+        inner_FS[fold == k] = _predict(blocks, *solved, fit_rows[fold == k])
+    error = ((inner_FS - pkd[fit_rows, None]) ** 2).sum(0)
     # Among equals the strongest, which gives the mean for a single fold or pure noise.
     best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
     weights, intercept = total.solve(STRENGTHS[[best]])
-    return _predict(blocks, weights, intercept, np.arange(len(pkd)))[:, 0]
+    return RidgeFit(weights[:, 0], float(intercept[0]), inner_FS[:, best])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +184,9 @@ class _Moments:
         x_mean, y_mean = self.x_D / self.n, self.y / self.n
         scatter = self.xx_DD - self.n * np.outer(x_mean, x_mean)
         target = self.xy_D - self.n * x_mean * y_mean
-        unit = np.trace(scatter) / min(self.n, len(target)) or 1.0
+        unit = np.trace(scatter) / min(self.n, len(target))
+        if unit <= ROUNDING * np.trace(self.xx_DD):  # all rows are equal
+            scatter, unit = np.zeros_like(scatter), 1.0
         diagonal = np.diag_indices_from(scatter)
         solved = []
         for strength in strengths:
@@ -146,16 +198,16 @@ class _Moments:
         return weights, y_mean - x_mean @ weights
 
 
-def _rotated(block: FeatureBlock, fit_rows: Ints) -> FeatureBlock:
-    """Express vectors in the span of the training sequences, if these are fewer than the columns.
+def _training_span(block: FeatureBlock, fit_rows: Ints) -> Matrix | None:
+    """Return a basis, (D, R), of the training sequences' span; None if these span all columns.
 
     A ridge gives no weight to directions outside this span, so nothing is lost.
     """
     train_ND = block.table_ND[np.unique(block.index[fit_rows])]
     if len(train_ND) >= train_ND.shape[1]:
-        return block
+        return None
     basis_DN, _ = np.linalg.qr(train_ND.T)
-    return FeatureBlock(block.table_ND @ basis_DN, block.index)
+    return basis_DN
 
 
 def _moments(blocks: Sequence[FeatureBlock], pkd: Floats, rows: Ints) -> _Moments:
@@ -210,9 +262,9 @@ def _cross(
 
 
 def _predict(
-    blocks: Sequence[FeatureBlock], weights_DS: Floats, intercept_S: Floats, rows: Ints
+    blocks: Sequence[FeatureBlock], weights_DS: Floats, intercept_S: Floats | float, rows: Ints
 ) -> Floats:
-    predicted = np.tile(intercept_S, (len(rows), 1))
+    predicted = np.tile(np.atleast_1d(intercept_S), (len(rows), 1))
     start = 0
     for block in blocks:
         stop = start + block.table_ND.shape[1]

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 from abag import AbagError
-from abag.core.options import DeviceOptions, Options, option, schema
+from abag.core.options import BadOption, DeviceOptions, Options, option, schema
 from abag.embed.sequences.options import TableOptions
 from abag.head.data.label_options import LabelOptions
 from abag.head.model.losses import RankScope, loss_names
@@ -20,7 +20,9 @@ from abag.head.splits.split_options import AdapterRows, SplitOptions
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
 
-HeadName = Literal["mlp", "lowrank", "notebook"]
+Network = Literal["mlp", "lowrank", "notebook"]
+HeadName = Literal["mlp", "lowrank", "notebook", "ridge", "kernel", "gp", "stack", "auto"]
+STACKS = ("stack", "auto")
 PresetName = Literal["small", "medium", "large", "seed"]
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto", "off", "graph", "full"]
@@ -85,8 +87,10 @@ class HeadOptions(Options):
     preset: PresetName = option("small", help="Size of the head and its optimization.")
     head: HeadName | None = option(
         None, default_text=FROM_PRESET,
-        help="mlp on both vectors joined, lowrank antibody x antigen interaction, or the old "
-        "notebooks' regressor.",
+        help="mlp on both vectors joined, lowrank antibody x antigen interaction, the old "
+        "notebooks' regressor; in closed form ridge, kernel ridge or Gaussian process (gp); stack: "
+        "weighted mean of mlp, kernel, ridge and training mean; auto: the best of these on pairs "
+        "not seen.",
     )  # fmt: skip
     rank: int = option(64, low=1, help="Width of the low-rank interaction.")
     widths: tuple[int, ...] | None = option(
@@ -217,6 +221,29 @@ class FitConfig(
         given = {f.name: getattr(self, f.name) for f in fields(Preset)}
         chosen = {name: value for name, value in given.items() if value is not None}
         return replace(PRESETS[self.preset], **chosen)
+
+    @property
+    def network(self) -> Network | None:
+        """The network to train; None for a head in closed form."""
+        head = self.filled().head
+        if head in STACKS:
+            return "mlp"
+        return cast("Network", head) if head in get_args(Network) else None
+
+    @property
+    def stacks(self) -> bool:
+        """Whether the head weighs several models."""
+        return self.filled().head in STACKS
+
+    def __post_init__(self) -> None:
+        """Refuse members where there is no network."""
+        super().__post_init__()
+        if self.network is None and self.members > 1:
+            msg = (
+                f"--members: {self.members}, but --head {self.head} is fitted in closed form; "
+                "expected 1. Leave out --members, or choose another --head."
+            )
+            raise BadOption(msg)
 
     def fitting_batch(self, n_training: int) -> tuple[int, int]:
         """Return pairs per batch and batches per optimizer step for a training set.

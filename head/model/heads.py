@@ -22,7 +22,7 @@ from abag.head.model.layers import LayerFactory, plain_layers, stacked_layers
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from abag.head.model.config import FitConfig, HeadName
+    from abag.head.model.config import FitConfig, Network
 
 
 class Mlp(nn.Module):
@@ -82,12 +82,12 @@ class LowRank(nn.Module):
         return scores_B1.squeeze(-1).float()
 
 
-HEADS: dict[HeadName, Callable[[FitConfig, int, int, LayerFactory], nn.Module]] = {
+HEADS: dict[Network, Callable[[FitConfig, int, int, LayerFactory], nn.Module]] = {
     "mlp": lambda config, d, e, layers: Mlp(d, e, config.filled().widths, layers),
     "lowrank": lambda config, d, e, layers: LowRank(d, e, config.rank, layers),
     "notebook": lambda config, d, e, layers: Notebook(d, e, config.filled().widths, layers),
 }
-"""Heads by name; `HeadName` lists the same names for ``--head``."""
+"""Networks by name; `Network` lists the same names."""
 
 
 def build_head(config: FitConfig, antibody_width: int, antigen_width: int) -> nn.Module:
@@ -95,8 +95,9 @@ def build_head(config: FitConfig, antibody_width: int, antigen_width: int) -> nn
 
     It maps (B, D) and (B, E), float32, to (B,), float32.
     """
-    filled = config.filled()
-    return HEADS[filled.head](config, antibody_width, antigen_width, plain_layers(filled.dropout))
+    assert config.network is not None
+    layers = plain_layers(config.filled().dropout)
+    return HEADS[config.network](config, antibody_width, antigen_width, layers)
 
 
 def build_stacked_heads(
@@ -122,7 +123,8 @@ def build_stacked_heads(
     nn.Module
         Maps (G, B, D) and (G, B, E) to (M, B) in float32. With one seed, a plain head.
     """
-    build, widths = HEADS[config.filled().head], (antibody_width, antigen_width)
+    assert config.network is not None
+    build, widths = HEADS[config.network], (antibody_width, antigen_width)
     heads = []
     for seed, rate in zip(seeds, dropout_M, strict=True):
         torch.manual_seed(seed)

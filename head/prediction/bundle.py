@@ -1,14 +1,16 @@
 """A predictor as a folder that can be shared: ``predictor/`` in a run.
 
-``weights.safetensors`` holds the heads, the input statistics and the representatives of the
-training sequences. ``predictor.json`` describes them and has a digest of both files. ``README.md``
-is the model card (`abag.head.report.report.model_card`). Nothing is dated and nothing is unpickled.
+``weights.safetensors`` holds the arrays of the members, input statistics included, and the
+representatives of the training sequences. ``predictor.json`` describes them and has a digest of
+both files. ``README.md`` is the model card (`abag.head.report.report.model_card`). Nothing is
+dated and nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from hashlib import blake2b
@@ -16,36 +18,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.numpy import load, save
 
 from abag import AbagError
 from abag.core.files import write_bytes, write_json
 from abag.core.options import BadOption
-from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
-from abag.head.data.scaling import Standardizer
-from abag.head.model.config import FitConfig
-from abag.head.model.heads import build_head
+from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
+from abag.head.closed_form.linear import LinearModel, LinearSettings
+from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, PairVectors
 from abag.head.prediction.applicability import Applicability, measure_applicability
-from abag.head.prediction.predictor import EmbedFunction, EnsembleMember, Predictor, VectorSpec
+from abag.head.prediction.network import NetworkModel, NetworkSettings
+from abag.head.prediction.predictor import EmbedFunction, Member, Predictor, VectorSpec
 from abag.head.splits.splits import TRAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from torch import Tensor
+    from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
+    from abag.head.closed_form.pair_model import PairModel
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.vectors import StoredVectors
     from abag.head.splits.splits import Split
-    from abag.head.training.train import TrainedHeads
     from abag.head.training.uncertainty import Sigma
 
-SCHEMA = 2
+SCHEMA = 3
+MODELS: Mapping[str, tuple[Any, Any]] = {
+    "network": (NetworkModel, NetworkSettings),
+    "ridge": (LinearModel, LinearSettings),
+    "process": (GaussianProcess, ProcessSettings),
+    "mean": (ConstantModel, ConstantSettings),
+}
+"""Classes of models and of their settings, by the name in predictor.json."""
 WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
+_MISMATCHES = (TypeError, LookupError, ValueError, RuntimeError, BadOption)
 _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
 
 
@@ -54,23 +63,24 @@ class PredictorDamaged(AbagError):
 
 
 @dataclass(frozen=True, slots=True)
-class LabelScale:
-    """Scaling of one member's output to pKd."""
+class MemberRecord:
+    """A member of the predictor without its arrays."""
 
-    pkd_mean: float
-    pkd_scale: float
+    model: str
+    """Key of `MODELS`."""
+    weight: float
+    settings: dict[str, Any]
+    """Fields of the model's settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorRecord:
     """Content of predictor.json, apart from ``schema`` and ``digest``."""
 
-    head: str
-    widths: tuple[int, ...]
-    rank: int
-    members: tuple[LabelScale, ...]
+    members: tuple[MemberRecord, ...]
     spread: float
     noise: float
+    calibrated: bool
     antibody: VectorSpec
     antigen: VectorSpec
     antibody_region: AntibodyRegion
@@ -80,47 +90,46 @@ def save_predictor(
     folder: Path,
     pairs: LabelledPairs,
     splits: Sequence[Split],
-    trained: Sequence[TrainedHeads],
-    config: FitConfig,
-    antibody: StoredVectors,
-    antigen: StoredVectors,
+    members: Sequence[Member],
+    vectors: Mapping[Kind, StoredVectors],
     sigma: Sigma,
+    antibody_region: AntibodyRegion,
 ) -> None:
     """Write a predictor folder; predictor.json comes last, with the digest of the weights.
 
-    `splits` and `trained` have one entry per fold.
+    `members` are those of all folds, and their weights add up to 1.
     """
     folder.mkdir(exist_ok=True)
-    tensors: dict[str, Tensor] = {}
-    heads = [(one.scaling, weights) for one in trained for weights in one.weights]
-    for k, (scaling, weights) in enumerate(heads):
-        tensors |= {f"{k}.model.{name}": t.contiguous() for name, t in weights.items()}
-        for kind in KINDS:
-            statistics: Standardizer = getattr(scaling, kind)
-            # Copies, because safetensors refuses the shared tensors of heads of one split.
-            tensors[f"{k}.{kind}.mean"] = torch.tensor(statistics.mean)
-            tensors[f"{k}.{kind}.scale"] = torch.tensor(statistics.scale)
+    tensors: dict[str, NDArray[Any]] = {}
+    for k, member in enumerate(members):
+        tensors |= {f"{k}.{name}": array for name, array in member.model.arrays().items()}
     specs = {}
-    for kind, vectors in (("antibody", antibody), ("antigen", antigen)):
-        seen = np.unique(np.concatenate([getattr(pairs, kind)[s.part == TRAIN] for s in splits]))
-        applicability = measure_applicability(vectors.x_ND[seen])
-        tensors[f"{kind}.representatives"] = torch.from_numpy(applicability.vectors_RD)
-        specs[kind] = _vector_spec(vectors, len(seen), applicability)
-        _keep_adapter(folder / f"{kind}-adapter", vectors.folder.adapter_files())
-    filled = config.filled()
+    for kind, stored in vectors.items():
+        seen = np.unique(np.concatenate([pairs.index(kind)[s.part == TRAIN] for s in splits]))
+        applicability = measure_applicability(stored.x_ND[seen])
+        tensors[f"{kind}.representatives"] = applicability.vectors_RD
+        specs[kind] = _vector_spec(stored, len(seen), applicability)
+        _keep_adapter(folder / f"{kind}-adapter", stored.folder.adapter_files())
     record = PredictorRecord(
-        head=str(filled.head),
-        widths=filled.widths,
-        rank=config.rank,
-        members=tuple(LabelScale(one.pkd_mean, one.pkd_scale) for one, _ in heads),
+        members=tuple(
+            MemberRecord(_model_name(one.model), one.weight, asdict(one.model.settings))
+            for one in members
+        ),
         spread=sigma.spread,
         noise=sigma.noise,
-        antibody_region=config.antibody_region,
-        **specs,
+        calibrated=sigma.calibrated,
+        antibody_region=antibody_region,
+        antibody=specs["antibody"],
+        antigen=specs["antigen"],
     )
-    content, fields = save(tensors), asdict(record)
+    content = save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+    fields = asdict(record)
     write_bytes(folder / WEIGHTS, content)
     write_json(folder / RECORD, {"schema": SCHEMA, "digest": _digest(fields, content), **fields})
+
+
+def _model_name(model: PairModel) -> str:
+    return next(name for name, (cls, _) in MODELS.items() if isinstance(model, cls))
 
 
 def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -175,17 +184,18 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
     folder = path / "predictor" if (path / "predictor").is_dir() else path
     record, tensors = _read(folder)
     kinds: dict[Kind, VectorSpec] = {"antibody": record.antibody, "antigen": record.antigen}
-    with _refusing(folder / WEIGHTS, f"does not match {RECORD}", KeyError, RuntimeError, BadOption):
+    with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         return Predictor(
             tuple(_member(k, record, tensors) for k in range(len(record.members))),
             record.antibody,
             record.antigen,
             {
-                kind: Applicability(tensors[f"{kind}.representatives"].numpy(), spec.far_distance)
+                kind: Applicability(tensors[f"{kind}.representatives"], spec.far_distance)
                 for kind, spec in kinds.items()
             },
             spread=record.spread,
             noise=record.noise,
+            calibrated=record.calibrated,
             antibody_region=record.antibody_region,
             store=_store_of(folder.parent),
             embed=embed,
@@ -203,7 +213,7 @@ def _refusing(path: Path, problem: str, *errors: type[Exception]) -> Iterator[No
         raise PredictorDamaged(msg) from error
 
 
-def _read(folder: Path) -> tuple[PredictorRecord, dict[str, Tensor]]:
+def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
     """Read both files and check that they belong together."""
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
@@ -213,17 +223,17 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, Tensor]]:
             "folder."
         )
         raise PredictorDamaged(msg) from error
-    if not isinstance(written, dict) or written.get("schema") != SCHEMA:
-        found = written.get("schema") if isinstance(written, dict) else None
+    schema = written.get("schema") if isinstance(written, dict) else None
+    if schema not in (2, SCHEMA):
         msg = (
-            f"{folder / RECORD}: schema {found!r} is not supported; expected schema {SCHEMA}. Use "
+            f"{folder / RECORD}: schema {schema!r} is not supported; expected schema {SCHEMA}. Use "
             "the version of abag that wrote it, or train the run again."
         )
         raise PredictorDamaged(msg)
     values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
-    with _refusing(folder / RECORD, f"invalid predictor of schema {SCHEMA}", TypeError):
-        # absent before 2026-11-22
-        record = _parse(PredictorRecord, {"antibody_region": "as-given", **values})
+    errors = (TypeError, LookupError, ArithmeticError)
+    with _refusing(folder / RECORD, f"invalid predictor of schema {schema}", *errors):
+        record = _parse(PredictorRecord, values if schema == SCHEMA else _from_schema_2(values))
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()
     if _digest(values, weights) != written.get("digest"):
@@ -234,6 +244,20 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, Tensor]]:
         raise PredictorDamaged(msg)
     with _refusing(folder / WEIGHTS, "not a valid safetensors file", SafetensorError):
         return record, load(weights)
+
+
+def _from_schema_2(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a record of networks of one shape, all with the same weight."""
+    shape = {name: values[name] for name in ("head", "widths", "rank")}
+    weight = 1 / len(values["members"])
+    members = [
+        {"model": "network", "weight": weight, "settings": shape | scale}
+        for scale in values["members"]
+    ]
+    rest = {n: v for n, v in values.items() if n not in shape}
+    # A sigma that was not calibrated had a spread of exactly 1; the region was absent at first.
+    added = {"antibody_region": "as-given", "calibrated": values["spread"] != 1.0}
+    return added | rest | {"members": members}
 
 
 def _parse(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
@@ -252,27 +276,28 @@ def _parse(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: AN
         return value
     if kind is float and type(value) is int:
         value = float(value)
+    kind = get_origin(kind) or kind
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        expected = "a list" if get_origin(kind) is tuple else getattr(kind, "__name__", str(kind))
+        expected = "a list" if kind is tuple else getattr(kind, "__name__", str(kind))
         msg = f"{where} is {value!r}; expected {expected}"
         raise TypeError(msg)
     return value
 
 
-def _member(k: int, record: PredictorRecord, tensors: Mapping[str, Tensor]) -> EnsembleMember:
-    # Built without memory, because an altered record may have any width.
-    with torch.device("meta"):
-        config = FitConfig(head=record.head, widths=record.widths, rank=record.rank, dropout=0.0)  # type: ignore[arg-type]  # checked by FitConfig
-        model = build_head(config, record.antibody.width, record.antigen.width)
-    prefix = f"{k}.model."
-    own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    model.load_state_dict(own, assign=True)
-    antibody, antigen = (
-        Standardizer(tensors[f"{k}.{kind}.mean"].numpy(), tensors[f"{k}.{kind}.scale"].numpy())
-        for kind in KINDS
+def _member(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> Member:
+    member, prefix = record.members[k], f"{k}."
+    model_class, settings_class = MODELS[member.model]
+    own = {n.removeprefix(prefix): array for n, array in tensors.items() if n.startswith(prefix)}
+    model: PairModel = model_class.load(own, _parse(settings_class, member.settings, "settings"))
+    # Arrays of other shapes would fail in the middle of a table.
+    first = np.zeros(1, np.int64)
+    antibody_ND, antigen_ME = (
+        np.zeros((1, spec.width), np.float32) for spec in (record.antibody, record.antigen)
     )
-    scale = record.members[k]
-    return EnsembleMember(model.eval(), antibody, antigen, scale.pkd_mean, scale.pkd_scale)
+    vectors = PairVectors(antibody_ND, antigen_ME, first, first)
+    model.predict(vectors)
+    model.variance(vectors)
+    return Member(model, member.weight)
 
 
 def _store_of(run: Path) -> Path | None:

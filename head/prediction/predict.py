@@ -119,7 +119,7 @@ def predict(
             f"antibodies and {antigens['far']:,} of {antigens['unique']:,} antigens are far from "
             f"the training set{less if antibodies['far'] or antigens['far'] else ''}"
         )
-        if not predictor.is_calibrated:
+        if not predictor.calibrated:
             messages.say(
                 "sigma is not calibrated: it is the error on validation pairs, which training has "
                 "seen, and is too small for new groups. Train with --members 8 or more."

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pandas as pd
-import torch
 
 from abag import AbagError
 from abag.core.keys import distinct_keys
@@ -26,22 +25,17 @@ from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, open_store
-from abag.head.data.scaling import Standardizer
+from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.vectors import VectorsMissing
 from abag.head.prediction.applicability import Applicability
-from abag.head.prediction.factorised import factorise
-from abag.head.training.uncertainty import UNCALIBRATED_SPREAD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import nn
 
     from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.store.store import Store
-
-PAIRS_PER_BATCH = 4096
-"""Pairs whose hidden layer is computed at a time, so that it stays in the CPU's cache."""
+    from abag.head.closed_form.pair_model import PairModel
 
 
 class UnequalLengths(AbagError):
@@ -86,28 +80,28 @@ class VectorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class EnsembleMember:
-    """A trained head with the scaling of its inputs and output."""
+class Member:
+    """A fitted model and its share of the prediction."""
 
-    model: nn.Module
-    antibody: Standardizer
-    antigen: Standardizer
-    pkd_mean: float
-    pkd_scale: float
+    model: PairModel
+    weight: float
+    """The weights of all members add up to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """An ensemble of heads, and the store that usually holds the vectors they need."""
+    """An ensemble of models, and the store that usually holds the vectors they need."""
 
-    members: tuple[EnsembleMember, ...]
+    members: tuple[Member, ...]
     antibody: VectorSpec
     antigen: VectorSpec
     applicability: Mapping[Kind, Applicability]
     spread: float
-    """Factor of the members' standard deviation in sigma; see `training.uncertainty`."""
+    """Factor of the prediction's standard deviation in sigma; see `training.uncertainty`."""
     noise: float
     """Residual noise in sigma, in pKd."""
+    calibrated: bool
+    """Whether sigma was fitted to groups of pairs that its heads had not seen."""
     antibody_region: AntibodyRegion = "as-given"
     """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None
@@ -256,27 +250,23 @@ class Predictor:
         Returns
         -------
         tuple of NDArray, shape=(P,), dtype=float64
-            Predicted pKd and sigma.
+            Predicted pKd and sigma. Sigma grows with the variance that members give, or else with
+            the variance over the members.
         """
-        vectors = antibody_ND, antigen_ME, antibody, antigen
-        first = _score(self.members[0], *vectors)
+        vectors = PairVectors(antibody_ND, antigen_ME, antibody, antigen)
+        first = self.members[0].model.predict(vectors)
         # Sums of differences from the first member: accurate, and two numbers per pair.
         total, squares = np.zeros_like(first), np.zeros_like(first)
         for member in self.members[1:]:
-            difference = _score(member, *vectors) - first
-            total += difference
-            squares += np.square(difference)
-        mean = total / len(self.members)
-        variance = np.maximum(squares / len(self.members) - np.square(mean), 0.0)
-        return first + mean, self.sigma(variance)
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether sigma was fitted to groups of pairs that its heads had not seen."""
-        return self.spread != UNCALIBRATED_SPREAD
+            difference = member.model.predict(vectors) - first
+            total += member.weight * difference
+            squares += member.weight * np.square(difference)
+        spread = np.maximum(squares - np.square(total), 0.0)
+        own = [v for m in self.members if (v := m.model.variance(vectors)) is not None]
+        return first + total, self.sigma(np.mean(own, axis=0) if own else spread)
 
     def sigma(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Turn the variance over members, shape (P,), into the standard error in pKd, (P,)."""
+        """Turn the variance of predictions, shape (P,), into the standard error in pKd, (P,)."""
         return np.sqrt(self.spread**2 * variance + self.noise**2)
 
     def resolve_store(self, given: Path | str | None) -> Path:
@@ -366,23 +356,3 @@ def _broadcast(*chains: Sequence[str] | str | None) -> list[list[str]]:
 
 def _distinct(chains: Sequence[Chains], wanted: NDArray[np.bool_]) -> list[Chains]:
     return list(dict.fromkeys(chains[i] for i in np.flatnonzero(wanted).tolist()))
-
-
-@torch.no_grad()
-def _score(
-    member: EnsembleMember,
-    antibody_ND: NDArray[np.float32],
-    antigen_ME: NDArray[np.float32],
-    antibody: NDArray[np.integer],
-    antigen: NDArray[np.integer],
-) -> NDArray[np.float64]:
-    """Predict pKd, (P,), with one member; the arguments are as in `Predictor.score`."""
-    parts = factorise(member.model, antibody_ND.shape[1])
-    antibody_NH = parts.antibody(torch.from_numpy(member.antibody.apply(antibody_ND)))
-    antigen_MH = parts.antigen(torch.from_numpy(member.antigen.apply(antigen_ME)))
-    z = np.empty(len(antibody), np.float32)
-    for at in range(0, len(z), PAIRS_PER_BATCH):
-        pairs = slice(at, at + PAIRS_PER_BATCH)
-        i, j = (torch.from_numpy(index[pairs].astype(np.int64)) for index in (antibody, antigen))
-        z[pairs] = parts.combine(antibody_NH[i], antigen_MH[j]).numpy()
-    return z.astype(np.float64) * member.pkd_scale + member.pkd_mean

@@ -98,6 +98,9 @@ class RunSummary(ModelScores):
     noise: float | None
     counts: Mapping[str, int]
     members: int
+    """Number of models that the prediction of one fold averages."""
+    shares: Mapping[str, float]
+    """Weight of each kind of model in the prediction; mean over folds."""
     sigma: Mapping[str, Any]
     table: NotRequired[TableSummary]
     predictions: NotRequired[PredictionsSummary]

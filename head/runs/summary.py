@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.head.training.train import TrainedHeads
-    from abag.head.training.uncertainty import Sigma
+    from abag.head.prediction.fitted import FittedHead
 
 SCORED_PARTS = {"validation": VALIDATION, "test": TEST}
 
@@ -32,14 +31,13 @@ SCORED_PARTS = {"validation": VALIDATION, "test": TEST}
 def write_results(
     run: Path,
     results: RunResults,
-    trained: Sequence[TrainedHeads],
-    sigmas: Sequence[Sigma],
+    fitted: Sequence[FittedHead],
     *,
     report: bool,
 ) -> RunSummary:
     """Write predictions, report, model card and summary; the summary marks the run as finished.
 
-    `trained` and `sigmas` have one entry per split; `report` says whether to write report.html.
+    `fitted` has one entry per split; `report` says whether to write report.html.
     """
     pairs = results.pairs
     folds = zip(results.splits, results.predicted, results.sigma, strict=True)
@@ -55,7 +53,7 @@ def write_results(
     ]
     with replacing(run / "predictions.parquet") as partial:
         pd.concat(frames, ignore_index=True).to_parquet(partial, index=False)
-    summary = _summarise(run, results, trained, sigmas)
+    summary = _summarise(run, results, fitted)
     if report:
         write_report(run / "report.html", results, summary)
     card = model_card(pairs.table.source, results.facts, summary)
@@ -64,24 +62,26 @@ def write_results(
     return summary
 
 
-def _summarise(
-    run: Path, results: RunResults, trained: Sequence[TrainedHeads], sigmas: Sequence[Sigma]
-) -> RunSummary:
+def _summarise(run: Path, results: RunResults, fitted: Sequence[FittedHead]) -> RunSummary:
     pairs, splits = results.pairs, results.splits
+    trained = [one.trained for one in fitted if one.trained is not None]
     resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
     own = {
         "run": str(run),
         "steps": sum(t.progress.step for t in trained),
-        "epochs": max(t.epochs for t in trained),
-        "seconds": sum(t.progress.seconds for t in trained),
+        "epochs": max((t.epochs for t in trained), default=0),
+        "seconds": sum(one.seconds for one in fitted),
         "resumed_from_step": max(resumed, default=None),
-        "best_step": trained[0].progress.best_step[0],
-        "kept": float(np.mean([t.shrinkage for t in trained])),
+        "best_step": trained[0].progress.best_step[0] if trained else 0,
+        "kept": float(np.mean([t.shrinkage for t in trained])) if trained else 1.0,
         "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
         "noise": pairs.noise,
         "counts": pairs.counts,
-        "members": len(trained[0].weights),
-        "sigma": uncertainty.summarise(pairs, splits, trained, sigmas),
+        "members": len(fitted[0].members),
+        "shares": {
+            name: float(np.mean([one.shares[name] for one in fitted])) for name in fitted[0].shares
+        },
+        "sigma": uncertainty.summarise(pairs, splits, fitted, [one.sigma for one in fitted]),
     }
     return cast("RunSummary", own | score_models(results))
 
@@ -135,6 +135,7 @@ def join_logs(logs: Sequence[Path], path: Path) -> list[dict[str, Any]]:
     lines = [
         ({"fold": fold} if len(logs) > 1 else {}) | json.loads(line)
         for fold, log in enumerate(logs)
+        if log.exists()  # a head in closed form has none
         for line in log.read_text(encoding="utf-8").splitlines()
     ]
     if len(logs) > 1:

@@ -18,8 +18,10 @@ import numpy as np
 import torch
 
 from abag.core.messages import say
+from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.data.labels import training_labels
 from abag.head.data.scaling import Standardizer
+from abag.head.evaluation.baselines import inner_folds_of_pairs
 from abag.head.model.heads import build_stacked_heads
 from abag.head.model.vector_tables import (
     DeviceVectorTables,
@@ -102,10 +104,12 @@ class PairStandardizer:
         )
 
 
-def make_members(config: FitConfig, n_training: int) -> list[Member]:
-    """Return the members of a fit."""
+def make_members(config: FitConfig, n_training: int, training_sets: int) -> list[Member]:
+    """Return the members of a fit, in the order of their training sets."""
     filled = config.filled()
     size, accumulate = config.fitting_batch(n_training)
+    # a set per head, unless `--members` share one, or each set of a stack has as many
+    heads = config.members * (training_sets if config.stacks else 1)
     return [
         Member(
             seed=seed,
@@ -113,13 +117,22 @@ def make_members(config: FitConfig, n_training: int) -> list[Member]:
             weight_decay=filled.weight_decay,
             dropout=filled.dropout,
         )
-        for seed in range(config.seed, config.seed + config.members)
+        for seed in range(config.seed, config.seed + heads)
     ]
 
 
-def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
-    """Return all training pairs, shape (N,), as one set, or a bootstrap sample per head."""
+def make_training_sets(
+    config: FitConfig, pairs: LabelledPairs, split: Split
+) -> list[NDArray[np.int64]]:
+    """Return all training pairs, shape (N,), as one set, or a set per head.
+
+    Each head has its own bootstrap sample. The heads of a stack leave out one inner fold each,
+    which they predict for the weights of the stack, unless the table is large.
+    """
     training = split.rows(TRAIN)
+    if config.stacks and len(training) <= INNER_PAIRS:
+        fold_P = inner_folds_of_pairs(pairs, split)
+        return [training[fold_P[training] != k] for k in range(fold_P.max() + 1)]
     if config.members == 1 or not config.bootstrap:
         return [training]
     seeds = range(config.seed, config.seed + config.members)

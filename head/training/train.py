@@ -86,6 +86,11 @@ class TrainedHeads:
         """Mean prediction of the heads, shape (P,)."""
         return np.asarray(self.predicted_MP.mean(axis=0))
 
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """Variance over the heads, shape (P,)."""
+        return np.asarray(self.predicted_MP.var(axis=0))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingInputs:
@@ -140,19 +145,20 @@ class HeadTraining(ResumableTraining):
         config, pairs = inputs.config, inputs.pairs
         training = inputs.split.rows(TRAIN)
         self.inputs, self.config = inputs, config
+        training_sets = make_training_sets(config, pairs, inputs.split)
         self.stack = StackedHeads(
             pairs,
             inputs.antibody_ND,
             inputs.antigen_ME,
             PairStandardizer.of(pairs, training, inputs.antibody_ND, inputs.antigen_ME),
-            make_training_sets(config, inputs.split),
-            make_members(config, len(training)),
+            training_sets,
+            make_members(config, len(training), len(training_sets)),
             config=config,
             n_training=len(training),
             device=inputs.device,
         )
         self.training_step, self.model = self.stack.training_step, self.stack.model
-        self.heads = range(config.members)
+        self.heads = range(len(self.stack.members))
         super().__init__(
             name=inputs.label,
             checkpoints=inputs.checkpoints,
@@ -160,9 +166,9 @@ class HeadTraining(ResumableTraining):
             steps_per_epoch=self.stack.steps,
             save_every=config.save_every,
             progress=HeadProgress(
-                best_score=[None] * config.members,
-                best_step=[0] * config.members,
-                stale=[0] * config.members,
+                best_score=[None] * len(self.heads),
+                best_step=[0] * len(self.heads),
+                stale=[0] * len(self.heads),
             ),
         )
         self.best = _clones(self.model.state_dict())
@@ -192,7 +198,12 @@ class HeadTraining(ResumableTraining):
         )
 
     def _shrink(self) -> float:
-        """Fit the shrinkage on the exact validation pairs and make it part of the scaling."""
+        """Fit the shrinkage on the exact validation pairs and make it part of the scaling.
+
+        The weights of a stack shrink its networks instead.
+        """
+        if self.config.stacks:
+            return 1.0
         pairs, rows = self.inputs.pairs, self.inputs.split.rows(VALIDATION)
         rows = rows[pairs.censored[rows] == 0]
         scaling = self.stack.scaling
@@ -209,9 +220,13 @@ class HeadTraining(ResumableTraining):
 
     def _announce(self) -> None:
         config, members = self.config, ""
-        if config.members > 1:
-            members = f"{config.members} heads in one step, "
-            members += "each on its own bootstrap sample, " * config.bootstrap
+        if len(self.heads) > 1:
+            members = f"{len(self.heads)} heads in one step, "
+            if len(self.stack.training_sets) > 1:
+                sample = (
+                    "without one inner fold" if config.stacks else "on its own bootstrap sample"
+                )
+                members += f"each {sample}, "
             members += "in bf16, " * self.training_step.in_bf16
         total = len(self.inputs.split.rows(VALIDATION))
         say(

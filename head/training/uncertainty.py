@@ -11,7 +11,7 @@ somewhat too small.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from scipy.stats import norm, t
@@ -34,18 +34,28 @@ LEVELS = (0.68, 0.90, 0.95)
 """Nominal coverages in reports."""
 RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
 """Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
-UNCALIBRATED_SPREAD = 1.0
-"""Factor of the heads' standard deviation in a sigma that is not calibrated."""
 SMALLEST = 1e-6
 """Smallest noise, in pKd."""
 
 
+class PredictedPairs(Protocol):
+    """The head of one split and its predictions of all P pairs."""
+
+    @property
+    def predicted(self) -> NDArray[np.float64]:
+        """Predicted pKd, (P,)."""
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """Variance of each prediction in pKd^2, (P,), which sigma scales."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sigma:
-    """How sigma follows from the heads' predictions, and what it was fitted to."""
+    """How sigma follows from the variance of a prediction, and what it was fitted to."""
 
     spread: float
-    """Factor of the heads' standard deviation."""
+    """Factor of the standard deviation of the prediction."""
     noise: float
     """Residual noise in pKd."""
     calibrated: bool
@@ -54,9 +64,9 @@ class Sigma:
     """Number of exact pairs that it was fitted to, and of their groups."""
     groups: int
 
-    def of(self, predicted_MP: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the uncertainty, (P,), of the pKd that M heads predict, (M, P); float64."""
-        return np.asarray(np.sqrt(self.spread**2 * predicted_MP.var(axis=0) + self.noise**2))
+    def of(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the uncertainty in pKd, (P,), of predictions with a variance, (P,); float64."""
+        return np.asarray(np.sqrt(self.spread**2 * variance + self.noise**2))
 
 
 def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigma:
@@ -79,7 +89,31 @@ def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigm
     rows = np.flatnonzero((split.part == VALIDATION) & (pairs.censored == 0))
     error = pairs.pkd[rows] - trained.predicted[rows]
     noise = float(np.sqrt(np.mean(error**2))) if len(rows) else float(np.std(pairs.pkd))
-    return Sigma(UNCALIBRATED_SPREAD, noise, False, len(rows), len(np.unique(split.group[rows])))
+    return Sigma(1.0, noise, False, len(rows), len(np.unique(split.group[rows])))
+
+
+def calibrate_unseen(
+    error: NDArray[np.float64],
+    deviation: NDArray[np.float64],
+    group: NDArray[np.int64],
+    labels: NDArray[np.float64],
+) -> Sigma:
+    """Fit sigma to errors on pairs whose groups the models have not seen.
+
+    Parameters
+    ----------
+    error, deviation : NDArray, shape=(R,), dtype=float64
+        Measured minus predicted pKd, and the standard deviation of the prediction.
+    group : NDArray, shape=(R,), dtype=int64
+    labels : NDArray, dtype=float64
+        Training labels; without errors, their standard deviation is the noise.
+    """
+    groups = len(np.unique(group))
+    if not groups:
+        return Sigma(0.0, float(labels.std()), False, 0, 0)
+    spread, noise = fit_sigma(error, deviation)
+    wider = few_groups(groups) if groups >= LEAST_GROUPS else 1.0
+    return Sigma(spread * wider, noise * wider, groups >= LEAST_GROUPS, len(error), groups)
 
 
 def _moments(
@@ -146,7 +180,7 @@ def combine(sigmas: Sequence[Sigma]) -> Sigma:
 def summarise(
     pairs: MeasuredPairs,
     splits: Sequence[Split],
-    trained: Sequence[TrainedHeads],
+    heads: Sequence[PredictedPairs],
     sigmas: Sequence[Sigma],
 ) -> dict[str, Any]:
     """Summarize sigma and its coverage on the test part of each fold.
@@ -156,10 +190,10 @@ def summarise(
     over folds.
     """
     covered, follows = [], []
-    for split, one, sigma in zip(splits, trained, sigmas, strict=True):
+    for split, one, sigma in zip(splits, heads, sigmas, strict=True):
         rows = np.flatnonzero((split.part == TEST) & (pairs.censored == 0))
         error = pairs.pkd[rows] - one.predicted[rows]
-        width = sigma.of(one.predicted_MP[:, rows])
+        width = sigma.of(one.variance[rows])
         covered.append(coverage(error, width))
         follows.append({"error_spearman": metrics.spearman(np.abs(error), width)})
     whole = combine(sigmas)
@@ -182,8 +216,8 @@ def describe_sigma(summary: Mapping[str, Any]) -> str:
     )
     if summary["calibrated"]:
         noise += (
-            f" + {summary['spread']:.2f} x the standard deviation of the heads, calibrated on "
-            f"{summary['rows']} pairs of {summary['groups']} out-of-bag groups"
+            f" + {summary['spread']:.2f} x the standard deviation of the prediction, calibrated "
+            f"on {summary['rows']} pairs of {summary['groups']} groups that it had not seen"
         )
     else:
         noise += (

@@ -1,0 +1,1 @@
+"""Heads that are fitted in closed form: ridge, kernel ridge and Gaussian process."""

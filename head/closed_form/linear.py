@@ -1,0 +1,85 @@
+"""The ridge on both vectors as a head: the baseline of the same name, kept as weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from abag.head.closed_form.pair_model import (
+    Arrays,
+    ClosedFormFit,
+    Floats,
+    PairVectors,
+    TrainingRows,
+)
+from abag.head.data.scaling import Standardizer
+from abag.head.evaluation.ridge import FeatureBlock, fit_ridges
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSettings:
+    """The part of a `LinearModel` that is no array."""
+
+    intercept: float
+    """Prediction in pKd where both standardised vectors are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearModel:
+    """A sum of a linear function of each standardised vector and an intercept."""
+
+    settings: LinearSettings
+    antibody: Standardizer
+    antigen: Standardizer
+    antibody_D: Floats
+    """Weights of the standardised antibody vector, in pKd."""
+    antigen_E: Floats
+
+    def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,); see `PairModel`."""
+        left_N = self.antibody.apply(vectors.antibody_ND) @ self.antibody_D
+        right_M = self.antigen.apply(vectors.antigen_ME) @ self.antigen_E
+        return np.asarray(
+            self.settings.intercept + left_N[vectors.antibody] + right_M[vectors.antigen]
+        )
+
+    def variance(self, vectors: PairVectors) -> None:
+        """Return None: not computed."""
+
+    def arrays(self) -> Arrays:
+        """Return what `load` needs as named arrays."""
+        return {
+            "antibody.mean": self.antibody.mean,
+            "antibody.scale": self.antibody.scale,
+            "antibody.weight": self.antibody_D,
+            "antigen.mean": self.antigen.mean,
+            "antigen.scale": self.antigen.scale,
+            "antigen.weight": self.antigen_E,
+        }
+
+    @classmethod
+    def load(cls, arrays: Arrays, settings: LinearSettings) -> LinearModel:
+        """Restore a model from `arrays` and `settings`."""
+        return cls(
+            settings,
+            Standardizer(arrays["antibody.mean"], arrays["antibody.scale"]),
+            Standardizer(arrays["antigen.mean"], arrays["antigen.scale"]),
+            arrays["antibody.weight"],
+            arrays["antigen.weight"],
+        )
+
+
+def fit_linear(training: TrainingRows) -> ClosedFormFit:
+    """Fit a ridge to the exact training pairs; the inner folds choose its strength."""
+    vectors, rows = training.vectors, training.rows
+    antibody = Standardizer.of(vectors.antibody_ND[np.unique(vectors.antibody[rows])])
+    antigen = Standardizer.of(vectors.antigen_ME[np.unique(vectors.antigen[rows])])
+    blocks = [
+        FeatureBlock(antibody.apply(vectors.antibody_ND), vectors.antibody.astype(np.int64)),
+        FeatureBlock(antigen.apply(vectors.antigen_ME), vectors.antigen.astype(np.int64)),
+    ]
+    fit = fit_ridges(blocks, training.pairs.pkd, rows, training.fold, [(0, 1)])[0]
+    left, right = np.split(fit.weight_D, [vectors.antibody_ND.shape[1]])
+    model = LinearModel(LinearSettings(fit.intercept), antibody, antigen, left, right)
+    return ClosedFormFit(model, fit.inner, None, "ridge on both vectors")

@@ -1,0 +1,114 @@
+"""What a model of pairs offers, so that predictors can average and store any of them.
+
+P pairs, N antibodies, M antigens; D and E are the widths of their vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from abag.head.data.labels import LabelledPairs
+
+Floats: TypeAlias = NDArray[np.float64]
+Index: TypeAlias = NDArray[np.integer]
+Ints: TypeAlias = NDArray[np.int64]
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+
+
+class PairVectors(NamedTuple):
+    """Vectors of unique sequences, and the two that form each pair."""
+
+    antibody_ND: NDArray[np.float32]
+    antigen_ME: NDArray[np.float32]
+    antibody: Index
+    """Row of `antibody_ND` of each pair, (P,)."""
+    antigen: Index
+    """Row of `antigen_ME` of each pair, (P,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRows:
+    """The exact training pairs that a closed-form head learns from."""
+
+    pairs: LabelledPairs
+    vectors: PairVectors
+    """Of all P pairs."""
+    rows: Ints
+    """Training pairs, (F,)."""
+    fold: Ints
+    """Inner fold of each training pair, (F,); the groups of the split stay together."""
+
+    @property
+    def pkd(self) -> Floats:
+        """Labels of the training pairs, (F,)."""
+        return self.pairs.pkd[self.rows]
+
+
+class PairModel(Protocol):
+    """Predicts the affinity of pairs of vectors, and can be stored as settings and arrays."""
+
+    @property
+    def settings(self) -> Any:  # noqa: ANN401 - a dataclass of JSON values
+        """What `load` needs beside the arrays."""
+
+    def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,) in float64."""
+
+    def variance(self, vectors: PairVectors) -> Floats | None:
+        """Return the variance of each prediction in pKd^2, (P,); None if the model has none."""
+
+    def arrays(self) -> Arrays:
+        """Return what `load` needs beside the settings, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSettings:
+    """The prediction of a `ConstantModel`."""
+
+    pkd_mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantModel:
+    """The training mean."""
+
+    settings: ConstantSettings
+
+    def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,); see `PairModel`."""
+        return np.full(len(vectors.antibody), self.settings.pkd_mean)
+
+    def variance(self, vectors: PairVectors) -> None:
+        """Return None: not computed."""
+
+    def arrays(self) -> Arrays:
+        """Return no arrays."""
+        return {}
+
+    @classmethod
+    def load(cls, arrays: Arrays, settings: ConstantSettings) -> ConstantModel:
+        """Restore a model."""
+        return cls(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedFormFit:
+    """A fitted closed-form head and its predictions of pairs that it had not seen."""
+
+    model: PairModel
+    inner: Floats
+    """pKd of each training pair, (F,), as predicted from the other inner folds; NaN where that
+    would take too long."""
+    inner_variance: Floats | None
+    """Variance of these predictions, (F,); None if the model has none."""
+    description: str
+    """What was chosen, for messages."""
+
+
+Fit: TypeAlias = Callable[[TrainingRows], ClosedFormFit]

@@ -1,0 +1,204 @@
+"""Heads in closed form, and the weights of a stack, against the plain formulas."""
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abag.head.closed_form import gaussian_process as module
+from abag.head.closed_form.gaussian_process import GaussianProcess, fit_gaussian_process
+from abag.head.closed_form.linear import fit_linear
+from abag.head.closed_form.pair_model import PairVectors, TrainingRows
+from abag.head.closed_form.registry import CLOSED_FORM
+from abag.head.closed_form.stacking import cross_stacked_error, stack_weights
+from abag.head.data.scaling import Standardizer
+from abag.head.evaluation import ridge as ridge_module
+from abag.head.evaluation.baselines import inner_folds, standardised
+from abag.head.evaluation.ridge import FeatureBlock, ridge
+
+
+class Labels:
+    """What a closed-form head reads of labelled pairs."""
+
+    def __init__(self, pkd):
+        self.pkd = pkd
+
+    def __len__(self):
+        return len(self.pkd)
+
+
+def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
+    """Training rows with a smooth truth, and the vectors of all pairs."""
+    rng = np.random.default_rng(seed)
+    x_ND = rng.normal(size=(antibodies, 5)).astype(np.float32)
+    y_ME = rng.normal(size=(antigens, 4)).astype(np.float32)
+    i, j = rng.integers(antibodies, size=pairs), rng.integers(antigens, size=pairs)
+    pkd = 7 + np.sin(x_ND[i, 0]) + x_ND[i, 1] * y_ME[j, 0] + 0.1 * rng.normal(size=pairs)
+    rows = np.sort(rng.permutation(pairs)[:train])
+    vectors = PairVectors(x_ND, y_ME, i, j)
+    return TrainingRows(Labels(pkd), vectors, rows, inner_folds(i[rows]))
+
+
+def plain_kernel(training, scale, product):
+    """The kernel between all pairs, one pair at a time."""
+    vectors, rows = training.vectors, training.rows
+    sides = []
+    for table, index in (
+        (vectors.antibody_ND, vectors.antibody),
+        (vectors.antigen_ME, vectors.antigen),
+    ):
+        used = np.unique(index[rows])
+        z = Standardizer.of(table[used]).apply(table).astype(np.float64)
+        squared = ((z[:, None] - z[None]) ** 2).sum(-1)
+        unit = squared[np.ix_(used, used)].mean()
+        sides.append((1 / (1 + squared / unit / (2 * scale)))[np.ix_(index, index)])
+    a, g = sides
+    return product * a * g + (1 - product) / 2 * (a + g)
+
+
+def fix_grid(monkeypatch, scale=0.3, product=0.4, noise=0.05):
+    for name, value in (("SCALES", scale), ("PRODUCTS", product), ("NOISES", noise)):
+        monkeypatch.setattr(module, name, (value,))
+
+
+def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
+    fix_grid(monkeypatch)
+    training = make_training()
+    fit = fit_gaussian_process(training, "error")
+    kernel, rows = plain_kernel(training, 0.3, 0.4), training.rows
+    inverse = np.linalg.inv(kernel[np.ix_(rows, rows)] + 0.05 * np.eye(len(rows)))
+    target = training.pkd - training.pkd.mean()
+    expected = training.pkd.mean() + kernel[:, rows] @ inverse @ target
+    reduced = np.einsum("pr,rs,ps->p", kernel[:, rows], inverse, kernel[:, rows])
+    amplitude = target @ inverse @ target / len(rows)
+    np.testing.assert_allclose(fit.model.predict(training.vectors), expected, rtol=1e-9)
+    found = fit.model.variance(training.vectors)
+    np.testing.assert_allclose(found, amplitude * (1 - reduced), atol=1e-4 * amplitude)
+
+
+def test_inner_predictions_equal_fits_without_each_fold(monkeypatch):
+    fix_grid(monkeypatch)
+    training = make_training()
+    fit = fit_gaussian_process(training, "error")
+    kernel, rows = plain_kernel(training, 0.3, 0.4), training.rows
+    mean = training.pkd.mean()
+    for k in range(training.fold.max() + 1):
+        held, rest = rows[training.fold == k], rows[training.fold != k]
+        inverse = np.linalg.inv(kernel[np.ix_(rest, rest)] + 0.05 * np.eye(len(rest)))
+        across = kernel[np.ix_(held, rest)]
+        expected = mean + across @ inverse @ (training.pairs.pkd[rest] - mean)
+        np.testing.assert_allclose(fit.inner[training.fold == k], expected, rtol=1e-9)
+        variance = fit.model.settings.amplitude * (
+            1 - np.einsum("pr,rs,ps->p", across, inverse, across)
+        )
+        np.testing.assert_allclose(fit.inner_variance[training.fold == k], variance, rtol=1e-6)
+
+
+def test_all_pairs_as_inducing_points_give_the_exact_fit(monkeypatch):
+    training = make_training(200, train=150, antibodies=100)
+    exact = fit_gaussian_process(training, "error").model
+    monkeypatch.setattr(module, "EXACT_PAIRS", 100)
+    monkeypatch.setattr(module, "VARIANCE_PAIRS", 149)
+    inducing = fit_gaussian_process(training, "error").model
+    assert inducing.settings.scale == exact.settings.scale
+    vectors = training.vectors
+    np.testing.assert_allclose(inducing.predict(vectors), exact.predict(vectors), atol=1e-3)
+    np.testing.assert_allclose(inducing.variance(vectors), exact.variance(vectors), atol=0.02)
+
+
+def test_a_large_table_keeps_only_its_inducing_pairs(monkeypatch):
+    training = make_training(400, train=300, antibodies=100)
+    monkeypatch.setattr(module, "EXACT_PAIRS", 100)
+    monkeypatch.setattr(module, "INDUCING_PAIRS", 60)
+    monkeypatch.setattr(module, "VARIANCE_PAIRS", 40)
+    fit = fit_gaussian_process(training, "error")
+    assert len(fit.model.weight) == 60
+    assert fit.model.root.shape == (40, 40)
+    assert np.isnan(fit.inner).all()
+    test = np.setdiff1d(np.arange(400), training.rows)
+    error = training.pairs.pkd[test] - fit.model.predict(training.vectors)[test]
+    assert np.sqrt(np.mean(error**2)) < 0.8 * training.pkd.std()
+
+
+@pytest.mark.parametrize("criterion", ["error", "evidence"])
+def test_pure_noise_is_predicted_by_about_its_mean(criterion):
+    training = make_training(300, train=250, antibodies=100)
+    training.pairs.pkd = np.random.default_rng(1).normal(7, 1, 300)
+    fit = fit_gaussian_process(training, criterion)
+    test = np.setdiff1d(np.arange(300), training.rows)
+    assert fit.model.predict(training.vectors)[test].std() < 0.35
+
+
+@given(antibodies=st.integers(1, 12), antigens=st.integers(1, 4), train=st.integers(2, 30))
+def test_any_few_pairs_give_finite_predictions_that_are_stored_whole(antibodies, antigens, train):
+    training = make_training(40, antibodies, antigens, train=train)
+    for fit in (one(training) for one in CLOSED_FORM.values()):
+        predicted = fit.model.predict(training.vectors)
+        assert np.isfinite(predicted).all()
+        assert np.isfinite(fit.inner).all()
+        settings = type(fit.model.settings)(**asdict(fit.model.settings))
+        again = type(fit.model).load(fit.model.arrays(), settings)
+        np.testing.assert_array_equal(again.predict(training.vectors), predicted)
+        if isinstance(again, GaussianProcess):
+            variance = fit.model.variance(training.vectors)
+            np.testing.assert_array_equal(again.variance(training.vectors), variance)
+            assert (variance >= 0).all()
+
+
+def test_predictions_do_not_depend_on_the_other_pairs_of_a_table():
+    training = make_training(3000, antibodies=1500, train=200)
+    for fit in (one(training) for one in CLOSED_FORM.values()):
+        whole = fit.model.predict(training.vectors)
+        for pair in (0, 1234, 2999):
+            x, y, i, j = training.vectors
+            alone = PairVectors(x[[i[pair]]], y[[j[pair]]], np.array([0]), np.array([0]))
+            assert fit.model.predict(alone)[0] == pytest.approx(whole[pair], rel=1e-9)
+
+
+@pytest.mark.parametrize("antibodies", [3, 30])
+def test_the_ridge_head_equals_the_baseline_and_its_inner_predictions_refits(
+    antibodies, monkeypatch
+):
+    monkeypatch.setattr(ridge_module, "STRENGTHS", np.array([0.3]))
+    training = make_training(antibodies=antibodies)
+    fit, (x, y, i, j) = fit_linear(training), training.vectors
+    blocks = [
+        FeatureBlock(standardised(x, i[training.rows]), i),
+        FeatureBlock(standardised(y, j[training.rows]), j),
+    ]
+    expected = ridge(blocks, training.pairs.pkd, training.rows, training.fold)
+    np.testing.assert_allclose(fit.model.predict(training.vectors), expected, rtol=1e-6)
+    # with 3 antibodies a refit spans fewer dimensions, which changes the unit of its strength
+    for k in range(training.fold.max() + 1 if antibodies > 3 else 0):
+        held, rest = training.rows[training.fold == k], training.rows[training.fold != k]
+        refit = ridge(blocks, training.pairs.pkd, rest, np.zeros(len(rest), np.int64))
+        np.testing.assert_allclose(fit.inner[training.fold == k], refit[held], rtol=1e-5)
+
+
+# ---- weights of a stack --------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 10_000), models=st.integers(1, 5), rows=st.integers(1, 40))
+def test_weights_of_a_stack_add_up_to_one_and_no_others_are_better(seed, models, rows):
+    rng = np.random.default_rng(seed)
+    error_RK = rng.normal(size=(rows, models)) * rng.uniform(0.1, 3, models) + rng.normal(
+        size=models
+    )
+    weights = stack_weights(error_RK)
+    assert weights.min() >= 0
+    assert weights.sum() == pytest.approx(1)
+    others = np.concatenate([np.eye(models), rng.dirichlet(np.ones(models), 50)])
+    least = np.square(error_RK @ others.T).sum(axis=0).min()
+    assert np.square(error_RK @ weights).sum() <= least * (1 + 1e-6) + 1e-9
+
+
+def test_without_errors_the_weights_are_equal():
+    assert stack_weights(np.zeros((0, 4))).tolist() == [0.25] * 4
+
+
+def test_the_error_of_a_stack_on_a_fold_uses_weights_of_the_other_folds():
+    error_RK = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    found = cross_stacked_error(error_RK, np.array([0, 0, 1]))
+    np.testing.assert_allclose(found, [1, 1, 1])
