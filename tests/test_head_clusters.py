@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from abag.head.clustering import linkage
 from abag.head.clustering.alignment import Residues, edit_distances, hamming
 from abag.head.clustering.clusters import (
+    PEPTIDE,
     antibody_clusters,
     antigen_clusters,
     cdrh3_clusters,
@@ -21,6 +22,7 @@ from abag.head.clustering.clusters import (
 )
 from abag.head.clustering.linkage import cluster
 from abag.head.clustering.mmseqs import MMseqsFailed, mmseqs_cluster, mmseqs_version
+from abag.head.clustering.peptides import SEED, contained_peptides
 
 HEAVY = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
@@ -218,3 +220,28 @@ def test_the_benchmark_runs(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["bench_splits.py", "--clusters", "60"])
     bench.main()
     assert "60 synthetic antibodies at 90 %" in capsys.readouterr().out
+
+
+def test_peptides_are_found_where_they_occur_in_longer_chains():
+    rng = np.random.default_rng(0)
+    long, other = ("".join(rng.choice(list("ACDEFGHIKL"), n)) for n in (60, 90))
+    antigens = [(long,), (long[5:17],), (long[40:], other), (long[:7],), (long[9:20], "MMM")]
+    # a peptide of 20 residues, one too short, one that is only the chain of a complex
+    assert contained_peptides(antigens).tolist() == [[1, 0], [2, 0], [4, 0]]
+    assert contained_peptides([(long,), (other,)]).shape == (0, 2)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.text("AC", min_size=49, max_size=70), max_size=4),
+    st.lists(st.text("AC", min_size=7, max_size=9), max_size=4),
+)
+def test_contained_peptides_equal_a_search_of_all_pairs(proteins, short):
+    texts = short + proteins
+    expected = [
+        [i, j]
+        for i, peptide in enumerate(texts)
+        for j, text in enumerate(texts)
+        if SEED <= len(peptide) < PEPTIDE <= len(text) and peptide in text
+    ]
+    assert contained_peptides([(text,) for text in texts]).tolist() == expected

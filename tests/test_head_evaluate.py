@@ -187,6 +187,17 @@ def test_near_duplicates_of_training_sequences_are_not_new(case):
     assert any(f"{near} contain a near-duplicate of a training antibody" in line for line in said)
 
 
+def test_an_antigen_that_contains_a_training_peptide_is_not_new(case):
+    epitopes = sorted(set(case.frame["antigen"]))
+    longer = ["".join(np.random.default_rng(i).choice(RESIDUES, 40)) for i in range(6)]
+    around = {e: x[:20] + e + x[20:] for e, x in zip(epitopes, longer, strict=True)}
+    table = case.new.assign(antigen=case.new["antigen"].map(around))
+    add_vectors(case.at / "store", table)
+    found, _ = run_evaluate(case, table=table)
+    assert found["table"]["near_training"]["antigen"] == 30
+    assert found["metrics"]["table_new_antigens"] is None
+
+
 def test_a_run_without_its_sequences_counts_exact_matches_only(case, tmp_path):
     shutil.copytree(case.at / "one", tmp_path / "one")
     (tmp_path / "one/sequences.parquet").unlink()

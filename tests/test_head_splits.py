@@ -272,6 +272,23 @@ def test_auto_splits_one_antigen_by_antibodies_or_mutations():
     assert "distant variants are held out" in by_mutations.description["why"]
 
 
+def test_test_rows_whose_peptide_is_part_of_a_training_antigen_are_counted():
+    rng = np.random.default_rng(0)
+    targets = [protein(rng, 80) for _ in range(20)]
+    epitopes = [target[20:32] for target in targets[:5]]
+    frame = pd.DataFrame({"heavy": protein(rng, 60), "antigen": targets + epitopes})
+    frame["pkd"] = rng.normal(8, 1, len(frame))
+    frame["part"] = ["train"] * 10 + ["test"] * 10 + ["test"] * 4 + ["validation"]
+    (split,) = make_splits(pairs_of(frame), SplitOptions(split="column=part"))
+    assert split.description["leaks"]["antigen"] == {
+        "exact": 0, "0.9": 0, "0.7": 0, "0.4": 0, "contained": 4,
+    }  # fmt: skip
+    frame["part"] = frame["part"].replace({"train": "test", "test": "train"})
+    (swapped,) = make_splits(pairs_of(frame), SplitOptions(split="column=part"))
+    assert swapped.description["leaks"]["antigen"]["contained"] == 4
+    assert any("contained 4 (of" in line for line in describe_splits([swapped]))
+
+
 def test_clusters_are_cached(tmp_path, monkeypatch):
     pairs = pairs_of(measured())
     options = SplitOptions(split="antigen")

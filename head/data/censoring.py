@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.label_options import Label
 
+STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
+"""Units of Kd in which bounds are written, besides that of the label."""
 SAME_PKD = 0.1
 """Largest distance of a label from the bound that its relation states, from rounding."""
 CLEARLY_CLOSER = 0.02
@@ -62,7 +64,7 @@ def read_censored(table: SequenceTable, pkd: NDArray[np.float64], label: Label) 
     sign = np.where(np.isfinite(pkd), relation, 0)
     number = pd.to_numeric(text.str.extract(r"^[<>=≥≤~]+\s*([-+.\deE]+)")[0], errors="coerce")
     bound = np.where(sign != 0, number, np.nan)
-    readings = [convert for unit, convert in TO_PKD.items() if unit in ("kd_m", "kd_nm", label)]
+    readings = [convert for unit, convert in TO_PKD.items() if unit in (*STATED, label)]
     with np.errstate(invalid="ignore", divide="ignore"):
         # fmin: a reading that does not apply, such as the logarithm of a negative number, is NaN
         of_kd = np.fmin.reduce([abs(c(bound) - pkd) for c in readings if c is not TO_PKD["pkd"]])

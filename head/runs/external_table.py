@@ -17,6 +17,7 @@ from abag.core.keys import hex_keys, keys_from_hex
 from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.store.store import open_store
+from abag.head.clustering.peptides import contained_peptides
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.comparison import against_mean, compare, score_rows, verdict
 from abag.head.evaluation.ridge import FeatureBlock, ridge
@@ -69,6 +70,10 @@ def _overlap(
         cluster = method([*known, *own], saved.config[f"{kind}_identity"])
         clusters[kind] = cluster[len(known) :][pairs.index(kind)]
         near[kind] = same[kind] | np.isin(clusters[kind], cluster[: len(known)])
+        if kind == "antigen":
+            i, j = contained_peptides([*known, *own]).T
+            parts = np.concatenate([j[i < len(known)], i[j < len(known)]]) - len(known)
+            near[kind] |= np.isin(pairs.antigen, parts)
     return _Overlap(same, near, clusters["antigen"])
 
 

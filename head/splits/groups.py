@@ -27,6 +27,7 @@ from abag.head.clustering.clusters import (
 )
 from abag.head.clustering.linkage import number_by_appearance
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
+from abag.head.clustering.peptides import contained_peptides
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
@@ -59,6 +60,7 @@ class PairGroups:
     tools: dict[str, str] = field(default_factory=dict)
     """What computed the clusters of each kind."""
     _found: dict[tuple[Kind, float, ClusterTool], Ints] = field(default_factory=dict)
+    _peptides: Ints | None = None
 
     def identity(self, kind: Kind) -> float:
         """Return the identity from which the split keeps sequences of a kind together."""
@@ -110,6 +112,13 @@ class PairGroups:
             for kind, levels in self.levels().items()
             if kind != "pair"
         }
+
+    @property
+    def peptides(self) -> Ints:
+        """Unique antigens, (K, 2), of which the first is a peptide of the second."""
+        if self._peptides is None:
+            self._peptides = contained_peptides(self.pairs.table.antigens.chains)
+        return self._peptides
 
     def mutations(self) -> Ints:
         """Edits between each pair's antibody and the consensus of its cluster, shape (P,)."""

@@ -74,13 +74,20 @@ def _count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
     """Count the test rows with a training row of the same or a similar sequence, by closeness.
 
     ``exact``: the same sequence. A number: the identity at which the sequences share a cluster.
-    ``near`` of ``pair``: both sequences share one, at the identities of the split.
+    ``near`` of ``pair``: both sequences share one, at the identities of the split. ``contained`` of
+    ``antigen``: one is a peptide of the other, see `contained_peptides`.
     """
     test, train = part == TEST, part == TRAIN
-    return {
+    leaks = {
         kind: {at: int(np.isin(ids[test], ids[train]).sum()) for at, ids in levels.items()}
         for kind, levels in groups.levels().items()
     }
+    if len(groups.peptides):
+        antigen = groups.pairs.antigen
+        either = np.concatenate([groups.peptides, groups.peptides[:, ::-1]])
+        seen = either[np.isin(either[:, 1], antigen[train]), 0]
+        leaks["antigen"]["contained"] = int(np.isin(antigen[test], seen).sum())
+    return leaks
 
 
 def _choose(groups: PairGroups, options: SplitOptions) -> tuple[SplitOptions, str]:
