@@ -87,6 +87,14 @@ class Fp16Bench(Bench):
         model = cls.from_pretrained(folder, dtype=dtype, **options).eval().requires_grad_(False)
         return (model.half() if all_half else model).to(self.device)
 
+    def their_ways(self):
+        """Say for each way of loading in transformers whether it casts all weights to fp16."""
+        cls = getattr(transformers, self.identity.family.transformers_class)
+        names = {False: "transformers, as it loads"}
+        if cls._keep_in_fp32_modules:
+            names[True] = "transformers, all weights in fp16"
+        return names
+
 
 @contextmanager
 def freed(device):
@@ -126,15 +134,13 @@ def bench_speed(bench, args):
                     title = f"abag {precision}, Triton attention, {budget}"
                     bench.time(title, encoder, bench.batches(budget), repeat)
                 del encoder
-    for all_half in (False, True):
-        what = "transformers fp16" + (", all weights in fp16" if all_half else ", as it loads")
+    batches = bench.batches(budgets[0])
+    for all_half, what in bench.their_ways().items():
         with freed(device):
             model = bench.theirs(all_half)
-            for budget in budgets:
-                bench.time(f"{what}, {budget}", bench.padded(model), bench.batches(budget), repeat)
+            bench.time(f"{what}, {budgets[0]}", bench.padded(model), batches)
             if args.compile:
-                batches = bench.batches(budgets[0])
-                some = batches[:: max(1, len(batches) // 12)]
+                some = batches[:: max(1, len(batches) // 6)]
                 compiled = torch.compile(model, dynamic=True)
                 bench.time(f"{what}, compiled, {budgets[0]}", bench.padded(compiled), some)
                 del compiled
@@ -154,9 +160,9 @@ def measure_agreement(bench, count):
     paths = {
         "abag, grouped SDPA, fused steps": lambda: bench.ours(attention="sdpa"),
         "abag, grouped SDPA, no Triton": lambda: bench.ours(attention="sdpa", plain=True),
-        "transformers, as it loads": lambda: bench.padded(bench.theirs()),
-        "transformers, all weights in fp16": lambda: bench.padded(bench.theirs(all_half=True)),
     }
+    for all_half, name in bench.their_ways().items():
+        paths[name] = lambda all_half=all_half: bench.padded(bench.theirs(all_half))
     if device.type == "cuda":
         paths["abag, Triton attention"] = lambda: bench.ours(attention="triton")
     with freed(device):
@@ -237,9 +243,9 @@ def main(argv=None):
         with tempfile.TemporaryDirectory() as folder:
             config = config_of(name, args.tiny)
             save_random_checkpoint(Path(folder), config, seed=0)
-            bench = Fp16Bench(name, Path(folder), config, device, peak, 24 if args.tiny else 2048)
+            bench = Fp16Bench(name, Path(folder), config, device, peak, 24 if args.tiny else 1024)
             notes = bench_speed(bench, args)  # first: it measures the memory of loading
-            agreement = measure_agreement(bench, 8 if args.tiny else 256)
+            agreement = measure_agreement(bench, 8 if args.tiny else 128)
             results[name] = {"rows": bench.rows, "notes": notes, "agreement": agreement}
             write()
     with tempfile.TemporaryDirectory() as folder:
