@@ -23,8 +23,10 @@ import pandas as pd
 
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.chains import keys_array
+from abag.embed.sequences.domains import find_domains
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.regions import ChainsMisplaced
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
@@ -64,6 +66,7 @@ def main() -> None:
         f" {len(pairs)} pairs, {len(pairs.table.antibodies.chains)} antibodies.", "",
         *describe_vectors(variants, seconds),
     ]  # fmt: skip
+    lines += ["", *restore(pairs.table.antibodies.chains)]
     for name in SPLITS:
         splits = make_splits(pairs, SplitOptions(split=name, folds=5, repeats=args.repeats))
         lines += ["", f"## Split {name}", "", *compare_variants(pairs, splits, variants, antigens)]
@@ -87,8 +90,30 @@ def arguments() -> argparse.Namespace:
 def fab(chains: tuple[str, ...]) -> tuple[str, str]:
     """Append the first constant domain to each chain that is present."""
     heavy, light = chains
-    constant = KAPPA if light.endswith(("K", "KR", "N", "H")) else LAMBDA
-    return heavy and heavy + CH1, light and light.removesuffix("R") + constant
+    genes = [domain.gene for domain in find_domains(light)]
+    return heavy and heavy + CH1, light and light + (LAMBDA if genes == ["L"] else KAPPA)
+
+
+def restore(antibodies):
+    """Lines: how many Fabs are read back as their Fv, with exchanged chains put right."""
+    lines = []
+    for share in (0.0, 0.05, 0.4, 0.6, 1.0):
+        chains = np.array([fab(pair) for pair in antibodies])
+        exchanged = np.random.default_rng(0).random(len(chains)) < share
+        chains[exchanged] = chains[exchanged][:, ::-1]
+        frame = pd.DataFrame({"heavy": chains[:, 0], "light": chains[:, 1], "antigen": "M"})
+        try:
+            counts = read_pairs(frame).counts
+            found = f"{counts['misplaced_antibodies']} counted as exchanged"
+        except ChainsMisplaced:
+            found = "the table is refused"
+        read = read_pairs(frame, TableOptions(antibody_region="fv", chains="auto")).antibodies
+        same = sum(read.chains[i] == pair for i, pair in zip(read.of_row, antibodies, strict=True))
+        lines.append(
+            f"- {exchanged.sum()} of {len(chains)} Fabs with heavy and light exchanged: {found}; with "
+            f"--antibody-region fv --chains auto {same} are read as the original Fv."
+        )
+    return lines
 
 
 def encode(pairs, encoder, folder):

@@ -66,6 +66,12 @@ def test_a_light_chain_is_cut_to_its_variable_domain(light, tail):
     assert variable_domain(light + tail) == light
 
 
+@pytest.mark.parametrize("heavy", [VH[:-1], VH[:-2], VH.replace("YWGQG", "YWCQG")])
+def test_a_trimmed_or_mutated_domain_ends_where_the_constant_region_starts(heavy):
+    assert variable_domain(heavy + CH1) == heavy
+    assert variable_domain(heavy) == heavy
+
+
 def test_a_long_cdr3_is_never_cut():
     long = VH.replace("SRWGGDGFYAMDY", "VKDLREYECEEWTSDYYDFGKPQPCLDRRGVSGIFDY")
     assert variable_domain(long + CH1) == long

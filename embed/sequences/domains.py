@@ -58,6 +58,7 @@ CONSTANT_STARTS = {
     "light": ("RTVAAPSVFIFPPSDEQ", "RADAAPTVSIFPPSSEQ", "GQPKAAPSVTLFPPSSE", "GQPKSSPSVTLFPPSSE"),
 }
 """First 17 residues of the constant regions of human and mouse IgG, kappa and lambda (IMGT)."""
+_CLEAR_STARTS = {name: tuple(s[:6] for s in starts) for name, starts in CONSTANT_STARTS.items()}
 LONGEST_REMNANT = 16
 """Residues of a constant region that are compared with the known ones."""
 _UNCERTAIN = (
@@ -124,7 +125,7 @@ def split_domains(sequence: str) -> DomainSplit:
 
 @lru_cache(4096)  # a library often has one light chain
 def variable_domain(chain: str) -> str | None:
-    """Cut a chain to its variable domain, which ends with a J segment of usual length.
+    """Cut a chain to its variable domain.
 
     Returns
     -------
@@ -132,20 +133,32 @@ def variable_domain(chain: str) -> str | None:
         None if there is not exactly one domain, or if its end is uncertain.
     """
     domains = find_domains(chain)
-    if len(domains) != 1:
+    end = _end_of(domains[0], chain) if len(domains) == 1 else None
+    if end is None:
         return None
-    (domain,) = domains
+    start = domains[0].start
+    return chain[start if start >= ALIGNMENT_SLACK else 0 : end]
+
+
+def _end_of(domain: Domain, chain: str) -> int | None:
+    """Return where the constant region starts, a J segment of usual length or the chain ends."""
     motifs = _FRAMEWORK_4[domain.chain].finditer(chain, domain.start + CYSTEINE_104)
-    ends = [motif.start() + J_SEGMENT[domain.chain] for motif in motifs]
-    sure = [
+    ends = (motif.start() + J_SEGMENT[domain.chain] for motif in motifs)
+    likely = [
         end
         for end in ends
         if abs(end - domain.end) < ALIGNMENT_SLACK
         or is_constant(chain[end : end + LONGEST_REMNANT], domain.chain)
     ]
-    if not sure and abs(len(chain) - domain.end) >= ALIGNMENT_SLACK:
-        return None
-    return chain[domain.start if domain.start >= ALIGNMENT_SLACK else 0 : max(sure, default=None)]
+    end = max(likely, default=domain.end)
+    # the domain may lack its last residues, or its J segment the motif
+    around = range(end - ALIGNMENT_SLACK + 1, end + ALIGNMENT_SLACK)
+    for at in sorted(around, key=lambda at: abs(at - end)):
+        if chain.startswith(_CLEAR_STARTS[domain.chain], at):
+            return at
+    if likely:
+        return end
+    return len(chain) if abs(len(chain) - end) < ALIGNMENT_SLACK else None
 
 
 def find_domains(sequence: str) -> list[Domain]:
