@@ -88,6 +88,10 @@ def test_residues_of_a_light_constant_region_stay_with_the_light_chain(start):
 def test_the_j_segment_ends_a_domain_that_immunum_ends_within_a_long_cdr3():
     long = VH.replace("SRWGGDGFYAMDY", "VKDLREYECEEWTSDYYDFGKPQPCLDRRGVSGIFDY")
     assert split_domains(long + VL) == (long, VL, "glued")
+    sequence = long + VL
+    first, second = domains.find_domains(sequence)
+    early = first._replace(end=first.end - 46)
+    assert domains._boundary(sequence, early, second) == (len(long), len(long))
     with pytest.raises(UnsureDomains):
         split_domains(long + "ASPAAPAPASPAAPAP" + VL)
 

@@ -97,6 +97,11 @@ def test_the_motifs_agree_with_the_domains_that_immunum_finds(chain, tail, data)
         assert variable_domain(chain) == chain
 
 
+def test_a_heavy_j_segment_with_f_in_the_place_of_w_is_no_light_chain():
+    heavy = D13_H.replace("DYWGQG", "DYFGQG")
+    assert chain_types(heavy) == chain_types(heavy + CH1) == ["heavy"]
+
+
 def test_fabs_and_fvs_of_the_same_antibody_get_the_same_key_with_fv():
     chains = [VH, VH + CH1, VH], [VL + CK, VL, VL + "R"]
     assert len(read(*chains).antibodies.keys) == 3

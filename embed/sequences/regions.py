@@ -23,7 +23,7 @@ from abag.embed.sequences.options import AntibodyRegion, ChainPlaces
 # framework 4: WGQGTLVTVSS, FGQGTKVEIK, FGGGTKLTVL
 _J_SEGMENT = {
     "heavy": re.compile("WG.G.{4}V[ST][SAP]"),
-    "light": re.compile("FG.G[TS].[LV].[IVL]"),
+    "light": re.compile("FG.G[TS].[LV].[IVL](?!S)"),
 }
 _VARIABLE_DOMAIN = re.compile(
     "[^C]{18,23}C.{7,25}W.{45,85}C.{3,40}(?:WG.G.{4}V[ST][SAP]|FG.G[TS].[LV].[IVL][KLE])"
