@@ -24,6 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from abag import AbagError
+from abag.embed.sequences.sequence_files import (
+    AIRR_MARKS,
+    airr_text_columns,
+    join_chains,
+    read_fasta,
+)
 
 
 class BadTable(AbagError):
@@ -71,8 +77,9 @@ class TableFormat:
 
     read: Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]
     """Yields the rows from top to bottom."""
-    open_writer: Callable[[IO[bytes]], AbstractContextManager[WriteFrame]]
-    """Gives a function that appends the rows of a frame; all frames have the same columns."""
+    open_writer: Callable[[IO[bytes]], AbstractContextManager[WriteFrame]] | None = None
+    """Gives a function that appends the rows of a frame; all frames have the same columns. None:
+    files of this kind are only read."""
     random_access: bool = False
     """The reader seeks, so that ``.gz`` has to be unpacked first."""
 
@@ -184,16 +191,31 @@ def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
         if len(repeated):
             msg = f"two columns are called {repeated.iloc[0]!r}; expected distinct names"
             raise ValueError(msg)
+        names = [*header_names]
     else:
         names = [*pd.read_csv(file, nrows=0, **read).columns]
-        read["dtype"] = dict.fromkeys(options.sequence_columns(names), str)
+        texts = [*options.sequence_columns(names), *airr_text_columns(names)]
+        read["dtype"] = dict.fromkeys(texts, str)
     file.seek(0)
+    if AIRR_MARKS.issubset(names):  # the chains of a cell may be far apart
+        yield from _in_chunks(join_chains(pd.read_csv(file, **read)), options)
+        return
     rows: Any = pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read)
     for frame in [rows] if options.rows is None else rows:
         if not isinstance(frame.index, pd.RangeIndex):  # pandas makes surplus fields an index
             msg = "rows have more fields than the header"
             raise ValueError(msg)
         yield [*frame.columns], frame.fillna("") if options.as_written else frame
+
+
+def _in_chunks(whole: pd.DataFrame, options: ReadOptions) -> Iterator[Chunk]:
+    for start in range(0, len(whole), options.rows or max(1, len(whole))):
+        yield [*whole.columns], whole.iloc[start : start + (options.rows or len(whole))]
+
+
+def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    text = file.read().decode("utf-8-sig")
+    yield from _in_chunks(read_fasta(text.replace("\r", "\n").split("\n")), options)
 
 
 def _has_cr(frame: pd.DataFrame) -> bool:
@@ -267,5 +289,7 @@ FORMATS: dict[str, TableFormat] = {
     ".csv": _text_format(","),
     ".tsv": _text_format("\t"),
     ".parquet": TableFormat(_read_parquet, _open_parquet_writer, random_access=True),
+    ".fasta": TableFormat(_read_fasta),
+    ".fa": TableFormat(_read_fasta),
 }
 """By the suffix of the file's name, less ``.gz``."""

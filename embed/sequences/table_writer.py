@@ -31,7 +31,13 @@ class TableWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._format = path, FORMATS[suffix_of(path)]
+        self._path = path
+        open_writer = FORMATS[suffix := suffix_of(path)].open_writer
+        if open_writer is None:
+            known = ", ".join(name for name, found in FORMATS.items() if found.open_writer)
+            msg = f"{path}: {suffix} files are only read; expected a name that ends in {known}."
+            raise BadTable(msg)
+        self._open_writer = open_writer
         self._files = ExitStack()
         self._columns: list[object] | None = None
 
@@ -42,7 +48,7 @@ class TableWriter:
             if is_gzip(self._path):  # without name and time: the same rows give the same bytes
                 zipped = gzip.GzipFile("", "wb", 6, raw, mtime=0)
                 file = cast("IO[bytes]", files.enter_context(zipped))
-            self._append = files.enter_context(self._format.open_writer(file))
+            self._append = files.enter_context(self._open_writer(file))
             self._files = files.pop_all()
         return self
 

@@ -106,7 +106,7 @@ def read_table(
     Parameters
     ----------
     table : path or DataFrame
-        CSV or TSV (the header line decides on the separator) or Parquet, each also with ``.gz``,
+        CSV or TSV (the header line decides on the separator), Parquet or FASTA, also with ``.gz``,
         or a folder of Parquet files.
     columns : mapping, optional
         Role to column name, as chosen by the user; takes precedence over what is detected.

@@ -1,0 +1,128 @@
+"""FASTA records and AIRR rearrangements as tables with one row per antibody or antigen.
+
+Both store one chain per record. What says which chains belong together is the ending of a record's
+name (``ab1_H``, ``ab1_L``, ``ab1_antigen``), and the column ``cell_id``.
+
+References
+----------
+AIRR Rearrangement schema 1.5, docs.airr-community.org.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+AIRR_MARKS = frozenset({"sequence_id", "locus"})
+"""Columns by which a text table is known to be an AIRR file."""
+_AIRR_RESIDUES = ("sequence_alignment_aa", "sequence_aa")
+_LOCI = {"IGH": "heavy", "IGK": "light", "IGL": "light"}
+_ENDINGS = {
+    "heavy": "h|vh|hc|heavy",
+    "light": "l|vl|lc|light|k|vk|kappa|lambda",
+    "antigen": "ag|antigen",
+}
+_NAME = re.compile(
+    r"(.+)[_|:./-](?:" + "|".join(f"(?P<{role}>{e})" for role, e in _ENDINGS.items()) + ")", re.I
+)
+_NUCLEOTIDES = frozenset("ACGTUN")
+_FEWEST_NUCLEOTIDES = 30
+"""Shorter sequences of these letters may be peptides."""
+
+
+def read_fasta(lines: Iterable[str]) -> pd.DataFrame:
+    """Read FASTA: columns ``id`` and ``sequence``, or ``heavy``, ``light``, ``antigen``.
+
+    Raises
+    ------
+    ValueError
+        A record that is empty, holds nucleotides or occurs twice, or names with and without a role.
+    """
+    records: list[tuple[str, list[str]]] = []
+    for line in map(str.strip, lines):
+        if line.startswith(">"):
+            records.append(((line[1:].split() or [""])[0], []))
+        elif line and not records:
+            msg = f"it begins with {line[:20]!r}, not with '>'"
+            raise ValueError(msg)
+        elif line:
+            records[-1][1].append(line)
+    rows: dict[str, dict[str, str]] = {}
+    for name, parts in records:
+        found = _NAME.fullmatch(name)
+        stem, role = (found[1], str(found.lastgroup)) if found else (name, "sequence")
+        row = rows.setdefault(stem, {})
+        if role in row:
+            msg = f"record {name!r} is the second {role} of {stem!r}; expected distinct names"
+            raise ValueError(msg)
+        row[role] = _residues(name, "".join(parts))
+    roles = {role for row in rows.values() for role in row}
+    if "sequence" in roles and len(roles) > 1:
+        name = next(stem for stem, row in rows.items() if "sequence" in row)
+        msg = f"record {name!r} does not end in a role as the others do, such as _H, _L or _antigen"
+        raise ValueError(msg)
+    names = [role for role in (*_ENDINGS, "sequence") if role in roles]
+    return pd.DataFrame(
+        {"id": [*rows], **{role: [row.get(role, "") for row in rows.values()] for role in names}},
+        dtype=str,
+    )
+
+
+def _residues(name: str, text: str) -> str:
+    if not text:
+        msg = f"record {name!r} is empty"
+        raise ValueError(msg)
+    if len(text) >= _FEWEST_NUCLEOTIDES and _NUCLEOTIDES.issuperset(text.upper()):
+        msg = f"record {name!r} holds nucleotides; translate them to amino acids"
+        raise ValueError(msg)
+    return text
+
+
+def airr_text_columns(names: Sequence[str]) -> list[str]:
+    """Return the columns of an AIRR file that are text whatever they look like."""
+    return [name for name in (*AIRR_MARKS, "cell_id", *_AIRR_RESIDUES) if name in names]
+
+
+def join_chains(rearrangements: pd.DataFrame) -> pd.DataFrame:
+    """Join the rows of an AIRR file to antibodies: ``heavy``, ``light``, and the cell's columns.
+
+    Rows with the same ``cell_id`` are one antibody; a row without one is an antibody of its own.
+    Columns that differ between the chains of a cell are left out.
+
+    Raises
+    ------
+    ValueError
+        No amino acids, another locus than IGH, IGK or IGL, or two chains of one kind in a cell.
+    """
+    sources = [name for name in _AIRR_RESIDUES if name in rearrangements]
+    table = rearrangements.fillna({name: "" for name in (*AIRR_MARKS, "cell_id", *sources)})
+    residues = pd.Series("", index=table.index)
+    for name in sources:
+        residues = residues.mask(residues == "", table[name].str.replace(r"[.-]", "", regex=True))
+    if empty := table["sequence_id"][residues == ""].tolist():
+        msg = (
+            f"sequence {empty[0]!r} has no amino acids; expected them in one of the columns "
+            f"{' or '.join(_AIRR_RESIDUES)}"
+        )
+        raise ValueError(msg)
+    role = table["locus"].str.upper().map(_LOCI)
+    if role.isna().any():
+        row = table[role.isna()].iloc[0]
+        msg = f"sequence {row['sequence_id']!r} is of locus {row['locus']!r}, not of an antibody"
+        raise ValueError(msg)
+    cell = table["sequence_id"]
+    if "cell_id" in table:
+        cell = table["cell_id"].astype(str).mask(table["cell_id"] == "", cell)
+    twice = pd.DataFrame({"cell": cell, "role": role}).duplicated()
+    if twice.any():
+        at = int(twice.to_numpy().argmax())
+        msg = f"cell {cell.iloc[at]!r} has two {role.iloc[at]} chains; expected one of each"
+        raise ValueError(msg)
+    chains = pd.DataFrame({kind: residues.where(role == kind, "") for kind in ("heavy", "light")})
+    others = table.drop(columns=[*AIRR_MARKS, *sources, "cell_id"], errors="ignore")
+    groups = others.groupby(cell, sort=False)
+    agree = [name for name in map(str, others) if (groups[name].nunique(dropna=False) == 1).all()]
+    joined = chains.groupby(cell, sort=False).agg("".join)
+    return joined.join(groups[agree].first()).rename_axis("id").reset_index()

@@ -1,0 +1,129 @@
+"""FASTA and AIRR files: records become rows, and what cannot be meant is refused."""
+
+from contextlib import suppress
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import abag
+from abag.embed.sequences.formats import BadTable
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_one_kind, read_pairs
+from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.tables import read_table
+
+HEAVY = "EVQLVESGGGLVQPGGSLRLSCAAS"
+LIGHT = "DIQMTQSPSSLSASVGDRVTITC"
+AIRR = pd.DataFrame(
+    {
+        "sequence_id": ["a", "b", "c"],
+        "locus": ["IGH", "IGK", "IGH"],
+        "sequence_alignment_aa": ["EVQL..VES", "DIQ-MTQ", ""],
+        "sequence_aa": ["", "", "QVQLVES"],
+        "cell_id": ["cell1", "cell1", "cell2"],
+        "v_call": ["IGHV3", "IGKV1", "IGHV1"],
+        "pkd": [8.5, 8.5, 7.25],
+    }
+)
+
+
+def written(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_fasta_records_with_a_role_in_their_names_are_joined_to_rows(tmp_path):
+    text = f">ab1_H some text\n{HEAVY[:10]}\n{HEAVY[10:]}\n>ab1_L\n{LIGHT}\n>ab1|antigen\nMKT\n"
+    text += f">ab2.VH\n{HEAVY}\n\n>ab2-antigen\nMKV\n"
+    pairs = read_pairs(written(tmp_path / "x.fasta", text))
+    assert pairs.antibodies.chains == [(HEAVY, LIGHT), (HEAVY, "")]
+    assert pairs.antigens.chains == [("MKT",), ("MKV",)]
+    assert pairs.frame["id"].tolist() == ["ab1", "ab2"]
+
+
+def test_fasta_records_without_roles_are_antibodies_or_a_named_role(tmp_path):
+    path = written(tmp_path / "x.fa", f">one\n{HEAVY}|{LIGHT}\n>two\n{HEAVY}|\n")
+    antibodies = read_one_kind(path, "antibody", TableOptions()).antibodies
+    assert antibodies.chains == [(HEAVY, LIGHT), (HEAVY, "")]
+    options = TableOptions(columns={"antigen": "sequence"})
+    path = written(tmp_path / "y.fa", ">one\nMKTAY\n>two\nMKV\n")
+    assert read_one_kind(path, "antigen", options).antigens.chains == [("MKTAY",), ("MKV",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("MKT\n", "begins with 'MKT', not with '>'"),
+        (">a_H\n>b_H\nEVQ\n", "'a_H' is empty"),
+        (">a_H\nEVQ\n>a_VH\nEVQ\n", "'a_VH' is the second heavy of 'a'"),
+        (">a_H\nEVQ\n>b\nEVQ\n", "'b' does not end in a role"),
+        (">a_H\n" + "acgtn" * 8 + "\n", "'a_H' holds nucleotides; translate"),
+        ("", "no rows"),
+    ],
+)
+def test_fasta_that_cannot_be_meant_is_refused_in_one_line(tmp_path, text, words):
+    with pytest.raises(BadTable, match=words) as refused:
+        read_table(written(tmp_path / "x.fasta", text))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+def test_airr_rows_of_a_cell_become_one_antibody_with_the_columns_of_the_cell(tmp_path, as_written):
+    AIRR.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
+    table = read_table(tmp_path / "x.tsv", as_written=as_written)
+    assert [*table.frame.columns] == ["id", "heavy", "light", "pkd"]
+    assert table.frame["id"].tolist() == ["cell1", "cell2"]
+    assert table.frame["heavy"].tolist() == ["EVQLVES", "QVQLVES"]
+    assert table.frame["light"].tolist() == ["DIQMTQ", ""]
+    assert table.frame["pkd"].astype(float).tolist() == [8.5, 7.25]
+
+
+def test_airr_rows_without_a_cell_are_antibodies_of_their_own(tmp_path):
+    AIRR.drop(columns="cell_id").to_csv(tmp_path / "x.tsv", sep="\t", index=False)
+    chains = read_one_kind(tmp_path / "x.tsv", "antibody", TableOptions()).antibodies.chains
+    assert chains == [("EVQLVES", ""), ("", "DIQMTQ"), ("QVQLVES", "")]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"locus": ["IGH", "TRB", "IGH"]}, "'b' is of locus 'TRB', not of an antibody"),
+        ({"locus": ["IGH", "IGH", "IGH"]}, "'cell1' has two heavy chains"),
+        ({"sequence_aa": ["", "", None]}, "'c' has no amino acids"),
+    ],
+)
+def test_airr_that_cannot_be_meant_is_refused_in_one_line(tmp_path, change, words):
+    AIRR.assign(**change).to_csv(tmp_path / "x.tsv", sep="\t", index=False)
+    with pytest.raises(BadTable, match=words):
+        read_table(tmp_path / "x.tsv")
+
+
+def test_airr_without_columns_of_amino_acids_is_refused_rather_than_read_as_nucleotides(tmp_path):
+    table = pd.DataFrame({"sequence_id": ["a"], "locus": ["IGH"], "sequence": ["ACGT" * 9]})
+    table.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
+    with pytest.raises(BadTable, match="'a' has no amino acids"):
+        read_table(tmp_path / "x.tsv")
+
+
+def test_fasta_is_embedded_and_planned_like_any_table(tmp_path):
+    text = "".join(f">p{i}_H\n{HEAVY[i:]}\n>p{i}_Ag\nMKT{'A' * i}\n" for i in range(5))
+    path = written(tmp_path / "x.fasta", text)
+    summary = abag.embed_table(path, tmp_path / "store", "composition", "composition")
+    assert (summary["rows"], summary["antigens"]["encoded"]) == (5, 5)
+    assert abag.plan(path)["rows"] == 5
+
+
+def test_a_fasta_file_is_not_written(tmp_path):
+    with pytest.raises(BadTable, match=r"\.fasta files are only read; expected .*\.csv, \.tsv"):
+        TableWriter(tmp_path / "out.fasta")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet=">acgtEVQ_HL|\n\r \t-.\x00é", max_size=60))
+def test_any_text_is_read_as_fasta_or_refused(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("fuzz") / "x.fasta"
+    path.write_text(text, encoding="utf-8", newline="")
+    with suppress(BadTable):
+        assert len(read_table(path).frame)
