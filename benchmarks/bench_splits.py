@@ -2,8 +2,8 @@
 
     python benchmarks/bench_splits.py TABLE --store DIR [--split NAME ...] [--out FOLDER]
 
-The store must hold a vector for every sequence of the table (`abag embed`). With `--clusters N`, it
-measures the clustering of N synthetic antibodies instead, built-in or (`--mmseqs`) by MMseqs2.
+The store must hold a vector for every sequence of the table (`abag embed`). With `--agreement`, it
+compares the clusters of MMseqs2 with the exact ones instead.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import numpy as np
 from abag import AbagError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.clustering.clusters import antibody_clusters, antigen_clusters
-from abag.head.clustering.linkage import cluster
+from abag.head.clustering.clusters import antigen_clusters
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
@@ -34,7 +33,6 @@ from abag.head.splits.splits import TEST
 
 COLUMNS = ("spearman_within_antigen", "spearman", "rmse", "r2", "concordance")
 SPLITS = ("random", "antigen", "antibody", "both")
-RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 
 
 def bench(table, store, splits, folds, repeats, encoders):
@@ -94,13 +92,13 @@ def agreement(table):
     """Markdown lines: the agreement of MMseqs2 with the exact clusters."""
     antigens = read_pairs(table).antigens.chains
     begun = time.perf_counter()
-    exact = antigen_clusters(antigens, 0.4)
+    exact = antigen_clusters(antigens, [0.4])[0]
     exact_s = time.perf_counter() - begun
     lines = [f"Antigens at 40 %: built-in {exact.max() + 1} clusters in {exact_s:.1f} s."]
     if mmseqs_version() is None:
         return [*lines, "MMseqs2 is not installed."]
     begun = time.perf_counter()
-    other = antigen_clusters(antigens, 0.4, mmseqs_cluster)
+    other = antigen_clusters(antigens, [0.4], mmseqs_cluster)[0]
     other_s = time.perf_counter() - begun
     same_exact, same_other = (labels[:, None] == labels for labels in (exact, other))
     off = ~np.eye(len(exact), dtype=bool)
@@ -110,33 +108,6 @@ def agreement(table):
         f"MMseqs2 {mmseqs_version()}: {other.max() + 1} clusters in {other_s:.1f} s. Of the pairs "
         f"together in the built-in {both / max(1, (same_exact & off).sum()):.1%} are together in "
         f"MMseqs2, and conversely {both / max(1, (same_other & off).sum()):.1%}.",
-    ]
-
-
-def synthetic_antibodies(n, seed=0):
-    """Synthetic antibodies of 50 x 40 germlines with 6 % mutations and random loops."""
-    rng = np.random.default_rng(seed)
-
-    def germlines(count, length):
-        root = rng.integers(20, size=length)
-        families = [np.where(rng.random(length) < 0.35, rng.integers(20, size=length), root)
-                    for _ in range(7)]  # fmt: skip
-        return [
-            np.where(rng.random(length) < 0.12, rng.integers(20, size=length), families[k % 7])
-            for k in range(count)
-        ]
-
-    heavies, lights = germlines(50, 98), germlines(40, 95)
-    ends = [rng.integers(20, size=length) for length in (11, 12)]
-
-    def chain(pool, loop, end):
-        v = pool[rng.integers(len(pool))].copy()
-        mutated = rng.random(len(v)) < 0.06
-        v[mutated] = rng.integers(20, size=mutated.sum())
-        return "".join(RESIDUES[np.concatenate([v, rng.integers(20, size=loop), end])])
-
-    return [
-        (chain(heavies, rng.integers(6, 20), ends[0]), chain(lights, 0, ends[1])) for _ in range(n)
     ]
 
 
@@ -150,8 +121,6 @@ def main():
     parser.add_argument("--split", nargs="+", default=SPLITS)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=4)
-    parser.add_argument("--clusters", type=int)
-    parser.add_argument("--mmseqs", action="store_true", help="time MMseqs2 instead")
     parser.add_argument("--agreement", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -163,16 +132,7 @@ def main():
         f"{platform.machine()} CPU.",
         "",
     ]
-    if args.clusters:
-        antibodies = synthetic_antibodies(args.clusters)
-        begun, cpu = time.perf_counter(), time.process_time()
-        found = antibody_clusters(antibodies, 0.9, mmseqs_cluster if args.mmseqs else cluster)
-        tool = f"MMseqs2 {mmseqs_version()}" if args.mmseqs else "built-in"
-        lines.append(
-            f"{args.clusters} synthetic antibodies at 90 %, {tool}: {found.max() + 1} clusters in "
-            f"{time.perf_counter() - begun:.1f} s ({time.process_time() - cpu:.1f} s of one core)."
-        )
-    elif args.agreement:
+    if args.agreement:
         lines += agreement(args.table)
     else:
         encoders = (args.antibody_encoder, args.antigen_encoder)

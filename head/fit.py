@@ -52,9 +52,6 @@ if TYPE_CHECKING:
 
     from abag.head.runs.run_folder import FoldPaths
 
-MANY_SEQUENCES = 3_000
-"""Unique sequences from which clustering takes long enough to be announced."""
-
 
 def fit(
     table: Path | str | pd.DataFrame,
@@ -212,12 +209,6 @@ def _fit_split(
 def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:
     """Split the pairs, and check that every split can be trained on."""
     pairs = inputs.pairs
-    n_antibodies, n_antigens = len(pairs.table.antibodies.keys), len(pairs.table.antigens.keys)
-    if n_antibodies + n_antigens > MANY_SEQUENCES:
-        say(
-            f"clustering {n_antibodies:,} antibodies and {n_antigens:,} antigens for the split and "
-            "its leaks: takes minutes the first time, then comes from the cache"
-        )
     cache = cache_dir() / "clusters"
     splits = apply_adapter_policy(
         make_splits(pairs, config, cache=cache),

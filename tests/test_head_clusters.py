@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abag.head.clustering import linkage
-from abag.head.clustering.alignment import Residues, edit_distances, hamming
+from abag.head.clustering import alignment, families, profiles, search
+from abag.head.clustering.alignment import (
+    Aligners,
+    Residues,
+    contained_distances,
+    whole_distances,
+)
 from abag.head.clustering.clusters import (
     PEPTIDE,
     antibody_clusters,
@@ -45,12 +50,14 @@ def plain_distance(x, y, contained):
     return min(above) if contained else above[-1]
 
 
-def plain_clusters(strings, identity, contained):
+def plain_clusters(strings, identity, contained, queries=None):
     """Single-linkage clusters, by comparing every pair."""
+    queries = [True] * len(strings) if queries is None else queries
+    asked = {x for x, query in zip(strings, queries, strict=True) if query}
     labels = list(range(len(strings)))
     for i, x in enumerate(strings):
         for j, y in enumerate(strings):
-            if (len(x), x) > (len(y), y):
+            if (len(x), x) > (len(y), y) or (x != y and not asked & {x, y}):
                 continue
             length = len(x) if contained else len(y)
             if plain_distance(x, y, contained) <= np.floor((1 - identity) * length + 1e-9):
@@ -76,58 +83,106 @@ def mutated(rng, text, edits):
     return "".join(letters)
 
 
-def families(rng, n, longest=60):
+def family_members(rng, n, longest=60):
     """Variants of four parents: near-duplicates, near misses and unrelated strings."""
     parents = ["".join(rng.choice(list("ACDE"), rng.integers(1, longest))) for _ in range(4)]
     return [mutated(rng, parents[rng.integers(4)], rng.integers(0, 8)) for _ in range(n)]
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.text("ACD", min_size=1, max_size=150), st.text("ACD", max_size=150), st.booleans())
-def test_the_edit_distance_equals_that_of_dynamic_programming(x, y, contained):
-    residues = Residues.of([x, y, "A"])
-    found = edit_distances(residues, np.array([0]), np.array([1]), contained=contained)
-    assert found.tolist() == [plain_distance(x, y, contained)]
+@given(st.text("ACD", min_size=1, max_size=150), st.text("ACD", max_size=150))
+def test_the_edit_distance_equals_that_of_dynamic_programming(x, y):
+    first, second = np.array([0]), np.array([1])
+    found = contained_distances(Residues.of([x, y, "A"]), first, second)
+    assert found.tolist() == [plain_distance(x, y, contained=True)]
+    found = whole_distances(np.array([x, y], dtype=object), first, second)
+    assert found.tolist() == [plain_distance(x, y, contained=False)]
+
+
+def every_pair(rng, lengths):
+    strings = ["".join(rng.choice(list("ACD"), n)) for n in lengths]
+    i, j = (axis.ravel() for axis in np.indices((len(strings), len(strings))))
+    expected = [plain_distance(strings[a], strings[b], True) for a, b in zip(i, j, strict=True)]
+    return strings, i, j, expected
 
 
 def test_pairs_of_different_lengths_can_be_aligned_in_one_batch():
-    rng = np.random.default_rng(0)
-    strings = ["".join(rng.choice(list("ACD"), n)) for n in (1, 63, 64, 65, 128, 129, 200)]
-    i, j = (axis.ravel() for axis in np.indices((7, 7)))
-    for contained in (False, True):
-        found = edit_distances(Residues.of(strings), i, j, contained=contained)
-        expected = [
-            plain_distance(strings[a], strings[b], contained) for a, b in zip(i, j, strict=True)
-        ]
-        assert found.tolist() == expected
-    assert hamming(Residues.of(["ACA", "AAA"]), np.array([0]), np.array([1])).tolist() == [1]
+    strings, i, j, expected = every_pair(np.random.default_rng(0), (1, 63, 64, 65, 128, 129, 200))
+    assert contained_distances(Residues.of(strings), i, j).tolist() == expected
 
 
-@pytest.mark.parametrize("identity", [0.95, 0.9, 0.8, 0.4])
+def test_processes_align_like_one_process_even_if_some_are_killed(monkeypatch):
+    monkeypatch.setattr(alignment, "BATCH_PAIRS", 20)
+    monkeypatch.setattr(alignment, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(alignment, "count_cores", lambda: 2)
+    strings, i, j, expected = every_pair(np.random.default_rng(1), range(1, 40, 3))
+    with Aligners(strings) as aligners:
+        assert aligners.distances(i, j).tolist() == expected
+        assert len(aligners._started) == 2
+        aligners._started[0].kill()
+        assert aligners.distances(i, j).tolist() == expected
+    assert all(process.returncode is not None for process in aligners._started)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.text("ACDEX", min_size=1, max_size=40), min_size=2, max_size=2))
+def test_profiles_bound_the_edit_distance_from_below(strings):
+    found, first, second = profiles.Profiles(strings), np.array([0]), np.array([1])
+    edits = plain_distance(*strings, contained=False)
+    assert found.differing(first, second).item() <= profiles.BITS_PER_EDIT * edits
+    assert found.differing(first, first).item() == 0
+    edits = plain_distance(*strings, contained=True)
+    assert found.lost(first, second).item() <= profiles.BITS_PER_LOSS * edits
+
+
+def test_each_string_is_in_one_family_of_similar_strings():
+    rng = np.random.default_rng(7)
+    strings = np.array(sorted(set(family_members(rng, 60)), key=len), dtype=object)
+    found = families.Families.of(strings)
+    assert sorted(found.members) == list(range(len(strings)))
+    assert found.size.max() > 1
+    pairs = found.member_pairs(found.parent, np.arange(len(found.size)))
+    for k, (family, at) in enumerate(zip(*pairs, strict=True)):
+        parent, member = strings[found.parent[family]], strings[found.members[at]]
+        assert at == k
+        assert found.differing[at] == sum(a != b for a, b in zip(parent, member, strict=True))
+        assert found.differing[at] <= found.radius[family] <= 0.1 * len(parent)
+        assert found.parent[family] <= found.members[at] <= found.last[family]
+
+
 @pytest.mark.parametrize("contained", [False, True])
-def test_clusters_equal_those_of_comparing_every_pair(identity, contained, monkeypatch):
-    for seed in range(4):
+def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
+    identities = [0.9, 0.4, 0.95, 0.8]
+    for seed in range(6):
         rng = np.random.default_rng(seed)
-        monkeypatch.setattr(linkage, "BATCH_PAIRS", int(rng.choice([1, 20, 10_000])))
-        strings = families(rng, 20)
-        found = cluster(strings, identity, contained=contained)
-        assert partition(found) == partition(plain_clusters(strings, identity, contained))
+        size = int(rng.choice([1, 5, 10_000]))
+        monkeypatch.setattr(families, "VARIANT_DIFFERENCE", rng.choice([0.1, 0.4]))
+        monkeypatch.setattr(profiles, "PIVOTS", int(rng.choice([1, 7, 256])))
+        monkeypatch.setattr(profiles, "BLOCK", size)
+        for name in ("BATCH_PAIRS", "CHUNK", "BLOCK", "MEMBER_PAIRS"):
+            monkeypatch.setattr(search, name, size)
+        strings = family_members(rng, 24)
+        queries = rng.random(24) < 0.5 if seed % 2 else None
+        found = cluster(strings, identities, contained=contained, queries=queries)
+        for identity, labels in zip(identities, found, strict=True):
+            expected = plain_clusters(strings, identity, contained, queries)
+            assert partition(labels) == partition(expected)
 
 
 def test_clusters_do_not_depend_on_the_order_of_the_strings():
     rng = np.random.default_rng(5)
-    strings = families(rng, 40)
+    strings = family_members(rng, 40)
     order = rng.permutation(40)
-    shuffled = cluster([strings[i] for i in order], 0.8)
+    shuffled = cluster([strings[i] for i in order], [0.8])[0]
     back = np.empty(40, int)
     back[order] = shuffled
-    assert partition(back) == partition(cluster(strings, 0.8))
+    assert partition(back) == partition(cluster(strings, [0.8])[0])
 
 
 def test_near_duplicates_of_near_duplicates_share_a_cluster():
     a, b, c = "A" * 20, "A" * 18 + "C" * 2, "A" * 16 + "C" * 4
-    assert cluster([a, c], 0.9).tolist() == [0, 1]
-    assert cluster([a, b, c], 0.9).tolist() == [0, 0, 0]
+    assert cluster([a, c], [0.9])[0].tolist() == [0, 1]
+    assert cluster([a, b, c], [0.9])[0].tolist() == [0, 0, 0]
 
 
 def test_pairs_exactly_at_the_identity_threshold_are_clustered():
@@ -137,50 +192,51 @@ def test_pairs_exactly_at_the_identity_threshold_are_clustered():
         heavy[at] = "P" if heavy[at] != "P" else "K"
     edits = len(range(5, 120, 10))
     at_edge = 1 - edits / len(HEAVY)
-    assert cluster([HEAVY, "".join(heavy)], at_edge).tolist() == [0, 0]
-    assert cluster([HEAVY, "".join(heavy)], at_edge + 1e-3).tolist() == [0, 1]
+    assert cluster([HEAVY, "".join(heavy)], [at_edge])[0].tolist() == [0, 0]
+    assert cluster([HEAVY, "".join(heavy)], [at_edge + 1e-3])[0].tolist() == [0, 1]
 
 
 def test_a_domain_clusters_with_the_antigen_that_contains_it():
     rng = np.random.default_rng(1)
     protein = "".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 400))
     other = "".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 400))
-    assert antigen_clusters([(protein,), (protein[100:220],), (other,)], 0.4).tolist() == [0, 0, 1]
+    antigens = [(protein,), (protein[100:220],), (other,)]
+    assert antigen_clusters(antigens, [0.4])[0].tolist() == [0, 0, 1]
 
 
 def test_antigens_that_share_a_chain_share_a_cluster():
     rng = np.random.default_rng(2)
     a, b, c = ("".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 150)) for _ in range(3))
-    assert antigen_clusters([(a,), (a, b), (b, c), (c,)], 0.4).tolist() == [0, 0, 0, 0]
-    assert antigen_clusters([(a,), (b, c)], 0.4).tolist() == [0, 1]
+    assert antigen_clusters([(a,), (a, b), (b, c), (c,)], [0.4])[0].tolist() == [0, 0, 0, 0]
+    assert antigen_clusters([(a,), (b, c)], [0.4])[0].tolist() == [0, 1]
 
 
 def test_peptides_cluster_with_peptides_but_not_with_their_protein():
     rng = np.random.default_rng(3)
     protein = "".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 300))
     antigens = [(protein,), (protein[10:25],), (protein[14:29],)]
-    assert antigen_clusters(antigens, 0.4).tolist() == [0, 1, 1]
+    assert antigen_clusters(antigens, [0.4])[0].tolist() == [0, 1, 1]
 
 
 def test_a_single_heavy_chain_joins_the_paired_antibody_that_contains_it():
     other_light = LIGHT[::-1]
     pair, twin = (HEAVY, LIGHT), (HEAVY, other_light)
-    assert antibody_clusters([pair, twin], 0.9).tolist() == [0, 1]
-    assert antibody_clusters([pair, (HEAVY, "")], 0.9).tolist() == [0, 0]
-    assert antibody_clusters([pair, (HEAVY[::-1], "")], 0.9).tolist() == [0, 1]
-    assert antibody_clusters([(HEAVY, ""), ("", LIGHT)], 0.9).tolist() == [0, 1]
+    assert antibody_clusters([pair, twin], [0.9])[0].tolist() == [0, 1]
+    assert antibody_clusters([pair, (HEAVY, "")], [0.9])[0].tolist() == [0, 0]
+    assert antibody_clusters([pair, (HEAVY[::-1], "")], [0.9])[0].tolist() == [0, 1]
+    assert antibody_clusters([(HEAVY, ""), ("", LIGHT)], [0.9])[0].tolist() == [0, 1]
 
 
 def test_antibodies_can_be_clustered_by_cdrh3():
     loop = HEAVY.replace("SRWGGDGFYAMDY", "ARDLLLPPPSSTFDI")
     other_frame = HEAVY.replace("EVQLVESGGG", "QVQLQQSGAE")
     antibodies = [(HEAVY, LIGHT), (loop, LIGHT), (other_frame, LIGHT), ("", LIGHT)]
-    assert cdrh3_clusters(antibodies, 0.8).tolist() == [0, 1, 0, 2]
+    assert cdrh3_clusters(antibodies, [0.8])[0].tolist() == [0, 1, 0, 2]
 
 
 def test_clustering_nothing_gives_no_clusters():
-    assert cluster([], 0.9).tolist() == []
-    assert antigen_clusters([("ACDEFGHIKL",)], 0.4).tolist() == [0]
+    assert cluster([], [0.9])[0].tolist() == []
+    assert antigen_clusters([("ACDEFGHIKL",)], [0.4])[0].tolist() == [0]
 
 
 def test_distance_to_the_consensus_counts_both_chains():
@@ -200,8 +256,8 @@ def test_mmseqs2_finds_the_exact_clusters_of_well_separated_families():
         at = rng.choice(200, 30, replace=False)
         child[at] = rng.choice(letters, 30)
         strings.append("".join(child))
-    exact = antigen_clusters([(text,) for text in strings], 0.4)
-    found = antigen_clusters([(text,) for text in strings], 0.4, mmseqs_cluster)
+    exact = antigen_clusters([(text,) for text in strings], [0.4])[0]
+    found = antigen_clusters([(text,) for text in strings], [0.4], mmseqs_cluster)[0]
     assert partition(found) == partition(exact)
     assert exact.max() == 7
 
@@ -209,17 +265,18 @@ def test_mmseqs2_finds_the_exact_clusters_of_well_separated_families():
 def test_missing_mmseqs2_is_reported_with_the_alternative(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(MMseqsFailed, match="--cluster-tool builtin"):
-        mmseqs_cluster(["ACDEFGHIKL"], 0.4)
+        mmseqs_cluster(["ACDEFGHIKL"], [0.4])
 
 
 def test_the_benchmark_runs(capsys, monkeypatch):
-    path = Path(__file__).parents[1] / "benchmarks" / "bench_splits.py"
-    spec = importlib.util.spec_from_file_location("bench_splits", path)
+    path = Path(__file__).parents[1] / "benchmarks" / "bench_clusters.py"
+    spec = importlib.util.spec_from_file_location("bench_clusters", path)
     bench = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(bench)
-    monkeypatch.setattr("sys.argv", ["bench_splits.py", "--clusters", "60"])
+    small = ["--antibodies", "60", "--antigens", "12", "--sample", "50"]
+    monkeypatch.setattr("sys.argv", ["bench_clusters.py", *small])
     bench.main()
-    assert "60 synthetic antibodies at 90 %" in capsys.readouterr().out
+    assert "equal to aligning all pairs" in capsys.readouterr().out
 
 
 def test_peptides_are_found_where_they_occur_in_longer_chains():

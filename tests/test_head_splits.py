@@ -289,6 +289,21 @@ def test_test_rows_whose_peptide_is_part_of_a_training_antigen_are_counted():
     assert any("contained 4 (of" in line for line in describe_splits([swapped]))
 
 
+def test_one_search_finds_the_clusters_of_all_identities(monkeypatch):
+    searches = []
+    for name in ("antibody_clusters", "antigen_clusters"):
+        plain = getattr(groups, name)
+
+        def counting(chains, identities, plain=plain):
+            searches.append(sorted(identities))
+            return plain(chains, identities)
+
+        monkeypatch.setattr(groups, name, counting)
+    (split,) = make_splits(pairs_of(measured()), SplitOptions(split="both"))
+    assert sorted(searches) == [[0.4, 0.7, 0.9], [0.8, 0.9, 0.95]]
+    assert list(split.description["clusters"]["antigen"]) == ["exact", "0.9", "0.7", "0.4"]
+
+
 def test_clusters_are_cached(tmp_path, monkeypatch):
     pairs = pairs_of(measured())
     options = SplitOptions(split="antigen")
@@ -355,7 +370,7 @@ def test_a_registered_split_method_can_be_selected_by_name(monkeypatch):
 def test_leaks_of_an_mmseqs2_split_are_counted_by_the_exact_method(monkeypatch):
     monkeypatch.setattr(groups, "mmseqs_version", lambda: "0")
     # finds no near-duplicate at all
-    monkeypatch.setattr(groups, "mmseqs_cluster", lambda texts, _t, **_: np.arange(len(texts)))
+    monkeypatch.setattr(groups, "mmseqs_cluster", lambda texts, _t, **_: [np.arange(len(texts))])
     pairs = pairs_of(measured(light="DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSG"))
     options = SplitOptions(split="antibody", cluster_tool="mmseqs")
     (split,) = make_splits(pairs, options)

@@ -1,7 +1,8 @@
-"""Edit distances of many pairs of sequences at once, exact, in numpy.
+"""Edit distances of many pairs of strings of residues, exact, on all cores.
 
-Myers' bit-parallel method: one bit per residue of the pattern, one step per residue of the text,
-each step for all pairs at once.
+Distances of whole strings come from rapidfuzz, which has no alignment of one string inside
+another. That is Myers' bit-parallel method in numpy: one bit per residue of the pattern, one step
+per residue of the text, each step for all pairs at once; many pairs are divided among processes.
 
 References
 ----------
@@ -13,9 +14,14 @@ Legend: K pairs, W words of 64 residues, L residues.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,19 +32,11 @@ Words: TypeAlias = NDArray[np.uint64]
 LETTERS = 27
 """Codes 0 to 25 are A to Z; 26 is padding and equals nothing."""
 BITS = 64
+BATCH_PAIRS = 8192
+"""Pairs per call of the alignment: few enough for the processor's cache, enough for numpy."""
+WORTH_PROCESSES = 8 * BATCH_PAIRS
+"""From this many pairs in one call on, starting processes takes less time than it saves."""
 _ONE, _TOP = np.uint64(1), np.uint64(BITS - 1)
-
-
-def ragged_rows(flat: NDArray[Any], starts: Ints, lengths: Ints, fill: int) -> NDArray[Any]:
-    """Copy ``flat[starts[k] : starts[k] + lengths[k]]`` into row k, shape (K, longest length).
-
-    Shorter rows end in `fill`. Every start plus the longest length must lie inside `flat`.
-    """
-    width = int(lengths.max(initial=1))
-    rows = np.lib.stride_tricks.sliding_window_view(flat, width)[starts]
-    if (lengths < width).any():
-        rows[np.arange(width) >= lengths[:, None]] = fill
-    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Residues:
     """Concatenated strings of residues, encoded as numbers."""
 
     codes: NDArray[np.uint8]
-    """Followed by the padding that `ragged_rows` needs."""
+    """Followed by the padding that `rows` needs."""
     starts: Ints
     lengths: Ints
 
@@ -60,64 +58,90 @@ class Residues:
 
     def rows(self, which: Ints) -> NDArray[np.uint8]:
         """Codes of K strings, padded to the longest, shape (K, L)."""
-        return ragged_rows(self.codes, self.starts[which], self.lengths[which], LETTERS - 1)
+        lengths = self.lengths[which]
+        width = int(lengths.max(initial=1))
+        rows = np.lib.stride_tricks.sliding_window_view(self.codes, width)[self.starts[which]]
+        rows[np.arange(width) >= lengths[:, None]] = LETTERS - 1
+        return rows
 
 
-def hamming(residues: Residues, i: Ints, j: Ints) -> Ints:
-    """Count the differing positions of strings i and j of equal length, shape (K,).
+def whole_distances(
+    strings: NDArray[np.object_], i: Ints, j: Ints, largest: int | None = None
+) -> Ints:
+    """Edit distance of strings i and j, shape (K,).
 
-    `i` and `j` have shape (K,) or (1,).
+    A distance above `largest` may be any number above it.
     """
-    distance: Ints = np.count_nonzero(residues.rows(i) != residues.rows(j), axis=1)
-    return distance
+    from rapidfuzz.distance import Levenshtein
+    from rapidfuzz.process import cpdist
+
+    found = cpdist(
+        strings[i].tolist(), strings[j].tolist(), scorer=Levenshtein.distance,
+        score_cutoff=largest, dtype=np.int32, workers=-1,
+    )  # fmt: skip
+    return np.asarray(found, np.int64)
 
 
-def edit_distances(residues: Residues, i: Ints, j: Ints, *, contained: bool = False) -> Ints:
-    """Smallest number of insertions, deletions and substitutions between strings i and j.
+def contained_distances(residues: Residues, i: Ints, j: Ints) -> Ints:
+    """Smallest number of edits that turn string i into a part of string j.
 
-    `i`, `j` and the result have shape (K,); no string in `i` is empty. If `contained`, string i is
-    aligned inside string j, whose unaligned ends cost nothing.
+    `i`, `j` and the result have shape (K,); no string in `i` is empty.
     """
     patterns, row_K = np.unique(i, return_inverse=True)
     masks_WP = _letter_masks(residues, patterns)
-    n_words = len(masks_WP)
+    n_words, n_pairs = len(masks_WP), len(i)
     last_word, last_bit = np.divmod(residues.lengths[i] - 1, BITS)
     last_bit = last_bit.astype(np.uint64)
-    up_WK = np.full((n_words, len(i)), ~np.uint64(0))
-    down_WK = np.zeros((n_words, len(i)), np.uint64)
+    ends = {w: (last_word == w).astype(np.uint64) for w in np.unique(last_word).tolist()}
+    up_WK = np.full((n_words, n_pairs), ~np.uint64(0))
+    down_WK = np.zeros((n_words, n_pairs), np.uint64)
     distance = residues.lengths[i].copy()
     best = distance.copy()
-    for step, letters in enumerate(residues.rows(j).T.copy()):
+    equal, plus, minus, grows, shrinks, *spare = np.empty((7, n_pairs), np.uint64)
+    for letters in residues.rows(j).T.copy():
         at = row_K * LETTERS + letters
-        grows = np.full(len(i), 0 if contained else 1, np.uint64)
-        shrinks = np.zeros(len(i), np.uint64)
-        active = step < residues.lengths[j]
+        grows[:], shrinks[:] = 0, 0
         for w in range(n_words):
-            plus, minus = _advance(masks_WP[w][at], up_WK[w], down_WK[w], grows, shrinks)
-            change = ((plus >> last_bit) & _ONE).astype(np.int64)
-            change -= ((minus >> last_bit) & _ONE).astype(np.int64)
-            distance += np.where(active & (last_word == w), change, 0)
-            grows, shrinks = plus >> _TOP, minus >> _TOP
-        np.minimum(best, distance, out=best, where=active)
-    return best if contained else distance
+            np.take(masks_WP[w], at, out=equal, mode="clip")
+            _advance(equal, up_WK[w], down_WK[w], grows, shrinks, plus, minus, *spare)
+            if w in ends:
+                distance += ((plus >> last_bit) & ends[w]).view(np.int64)
+                distance -= ((minus >> last_bit) & ends[w]).view(np.int64)
+            np.right_shift(plus, _TOP, out=grows)
+            np.right_shift(minus, _TOP, out=shrinks)
+        # Padding after the end of the text equals nothing, so it never improves a distance.
+        np.minimum(best, distance, out=best)
+    return best
 
 
 def _advance(
-    equal: Words, up: Words, down: Words, grows: Words, shrinks: Words
-) -> tuple[Words, Words]:
+    equal: Words, up: Words, down: Words, grows: Words, shrinks: Words,
+    plus: Words, minus: Words, vertical: Words, above: Words,
+) -> None:  # fmt: skip
     """Advance one word of every pattern by one residue of its text; updates `up` and `down`.
 
     `up` and `down` hold the steps of +1 and -1 down the column of the distance table, `grows` and
-    `shrinks` those along the row above the word. Returns the steps along each row of the word.
+    `shrinks` those along the row above the word. Fills `plus` and `minus` with the steps along
+    each row of the word. All results go to given arrays: allocating them takes half of the time.
     """
-    vertical = equal | down
-    equal = equal | shrinks
-    horizontal = (((equal & up) + up) ^ up) | equal
-    plus, minus = down | ~(horizontal | up), up & horizontal
-    above_plus, above_minus = (plus << _ONE) | grows, (minus << _ONE) | shrinks
-    up[:] = above_minus | ~(vertical | above_plus)
-    down[:] = above_plus & vertical
-    return plus, minus
+    np.bitwise_or(equal, down, out=vertical)
+    np.bitwise_or(equal, shrinks, out=equal)
+    horizontal = np.bitwise_and(equal, up, out=above)
+    horizontal += up
+    horizontal ^= up
+    horizontal |= equal
+    np.bitwise_or(horizontal, up, out=plus)
+    np.invert(plus, out=plus)
+    plus |= down
+    np.bitwise_and(up, horizontal, out=minus)
+    np.left_shift(plus, _ONE, out=above)
+    above |= grows
+    np.bitwise_and(above, vertical, out=down)
+    above |= vertical
+    np.invert(above, out=above)
+    np.left_shift(minus, _ONE, out=up)
+    up |= shrinks
+    up |= above
 
 
 def _letter_masks(residues: Residues, patterns: Ints) -> Words:
@@ -130,3 +154,96 @@ def _letter_masks(residues: Residues, patterns: Ints) -> Words:
         here = np.flatnonzero(position < lengths)
         masks_WP[word][here * LETTERS + letters[here]] |= np.uint64(1 << bit)
     return masks_WP
+
+
+class Aligners:
+    """Processes that compute `contained_distances` of many pairs of the same strings.
+
+    They are started by the first large call. Each is a new interpreter that imports numpy only: it
+    inherits no threads, and a script needs no ``if __name__ == "__main__"``.
+    """
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._residues = Residues.of(strings)
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Aligners:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+    def distances(self, i: Ints, j: Ints) -> Ints:
+        """As `contained_distances`, of any number of pairs."""
+        lengths = self._residues.lengths
+        order = np.lexsort((lengths[j], (lengths[i] - 1) // BITS))  # wastes little on padding
+        batches = [order[k : k + BATCH_PAIRS] for k in range(0, len(order), BATCH_PAIRS)]
+        if len(i) >= WORTH_PROCESSES and not self._started and (cores := count_cores()) > 1:
+            self._started = [_start(self._residues) for _ in range(cores)]
+        idle = list(self._started)
+
+        def align(batch: Ints) -> Ints:
+            with suppress(EOFError, BrokenPipeError):  # a killed process costs time only
+                if idle:
+                    process = idle.pop()
+                    _send(process.stdin, i[batch], j[batch])
+                    found = np.frombuffer(_receive(process.stdout), np.int64)
+                    idle.append(process)
+                    return found
+            return contained_distances(self._residues, i[batch], j[batch])
+
+        distance = np.empty(len(i), np.int64)
+        with ThreadPoolExecutor(max(1, len(idle))) as threads:
+            for batch, found in zip(batches, threads.map(align, batches), strict=True):
+                distance[batch] = found
+        return distance
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _start(residues: Residues) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", __name__]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    _send(process.stdin, residues.codes, residues.starts, residues.lengths)
+    return process
+
+
+def _send(pipe: IO[bytes] | None, *arrays: NDArray[Any]) -> None:
+    assert pipe is not None
+    for array in arrays:
+        pipe.write(array.nbytes.to_bytes(8))
+        pipe.write(array.tobytes())
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes] | None) -> bytes:
+    """Return the bytes of one array; raise EOFError if the pipe is closed."""
+    assert pipe is not None
+    size = int.from_bytes(pipe.read(8))
+    data = pipe.read(size)
+    if not size or len(data) < size:
+        raise EOFError
+    return data
+
+
+def _serve() -> None:
+    """Answer the process that started this one until it closes the pipe."""
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    with suppress(EOFError, KeyboardInterrupt):
+        codes = np.frombuffer(_receive(requests), np.uint8)
+        starts, lengths = (np.frombuffer(_receive(requests), np.int64) for _ in range(2))
+        residues = Residues(codes, starts, lengths)
+        while True:
+            i, j = (np.frombuffer(_receive(requests), np.int64) for _ in range(2))
+            _send(answers, contained_distances(residues, i, j))
+
+
+if __name__ == "__main__":
+    _serve()

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from abag.head.clustering.alignment import Residues, edit_distances
+from abag.head.clustering.alignment import whole_distances
 from abag.head.clustering.linkage import cluster, number_by_appearance, rows_by_group
 
 Ints: TypeAlias = NDArray[np.int64]
 Chains: TypeAlias = tuple[str, ...]
-Method: TypeAlias = Callable[..., Ints]
+Method: TypeAlias = Callable[..., list[Ints]]
 """Clusters strings, called as `linkage.cluster`."""
 
 PEPTIDE = 50
@@ -34,69 +34,76 @@ PEPTIDE_IDENTITY = 0.6
 
 
 def antibody_clusters(
-    antibodies: Sequence[Chains], identity: float, method: Method = cluster
-) -> Ints:
+    antibodies: Sequence[Chains], identities: Sequence[float], method: Method = cluster
+) -> list[Ints]:
     """Cluster antibodies by the identity of their variable domains.
 
     Parameters
     ----------
     antibodies : sequence of (str, str), length N
         Heavy and light chain; either may be empty.
-    identity : float
-        Smallest identity of near-duplicates, above 0 and up to 1.
+    identities : sequence of float
+        Smallest identities of near-duplicates, above 0 and up to 1.
     method : callable, optional
         Used for antibodies with both chains.
 
     Returns
     -------
-    NDArray, shape=(N,), dtype=int64
-        Cluster of each antibody, numbered by first appearance.
+    list of NDArray, shape=(N,), dtype=int64
+        Cluster of each antibody at each identity, numbered by first appearance.
     """
     paired = np.array([bool(heavy and light) for heavy, light in antibodies], bool)
     whole = np.flatnonzero(paired)
-    texts = ["".join(antibodies[i]) for i in whole.tolist()]
-    groupings = [(whole, method(texts, identity))]
+    found = method(["".join(antibodies[i]) for i in whole.tolist()], identities)
+    groupings = [[(whole, labels)] for labels in found]
     for chain in (0, 1):
         having = np.array([i for i, chains in enumerate(antibodies) if chains[chain]], np.int64)
         alone = ~paired[having]
         if alone.any():
-            found = cluster([antibodies[i][chain] for i in having], identity, queries=alone)
-            # Two paired antibodies are never joined by one chain, even if it is identical.
-            keep = np.isin(found, found[alone])
-            groupings.append((having[keep], found[keep]))
-    return _merged(len(antibodies), groupings)
+            found = cluster([antibodies[i][chain] for i in having], identities, queries=alone)
+            for grouping, labels in zip(groupings, found, strict=True):
+                # Two paired antibodies are never joined by one chain, even if it is identical.
+                keep = np.isin(labels, labels[alone])
+                grouping.append((having[keep], labels[keep]))
+    return [_merged(len(antibodies), grouping) for grouping in groupings]
 
 
-def antigen_clusters(antigens: Sequence[Chains], identity: float, method: Method = cluster) -> Ints:
+def antigen_clusters(
+    antigens: Sequence[Chains], identities: Sequence[float], method: Method = cluster
+) -> list[Ints]:
     """Cluster antigens by their chains; one shared cluster of chains is enough.
 
     Parameters
     ----------
     antigens : sequence of tuple of str, length N
-    identity : float
+    identities : sequence of float
         As for `antibody_clusters`; for peptides at least `PEPTIDE_IDENTITY`.
     method : callable, optional
         Used for chains longer than peptides.
 
     Returns
     -------
-    NDArray, shape=(N,), dtype=int64
-        Cluster of each antigen, numbered by first appearance.
+    list of NDArray, shape=(N,), dtype=int64
+        Cluster of each antigen at each identity, numbered by first appearance.
     """
     owner = np.array([i for i, chains in enumerate(antigens) for _ in chains], np.int64)
     texts = [chain for chains in antigens for chain in chains]
     is_peptide = np.array([len(text) < PEPTIDE for text in texts], bool)
     proteins, peptides = np.flatnonzero(~is_peptide), np.flatnonzero(is_peptide)
-    protein_clusters = method([texts[i] for i in proteins], identity, contained=True)
-    peptide_clusters = cluster(
-        [texts[i] for i in peptides], max(identity, PEPTIDE_IDENTITY), contained=True
+    of_proteins = method([texts[i] for i in proteins], identities, contained=True)
+    of_peptides = cluster(
+        [texts[i] for i in peptides],
+        [max(identity, PEPTIDE_IDENTITY) for identity in identities],
+        contained=True,
     )
-    groupings = [(owner[proteins], protein_clusters), (owner[peptides], peptide_clusters)]
-    return _merged(len(antigens), groupings)
+    return [
+        _merged(len(antigens), [(owner[proteins], protein), (owner[peptides], peptide)])
+        for protein, peptide in zip(of_proteins, of_peptides, strict=True)
+    ]
 
 
-def cdrh3_clusters(antibodies: Sequence[Chains], identity: float) -> Ints:
-    """Cluster antibodies by the identity of their CDRH3: cluster numbers, shape (N,).
+def cdrh3_clusters(antibodies: Sequence[Chains], identities: Sequence[float]) -> list[Ints]:
+    """Cluster antibodies by the identity of their CDRH3: cluster numbers, each of shape (N,).
 
     Antibodies in which no CDRH3 is found, such as a light chain alone, are compared by all their
     chains, and only with each other. Parameters and result are those of `antibody_clusters`.
@@ -108,8 +115,11 @@ def cdrh3_clusters(antibodies: Sequence[Chains], identity: float) -> Ints:
     has_loop = np.array([bool(loop) for loop in loops], bool)
     texts = [loop or "".join(chains) for loop, chains in zip(loops, antibodies, strict=True)]
     groups = (np.flatnonzero(has_loop), np.flatnonzero(~has_loop))
-    groupings = [(rows, cluster([texts[i] for i in rows], identity)) for rows in groups]
-    return _merged(len(antibodies), groupings)
+    found = [cluster([texts[i] for i in rows], identities) for rows in groups]
+    return [
+        _merged(len(antibodies), list(zip(groups, labels, strict=True)))
+        for labels in zip(*found, strict=True)
+    ]
 
 
 def distance_to_parent(antibodies: Sequence[Chains], clusters: Ints) -> Ints:
@@ -143,9 +153,9 @@ def _edits_to(parent: str, texts: Sequence[str]) -> Ints:
     if not parent:
         return np.array([len(text) for text in texts], np.int64)
     unique, index = np.unique(np.asarray(texts, dtype=object), return_inverse=True)
-    residues = Residues.of([parent, *unique])
+    strings = np.array([parent, *unique], dtype=object)
     first = np.zeros(len(unique), np.int64)
-    return edit_distances(residues, first, 1 + np.arange(len(unique)))[index]
+    return whole_distances(strings, first, 1 + np.arange(len(unique)))[index]
 
 
 def _merged(n: int, groupings: Sequence[tuple[Ints, Ints]]) -> Ints:

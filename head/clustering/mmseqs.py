@@ -34,22 +34,22 @@ def mmseqs_version() -> str | None:
 
 
 def mmseqs_cluster(
-    strings: Sequence[str], identity: float, *, contained: bool = False
-) -> NDArray[np.int64]:
+    strings: Sequence[str], identities: Sequence[float], *, contained: bool = False
+) -> list[NDArray[np.int64]]:
     """Cluster strings by the connected components of MMseqs2's hits.
 
     Parameters
     ----------
     strings : sequence of str, length N
-    identity : float
-        Smallest identity of an alignment that covers 80 % of both sequences.
+    identities : sequence of float
+        Smallest identities of an alignment that covers 80 % of both sequences.
     contained : bool
         The alignment has to cover 80 % of one of them only.
 
     Returns
     -------
-    NDArray, shape=(N,), dtype=int64
-        Cluster of each string.
+    list of NDArray, shape=(N,), dtype=int64
+        Cluster of each string at each identity.
 
     Raises
     ------
@@ -63,6 +63,12 @@ def mmseqs_cluster(
             "install mmseqs2) or use --cluster-tool builtin."
         )
         raise MMseqsFailed(msg)
+    return [_easy_cluster(unique, identity, contained)[index] for identity in identities]
+
+
+def _easy_cluster(
+    unique: NDArray[np.object_], identity: float, contained: bool
+) -> NDArray[np.int64]:
     with tempfile.TemporaryDirectory(prefix="abag-mmseqs-") as folder:
         fasta = Path(folder, "in.fasta")
         fasta.write_text("".join(f">{i}\n{text}\n" for i, text in enumerate(unique)))
@@ -82,4 +88,4 @@ def mmseqs_cluster(
         rows = np.loadtxt(Path(folder, "out_cluster.tsv"), dtype=np.int64, ndmin=2)
     labels = np.empty(len(unique), np.int64)
     labels[rows[:, 1]] = rows[:, 0]
-    return labels[index]
+    return labels

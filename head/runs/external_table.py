@@ -67,7 +67,7 @@ def _overlap(
             known = [tuple(text.split("|")) for text in texts]
         own = pairs.table.sequences[kind].chains
         method = cluster_method(kind, saved.config["antibody_by"])
-        cluster = method([*known, *own], saved.config[f"{kind}_identity"])
+        (cluster,) = method([*known, *own], [saved.config[f"{kind}_identity"]])
         clusters[kind] = cluster[len(known) :][pairs.index(kind)]
         near[kind] = same[kind] | np.isin(clusters[kind], cluster[: len(known)])
         if kind == "antigen":

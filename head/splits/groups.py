@@ -43,9 +43,9 @@ IDENTITY_LEVELS: Mapping[Kind, tuple[float, ...]] = {
     "antigen": (0.9, 0.7, 0.4),
 }
 """Identities at which clusters and leaks are counted, in addition to that of the split."""
-FEW_SEQUENCES: Mapping[Kind, int] = {"antibody": 5_000, "antigen": 1_000}
-"""Above this, only the identity of the split is counted: more would take minutes."""
-MANY_SEQUENCES: Mapping[Kind, int] = {"antibody": 20_000, "antigen": 2_000}
+FEW_SEQUENCES: Mapping[Kind, int] = {"antibody": 10_000, "antigen": 3_000}
+"""Above this, only the identity of the split is counted: lower ones would take minutes."""
+MANY_SEQUENCES: Mapping[Kind, int] = {"antibody": 150_000, "antigen": 5_000}
 """Above this, ``auto`` uses MMseqs2 if it is installed: the exact method would take minutes."""
 
 
@@ -59,6 +59,7 @@ class PairGroups:
     """Folder of cached clusters; None: they are not kept."""
     tools: dict[str, str] = field(default_factory=dict)
     """What computed the clusters of each kind."""
+    _labels: dict[tuple[Kind, float, str], Ints] = field(default_factory=dict)
     _found: dict[tuple[Kind, float, ClusterTool], Ints] = field(default_factory=dict)
     _peptides: Ints | None = None
 
@@ -88,12 +89,10 @@ class PairGroups:
         identity of the split is included, above `MANY_SEQUENCES` only if the split needed it.
         """
         result: dict[str, dict[str, Ints]] = {"pair": {"exact": self.of_method("random")}}
-        for kind, levels in IDENTITY_LEVELS.items():
-            own = self.identity(kind)
-            n = len(self.pairs.table.sequences[kind].keys)
-            wanted = sorted({*levels, own} if n <= FEW_SEQUENCES[kind] else {own}, reverse=True)
+        for kind in IDENTITY_LEVELS:
+            wanted = self._counted(kind)
             tool: ClusterTool = "builtin"
-            if n > MANY_SEQUENCES[kind]:
+            if len(self.pairs.table.sequences[kind].keys) > MANY_SEQUENCES[kind]:
                 tool = self.options.cluster_tool
                 wanted = [t for t in wanted if (kind, t, tool) in self._found]
             result[kind] = {"exact": self.pairs.index(kind)}
@@ -127,6 +126,12 @@ class PairGroups:
         distance = distance_to_parent(self.pairs.table.antibodies.chains, labels)
         return distance[self.pairs.antibody]
 
+    def _counted(self, kind: Kind) -> list[float]:
+        """Identities at which clusters are counted, from the strictest on."""
+        own = self.identity(kind)
+        n = len(self.pairs.table.sequences[kind].keys)
+        return sorted({*IDENTITY_LEVELS[kind], own} if n <= FEW_SEQUENCES[kind] else {own})[::-1]
+
     def _clusters(self, kind: Kind, identity: float, tool: ClusterTool) -> Ints:
         """Cluster of each pair's sequence, shape (P,)."""
         if (kind, identity, tool) not in self._found:
@@ -135,29 +140,35 @@ class PairGroups:
         return self._found[kind, identity, tool]
 
     def _load_or_compute(self, kind: Kind, identity: float, tool: ClusterTool) -> Ints:
-        """Cluster of each unique sequence."""
+        """Cluster of each unique sequence; one search finds those of all counted identities."""
         method, name = self._method(kind, tool)
         if tool == self.options.cluster_tool:
             self.tools[kind] = name
-        unique = self.pairs.table.sequences[kind]
+        if (kind, identity, name) not in self._labels:
+            unique = self.pairs.table.sequences[kind]
+            wanted = {identity} if name.startswith("MMseqs2") else {identity, *self._counted(kind)}
+            paths = {t: self._path(kind, t, name) for t in sorted(wanted, reverse=True)}
+            known = {t: _read(path, len(unique.keys)) for t, path in paths.items()}
+            missing = [t for t, labels in known.items() if labels is None]
+            found = method(unique.chains, missing) if missing else []
+            for t, labels in zip(missing, found, strict=True):
+                known[t] = labels
+                _keep(paths[t], labels)
+            self._labels |= {(kind, t, name): v for t, v in known.items() if v is not None}
+        return self._labels[kind, identity, name]
+
+    def _path(self, kind: Kind, identity: float, name: str) -> Path | None:
+        """File of the clusters of one kind, or None if they are not kept."""
         if self.cache is None:
-            return method(unique.chains, identity)
-        what = f"{CLUSTERS_VERSION} {name} {identity:g}".encode()
-        digest = hashlib.blake2b(what + b"\0" + unique.keys.tobytes(), digest_size=16)
-        path = self.cache / f"clusters-{digest.hexdigest()}.npy"
-        with suppress(OSError, ValueError, EOFError):  # missing or damaged: computed again
-            cached: Ints = np.load(path, allow_pickle=False)
-            if cached.shape == (len(unique.keys),):
-                return cached
-        found = method(unique.chains, identity)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial_file, partial_file.open("wb") as file:
-            np.save(file, found, allow_pickle=False)
-        return found
+            return None
+        what = f"{CLUSTERS_VERSION} {name} {identity:g}".encode() + b"\0"
+        keys = self.pairs.table.sequences[kind].keys.tobytes()
+        digest = hashlib.blake2b(what + keys, digest_size=16).hexdigest()
+        return self.cache / f"clusters-{digest}.npy"
 
     def _method(
         self, kind: Kind, tool: ClusterTool
-    ) -> tuple[Callable[[list[Chains], float], Ints], str]:
+    ) -> tuple[Callable[[list[Chains], list[float]], list[Ints]], str]:
         """Choose how to cluster, and name it for the summary and the cache."""
         method = cluster_method(kind, self.options.antibody_by)
         if method is cdrh3_clusters:
@@ -185,11 +196,28 @@ def with_antigen_clusters(
     return replace(pairs, antigen_cluster=PairGroups(pairs, options, cache).of_method("antigen"))
 
 
-def cluster_method(kind: Kind, antibody_by: AntibodyRegion) -> Callable[..., Ints]:
+def cluster_method(kind: Kind, antibody_by: AntibodyRegion) -> Callable[..., list[Ints]]:
     """Return the function that clusters the chains of a kind at an identity."""
     if kind == "antigen":
         return antigen_clusters
     return cdrh3_clusters if antibody_by == "cdrh3" else antibody_clusters
+
+
+def _read(path: Path | None, n: int) -> Ints | None:
+    """Read cached clusters of n sequences; None if they are missing or damaged."""
+    with suppress(OSError, ValueError, EOFError):
+        cached: Ints | None = np.load(path, allow_pickle=False) if path else None
+        if cached is not None and cached.shape == (n,):
+            return cached
+    return None
+
+
+def _keep(path: Path | None, labels: Ints) -> None:
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as partial_file, partial_file.open("wb") as file:
+        np.save(file, labels, allow_pickle=False)
 
 
 def _sizes(labels: Ints) -> dict[str, float]:

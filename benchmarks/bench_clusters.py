@@ -1,0 +1,219 @@
+"""Time the clustering of synthetic antibodies and antigens, and check it against all pairs.
+
+    python benchmarks/bench_clusters.py [--antibodies N] [--antigens N] [--sample N] [--libraries]
+
+The antibodies resemble a repertoire: 50 x 40 germlines of unequal frequency, random CDRH3 loops,
+clones of several members, and 0 to 20 % of mutations. The antigens are unrelated, or mutants. The
+clusters of a sample are compared with those of aligning every pair. `--libraries` times single
+alignments by rapidfuzz, edlib and parasail, as far as they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import platform
+import resource
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+from rapidfuzz import __version__ as rapidfuzz_version
+from rapidfuzz.distance import Levenshtein
+from rapidfuzz.process import cdist
+from scipy import sparse
+
+from abag.head.clustering.alignment import Residues, contained_distances, count_cores
+from abag.head.clustering.clusters import antibody_clusters, antigen_clusters
+from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
+
+RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+
+
+def synthetic_antibodies(n, seed=0):
+    """Synthetic antibodies (heavy, light) of germlines, clones and mutations."""
+    rng = np.random.default_rng(seed)
+
+    def germlines(count, length):
+        root = rng.integers(20, size=length)
+        families = [np.where(rng.random(length) < 0.35, rng.integers(20, size=length), root)
+                    for _ in range(7)]  # fmt: skip
+        return [
+            np.where(rng.random(length) < 0.12, rng.integers(20, size=length), families[k % 7])
+            for k in range(count)
+        ]
+
+    def one_of(pool):
+        share = 1 / np.arange(1, len(pool) + 1)
+        return pool[rng.choice(len(pool), p=share / share.sum())]
+
+    def mutated(chain, rate):
+        hit = rng.random(len(chain)) < rate
+        return "".join(RESIDUES[np.where(hit, rng.integers(20, size=len(chain)), chain)])
+
+    heavies, lights = germlines(50, 98), germlines(40, 95)
+    ends = [rng.integers(20, size=length) for length in (11, 12)]
+    found = []
+    while len(found) < n:
+        loop = rng.integers(20, size=int(np.clip(rng.normal(13, 3.5), 5, 25)))
+        heavy = np.concatenate([one_of(heavies), loop, ends[0]])
+        light = np.concatenate([one_of(lights), ends[1]])
+        for _ in range(1 if rng.random() < 0.8 else int(rng.geometric(0.2))):
+            rate = rng.exponential(0.05)
+            found.append((mutated(heavy, rate), mutated(light, rate)))
+    return found[:n]
+
+
+def synthetic_antigens(n, length=350, families=None, seed=1):
+    """Unrelated proteins of about `length` residues, or point mutants of a few."""
+    rng = np.random.default_rng(seed)
+    lengths = np.clip(rng.lognormal(np.log(length), 0.3, families or n), 60, 3 * length).astype(int)
+    parents = [rng.integers(20, size=k) for k in lengths]
+    if not families:
+        return [("".join(RESIDUES[parent]),) for parent in parents]
+    found = []
+    for _ in range(n):
+        child = parents[rng.integers(families)].copy()
+        child[rng.integers(len(child), size=3)] = rng.integers(20, size=3)
+        found.append(("".join(RESIDUES[child]),))
+    return found
+
+
+def every_pair(texts, identity):
+    """Clusters of strings by aligning every pair."""
+    lengths = np.array([len(text) for text in texts])
+    firsts, seconds = [], []
+    for start in range(0, len(texts), 500):
+        block = slice(start, start + 500)
+        found = cdist(texts[block], texts, scorer=Levenshtein.distance, dtype=np.int32, workers=-1,
+                      score_cutoff=int(lengths.max() * (1 - identity)))  # fmt: skip
+        longer = np.maximum.outer(lengths[block], lengths)
+        first, second = np.nonzero(found <= np.floor((1 - identity) * longer + 1e-9))
+        firsts.append(first + start)
+        seconds.append(second)
+    ends = (np.concatenate(firsts), np.concatenate(seconds))
+    graph = sparse.coo_array((np.ones(len(ends[0])), ends), 2 * lengths.shape)
+    return sparse.csgraph.connected_components(graph, directed=False)[1]
+
+
+def timed(name, call):
+    """Run, and describe the time in one line of Markdown."""
+    begun, before = time.perf_counter(), cpu_seconds()
+    found = call()
+    wall, cpu = time.perf_counter() - begun, cpu_seconds() - before
+    counts = ", ".join(f"{labels.max() + 1:,}" for labels in found)
+    return found, f"| {name} | {counts} | {wall:.1f} | {cpu:.1f} | {peak_mib():.0f} |"
+
+
+def cpu_seconds():
+    """CPU time of this process and of those that it started."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def peak_mib():
+    """Peak resident memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def clusterings(n_antibodies, n_antigens, sample):
+    """Markdown table of all clusterings, and the check of the sample."""
+    lines = ["| what | clusters | s | CPU s | peak MiB so far |", "|---|---|---|---|---|"]
+    antibodies = synthetic_antibodies(n_antibodies)
+    few = [antibodies[i] for i in np.random.default_rng(2).permutation(n_antibodies)[:sample]]
+    unrelated = synthetic_antigens(n_antigens)
+    mutants = synthetic_antigens(n_antigens * 5, families=20)
+    runs = [
+        (f"{len(few):,} antibodies, 90 %", few, antibody_clusters, [0.9]),
+        (f"{len(few):,} antibodies, 95, 90 and 80 %", few, antibody_clusters, [0.95, 0.9, 0.8]),
+        (f"{len(antibodies):,} antibodies, 90 %", antibodies, antibody_clusters, [0.9]),
+        (f"{len(unrelated):,} unrelated antigens, 90, 70 and 40 %", unrelated, antigen_clusters,
+         [0.9, 0.7, 0.4]),
+        (f"{len(mutants):,} mutants of 20 antigens, 40 %", mutants, antigen_clusters, [0.4]),
+    ]  # fmt: skip
+    found = {}
+    for name, sequences, method, identities in runs:
+        found[name], line = timed(name, lambda: method(sequences, identities))
+        lines.append(line)
+        print(line, file=sys.stderr, flush=True)
+    if mmseqs_version():
+        name = f"{len(antibodies):,} antibodies, 90 %, MMseqs2 {mmseqs_version()}"
+        lines.append(timed(name, lambda: antibody_clusters(antibodies, [0.9], mmseqs_cluster))[1])
+    expected = every_pair(["".join(chains) for chains in few], 0.9)
+    ours = found[runs[0][0]][0]
+    n_joint = len(np.unique(np.stack([ours, expected]), axis=1).T)
+    equal = n_joint == ours.max() + 1 == expected.max() + 1
+    verdict = "equal to" if equal else "DIFFERENT FROM"
+    lines += ["", f"Clusters of the {len(few):,} antibodies at 90 %: {verdict} aligning all pairs."]
+    return lines
+
+
+def libraries(n=8192):
+    """Markdown table: time of one alignment by each library."""
+    rng = np.random.default_rng(3)
+    proteins = ["".join(RESIDUES[rng.integers(20, size=350)]) for _ in range(200)]
+    parent = rng.integers(20, size=230)
+    variants = ["".join(RESIDUES[np.where(rng.random(230) < 0.06, rng.integers(20, size=230), parent)])
+                for _ in range(200)]  # fmt: skip
+    i, j = rng.integers(200, size=(2, n))
+    residues = Residues.of(proteins)
+    rows = {"numpy, contained": (lambda: contained_distances(residues, i, j), n)}
+    rows["rapidfuzz, whole, at most 23 edits"] = (
+        lambda: cdist(variants, variants, scorer=Levenshtein.distance, score_cutoff=23), 200 * 200
+    )  # fmt: skip
+    pairs = list(zip(i.tolist(), j.tolist(), strict=True))
+    if importlib.util.find_spec("edlib"):
+        import edlib
+
+        rows["edlib, contained, at most 210 edits"] = (
+            lambda: [edlib.align(proteins[a], proteins[b], mode="HW", k=210) for a, b in pairs], n
+        )  # fmt: skip
+        rows["edlib, whole, at most 23 edits"] = (
+            lambda: [edlib.align(variants[a], variants[b], mode="NW", k=23) for a, b in pairs], n
+        )  # fmt: skip
+    if importlib.util.find_spec("parasail"):
+        import parasail
+
+        matrix = parasail.matrix_create("".join(RESIDUES), 0, -1)
+        align = parasail.sg_dx_striped_16
+        rows["parasail, contained"] = (
+            lambda: [align(proteins[a], proteins[b], 1, 1, matrix) for a, b in pairs], n
+        )  # fmt: skip
+    lines = ["", "| one alignment (contained: 350 residues, whole: 230) | us |", "|---|---|"]
+    for name, (call, count) in rows.items():
+        begun = time.perf_counter()
+        call()
+        lines.append(f"| {name} | {(time.perf_counter() - begun) / count * 1e6:.2f} |")
+    return lines
+
+
+def main():
+    """Run and print; write the report into a folder if asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--antibodies", type=int, default=110_000)
+    parser.add_argument("--antigens", type=int, default=3_000)
+    parser.add_argument("--sample", type=int, default=10_000)
+    parser.add_argument("--libraries", action="store_true")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    lines = [
+        "# Clusters",
+        "",
+        f"`bench_clusters.py {' '.join(sys.argv[1:])}`, {date.today()}, {count_cores()} cores "
+        f"({platform.machine()}), Python {platform.python_version()}, numpy {np.__version__}, "
+        f"rapidfuzz {rapidfuzz_version}.",
+        "",
+        *clusterings(args.antibodies, args.antigens, args.sample),
+    ]
+    if args.libraries:
+        lines += libraries()
+    print("\n".join(lines))
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / f"clusters_cpu_{date.today()}.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
