@@ -19,6 +19,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_tables.py", [], "tables.md"),
         ("bench_adapt.py", [], "adapt.md"),
         ("bench_adapt_skempi.py", [], "adapt_skempi.md"),
+        ("bench_heads.py", [], "heads.md"),
         ("bench_members.py", ["--device", "cpu"], "members.md"),
         ("bench_sigma.py", [], "sigma.md"),
         ("bench_intervals.py", [], "intervals.md"),
