@@ -31,7 +31,7 @@ from abag.head.model.config import PRESETS, FitConfig
 from abag.head.splits.splits import Split
 from abag.head.training.step import step_seed
 from abag.head.training.torch_settings import torch_settings
-from abag.head.training.train import HeadTraining, TrainingInputs, train
+from abag.head.training.train import FoldInputs, HeadTraining, TrainingInputs, train
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,10 @@ def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> 
         pairs=pairs,
         antibody_ND=antibody_ND,
         antigen_ME=antigen_ME,
-        split=random_split(len(pairs)),
+        folds=[FoldInputs(random_split(len(pairs)), folder / "metrics.jsonl", "bench")],
         config=config,
         device=device,
         checkpoints=folder / "checkpoints",
-        log=folder / "metrics.jsonl",
-        label="bench",
     )
 
 
@@ -132,7 +130,7 @@ def measure(way: str, inputs, size: Size, device: torch.device, **options) -> Ro
             synchronize(device)
             steps += 20
         busy = busy_share(runner, device)
-    in_step = training.stack.n_training / training.steps_per_epoch
+    in_step = training.stack.epoch_pairs[0] / training.steps_per_epoch
     filled = config.filled()
     return Row(
         way,
@@ -219,7 +217,7 @@ def whole_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, 
     config = FitConfig(epochs=size.epochs, **options)
     with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         begun = time.perf_counter()
-        done = train(make_task(inputs, config, device, Path(folder)))
+        [done] = train(make_task(inputs, config, device, Path(folder)))
         seconds = time.perf_counter() - begun
     filled = config.filled()
     return {

@@ -98,7 +98,7 @@ def time_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, o
     config = FitConfig(epochs=size.epochs, **options)
     with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         begun = time.perf_counter()
-        done = train(make_task(inputs, config, device, Path(folder)))
+        [done] = train(make_task(inputs, config, device, Path(folder)))
         return {
             "seconds": time.perf_counter() - begun,
             "of it training": done.progress.seconds,

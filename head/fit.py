@@ -28,11 +28,13 @@ from abag.head.prediction.fitted import FittedHead, fit_head
 from abag.head.prediction.predictor import Member
 from abag.head.report.results import RunResults, RunSummary
 from abag.head.runs.run_folder import (
+    FoldPaths,
     RunInputs,
     describe_inputs,
     finished_summary,
     fold_paths,
     read_inputs,
+    stack_folder,
     start_run,
 )
 from abag.head.runs.summary import join_logs, write_results
@@ -40,17 +42,19 @@ from abag.head.splits.adapter_leaks import apply_adapter_policy
 from abag.head.splits.groups import with_antigen_clusters
 from abag.head.splits.partition import describe_splits, make_splits
 from abag.head.splits.splits import TRAIN, Split
+from abag.head.training.checkpoint import has_checkpoint
+from abag.head.training.fold_groups import group_folds
 from abag.head.training.torch_settings import torch_settings
-from abag.head.training.train import TrainingInputs, train
+from abag.head.training.train import FoldInputs, TrainingInputs, train
 from abag.head.training.uncertainty import combine, describe_sigma
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pandas as pd
     import torch
 
-    from abag.head.runs.run_folder import FoldPaths
+    from abag.head.training.train import TrainedHeads
 
 
 def fit(
@@ -137,9 +141,10 @@ def _fit(
         run.name if len(splits) == 1 else f"{run.name} fold {i + 1}" for i in range(len(splits))
     ]
     with torch_settings(device, config):
+        trained = _train(run, inputs, splits, paths, names, config, device, verbose=verbose)
         fitted = [
-            _fit_split(inputs, split, config, device, fold, name, verbose=verbose)
-            for split, fold, name in zip(splits, paths, names, strict=True)
+            _fit_split(inputs, split, config, one, name)
+            for split, one, name in zip(splits, trained, names, strict=True)
         ]
     results = RunResults(
         title=run.name,
@@ -171,35 +176,48 @@ def _fit(
     return summary
 
 
-def _fit_split(
+def _train(
+    run: Path,
     inputs: RunInputs,
-    split: Split,
+    splits: Sequence[Split],
+    paths: Sequence[FoldPaths],
+    names: Sequence[str],
     config: FitConfig,
     device: torch.device,
-    paths: FoldPaths,
-    name: str,
     *,
     verbose: bool,
-) -> FittedHead:
-    """Train and fit the head of one split."""
-    pairs = inputs.pairs
+) -> list[TrainedHeads | None]:
+    """Train the networks of every split, in stacks of folds whose steps have the same shapes."""
+    trained: list[TrainedHeads | None] = [None] * len(splits)
+    if config.network is None:
+        return trained
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in inputs.vectors.values())
-    trained = None
-    if config.network is not None:
-        trained = train(
+    alone = [i for i, path in enumerate(paths) if has_checkpoint(path.checkpoints)]
+    for group in group_folds(splits, config, antibody_ND.nbytes + antigen_ME.nbytes, alone):
+        first = group[0]
+        found = train(
             TrainingInputs(
-                pairs=pairs,
+                pairs=inputs.pairs,
                 antibody_ND=antibody_ND,
                 antigen_ME=antigen_ME,
-                split=split,
+                folds=[FoldInputs(splits[i], paths[i].log, names[i]) for i in group],
                 config=config,
                 device=device,
-                checkpoints=paths.checkpoints,
-                log=paths.log,
-                label=name,
+                checkpoints=stack_folder(run, first) if group[1:] else paths[first].checkpoints,
                 verbose=verbose,
             )
         )
+        for i, one in zip(group, found, strict=True):
+            trained[i] = one
+    return trained
+
+
+def _fit_split(
+    inputs: RunInputs, split: Split, config: FitConfig, trained: TrainedHeads | None, name: str
+) -> FittedHead:
+    """Fit the head of one split."""
+    pairs = inputs.pairs
+    antibody_ND, antigen_ME = (vectors.x_ND for vectors in inputs.vectors.values())
     rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
     vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen)
     training = TrainingRows(pairs, vectors, rows, inner_folds_of_pairs(pairs, split)[rows])

@@ -54,11 +54,11 @@ def make_stack(members, training_sets=(EVERY,), **options):
         pairs,
         antibody_ND,
         antigen_ME,
-        PairStandardizer.of(pairs, EVERY, antibody_ND, antigen_ME),
+        [PairStandardizer.of(pairs, EVERY, antibody_ND, antigen_ME)],
         training_sets,
         members,
         config=FitConfig(**{"widths": (8, 4), "epochs": 10, "batch_size": 16} | options),
-        n_training=60,
+        epoch_pairs=[60] * len(training_sets),
         device=torch.device("cpu"),
     )
 

@@ -156,11 +156,11 @@ def test_a_registered_loss_is_accepted_and_trained_with(monkeypatch):
         pairs,
         antibody_ND,
         antigen_ME,
-        PairStandardizer.of(pairs, every, antibody_ND, antigen_ME),
+        [PairStandardizer.of(pairs, every, antibody_ND, antigen_ME)],
         [every],
         make_members(config, 8),
         config=config,
-        n_training=8,
+        epoch_pairs=[8],
         device=torch.device("cpu"),
     )
     before = stack.predict(every)

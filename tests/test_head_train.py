@@ -25,6 +25,7 @@ from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import NothingToLearn
 from abag.head.data.vectors import VectorsMissing
 from abag.head.model.config import FitConfig, RunMismatch
+from abag.head.training import fold_groups
 from abag.head.training.checkpoint import load
 from abag.head.training.loop import LossNotFinite
 from abag.head.training.step import (
@@ -33,7 +34,8 @@ from abag.head.training.step import (
     epoch_permutation,
     make_epoch_batches,
 )
-from abag.head.training.train import MIN_SHRINKAGE, LogDamaged, fit_shrinkage
+from abag.head.training.step_log import LogDamaged
+from abag.head.training.train import MIN_SHRINKAGE, fit_shrinkage
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -295,15 +297,18 @@ def test_a_finished_run_can_be_continued_with_more_epochs(case):
     assert [line["step"] for line in lines] == list(range(1, before // 3 * 5 + 1))
 
 
-def test_a_cross_validation_resumed_in_its_second_fold_equals_an_uninterrupted_one(
-    case, monkeypatch
-):
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_resumed_cross_validation_equals_an_uninterrupted_one(case, monkeypatch, one_by_one):
     options = {"folds": 3, "epochs": 2, "save_every": 3}
+    if one_by_one:  # as earlier versions trained all folds
+        monkeypatch.setattr(fold_groups, "MAX_TABLE_BYTES", 0)
     whole, _ = quick_fit(case, "whole", **options)
-    stop_after(monkeypatch, whole["steps"] // 2)
+    stop_after(monkeypatch, whole["steps"] // (2 if one_by_one else 6))
     with pytest.raises(KeyboardInterrupt):
         quick_fit(case, "broken", **options)
     monkeypatch.undo()
+    if one_by_one:  # the folds that were begun go on alone, and the third has none to join
+        monkeypatch.setattr(fold_groups, "MAX_TABLE_BYTES", 0)
     resumed, _ = quick_fit(case, "broken", **options)
     assert without_times(resumed) == without_times(whole)
     weights = [case.at / name / "predictor/weights.safetensors" for name in ("whole", "broken")]
@@ -444,11 +449,11 @@ def test_an_epoch_takes_every_pair_once_with_equal_weight_within_its_step(
     n, batch_size, accumulate
 ):
     training = np.arange(100, 100 + n)
-    plan = make_epoch_batches([training], 3, batch_size, accumulate, n)
-    taken = plan.rows_SAGB[:, :, 0][plan.weight_SAB > 0]
+    plan = make_epoch_batches([training], 3, batch_size, accumulate, [n])
+    taken = plan.rows_SAGB[plan.weight_SAGB > 0]
     assert sorted(taken) == training.tolist()
-    assert plan.weight_SAB.sum((1, 2)) == pytest.approx(1)
-    assert all(len(np.unique(w[w > 0])) == 1 for w in plan.weight_SAB)
+    assert plan.weight_SAGB.sum((1, 2, 3)) == pytest.approx(1)
+    assert all(len(np.unique(w[w > 0])) == 1 for w in plan.weight_SAGB)
 
 
 def test_the_order_of_an_epoch_depends_only_on_the_epoch():
@@ -467,9 +472,9 @@ def test_orders_of_epochs_are_uniform():
 @given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=4), take=st.integers(1, 60))
 def test_the_order_of_a_feed_does_not_depend_on_other_feeds(lengths, take):
     training_sets = [np.arange(n) + 100 * k for k, n in enumerate(lengths)]
-    together = make_epoch_batches(training_sets, 5, 8, 2, take).rows_SAGB
+    together = make_epoch_batches(training_sets, 5, 8, 2, [take] * len(lengths)).rows_SAGB
     for k, training in enumerate(training_sets):
-        alone = make_epoch_batches([training], 5, 8, 2, take).rows_SAGB[:, :, 0]
+        alone = make_epoch_batches([training], 5, 8, 2, [take]).rows_SAGB[:, :, 0]
         assert np.array_equal(together[:, :, k], alone)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.optim.adamw import adamw
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class AdamW:
         Largest norm of a member's gradient; 0: no clipping.
     bf16_model : nn.Module, optional
         A copy with some weights in bf16. It receives the gradients and is kept up to date.
+    alike : bool
+        Whether all members have the same learning rate and weight decay, so that one call of the
+        kernel updates them all.
     """
 
     def __init__(
@@ -53,8 +57,11 @@ class AdamW:
         lr: Tensor,
         clip: float,
         bf16_model: nn.Module | None = None,
+        *,
+        alike: bool = False,
     ) -> None:
         self.lr, self.clip, self.stacked = lr, clip, lr.ndim == 1
+        self.alike = alike and self.stacked
         self.named = dict(model.named_parameters())
         copies = dict((model if bf16_model is None else bf16_model).named_parameters())
         self.bf16_weights = {n: copies[n] for n, p in self.named.items() if copies[n] is not p}
@@ -74,7 +81,7 @@ class AdamW:
         rest = [name for name in self.named if name not in matrices]
         self.groups = [
             (member, names, decay if names is matrices else 0.0)
-            for member, decay in enumerate(decay_M)
+            for member, decay in enumerate(decay_M[:1] if self.alike else decay_M)
             for names in ((matrices, rest) if decay else (list(self.named),))
         ]
 
@@ -105,18 +112,22 @@ class AdamW:
             nn.utils.clip_grad_norm_(self.named.values(), self.clip)
         for member, names, decay in self.groups:
             gradients = [g for n in names if (g := self.named[n].grad) is not None]
+            steps = [self.state[f"{n}.step"] for n in names]
+            whole = slice(None) if self.alike else member
             adamw(
-                self._of_member((self.named[n] for n in names), member),
-                self._of_member(gradients, member),
-                self._of_member((self.state[f"{n}.mean"] for n in names), member),
-                self._of_member((self.state[f"{n}.square"] for n in names), member),
+                self._of_member((self.named[n] for n in names), whole),
+                self._of_member(gradients, whole),
+                self._of_member((self.state[f"{n}.mean"] for n in names), whole),
+                self._of_member((self.state[f"{n}.square"] for n in names), whole),
                 [],
-                self._of_member((self.state[f"{n}.step"] for n in names), member),
+                self._of_member(steps, member),
                 fused=True, capturable=self.lr.is_cuda, amsgrad=False, maximize=False,
                 # a tensor, as torch.optim.AdamW passes it
                 lr=self._of_member([self.lr], member)[0],
                 beta1=BETA1, beta2=BETA2, weight_decay=decay, eps=EPS,
             )  # fmt: skip
+            for step_M in steps if self.alike else ():
+                step_M.copy_(step_M[:1].clone())
 
     def gradients(self) -> list[Tensor]:
         """Return every parameter's gradient, of its shape, in the order of ``named``."""
@@ -133,14 +144,14 @@ class AdamW:
         return (parameters, copies, gradients, *state,
                 self.decayed, self.lr, self.decay_M, self.clip)  # fmt: skip
 
-    def _of_member(self, tensors: Iterable[Tensor], member: int) -> list[Tensor]:
+    def _of_member(self, tensors: Iterable[Tensor], member: int | slice) -> list[Tensor]:
         return [tensor[member] if self.stacked else tensor for tensor in tensors]
 
 
 def member_scales(gradients: Sequence[Tensor], clip: float) -> Tensor:
     """Return the factors, (M,) in float32, that limit each member's gradient norm to ``clip``."""
-    squares = [g.flatten(1).float().square().sum(1) for g in gradients]
-    norm_M = torch.stack(squares).sum(0).sqrt()
+    norms = [vector_norm(g.flatten(1), dim=1, dtype=torch.float32) for g in gradients]
+    norm_M = torch.stack(norms).square().sum(0).sqrt()
     return (clip / (norm_M + NORM_EPS)).clamp(max=1.0)
 
 

@@ -66,7 +66,7 @@ def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None
     steps = round(steps_per_epoch * config["epochs"] * folds) or None
     speed = next((s for log in reversed(logs) if (s := _speed(log.epoch_lines))), None)
     saved = run / "checkpoints"
-    checkpoints = [*saved.glob("latest"), *saved.glob("fold-*/latest")]
+    checkpoints = [*saved.glob("latest"), *saved.glob("*/latest")]  # of folds and their stacks
     written_s_ago = _seconds_since([run / "config.json", *paths, *checkpoints], now)
     state = "training" if step else "starting"
     return {

@@ -94,6 +94,11 @@ def fold_paths(run: Path, n_folds: int) -> list[FoldPaths]:
     return [FoldPaths(folder, folder / "log.jsonl") for folder in folders]
 
 
+def stack_folder(run: Path, first_fold: int) -> Path:
+    """Return the folder of the checkpoints of folds that train as one stack, by its first one."""
+    return run / "checkpoints" / f"stack-{first_fold:02d}"
+
+
 def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     """Return the summary of a finished run, or None if there is something left to train.
 

@@ -193,11 +193,11 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
             problem.pairs,
             antibody_ND,
             antigen_ME,
-            PairStandardizer.of(problem.pairs, everything, antibody_ND, antigen_ME),
+            [PairStandardizer.of(problem.pairs, everything, antibody_ND, antigen_ME)],
             training,
             members,
             config=configs[0],
-            n_training=n_training,
+            epoch_pairs=[n_training] * len(training),
             device=problem.device,
         )
 
@@ -206,16 +206,14 @@ def _score(problem: SearchProblem, stack: StackedHeads) -> list[float | None]:
     """Score each trial: the mean over the inner folds, each predicted by its own head."""
     pairs, select = problem.pairs, problem.config.select
     held = [_scored_rows(problem, fold) for fold in range(problem.folds)]
-    longest = max(map(len, held))
-    predicted_MR = stack.predict(np.stack([np.resize(rows, longest) for rows in held]))
-    predicted_FTR = predicted_MR.reshape(problem.folds, -1, longest)
+    predicted = stack.predict_parts(held)
     found = []
-    for predicted_FR in predicted_FTR.swapaxes(0, 1):
+    for of_folds in zip(*predicted, strict=True):
         values = [
             metrics.score_one(
-                select, pairs.pkd[rows], one[: len(rows)], pairs.antigen[rows], pairs.censored[rows]
+                select, pairs.pkd[rows], one, pairs.antigen[rows], pairs.censored[rows]
             )
-            for rows, one in zip(held, predicted_FR, strict=True)
+            for rows, one in zip(held, of_folds, strict=True)
         ]
         known = [value for value in values if value is not None]
         found.append(float(np.mean(known)) if known else None)

@@ -129,6 +129,11 @@ def load(path: Path) -> TrainingCheckpoint:
 _DELETE = "Delete it to resume from the previous checkpoint."
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a training has saved a checkpoint in a folder."""
+    return any((folder / name).exists() for name in ("latest", "previous"))
+
+
 def load_newest(folder: Path) -> TrainingCheckpoint | None:
     """Read the newest whole checkpoint, if there is any; damaged ones are reported and skipped.
 

@@ -1,18 +1,21 @@
 """Several heads of one shape that train in one step: their members, training sets and stack.
 
-P pairs, M members, G training sets, R rows. Member k of ``fit --members K`` has the initial weights
-of a single run with ``--seed`` seed + k. Its training set is a bootstrap sample: as many groups as
-there are, drawn with replacement, each with all its pairs. The groups that a member never drew are
-as new to it as test groups, and sigma is calibrated on them (`uncertainty`). Heads without
-bootstrap, and the heads of one fold of a sweep, read the same pairs in the same order, so each
-batch is gathered once for all of them.
+P pairs, M members, G training sets, F folds, R rows. Member k of ``fit --members K`` has the
+initial weights of a single run with ``--seed`` seed + k. Its training set is a bootstrap sample: as
+many groups as there are, drawn with replacement, each with all its pairs. The groups that a member
+never drew are as new to it as test groups, and sigma is calibrated on them (`uncertainty`). Heads
+without bootstrap, and the heads of one fold of a sweep, read the same pairs in the same order, so
+each batch is gathered once for all of them.
+
+The folds of a cross-validation have statistics of their own, so the same pair has other inputs and
+another target in each. The tables hold all pairs once per fold: pair p of fold f is row p + f P.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -159,6 +162,8 @@ class StackedHeads:
     ----------
     antibody_ND, antigen_ME : NDArray, dtype=float32
         One vector per unique sequence.
+    scalings : sequence of PairStandardizer
+        Of each fold; the training sets are G / F of the first fold, then those of the second ...
     training_sets : sequence of NDArray, dtype=int64
         G sets of pairs, each read in one order by M / G members; a set may contain a pair several
         times.
@@ -166,9 +171,9 @@ class StackedHeads:
         Those of the first training set, then those of the second, and so on.
     config : FitConfig
         What the members share: shape, epochs, loss, warm-up, precision.
-    n_training : int
-        Pairs per epoch. Of a larger training set each epoch uses a different part; a smaller one
-        is repeated.
+    epoch_pairs : sequence of int
+        Pairs per epoch of each training set. Of a larger set each epoch uses a different part; a
+        smaller one is repeated.
     """
 
     def __init__(
@@ -176,27 +181,39 @@ class StackedHeads:
         pairs: LabelledPairs,
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
-        scaling: PairStandardizer,
+        scalings: Sequence[PairStandardizer],
         training_sets: Sequence[NDArray[np.int64]],
         members: Sequence[Member],
         *,
         config: FitConfig,
-        n_training: int,
+        epoch_pairs: Sequence[int],
         device: torch.device,
     ) -> None:
-        self.scaling, self.members, self.config, self.device = scaling, members, config, device
-        self.training_sets, self.n_training = training_sets, n_training
-        self.batch_size, self.accumulate = config.fitting_batch(n_training)
-        self.steps = steps_per_epoch(n_training, self.batch_size, self.accumulate)
+        self.scalings, self.members, self.config, self.device = scalings, members, config, device
+        self.training_sets, self.epoch_pairs = training_sets, epoch_pairs
+        self.batch_size, self.accumulate = config.fitting_batch(epoch_pairs[0])
+        self.steps = steps_per_epoch(epoch_pairs[0], self.batch_size, self.accumulate)
         self.epochs = config.filled().epochs
         self.stacked = len(members) > 1
         axis = (len(training_sets),) if self.stacked else ()
         shape = (self.steps, self.accumulate, *axis, self.batch_size)
-        target_P = ((pairs.pkd - scaling.pkd_mean) / scaling.pkd_scale).astype(np.float32)
-        columns = (pairs.antibody, pairs.antigen, target_P, pairs.censored)
+        folds, sets_per_fold = range(len(scalings)), len(training_sets) // len(scalings)
+        self.first_row_G = np.repeat([fold * len(pairs) for fold in folds], sets_per_fold)
+        targets = [((pairs.pkd - s.pkd_mean) / s.pkd_scale).astype(np.float32) for s in scalings]
+        columns = (
+            _join([pairs.antibody + fold * len(antibody_ND) for fold in folds]),
+            _join([pairs.antigen + fold * len(antigen_ME) for fold in folds]),
+            _join(targets),
+            np.tile(pairs.censored, len(scalings)),
+        )
         on_device = TrainingPairs(*(torch.from_numpy(column).to(device) for column in columns))
-        vectors = (scaling.antibody.apply(antibody_ND), scaling.antigen.apply(antigen_ME))
-        self.tables = _place_tables(vectors, on_device, shape[1:], config, device)
+        vectors = (
+            _join([scaling.antibody.apply(antibody_ND) for scaling in scalings]),
+            _join([scaling.antigen.apply(antigen_ME) for scaling in scalings]),
+        )
+        # Folds are in the precision of separate training.
+        in_bf16 = uses_bf16(config, device, stacked=len(members) > len(scalings))
+        self.tables = _place_tables(vectors, on_device, shape[1:], config, device, in_bf16)
         self.model = build_stacked_heads(
             config,
             antibody_ND.shape[1],
@@ -206,17 +223,18 @@ class StackedHeads:
         ).to(device)
         decay_M = [member.weight_decay for member in members]
         self.training_step = TrainingStep(
-            self.model, self.tables, on_device, config, decay_M, shape, device
-        )
+            self.model, self.tables, on_device, config, decay_M, shape, device,
+            in_bf16=in_bf16,
+            alike=len({(member.lr, member.weight_decay) for member in members}) == 1,
+        )  # fmt: skip
         self.rates_S = np.zeros(0, np.float32)
         self.thread = ThreadPoolExecutor(1)
         self.planned: dict[int, Future[EpochBatches]] = {}
 
     def epoch_batches(self, epoch: int) -> EpochBatches:
         """Order the rows of every training set for one epoch."""
-        return make_epoch_batches(
-            self.training_sets, epoch, self.batch_size, self.accumulate, self.n_training
-        )
+        sets = [rows + at for rows, at in zip(self.training_sets, self.first_row_G, strict=True)]
+        return make_epoch_batches(sets, epoch, self.batch_size, self.accumulate, self.epoch_pairs)
 
     def begin_epoch(self, epoch: int, first_step: int = 0) -> None:
         """Prepare the steps of an epoch from `first_step` on."""
@@ -237,8 +255,29 @@ class StackedHeads:
         """
         if self.stacked:
             rows = np.atleast_2d(rows)
+        if len(self.scalings) > 1:
+            rows = rows + self.first_row_G[:, None]
         scores = predict_rows(self.model, self.tables, rows, self.device, len(self.members))
-        return scores.astype(np.float64) * self.scaling.pkd_scale + self.scaling.pkd_mean
+        units = np.array([(s.pkd_scale, s.pkd_mean) for s in self.scalings])
+        scale_M, mean_M = np.repeat(units, len(self.members) // len(self.scalings), axis=0).T
+        return np.asarray(scores.astype(np.float64) * scale_M[:, None] + mean_M[:, None])
+
+    def predict_parts(self, parts: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
+        """Predict other rows, (R,), for each part of the members: all of them, or one per set.
+
+        The results have shape (M / parts, R).
+        """
+        if len(parts) == 1:
+            return [self.predict(parts[0])]
+        longest = max(map(len, parts))
+        predicted_MR = self.predict(np.stack([np.resize(rows, longest) for rows in parts]))
+        each = np.split(predicted_MR, len(parts))
+        return [one[:, : len(rows)] for one, rows in zip(each, parts, strict=True)]
+
+
+def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Concatenate arrays; a single one is not copied."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def initial_seed(seed: int) -> int:
@@ -252,11 +291,11 @@ def _place_tables(
     shape_AB: tuple[int, ...],
     config: FitConfig,
     device: torch.device,
+    in_bf16: bool,
 ) -> VectorTables:
     """Put both tables where they fit, and report where."""
     antibody_ND, antigen_ME = map(torch.from_numpy, standardized)
-    half = uses_bf16(config, device, stacked=len(shape_AB) > 2)
-    needed = (antibody_ND.nbytes + antigen_ME.nbytes) * (3 if half else 2) // 2
+    needed = (antibody_ND.nbytes + antigen_ME.nbytes) * (3 if in_bf16 else 2) // 2
     place = config.tables
     if place == "auto":
         # A CPU has the tables in memory already.
@@ -266,5 +305,5 @@ def _place_tables(
         say(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
     if place == "host":
         return HostVectorTables(antibody_ND, antigen_ME, pairs, device, shape_AB)
-    dtype = torch.bfloat16 if half else torch.float32
+    dtype = torch.bfloat16 if in_bf16 else torch.float32
     return DeviceVectorTables(antibody_ND, antigen_ME, pairs, device, dtype)

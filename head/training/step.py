@@ -45,8 +45,8 @@ class EpochBatches:
 
     rows_SAGB: NDArray[np.int64]
     """Pairs."""
-    weight_SAB: NDArray[np.float32]
-    """1 / pairs of the step, so that a sum is the step's mean; 0 for padding."""
+    weight_SAGB: NDArray[np.float32]
+    """1 / pairs of the set's step, so that a sum is the step's mean; 0 for padding."""
 
 
 def steps_per_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
@@ -72,7 +72,7 @@ def make_epoch_batches(
     epoch: int,
     batch_size: int,
     accumulate: int,
-    n_pairs: int,
+    epoch_pairs: Sequence[int],
 ) -> EpochBatches:
     """Order the training pairs of an epoch.
 
@@ -84,22 +84,24 @@ def make_epoch_batches(
     epoch : int
     batch_size, accumulate : int
         The last step is padded with pairs of weight 0 so that all shapes are equal.
-    n_pairs : int
-        Pairs per epoch: the first ones of the order, which is repeated for smaller sets.
+    epoch_pairs : sequence of int
+        Pairs per epoch of each set: the first ones of its order, which is repeated if it is
+        shorter. All give the same number of steps.
     """
-    steps = steps_per_epoch(n_pairs, batch_size, accumulate)
+    steps = steps_per_epoch(epoch_pairs[0], batch_size, accumulate)
     shape = (steps, accumulate, batch_size)
     size = np.prod(shape)
     permutation = epoch_permutation(epoch, max(map(len, training_sets)))
-    sets = []
-    for training in training_sets:
+    sets, weights = [], []
+    for training, n_pairs in zip(training_sets, epoch_pairs, strict=True):
         order = np.resize(permutation[permutation < len(training)], n_pairs)
         rows = np.full(size, training[order[0]])
         rows[:n_pairs] = training[order]
         sets.append(rows.reshape(shape))
-    weight = (np.arange(size) < n_pairs).astype(np.float32).reshape(steps, -1)
-    weight /= weight.sum(axis=1, keepdims=True)
-    return EpochBatches(np.stack(sets, axis=2), weight.reshape(shape))
+        weight = (np.arange(size) < n_pairs).astype(np.float32).reshape(steps, -1)
+        weight /= weight.sum(axis=1, keepdims=True)
+        weights.append(weight.reshape(shape))
+    return EpochBatches(np.stack(sets, axis=2), np.stack(weights, axis=2))
 
 
 def cosine_rates(
@@ -134,6 +136,8 @@ class TrainingStep:
     """A step of one head or of several: model, optimizer and the buffers of an epoch.
 
     The weight decay is that of each member; the shape is (S, A, B), of stacked heads (S, A, G, B).
+    Products are in bf16 with `in_bf16`. Members that are `alike` have the same learning rate and
+    weight decay.
     """
 
     def __init__(
@@ -145,14 +149,17 @@ class TrainingStep:
         decay_M: Sequence[float],
         shape: tuple[int, ...],
         device: torch.device,
+        *,
+        in_bf16: bool,
+        alike: bool,
     ) -> None:
         self.model, self.tables, self.pairs, self.config = model, tables, pairs, config
         self.device = device
         on_gpu = device.type == "cuda"
-        steps, batches, *training_sets, size = shape
+        steps, _, *training_sets, _ = shape
         members = (len(decay_M),) if training_sets else ()
         self.rows_SAB = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.weight_SAB = torch.zeros(steps, batches, size, device=device)
+        self.weight_SAB = torch.zeros(shape, device=device)
         self.rate_S = torch.zeros(steps, *members, device=device)
         self.loss_S = torch.zeros(steps, *members, device=device)
         # torch.manual_seed also tries every other kind of device, which takes 0.2 ms per call.
@@ -160,9 +167,11 @@ class TrainingStep:
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         # A tensor: a Python number would be a constant of the graph.
         self.lr = torch.zeros(members, device=device)
-        self.in_bf16 = uses_bf16(config, device, stacked=bool(members))
+        self.in_bf16 = in_bf16
         self.working_model = bf16_copy(model) if self.in_bf16 and members else model
-        self.optimizer = AdamW(model, decay_M, self.lr, config.clip, self.working_model)
+        self.optimizer = AdamW(
+            model, decay_M, self.lr, config.clip, self.working_model, alike=alike
+        )
         mode = config.compile if config.compile != "auto" else "full" if on_gpu else "off"
         compiled = mode == "full"
         if compiled:  # without it torch silently runs the ninth training of a process eagerly
@@ -182,7 +191,8 @@ class TrainingStep:
         """Fill the buffers and set the cursor; learning rates have shape (S,) or (S, M)."""
         rows_SAB = batches.rows_SAGB.reshape(self.rows_SAB.shape)
         self.rows_SAB.copy_(torch.from_numpy(rows_SAB))
-        self.weight_SAB.copy_(torch.from_numpy(batches.weight_SAB))
+        weight_SAB = batches.weight_SAGB.reshape(self.weight_SAB.shape)
+        self.weight_SAB.copy_(torch.from_numpy(weight_SAB))
         self.rate_S.copy_(torch.from_numpy(rates_S))
         self.cursor.fill_(first_step)
         self.tables.begin_epoch(rows_SAB)
@@ -212,7 +222,8 @@ class TrainingStep:
         if not self.tables.gathered:  # here, so that the compiler fuses it
             vectors = gather_vectors(vectors, self.tables.index, rows_B)
         if rows_B.ndim > 1:  # from (G, B) to (M, B)
-            rows_B = rows_B.repeat_interleave(len(self.lr) // len(rows_B), 0)
+            heads = len(self.lr) // len(rows_B)
+            rows_B, weight_B = (x.repeat_interleave(heads, 0) for x in (rows_B, weight_B))
         autocast = self.in_bf16 and self.working_model is self.model
         with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
             predicted_B = self.working_model(*vectors)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,12 +15,19 @@ if TYPE_CHECKING:
     from abag.head.model.config import FitConfig
 
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt."""
+
+
 @contextmanager
 def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
     """Set torch's process-wide settings for one training, and restore them afterwards.
 
-    The device is made the current one, because CUDA graphs are captured there.
+    The device is made the current one, because CUDA graphs are captured there. What a CPU frees
+    stays with the process from then on, see `keep_freed_memory`.
     """
+    if device.type == "cpu":
+        keep_freed_memory()
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(config.threads)
@@ -35,3 +43,15 @@ def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
         if config.deterministic and not deterministic:
             torch.use_deterministic_algorithms(False)
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep blocks of up to 32 MiB, and up to 256 MiB in all, for the next allocation.
+
+    By default it returns a step's gradients to the kernel and gets them back as zeroed pages, which
+    takes 40 % of the time of a stacked step on a CPU. Other C libraries are left as they are.
+    """
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(M_TRIM_THRESHOLD, 2**28)
+        libc.mallopt(M_MMAP_THRESHOLD, 2**25)

@@ -1,23 +1,18 @@
-"""Train the heads of one split, with validation, a log and checkpoints.
+"""Train the heads of one split, or of several folds, with validation, a log and checkpoints.
 
-The log is synced before a checkpoint that stores its size, and truncated to that size on resuming:
-each step has exactly one line, whenever the process was killed.
-
-Several heads (``--members``) train as one stack. Each has its own best score, best weights and
-patience; a head that is out of patience keeps its best weights while the others continue.
+Several heads (``--members``, or the folds of a cross-validation) train as one stack. Each has its
+own best score, best weights and patience; a head that is out of patience keeps its best weights
+while the others continue.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from abag import AbagError
 from abag.core.messages import say
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
@@ -31,8 +26,10 @@ from abag.head.training.stack import (
     make_training_sets,
 )
 from abag.head.training.step import load_tensors, step_seed
+from abag.head.training.step_log import append_lines, sync_log, truncate_log
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -47,20 +44,18 @@ MIN_SHRINKAGE = 0.1
 """Smallest shrinkage factor; it is above 0 so that predictions keep their order."""
 
 
-class LogDamaged(AbagError):
-    """The log is shorter than the newest checkpoint says."""
-
-
 @dataclass(slots=True, kw_only=True)
 class HeadProgress(TrainingProgress):
-    """Progress of the heads of one split; the lists have one entry per head."""
+    """Progress of the heads of a training; the lists have one entry per head."""
 
     best_score: list[float | None]
     best_step: list[int]
     stale: list[int]
     """Validations since the best one."""
     log_bytes: int = 0
-    """Size of the log when this was saved."""
+    """Size of the log of the first fold when this was saved."""
+    further_log_bytes: list[int] = field(default_factory=list)
+    """Sizes of the logs of the other folds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +73,7 @@ class TrainedHeads:
     shrinkage: float
     """Factor by which predictions were shrunk toward the training mean, see `fit_shrinkage`."""
     progress: HeadProgress
+    """Of these heads; the seconds of a stack of folds are divided among them."""
     epochs: int
     resumed_from_step: int | None
 
@@ -92,28 +88,42 @@ class TrainedHeads:
         return np.asarray(self.predicted_MP.var(axis=0))
 
 
+@dataclass(frozen=True, slots=True)
+class FoldInputs:
+    """A split to train on."""
+
+    split: Split
+    log: Path
+    """File with one line of JSON per step."""
+    name: str
+    """Used in messages."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingInputs:
-    """What the training of one split's heads needs."""
+    """What a training needs."""
 
     pairs: LabelledPairs
     antibody_ND: NDArray[np.float32]
     antigen_ME: NDArray[np.float32]
-    split: Split
+    folds: Sequence[FoldInputs]
+    """One split, or the folds of a group of `fold_groups.group_folds`."""
     config: FitConfig
     device: torch.device
     checkpoints: Path
     """Folder of the checkpoints."""
-    log: Path
-    """File with one line of JSON per step."""
-    label: str
-    """Name of this training in messages."""
     verbose: bool = False
     """Whether to report the score of every validation."""
 
+    @property
+    def name(self) -> str:
+        """Name of the training in messages."""
+        first, *others = self.folds
+        return f"{first.name} and {len(others)} more" if others else first.name
 
-def train(inputs: TrainingInputs) -> TrainedHeads:
-    """Train to the end, from the newest whole checkpoint if there is one.
+
+def train(inputs: TrainingInputs) -> list[TrainedHeads]:
+    """Train to the end, from the newest whole checkpoint if there is one; one result per fold.
 
     Raises
     ------
@@ -122,45 +132,53 @@ def train(inputs: TrainingInputs) -> TrainedHeads:
     LossNotFinite
         If training diverges; the last checkpoint is kept.
     LogDamaged
-        If the log lacks lines that were written before the checkpoint.
+        If a log lacks lines that were written before the checkpoint.
     CheckpointDamaged, CheckpointVersion
         If there are checkpoints and none can be used.
     DiskFull
         If a checkpoint cannot be written.
     """
-    inputs.checkpoints.mkdir(parents=True, exist_ok=True)
+    for folder in (inputs.checkpoints, *(fold.log.parent for fold in inputs.folds)):
+        folder.mkdir(parents=True, exist_ok=True)
     # Every step sets the seed; the caller's random state must not change.
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         training = HeadTraining(inputs)
         training.run()
-        return training.result()
+        return training.results()
 
 
 class HeadTraining(ResumableTraining):
-    """Training of the heads of one split."""
+    """Training of the heads of one split, or of one head for each of several folds."""
 
     progress: HeadProgress
 
     def __init__(self, inputs: TrainingInputs) -> None:
         config, pairs = inputs.config, inputs.pairs
-        training = inputs.split.rows(TRAIN)
+        vectors = (inputs.antibody_ND, inputs.antigen_ME)
+        training = [fold.split.rows(TRAIN) for fold in inputs.folds]
+        sets = [
+            one for fold in inputs.folds for one in make_training_sets(config, pairs, fold.split)
+        ]
+        sets_per_fold = len(sets) // len(training)
         self.inputs, self.config = inputs, config
-        training_sets = make_training_sets(config, pairs, inputs.split)
         self.stack = StackedHeads(
             pairs,
-            inputs.antibody_ND,
-            inputs.antigen_ME,
-            PairStandardizer.of(pairs, training, inputs.antibody_ND, inputs.antigen_ME),
-            training_sets,
-            make_members(config, len(training), len(training_sets)),
+            *vectors,
+            [PairStandardizer.of(pairs, rows, *vectors) for rows in training],
+            sets,
+            [
+                member
+                for rows in training
+                for member in make_members(config, len(rows), sets_per_fold)
+            ],
             config=config,
-            n_training=len(training),
+            epoch_pairs=np.repeat(list(map(len, training)), sets_per_fold).tolist(),
             device=inputs.device,
         )
         self.training_step, self.model = self.stack.training_step, self.stack.model
         self.heads = range(len(self.stack.members))
         super().__init__(
-            name=inputs.label,
+            name=inputs.name,
             checkpoints=inputs.checkpoints,
             epochs=self.stack.epochs,
             steps_per_epoch=self.stack.steps,
@@ -172,68 +190,92 @@ class HeadTraining(ResumableTraining):
             ),
         )
         self.best = _clones(self.model.state_dict())
-        self.validation = self._validation_rows()
-        self.validation_antigens = antigen_groups(inputs.pairs, self.validation)
+        self.validation = [self._validation_rows(fold.split) for fold in inputs.folds]
+        self.validation_antigens = [antigen_groups(pairs, rows) for rows in self.validation]
         self._logged_step = 0
 
-    def result(self) -> TrainedHeads:
-        """Predict every pair with the best weights, shrunk toward the training mean."""
+    def results(self) -> list[TrainedHeads]:
+        """Predict every pair with the best weights, shrunk toward the training mean of its fold."""
         self.model.load_state_dict(self.best)
-        shrinkage = self._shrink()
-        every_pair = np.arange(len(self.inputs.pairs))
+        shrinkage, every_pair = self._shrink(), np.arange(len(self.inputs.pairs))
+        predicted = self._by_fold(self.stack.predict(every_pair))
         in_bag_GP = np.stack([np.isin(every_pair, rows) for rows in self.stack.training_sets])
+        in_bag = self._by_fold(np.repeat(in_bag_GP, len(self.heads) // len(in_bag_GP), axis=0))
         best = _clones(self.best, "cpu")
-        return TrainedHeads(
-            weights=tuple(
-                best if len(self.heads) == 1 else {name: t[k] for name, t in best.items()}
-                for k in self.heads
-            ),
-            scaling=self.stack.scaling,
-            predicted_MP=self.stack.predict(every_pair),
-            in_bag_MP=np.repeat(in_bag_GP, len(self.heads) // len(in_bag_GP), axis=0),
-            shrinkage=shrinkage,
-            progress=self.progress,
-            epochs=self.progress.step // self.steps_per_epoch,
-            resumed_from_step=self.resumed_from_step,
+        weights = [
+            best if len(self.heads) == 1 else {name: t[k] for name, t in best.items()}
+            for k in self.heads
+        ]
+        return [
+            TrainedHeads(
+                weights=tuple(weights[k] for k in heads),
+                scaling=self.stack.scalings[fold],
+                predicted_MP=predicted[fold],
+                in_bag_MP=in_bag[fold],
+                shrinkage=shrinkage[fold],
+                progress=self._progress_of(heads),
+                epochs=self.progress.step // self.steps_per_epoch,
+                resumed_from_step=self.resumed_from_step,
+            )
+            for fold, heads in enumerate(self._by_fold(np.array(self.heads)))
+        ]
+
+    def _by_fold(self, of_heads: NDArray[Any]) -> list[NDArray[Any]]:
+        return np.split(of_heads, len(self.inputs.folds))
+
+    def _progress_of(self, heads: NDArray[np.int64]) -> HeadProgress:
+        progress = self.progress
+        return replace(
+            progress,
+            seconds=progress.seconds / len(self.inputs.folds),
+            best_score=[progress.best_score[k] for k in heads],
+            best_step=[progress.best_step[k] for k in heads],
+            stale=[progress.stale[k] for k in heads],
         )
 
-    def _shrink(self) -> float:
-        """Fit the shrinkage on the exact validation pairs and make it part of the scaling.
+    def _shrink(self) -> list[float]:
+        """Fit each fold's shrinkage on its exact validation pairs; make it part of the scaling.
 
-        The weights of a stack shrink its networks instead.
+        The weights of a stack of models shrink its networks instead.
         """
         if self.config.stacks:
-            return 1.0
-        pairs, rows = self.inputs.pairs, self.inputs.split.rows(VALIDATION)
-        rows = rows[pairs.censored[rows] == 0]
-        scaling = self.stack.scaling
-        mean = scaling.pkd_mean
-        predicted = self.stack.predict(rows).mean(axis=0)
-        shrinkage = fit_shrinkage(predicted - mean, pairs.pkd[rows] - mean)
-        self.stack.scaling = replace(scaling, pkd_scale=scaling.pkd_scale * shrinkage)
-        if shrinkage < 1:
-            say(
-                f"{self.name}: predictions are shrunk toward the training mean "
-                f"(factor {shrinkage:.2f}, fitted on validation)"
-            )
-        return shrinkage
+            return [1.0] * len(self.inputs.folds)
+        pairs, found = self.inputs.pairs, []
+        rows_F = [fold.split.rows(VALIDATION) for fold in self.inputs.folds]
+        rows_F = [rows[pairs.censored[rows] == 0] for rows in rows_F]
+        parts = zip(self.inputs.folds, self.stack.scalings, rows_F,
+                    self.stack.predict_parts(rows_F), strict=True)  # fmt: skip
+        for fold, scaling, rows, predicted_MR in parts:
+            away = predicted_MR.mean(axis=0) - scaling.pkd_mean
+            found.append(fit_shrinkage(away, pairs.pkd[rows] - scaling.pkd_mean))
+            if found[-1] < 1:
+                say(
+                    f"{fold.name}: predictions are shrunk toward the training mean "
+                    f"(factor {found[-1]:.2f}, fitted on validation)"
+                )
+        self.stack.scalings = [
+            replace(scaling, pkd_scale=scaling.pkd_scale * share)
+            for scaling, share in zip(self.stack.scalings, found, strict=True)
+        ]
+        return found
 
     def _announce(self) -> None:
-        config, members = self.config, ""
+        config, members, folds = self.config, "", self.inputs.folds
         if len(self.heads) > 1:
-            members = f"{len(self.heads)} heads in one step, "
-            if len(self.stack.training_sets) > 1:
+            kind = "folds" if len(folds) > 1 else "heads"
+            members = f"{len(self.heads)} {kind} in one step, "
+            if len(self.stack.training_sets) > len(folds):
                 sample = (
                     "without one inner fold" if config.stacks else "on its own bootstrap sample"
                 )
                 members += f"each {sample}, "
             members += "in bf16, " * self.training_step.in_bf16
-        total = len(self.inputs.split.rows(VALIDATION))
+        total = sum(len(fold.split.rows(VALIDATION)) for fold in folds)
         say(
             f"{self.name}: {members}{self.epochs} epochs of {self.steps_per_epoch} steps, "
             f"{self.stack.batch_size} x {self.stack.accumulate} pairs per step; validation every "
             f"{config.validate_every} epoch{'s' * (config.validate_every > 1)} on "
-            f"{len(self.validation)} of {total} pairs, at the end on all"
+            f"{sum(map(len, self.validation))} of {total} pairs, at the end on all"
         )
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:
@@ -243,18 +285,20 @@ class HeadTraining(ResumableTraining):
         self.training_step.run(step_in_epoch, step_seed(self.config.seed, self.progress.step))
 
     def _end_epoch(self, epochs_done: int) -> None:
-        fields: dict[str, Any] = {}
+        fields: list[dict[str, Any]] = [{} for _ in self.inputs.folds]
         if epochs_done == self.epochs or epochs_done % self.config.validate_every == 0:
-            scores = self._validate()
-            fields = {"validation": scores, "validation_pairs": len(self.validation)}
-            if self.inputs.verbose:
-                headline = ", ".join(
-                    f"{name} {value:.3f}"
-                    for name in metrics.headline_metrics()
-                    if (value := scores[name]) is not None
-                )
-                say(f"{self.name}: epoch {epochs_done}: validation {headline}")
-        self._write_log(fields | {"seconds": round(self.elapsed_s(), 3)})
+            validated = zip(self.inputs.folds, self._validate(), self.validation, strict=True)
+            for at, (fold, scores, rows) in enumerate(validated):
+                fields[at] = {"validation": scores, "validation_pairs": len(rows)}
+                if self.inputs.verbose:
+                    headline = ", ".join(
+                        f"{name} {value:.3f}"
+                        for name in metrics.headline_metrics()
+                        if (value := scores[name]) is not None
+                    )
+                    say(f"{fold.name}: epoch {epochs_done}: validation {headline}")
+        seconds = round(self.elapsed_s() / len(fields), 3)  # each fold took its share
+        self._write_log([one | {"seconds": seconds} for one in fields])
 
     def _is_out_of_patience(self) -> bool:
         return all(map(self._has_stopped, self.heads))
@@ -266,28 +310,23 @@ class HeadTraining(ResumableTraining):
     def _write_checkpoint(self) -> None:
         self._write_log()
         self._refuse_broken_weights()
-        with self.inputs.log.open("a", encoding="utf-8") as file:
-            os.fsync(file.fileno())
-            self.progress.log_bytes = file.tell()
+        sizes = [sync_log(fold.log) for fold in self.inputs.folds]
+        self.progress.log_bytes, *self.progress.further_log_bytes = sizes
         # Before ``latest``: the best weights that ``latest`` refers to must exist.
         save(self.checkpoints / "best", self.best, asdict(self.progress))
         super()._write_checkpoint()
 
     def _restore(self, tensors: dict[str, Tensor] | None) -> None:
-        log = self.inputs.log
+        logs, progress = [fold.log for fold in self.inputs.folds], self.progress
         if tensors is None:
-            log.unlink(missing_ok=True)
+            for log in logs:
+                log.unlink(missing_ok=True)
             return
         self.training_step.load(tensors)
         load_tensors(self.best, {name: tensors[f"best.{name}"] for name in self.best})
-        self._logged_step, size = self.progress.step, self.progress.log_bytes
-        if not log.exists() or log.stat().st_size < size:
-            msg = (
-                f"{log}: lines are missing that were written before the checkpoint; expected "
-                f"{size} bytes. Restore the file, or use another --run folder."
-            )
-            raise LogDamaged(msg)
-        os.truncate(log, size)
+        self._logged_step = progress.step
+        for log, size in zip(logs, (progress.log_bytes, *progress.further_log_bytes), strict=True):
+            truncate_log(log, size)
 
     def _bar_fields(self) -> dict[str, str]:
         epoch, step_in_epoch = divmod(self.progress.step - 1, self.steps_per_epoch)
@@ -298,28 +337,34 @@ class HeadTraining(ResumableTraining):
             "best": "-" if best is None else f"validation {self.config.select} {best:.3f}",
         }
 
-    def _validation_rows(self) -> NDArray[np.int64]:
+    def _validation_rows(self, split: Split) -> NDArray[np.int64]:
         """Draw the fixed random subset that is scored while training."""
-        rows = self.inputs.split.rows(VALIDATION)
+        rows = split.rows(VALIDATION)
         size = self.config.validate_pairs
         if size == 0 or size >= len(rows):
             return rows
         rng = np.random.default_rng([self.config.seed, VALIDATION_SUBSET])
         return np.sort(rng.permutation(rows)[:size])
 
-    def _validate(self) -> metrics.Scores:
-        """Score the heads' mean, and keep the weights of the heads that improved."""
-        pairs, rows = self.inputs.pairs, self.validation
-        pkd, antigen, censored = pairs.pkd[rows], self.validation_antigens, pairs.censored[rows]
-        predicted_MR, select = self.stack.predict(rows), self.config.select
-        scores = [metrics.score_one(select, pkd, one, antigen, censored) for one in predicted_MR]
-        improved = [k for k, score in enumerate(scores) if self._has_improved(k, score)]
+    def _validate(self) -> list[metrics.Scores]:
+        """Score the mean of each fold's heads, and keep the weights of the heads that improved."""
+        pairs, of_heads, of_folds = self.inputs.pairs, [], []
+        predicted = self.stack.predict_parts(self.validation)
+        parts = zip(self.validation, self.validation_antigens, predicted, strict=True)
+        for rows, antigen, predicted_MR in parts:
+            pkd, censored = pairs.pkd[rows], pairs.censored[rows]
+            of_folds.append(metrics.score(pkd, predicted_MR.mean(axis=0), antigen, censored))
+            of_heads += [
+                metrics.score_one(self.config.select, pkd, one, antigen, censored)
+                for one in predicted_MR
+            ]
+        improved = [k for k, score in enumerate(of_heads) if self._has_improved(k, score)]
         for name, tensor in self.model.state_dict().items():
             if len(improved) == len(self.heads):
                 self.best[name].copy_(tensor)
             elif improved:
                 self.best[name][improved] = tensor[improved]
-        return metrics.score(pkd, predicted_MR.mean(axis=0), antigen, censored)
+        return of_folds
 
     def _has_improved(self, head: int, score: float | None) -> bool:
         """Record a head's validation score; return whether it is the best so far."""
@@ -338,8 +383,8 @@ class HeadTraining(ResumableTraining):
     def _has_stopped(self, head: int) -> bool:
         return 0 < self.config.patience <= self.progress.stale[head]
 
-    def _write_log(self, fields: dict[str, Any] | None = None) -> None:
-        """Write a line per step since the last call, the last one with additional fields."""
+    def _write_log(self, fields: Sequence[dict[str, Any]] = ()) -> None:
+        """Write a line per step since the last call, the last one with fields of each fold."""
         if self._logged_step == self.progress.step:
             return
         epoch, first = divmod(self._logged_step, self.steps_per_epoch)
@@ -347,39 +392,44 @@ class HeadTraining(ResumableTraining):
         losses_SM = self.training_step.loss_S[first:last].double().cpu().numpy()  # GPU sync
         losses_SM = losses_SM.reshape(last - first, -1)
         for at, loss_M in enumerate(losses_SM, first):
-            if not np.isfinite(loss_M).all():
-                raise self._diverged(epoch, at, float(loss_M[~np.isfinite(loss_M)][0]))
-        lines: list[dict[str, Any]] = [
-            {
-                "step": epoch * self.steps_per_epoch + at + 1,
-                "epoch": epoch + 1,
-                "loss": sum(losses) / len(losses),
-                "lr": float(self.stack.rates_S[at].flat[0]),
-            }
-            | ({"losses": losses} if len(losses) > 1 else {})
-            for at, losses in enumerate(losses_SM.tolist(), first)
-        ]
-        lines[-1] |= fields or {}
-        with self.inputs.log.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
+            for head in np.flatnonzero(~np.isfinite(loss_M)):
+                raise self._diverged(epoch, at, int(head), float(loss_M[head]))
+        each = np.split(losses_SM, len(self.inputs.folds), axis=1)
+        for number, (fold, losses_SK) in enumerate(zip(self.inputs.folds, each, strict=True)):
+            lines: list[dict[str, Any]] = [
+                {
+                    "step": epoch * self.steps_per_epoch + at + 1,
+                    "epoch": epoch + 1,
+                    "loss": sum(losses) / len(losses),
+                    "lr": float(self.stack.rates_S[at].flat[0]),
+                }
+                | ({"losses": losses} if len(losses) > 1 else {})
+                for at, losses in enumerate(losses_SK.tolist(), first)
+            ]
+            lines[-1] |= fields[number] if fields else {}
+            append_lines(fold.log, lines)
         self._logged_step = self.progress.step
 
     def _refuse_broken_weights(self) -> None:
         """Refuse to save weights that an update broke after a finite loss."""
-        finite = [t.isfinite().all() for t in self.model.state_dict().values()]
-        if not torch.stack(finite).all():  # GPU sync
+        shape = (len(self.heads), -1)
+        state = self.model.state_dict().values()
+        finite_M = torch.stack([t.isfinite().view(shape).all(1) for t in state]).all(0)
+        for head in np.flatnonzero(~finite_M.cpu().numpy()):  # GPU sync
             epoch, at = divmod(self.progress.step - 1, self.steps_per_epoch)
-            raise self._diverged(epoch, at, float("nan"))
+            raise self._diverged(epoch, at, int(head), float("nan"))
 
-    def _diverged(self, epoch: int, step_in_epoch: int, loss: float) -> LossNotFinite:
+    def _diverged(self, epoch: int, step_in_epoch: int, head: int, loss: float) -> LossNotFinite:
         batches = self.stack.epoch_batches(epoch)
-        weighted = batches.weight_SAB[step_in_epoch] > 0
-        pairs = batches.rows_SAGB[step_in_epoch].swapaxes(0, 1)[:, weighted]
+        own = head * len(self.stack.training_sets) // len(self.heads)
+        weighted = batches.weight_SAGB[step_in_epoch, :, own] > 0
+        taken = batches.rows_SAGB[step_in_epoch, :, own][weighted] % len(self.inputs.pairs)
         table = self.inputs.pairs.table
-        rows = np.unique(table.row_numbers[self.inputs.pairs.row[pairs]])
+        rows = np.unique(table.row_numbers[self.inputs.pairs.row[taken]])
+        fold = self.inputs.folds[head * len(self.inputs.folds) // len(self.heads)]
         shown = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" * (len(rows) > 5))
         return LossNotFinite(
-            f"{self.inputs.log.parent}: the loss is {loss} at step "
+            f"{fold.log.parent}: the loss is {loss} at step "
             f"{epoch * self.steps_per_epoch + step_in_epoch + 1} (table rows {shown}); expected a "
             f"finite number. The checkpoint of step {self._saved_step} is kept. Use a lower --lr "
             "with another --run folder, or check those rows."

@@ -16,18 +16,20 @@ OPTIONS = {
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    ("kills", "seed", "members"),
+    ("kills", "seed", "members", "folds"),
     [
-        (14, 0, 1),
-        (6, 2, 3),
-        pytest.param(220, 1, 1, marks=pytest.mark.slow),
-        pytest.param(100, 3, 3, marks=pytest.mark.slow),
+        (12, 0, 1, 0),
+        (5, 2, 3, 0),
+        (6, 4, 1, 3),
+        pytest.param(220, 1, 1, 0, marks=pytest.mark.slow),
+        pytest.param(100, 3, 3, 0, marks=pytest.mark.slow),
+        pytest.param(100, 5, 1, 3, marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_fit_resumes_to_the_same_bits_as_an_uninterrupted_one(
-    killed_anywhere, kills, seed, members
+    killed_anywhere, kills, seed, members, folds
 ):
-    killed_anywhere(__file__, kills, seed, members)
+    killed_anywhere(__file__, kills, seed, members, folds)
 
 
 def make_inputs(folder):
@@ -64,11 +66,12 @@ def snapshot(run):
     kept = {}
     for path in sorted(p for p in run.rglob("*") if p.is_file()):
         name = str(path.relative_to(run))
-        if path.parent.name == "checkpoints":
+        if "checkpoints" in path.parts and path.suffix != ".jsonl":
             found = load(path)
-            state = {k: v for k, v in found.state.items() if k not in ("seconds", "log_bytes")}
+            timed = ("seconds", "log_bytes", "further_log_bytes")
+            state = {k: v for k, v in found.state.items() if k not in timed}
             kept[name] = (state, {n: t.numpy().tobytes() for n, t in found.tensors.items()})
-        elif name == "metrics.jsonl":
+        elif path.suffix == ".jsonl":
             lines = [json.loads(line) for line in path.read_text().splitlines()]
             kept[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
         elif name == "summary.json":
@@ -81,9 +84,9 @@ def snapshot(run):
     return kept
 
 
-def main(folder, kills, seed, members=1):
+def main(folder, kills, seed, members=1, folds=0):
     folder.mkdir(parents=True, exist_ok=True)
-    OPTIONS["members"] = members
+    OPTIONS.update(members=members, folds=folds, patience=0 if folds else 3)
     # Import what a fit imports on first use once, before the forks.
     import pyarrow.parquet  # noqa: F401
     import torch

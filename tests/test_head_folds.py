@@ -1,0 +1,123 @@
+"""Folds that train as one stack equal folds that train one by one."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from abag.head.data.labels import LabelledPairs
+from abag.head.model.config import FitConfig
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.training.fold_groups import group_folds
+from abag.head.training.step import TrainingStep
+from abag.head.training.train import FoldInputs, TrainingInputs, train
+
+PAIRS = 90
+
+
+def drawn_pairs():
+    rng = np.random.default_rng(0)
+    pair = rng.permutation(30 * 5)[:PAIRS]  # distinct, as rounding would break ties
+    return LabelledPairs(
+        antibody=pair // 5,
+        antigen=pair % 5,
+        pkd=rng.normal(8, 1, PAIRS),
+        censored=rng.choice(np.array([-1, 0, 0, 0, 1], np.int8), PAIRS),
+        row=np.arange(PAIRS),
+        table=SimpleNamespace(source="drawn", row_numbers=np.arange(PAIRS) + 1),
+        noise=None,
+    )
+
+
+def split(fold, n_training):
+    order = np.random.default_rng(fold).permutation(PAIRS)
+    part = np.full(PAIRS, TEST, np.int8)
+    part[order[:n_training]], part[order[n_training : n_training + 10 + fold]] = TRAIN, VALIDATION
+    return Split(name="drawn", part=part, group=np.arange(PAIRS), fold=fold)
+
+
+FOLDS = [split(fold, n) for fold, n in enumerate((60, 57, 50, 63))]
+"""The third has three steps of 16 pairs and two more, the others four."""
+
+
+def train_folds(folder, folds, **options):
+    rng = np.random.default_rng(1)
+    config = FitConfig(**{"widths": (8, 4), "epochs": 4, "batch_size": 16} | options)
+    return train(
+        TrainingInputs(
+            pairs=drawn_pairs(),
+            antibody_ND=rng.standard_normal((30, 6), dtype=np.float32),
+            antigen_ME=rng.standard_normal((5, 4), dtype=np.float32),
+            folds=[FoldInputs(one, folder / f"{one.fold}.jsonl", f"{one.fold}") for one in folds],
+            config=config,
+            device=torch.device("cpu"),
+            checkpoints=folder / "checkpoints",
+        )
+    )
+
+
+def losses(folder, fold):
+    lines = (folder / f"{fold}.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+@pytest.mark.parametrize("options", [{}, {"loss": "rank"}, {"accumulate": 2}, {"head": "lowrank"}])
+def test_stacked_folds_equal_folds_trained_one_by_one(tmp_path, options):
+    options |= {"dropout": 0.0}
+    stacked = train_folds(tmp_path / "stack", FOLDS, **options)
+    for fold, together in zip(FOLDS, stacked, strict=True):
+        [alone] = train_folds(tmp_path / str(fold.fold), [fold], **options)
+        np.testing.assert_allclose(together.predicted_MP, alone.predicted_MP, atol=2e-5)
+        assert together.progress.best_step == alone.progress.best_step
+        assert together.progress.best_score == pytest.approx(alone.progress.best_score)
+        assert together.shrinkage == pytest.approx(alone.shrinkage, abs=1e-5)
+        np.testing.assert_array_equal(together.in_bag_MP, alone.in_bag_MP)
+        expected = losses(tmp_path / str(fold.fold), fold.fold)
+        assert losses(tmp_path / "stack", fold.fold) == pytest.approx(expected, rel=1e-4)
+        assert together.weights[0].keys() == alone.weights[0].keys()
+
+
+def test_a_fold_with_dropout_does_not_depend_on_the_other_folds_of_its_stack(tmp_path):
+    four = train_folds(tmp_path / "four", FOLDS, dropout=0.3)
+    two = train_folds(tmp_path / "two", FOLDS[1:3], dropout=0.3)
+    for one, other in zip(four[1:3], two, strict=True):
+        np.testing.assert_allclose(one.predicted_MP, other.predicted_MP, atol=2e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 7, 15])
+def test_a_resumed_stack_of_folds_equals_an_uninterrupted_one(tmp_path, monkeypatch, steps):
+    whole = train_folds(tmp_path / "whole", FOLDS, save_every=2)
+    real, taken = TrainingStep.run, []
+
+    def run(self, at, seed):
+        if len(taken) == steps:
+            raise KeyboardInterrupt
+        taken.append(at)
+        real(self, at, seed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingStep, "run", run)
+        with pytest.raises(KeyboardInterrupt):
+            train_folds(tmp_path / "broken", FOLDS, save_every=2)
+    resumed = train_folds(tmp_path / "broken", FOLDS, save_every=2)
+    for one, other in zip(whole, resumed, strict=True):
+        assert other.resumed_from_step == (steps // 2 * 2 or None)
+        np.testing.assert_array_equal(one.predicted_MP, other.predicted_MP)
+    for fold in range(4):
+        assert losses(tmp_path / "broken", fold) == losses(tmp_path / "whole", fold)
+
+
+def test_folds_whose_steps_have_the_same_shape_are_grouped():
+    config = FitConfig(batch_size=16)
+    assert group_folds(FOLDS, config, 100) == [[0, 1, 2, 3]]
+    fewer = [*FOLDS, split(4, 48), split(5, 40)]  # three steps per epoch
+    assert group_folds(fewer, config, 100) == [[0, 1, 2, 3], [4, 5]]
+    assert group_folds(fewer, config, 100, alone=[1, 4]) == [[0, 2, 3], [1], [4], [5]]
+    assert group_folds(fewer, config, 2**29) == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("option", [{"members": 2}, {"patience": 3}, {"head": "stack"}])
+def test_folds_with_several_heads_or_early_stopping_train_one_by_one(option):
+    assert group_folds(FOLDS, FitConfig(**option), 100) == [[0], [1], [2], [3]]
