@@ -65,13 +65,15 @@ class AbagError(Exception):
 
 def cache_dir() -> Path:
     """Return the folder of files that can be recomputed, such as clusters; create it if needed."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "abag"
     try:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        folder = Path(base) / "abag"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # no home
         folder = Path(tempfile.gettempdir()) / f"abag-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.lstat().st_uid != os.getuid():  # another user would choose what is in the cache
+            return Path(tempfile.mkdtemp(prefix="abag-"))
     return folder
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from abag.core.command_line import CommandGroup, OptionsCommand, click_options, outline
+from abag.core.messages import printable
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def _command(*classes: str) -> Callable[[Callable[..., None]], click.Command]:
 
 def _print(result: T, as_json: bool, describe: Callable[[T], str]) -> None:
     """Print a result as JSON, or as text."""
-    click.echo(json.dumps(result) if as_json else describe(result))
+    click.echo(json.dumps(result) if as_json else printable(describe(result)))
 
 
 @_command("core.options:EncoderOptions", "embed.pipeline.options:EmbedOptions")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from abag.adapt.config import AdaptConfig
-from abag.core.files import is_partial, replacing, write_bytes, write_json
+from abag.core.files import is_partial, read_json, replacing, write_bytes, write_json
 from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
 from abag.embed.weights.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
 from abag.head.model.config import RunMismatch, check_same
@@ -86,7 +86,7 @@ def describe_inputs(
 def _read_config(out: Path) -> dict[str, Any]:
     """Read config.json; empty if there is none yet."""
     path = out / "config.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    return read_json(path) if path.exists() else {}
 
 
 def finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
@@ -107,8 +107,7 @@ def finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     check_same(out, _read_config(out), record, may_change=AdaptConfig.changeable(), option="--out")
     if ADAPTER_FILE not in names:
         return None
-    result: AdaptSummary = json.loads((out / ADAPTER_FILE).read_text(encoding="utf-8"))["summary"]
-    return result
+    return cast("AdaptSummary", read_json(out / ADAPTER_FILE)["summary"])
 
 
 def write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -13,6 +15,7 @@ from typing import Any, NoReturn, get_args, get_origin
 import click
 
 from abag import AbagError
+from abag.core.messages import printable
 from abag.core.options import Options, OptionSchema, schema
 
 
@@ -28,20 +31,27 @@ class CommandGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command."""
+        _open_standard_streams()
         with _raising_on_signals():
             try:
                 return super().invoke(ctx)
             except AbagError as error:
-                click.echo(f"Error: {error}", err=True)
+                click.echo(printable(f"Error: {error}"), err=True)
+                sys.exit(1)
+            except UnicodeEncodeError as error:  # of a path; pyarrow takes UTF-8 only
+                msg = f"Error: {error.object}: a name that is not UTF-8; expected UTF-8. Rename it."
+                click.echo(printable(msg), err=True)
                 sys.exit(1)
             except OSError as error:
-                if error.filename is None:  # click handles a closed pipe
+                if error.errno == errno.EPIPE:  # click handles it
                     raise
+                where = error.filename if error.filename is not None else "a file or the output"
                 msg = (
-                    f"Error: {error.filename}: cannot be used ({error.strerror}); expected a "
-                    "readable and writable path. Fix it or give another, and run the command again."
+                    f"Error: {os.fsdecode(where)}: cannot be used ({error.strerror or error}); "
+                    "expected a readable and writable path. Fix it or give another, and run the "
+                    "command again."
                 )
-                click.echo(msg, err=True)
+                click.echo(printable(msg), err=True)
                 sys.exit(1)
             except _Stopped as stopped:
                 name = signal.Signals(stopped.number).name
@@ -50,18 +60,28 @@ class CommandGroup(click.Group):
                 sys.exit(128 + stopped.number)
 
 
+def _open_standard_streams() -> None:
+    """Replace closed streams: the next file opened would get their number, and their output."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))
+
+
 @contextmanager
 def _raising_on_signals() -> Iterator[None]:
-    """Let the first signal unwind the stack; a second one has its usual effect."""
-    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    before = {number: signal.getsignal(number) for number in numbers}
+    """Let the first signal unwind the stack; a second one has its usual effect.
+
+    Signals that are ignored, as SIGHUP is under nohup, stay so.
+    """
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
 
     def stop(number: int, _frame: object) -> NoReturn:
         for other, handler in before.items():
             signal.signal(other, handler)
         raise _Stopped(number)
 
-    for number in numbers:
+    for number in before:
         signal.signal(number, stop)
     try:
         yield

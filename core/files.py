@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from abag import AbagError
 
@@ -36,6 +37,10 @@ Chunk = tuple[int, bytes | bytearray | memoryview]
 
 class FolderBusy(AbagError):
     """Another process is writing into a folder."""
+
+
+class FileDamaged(AbagError):
+    """A file of a run, a sweep or an adapter is not what was written."""
 
 
 class Files:
@@ -81,7 +86,7 @@ def replacing(path: Path) -> Iterator[Path]:
         If the file cannot be created, synced or renamed.
     """
     partial = partial_path(path)
-    _sweep_partials_of(path)
+    sweep_partials_of(path)
     with _renaming(partial, path, Files()):
         partial.touch(exist_ok=False)  # O_EXCL: writers open it by name, and may not follow a link
         yield partial
@@ -121,7 +126,7 @@ def write_bytes(path: Path, content: bytes, *, files: Files | None = None) -> No
 
 def write_text(path: Path, text: str) -> None:
     """Write a small UTF-8 text file atomically."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(errors="backslashreplace"))  # names of files may be any bytes
 
 
 def write_json(
@@ -130,6 +135,26 @@ def write_json(
     """Write a value as indented JSON, atomically; see :func:`write_chunks`."""
     text = json.dumps(value, indent=2, sort_keys=sort_keys) + "\n"
     write_bytes(path, text.encode(), files=files)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object that :func:`write_json` wrote.
+
+    Raises
+    ------
+    FileDamaged
+        If it holds anything else.
+    OSError
+        If it cannot be read.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        value = error
+    if isinstance(value, dict):
+        return value
+    msg = f"{path}: is damaged; expected a JSON object. Restore it, or start in another folder."
+    raise FileDamaged(msg)
 
 
 def read_chunks(path: Path) -> Iterator[Chunk]:
@@ -203,7 +228,7 @@ def sweep_partials(folder: Path, files: Files | None = None) -> None:
     _sweep(folder, "**/*.partial", files or Files())
 
 
-def _sweep_partials_of(path: Path) -> None:
+def sweep_partials_of(path: Path) -> None:
     """Delete what dead processes left of a file, in a folder that may hold anything."""
     _sweep(path.parent, f"{glob.escape(path.stem[:_STEM])}.*.partial", Files(), owned=True)
 
@@ -244,8 +269,10 @@ def _renaming(partial: Path, path: Path, files: Files) -> Iterator[None]:
     try:
         yield
         files.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         remove_quietly(partial, files)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk says nothing of the file
         raise
     files.sync_folder(path.parent)
 

@@ -8,7 +8,7 @@ entry point, and no function in between has to hand it down.
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +25,8 @@ class _Channel(NamedTuple):
 
 
 def _to_stderr(text: str) -> None:
-    tqdm.write(text, file=sys.stderr)  # keeps a bar that is being drawn in one piece
+    with suppress(OSError):  # a closed terminal must not stop the work
+        tqdm.write(printable(text), file=sys.stderr)  # keeps a bar that is being drawn in one piece
 
 
 _STDERR = _Channel(_to_stderr, False)
@@ -44,6 +45,15 @@ def note(text: str) -> None:
     _channel.get().send(f"note: {text}")
 
 
+def printable(text: str) -> str:
+    """Escape what a terminal would obey or cannot show: names in files may be chosen by others."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, shortened to 300 characters."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -52,6 +62,7 @@ def first_line(error: BaseException) -> str:
 
 def bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401 - tqdm's own options
     """Make a tqdm progress bar on stderr; it draws nothing where bars are not wanted."""
+    options = {**options, "desc": printable(options.get("desc") or "") or None}
     return tqdm(**({"disable": not _channel.get().bars, "dynamic_ncols": True} | options))
 
 

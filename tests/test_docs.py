@@ -217,8 +217,8 @@ def test_a_text_that_abag_does_not_print_is_not_found():
 
 SELF_EXPLANATORY = set(
     """
-    AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion Incomplete LogDamaged
-    MMseqsFailed MissingVectors NoHeadRows NoRuns NoTrials NotFinite
+    AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion FileDamaged Incomplete
+    LogDamaged MMseqsFailed MissingVectors NoHeadRows NoRuns NoTrials NotFinite
     NothingToEvaluate SweepClosed TableExists TemporaryDiskFull UnequalLengths UnitFailed
     WrongBackend WrongRank
     """.split()

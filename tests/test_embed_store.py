@@ -792,6 +792,13 @@ def test_a_packed_store_reads_like_the_folder_it_was_made_from(filled, tmp_path)
         maintenance.pack(store, tmp_path / "packed.h5")
 
 
+def test_packing_again_removes_what_a_killed_pack_left(filled, tmp_path):
+    left = tmp_path / f"packed.0123.{host_name()}.999999999.partial"
+    left.write_bytes(b"half")
+    maintenance.pack(open_store(filled.path.parent), tmp_path / "packed.h5")
+    assert not left.exists()
+
+
 def test_a_packed_store_can_be_merged_back(filled, tmp_path):
     maintenance.pack(open_store(filled.path.parent), tmp_path / "packed.h5")
     for copied in (1, 0):

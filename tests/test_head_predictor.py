@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import abag
 from abag.embed.sequences.chains import EmptySequence
@@ -17,7 +18,7 @@ from abag.head.data.vectors import VectorsMissing
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
 from abag.head.prediction import bundle as bundle_module
-from abag.head.prediction.bundle import PredictorDamaged, load_predictor
+from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor
 from abag.head.prediction.factorised import factorise
 from abag.head.prediction.predictor import UnequalLengths
 
@@ -165,7 +166,10 @@ def test_a_bundle_of_another_schema_is_refused(trained, tmp_path):
 
 def forged(trained, to, change):
     """A bundle whose digest fits what a stranger wrote."""
-    bundle = copied(trained, to)
+    return signed(copied(trained, to), change)
+
+
+def signed(bundle, change=lambda _record: None):
     record = json.loads((bundle / "predictor.json").read_text())
     change(record)
     weights = (bundle / "weights.safetensors").read_bytes()
@@ -199,6 +203,28 @@ def settings(record):
 def test_a_forged_record_is_refused_for_its_types_or_shapes(trained, tmp_path, change, words):
     with pytest.raises(PredictorDamaged, match=words):
         load_predictor(forged(trained, tmp_path / "forged", change))
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_forged_tensor_with_values_that_are_not_finite_is_refused(trained, tmp_path, value):
+    tensors = load_file(trained.run / "predictor/weights.safetensors")
+    for number, name in enumerate(tensors):
+        bundle = copied(trained, tmp_path / str(number))
+        save_file(tensors | {name: tensors[name] * float(value)}, bundle / WEIGHTS)
+        with pytest.raises(PredictorDamaged, match=f"{name} contains infinity or NaN"):
+            load_predictor(signed(bundle))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x[:0], lambda x: x[0], lambda x: torch.cat([x, x], 1)]
+)
+def test_forged_representatives_of_other_shapes_are_refused(trained, tmp_path, change):
+    tensors = load_file(trained.run / "predictor/weights.safetensors")
+    bundle = copied(trained, tmp_path / "bundle")
+    tensors["antigen.representatives"] = change(tensors["antigen.representatives"]).contiguous()
+    save_file(tensors, bundle / WEIGHTS)
+    with pytest.raises(PredictorDamaged, match="the representatives are of shape"):
+        load_predictor(signed(bundle))
 
 
 def test_the_model_card_has_data_split_scores_limits_and_licences(trained):

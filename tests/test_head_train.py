@@ -16,7 +16,7 @@ from scipy.stats import chisquare
 
 import abag
 from abag.core.device import DeviceUnavailable
-from abag.core.files import FolderBusy, host_name, only_writer
+from abag.core.files import FileDamaged, FolderBusy, host_name, only_writer
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
@@ -398,6 +398,18 @@ def test_a_run_that_another_process_finishes_meanwhile_is_not_touched(case, monk
         quick_fit(case, seed=0 if same else 1)
     config = json.loads((case.at / "run/config.json").read_text())
     assert (config["epochs"], config["seed"]) == (3 if same else 2, 0)
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "splits.parquet"])
+@pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"\xff\xfe", b"PAR1" * 3, b"[" * 10**5])
+def test_a_damaged_file_of_a_run_is_named(case, name, content):
+    quick_fit(case)
+    (case.at / "run" / name).write_bytes(content)
+    if name == "splits.parquet":
+        (case.at / "run" / "summary.json").unlink()
+    with pytest.raises(FileDamaged, match=rf"run/{name}: is damaged"):
+        quick_fit(case)
+    assert (case.at / "run" / name).read_bytes() == content
 
 
 def test_a_run_killed_while_writing_its_first_file_starts_again(case):

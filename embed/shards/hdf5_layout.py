@@ -8,6 +8,7 @@ nor forget.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -82,8 +83,11 @@ def shard_chunks(
     user_block = max(512, 1 << (HEADER_BYTES + len(longest)).bit_length())
     with tempfile.TemporaryDirectory(prefix="abag-skeleton-") as folder:
         skeleton = Path(folder) / "skeleton.h5"
-        with h5py.File(skeleton, "w", userblock_size=user_block) as file:
-            offsets = [_reserve(file.require_group(block.group), block) for block in blocks]
+        try:
+            with h5py.File(skeleton, "w", userblock_size=user_block) as file:
+                offsets = [_reserve(file.require_group(block.group), block) for block in blocks]
+        except RuntimeError as error:  # what HDF5 says about a full disk
+            raise OSError(errno.ENOSPC, f"HDF5 cannot write ({error})", folder) from error
         located = _located(blocks, offsets)
         size = skeleton.stat().st_size
         start = len(_front(_table_of_contents(located, size, _NO_DIGEST, about)))

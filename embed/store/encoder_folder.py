@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.files import Files
 from abag.embed.sequences.chains import Kind
-from abag.embed.shards.filesystem import access
+from abag.embed.shards.filesystem import StoreUnreachable, access
 from abag.embed.shards.shard import Attrs, VectorBlock
 from abag.embed.shards.shard_index import ShardIndex, UnknownPooling, gather_rows, unknown_pooling
 from abag.embed.store.publisher import ShardPublisher
@@ -243,6 +244,9 @@ class EncoderFolder:
         if self._is_packed:
             msg = f"{self.path}: is packed; expected a folder. Add to the store it was made from."
             raise ReadOnlyStore(msg)
+        if not os.access(self.path, os.W_OK):  # found out before anything is encoded
+            msg = f"{self.path}: cannot be written to; expected a writable store. Change that."
+            raise StoreUnreachable(msg)
         own = {"kind": self.kind, "encoder": self.name, "fingerprint": self.fingerprint}
         if taken := {*own, "rows"} & set(attrs):
             msg = f"attributes {sorted(taken)} are set by the store"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.files import Files, read_chunks
+from abag.core.files import Files, read_chunks, sweep_partials_of
 from abag.core.keys import KEY_BYTES, sort_keys
 from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
 from abag.embed.shards.shard import (
@@ -224,6 +224,7 @@ def pack(store: Store, out: Path | str, *, files: Files | None = None) -> PackSu
     folders = store.folders()
     blocks = [block for folder in folders for block in _sorted_blocks(folder)]
     encoders = {folder.path.name: _packed_info(folder) for folder in folders}
+    sweep_partials_of(out)
     try:
         commit_shard(out, shard_chunks(blocks, {"encoders": encoders}), files or Files())
     except OSError as error:

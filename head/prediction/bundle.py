@@ -185,6 +185,7 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
     record, tensors = _read(folder)
     kinds: dict[Kind, VectorSpec] = {"antibody": record.antibody, "antigen": record.antigen}
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
+        _check_values(record, tensors)
         return Predictor(
             tuple(_member(k, record, tensors) for k in range(len(record.members))),
             record.antibody,
@@ -282,6 +283,22 @@ def _parse(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: AN
         msg = f"{where} is {value!r}; expected {expected}"
         raise TypeError(msg)
     return value
+
+
+def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Raise ValueError for what would fail, or give NaN, in the middle of a table."""
+    for name, values in tensors.items():
+        if not np.isfinite(values).all():
+            msg = f"{name} contains infinity or NaN"
+            raise ValueError(msg)
+    for kind, spec in (("antibody", record.antibody), ("antigen", record.antigen)):
+        shape, width = tensors[f"{kind}.representatives"].shape, spec.width
+        if len(shape) != 2 or not shape[0] or shape[1] != width:
+            msg = f"the representatives are of shape {shape}; expected vectors of {width} values"
+            raise ValueError(msg)
+    if not record.members:
+        msg = "it has no members"
+        raise ValueError(msg)
 
 
 def _member(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> Member:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 
-from abag.core.files import is_partial, replacing, sweep_partials, write_json
+from abag.core.files import (
+    FileDamaged,
+    is_partial,
+    read_json,
+    replacing,
+    sweep_partials,
+    write_json,
+)
 from abag.core.keys import hex_keys
 from abag.core.messages import say
 from abag.embed.sequences.pairs import read_pairs
@@ -115,12 +121,11 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     if not (run / "config.json").exists():
         msg = f"{run}: is not empty and contains no run. Use another --run folder."
         raise RunMismatch(msg)
-    before = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    before = read_json(run / "config.json")
     check_same(run, before, record)
-    if not (run / "summary.json").exists() or before["epochs"] != record["epochs"]:
+    if not (run / "summary.json").exists() or before.get("epochs") != record["epochs"]:
         return None
-    summary: RunSummary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    return summary
+    return cast("RunSummary", read_json(run / "summary.json"))
 
 
 def sequence_frame(pairs: LabelledPairs) -> pd.DataFrame:
@@ -148,7 +153,7 @@ def start_run(
         If the folder already has other splits: resuming with these would leak.
     """
     frame, path = split_frame(pairs, splits), run / "splits.parquet"
-    if path.exists() and not pd.read_parquet(path).equals(frame):
+    if path.exists() and not _is_split(path, frame):
         msg = (
             f"{path}: differs from the split that the same options give now; expected the same "
             "split. Undo what changed (a split file, MMseqs2 installed since), or use another "
@@ -163,3 +168,12 @@ def start_run(
     write_json(run / "config.json", record, sort_keys=True)
     with replacing(path) as partial:
         frame.to_parquet(partial, index=False)
+
+
+def _is_split(path: Path, frame: pd.DataFrame) -> bool:
+    try:
+        return bool(pd.read_parquet(path).equals(frame))
+    except (ValueError, LookupError, TypeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        msg = f"{path}: is damaged ({reason}). Restore it, or start in another folder."
+        raise FileDamaged(msg) from error

@@ -8,7 +8,6 @@ the winner, refitted as an ensemble and scored once on the test part.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 
 from abag import AbagError, cache_dir
 from abag.core.device import resolve_device
-from abag.core.files import is_partial, sweep_partials, write_json
+from abag.core.files import is_partial, read_json, sweep_partials, write_json
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption, flag
 from abag.head.data.vectors import read_vectors
@@ -222,7 +221,7 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
     path = folder / "sweep.json"
     sweep_partials(folder)
     if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_json(path)
         check_same(folder, before, record, may_change=MAY_CHANGE - {"epochs"}, option="--sweep")
         return
     if folder.exists() and not all(map(is_partial, folder.iterdir())):

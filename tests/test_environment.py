@@ -1,0 +1,140 @@
+"""Streams, signals, homes and names as they are at odd places: one line, or none, and no loss."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from abag import cache_dir
+from abag.core.messages import printable
+from abag.embed.store.store import open_store
+from abag.head.data.demo import demo_table
+
+ENCODERS = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    demo_table().head(30).to_csv(tmp_path / "pairs.csv", index=False)
+    return tmp_path / "pairs.csv"
+
+
+def abag(*arguments, shell="", **options):
+    line = [sys.executable, "-m", "abag.cli", *map(os.fspath, arguments)]
+    if shell:
+        line = ["bash", "-c", f'"$@" {shell}', "bash", *line]
+    return subprocess.run(line, capture_output=True, check=False, timeout=120, **options)
+
+
+def rows(store):
+    return open_store(store).folder("antibody").rows
+
+
+def test_a_closed_stderr_changes_neither_the_store_nor_the_output(pairs, tmp_path):
+    done = abag("embed", pairs, "--store", tmp_path / "s", *ENCODERS, "--json", shell="2>&-")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["rows"] == 30
+    assert rows(tmp_path / "s") == json.loads(done.stdout)["antibodies"]["unique"]
+
+
+def test_a_full_output_is_one_line(pairs, tmp_path):
+    line = ["embed", pairs, "--store", tmp_path / "s", *ENCODERS, "--json"]
+    done = abag(*line, shell=">/dev/full")
+    assert done.returncode == 1
+    assert b"No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert rows(tmp_path / "s")
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_signal_that_was_ignored_stays_ignored(tmp_path, ignored):
+    code = (
+        "import signal, time, click\n"
+        "from abag.core.command_line import CommandGroup\n"
+        "@click.group(cls=CommandGroup)\n"
+        "def main(): pass\n"
+        "@main.command()\n"
+        "def wait():\n"
+        "    print('ready', flush=True); time.sleep(1); print('done', flush=True)\n"
+        f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if ignored else 'SIG_DFL'})\n"
+        "main(['wait'])\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    child.send_signal(signal.SIGHUP)
+    out, err = child.communicate(timeout=60)
+    assert (out, child.returncode) == (("done\n", 0) if ignored else ("", 128 + signal.SIGHUP))
+    assert ("Stopped by SIGHUP" in err) is not ignored
+
+
+def test_names_that_are_not_utf8_are_read_or_refused_in_one_line(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    folder.mkdir()
+    demo_table().head(30).to_csv(folder / "pairs.csv", index=False)
+    done = abag("embed", folder / "pairs.csv", "--store", folder / "s", *ENCODERS)
+    assert done.returncode == 0, done.stderr
+    fit = ["--split", "random", "--epochs", "1", "--widths", "4", "--compile", "off"]
+    done = abag("fit", folder / "pairs.csv", "--store", folder / "s", "--run", folder / "r", *fit)
+    assert done.returncode == 1
+    assert b"caf\\udce9/r" in done.stderr
+    assert b"a name that is not UTF-8" in done.stderr
+    assert b"Traceback" not in done.stderr
+    done = abag("embed", folder / "nowhere.csv", "--store", folder / "s")
+    assert done.returncode == 1
+    assert b"caf\\udce9/nowhere.csv: does not exist" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_missing_home_uses_the_temporary_folder(monkeypatch, tmp_path):
+    def no_home():
+        msg = "Could not determine home directory."
+        raise RuntimeError(msg)
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cache_dir() == tmp_path / f"abag-{os.getuid()}"
+    monkeypatch.setattr("os.getuid", lambda: 4711)
+    (tmp_path / "abag-4711").mkdir()  # by another user
+    assert cache_dir() != tmp_path / "abag-4711"
+    assert cache_dir().parent == tmp_path
+
+
+def test_a_missing_temporary_folder_is_one_line(pairs, tmp_path):
+    env = {**os.environ, "TMPDIR": str(tmp_path / "no")}
+    code = (
+        "import sys, tempfile\n"
+        f"tempfile._candidate_tempdir_list = lambda: [{str(tmp_path / 'no')!r}]\n"
+        "from abag.cli import main\nmain()\n"
+    )
+    line = [sys.executable, "-c", code, "embed", pairs, "--store", tmp_path / "s", *ENCODERS]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert "No usable temporary directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_control_characters_of_a_table_do_not_reach_the_terminal(tmp_path):
+    (tmp_path / "a.csv").write_text("heavy,antigen,\x1b]0;pwned\x07\nEV\x1b[2JQ,MKT,x\n")
+    done = abag("embed", tmp_path / "a.csv", "--store", tmp_path / "s", *ENCODERS)
+    assert done.returncode == 1
+    assert b"\x1b" not in done.stderr + done.stdout
+    assert printable("a\x1b[2J\x07\udce9\nb é") == "a\\x1b[2J\\x07\\udce9\nb é"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_store_without_rights_is_found_before_anything_is_encoded(pairs, tmp_path):
+    done = abag("embed", pairs, "--store", tmp_path / "s", "--limit", "5", *ENCODERS)
+    assert done.returncode == 0
+    for folder in (tmp_path / "s").iterdir():
+        folder.chmod(0o500) if folder.is_dir() else None
+    done = abag("embed", pairs, "--store", tmp_path / "s", *ENCODERS)
+    assert b"expected a writable store" in done.stderr
