@@ -320,3 +320,17 @@ def test_only_poolings_are_read_as_vectors(tmp_path, table, name):
         UnknownPooling, match=rf"'{name}' is not stored; expected one of mean, cls\."
     ):
         folder.read(keys, name)
+
+
+def test_a_forged_shard_of_another_width_does_not_displace_the_sound_ones(tmp_path, table):
+    store = make_store(tmp_path / "store", table)
+    folder = store.folder("antibody").path
+    (whole,) = folder.glob("*.h5")
+    shutil.copy(whole, folder / "00.h5")  # the first in the order of names
+
+    def narrow(toc):
+        toc["blocks"][0]["arrays"]["mean"]["shape"][1] = 1
+
+    resign(folder / "00.h5", narrow)
+    keys = read_pairs(table).antibodies.keys
+    assert not open_store(tmp_path / "store").folder("antibody").missing(keys).any()

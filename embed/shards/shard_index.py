@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -218,15 +219,11 @@ class ShardIndex:
             return
 
     def _refuse_foreign(self, block: VectorBlock) -> None:
-        """Raise DamagedShard if a shard belongs to another encoder or has other poolings."""
+        """Raise DamagedShard if a shard belongs to another encoder."""
         kind, fingerprint = block.attrs.get("kind"), block.attrs.get("fingerprint")
         if {"kind": kind, "fingerprint": fingerprint} != self._identity:
             expected = self._identity["fingerprint"]
             msg = f"{block.path}: made by {kind} encoder {fingerprint}; expected {expected}."
-            raise DamagedShard(msg)
-        layout = next((shard.block.layout for shard in self._open.values()), block.layout)
-        if block.layout != layout:
-            msg = f"{block.path}: holds {block.layout}; the other shards hold {layout}."
             raise DamagedShard(msg)
 
     def _skip(self, name: str, version: FileVersion, error: DamagedShard) -> None:
@@ -234,7 +231,28 @@ class ShardIndex:
         self._damaged[name] = version, str(error)
         say(f"{error} The shard is skipped and its sequences count as missing.")
 
+    def _skip_other_layouts(self) -> None:
+        """Skip the shards with other poolings than most rows have.
+
+        Every byte is checked first: one forged shard must not outvote the sound ones.
+        """
+        found = {name: str(sorted(one.block.layout.items())) for name, one in self._open.items()}
+        if len(set(found.values())) < 2:
+            return
+        rows: Counter[str] = Counter()
+        for name, shard in sorted(self._open.items()):
+            try:
+                access(self.folder, shard.block.check)
+                rows[found[name]] += shard.block.rows
+            except (DamagedShard, FileNotFoundError) as error:
+                self._skip(name, shard.version, DamagedShard(str(error)))
+        for name, shard in sorted(self._open.items()):
+            if found[name] != (most := rows.most_common(1)[0][0]):
+                msg = f"{shard.block.path}: holds {found[name]}; most rows hold {most}."
+                self._skip(name, shard.version, DamagedShard(msg))
+
     def _rebuild(self) -> None:
+        self._skip_other_layouts()
         self._order = sorted(self._open)
         self._keys = KeyIndex(self.keys())
 
