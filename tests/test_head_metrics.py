@@ -17,7 +17,6 @@ from abag.head.evaluation.metrics import (
     Metric,
     average_folds,
     average_precision,
-    concordance,
     headline_metrics,
     is_better,
     metric_label,
@@ -29,6 +28,7 @@ from abag.head.evaluation.metrics import (
     table_metrics,
     within_antigen,
 )
+from abag.head.evaluation.pair_order import concordance
 from abag.head.model.config import FitConfig
 
 TIED = st.integers(0, 4).map(float)
@@ -75,6 +75,41 @@ def test_correlations_and_errors_equal_scipy_on_tied_values():
     line = stats.linregress(p, y)
     assert found["calibration_slope"] == pytest.approx(line.slope)
     assert found["calibration_intercept"] == pytest.approx(line.intercept)
+
+
+@settings(deadline=None)
+@given(columns(TIED, TIED, st.integers(0, 2), min_size=1))
+def test_accuracy_on_confident_pairs_equals_a_count_of_all_pairs(drawn):
+    y, p, antigen = drawn
+    y = 7 + 0.5 * y
+    counts = {True: [0.0, 0], False: [0.0, 0]}
+    for i in range(len(y)):
+        for j in range(len(y)):
+            if y[j] - y[i] >= 1:
+                counted = counts[bool(antigen[i] == antigen[j])]
+                counted[0] += (float(p[j] > p[i]) + float(p[j] >= p[i])) / 2
+                counted[1] += 1
+    (right, same), (wrong, other) = counts[True], counts[False]
+    found = score(y, p, antigen)
+    assert found["confident_pairs"] == same + other
+    expected = {
+        "pair_accuracy": (right + wrong, same + other),
+        "pair_accuracy_within_antigen": (right, same),
+        "pair_accuracy_between_antigens": (wrong, other),
+    }
+    for name, (hits, pairs) in expected.items():
+        assert found[name] == (pytest.approx(hits / pairs) if pairs else None)
+
+
+def test_the_ratio_of_spreads_and_the_enrichment_of_the_top_tenth_equal_counts_by_hand():
+    y, p = np.arange(20.0), np.arange(20.0) / 4
+    found = score(y, p, np.zeros(20, int))
+    assert found["spread_ratio"] == pytest.approx(0.25)
+    assert found["top_enrichment"] == pytest.approx(10)
+    p[19] = -1.0  # one of the two strongest is missed
+    assert score(y, p, np.zeros(20, int))["top_enrichment"] == pytest.approx(5)
+    assert score(y, p * 0, np.zeros(20, int))["top_enrichment"] == pytest.approx(1)
+    assert score(y * 0, p, np.zeros(20, int))["spread_ratio"] is None
 
 
 def test_recall_precision_and_enrichment_at_9_equal_a_count_by_hand():

@@ -175,3 +175,23 @@ def test_intervals_fitted_to_few_groups_are_widened():
     assert np.mean(inside["widened"]) == pytest.approx(0.92, abs=0.03)
     assert np.mean(inside["as fitted"]) < 0.86
     assert few_groups(10_000) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("error_spearman", "says"),
+    [
+        (None, "equal for all pairs"),
+        (-0.06, "correlation of |error| with sigma -0.06: sigma is a level, and does not tell"),
+        (0.31, "correlation of |error| with sigma 0.31"),
+    ],
+)
+def test_the_worst_fold_and_whether_sigma_ranks_errors_are_described(error_spearman, says):
+    summary = {
+        "noise": 0.5, "spread": 1.2, "rows": 90, "groups": 9, "calibrated": True,
+        "coverage": {"90": 0.92}, "coverage_folds": {"90": [0.99, None, 0.2, 0.95]},
+        "error_spearman": error_spearman,
+    }  # fmt: skip
+    line = describe_sigma(summary)
+    assert "92% (worst fold 20%) within its 90 % interval" in line
+    assert says in line
+    assert ("sigma is a level" in line) == (error_spearman is None or error_spearman < 0.1)

@@ -21,6 +21,8 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from abag.head.evaluation.pair_order import concordance, confident_pairs
+
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Number: TypeAlias = float | int | None
@@ -80,6 +82,10 @@ class ScoredRows:
     @cached_property
     def concordance(self) -> Scores:
         return concordance(*self.with_censored)
+
+    @cached_property
+    def confident_pairs(self) -> Scores:
+        return confident_pairs(self.pkd, self.predicted, self.antigen)
 
     @cached_property
     def calibration(self) -> Scores:
@@ -255,58 +261,6 @@ def _ranks_by_group(values: Floats, group: Ints) -> Floats:
     return np.where(np.isnan(values), np.nan, ranks)
 
 
-def concordance(pkd: Floats, predicted: Floats, censored: NDArray[np.int8]) -> Scores:
-    """Share of the pairs of rows with a known order that are predicted in that order.
-
-    Predicted ties count half. The order of two exact rows is known if their labels differ. The
-    order of a censored row and another row is known if the bound excludes the other's values.
-    Without ``decidable_pairs``, the concordance is None.
-
-    Parameters
-    ----------
-    pkd, predicted : NDArray, shape=(N,), dtype=float64
-    censored : NDArray, shape=(N,), dtype=int8
-    """
-    _, rank = np.unique(pkd, return_inverse=True)
-    # Row i is below row j if upper[i] < lower[j]; a bound lies just beside its label.
-    upper = np.where(censored > 0, np.iinfo(np.int64).max, 3 * rank + np.where(censored < 0, 0, 1))
-    lower = np.where(censored < 0, np.iinfo(np.int64).min, 3 * rank + np.where(censored > 0, 2, 1))
-    keys = np.concatenate([lower, upper])
-    is_upper = np.repeat([False, True], len(pkd))
-    # Where both are equal, lower ends come first: "below" is strict.
-    order = np.lexsort((is_upper, keys))
-    below = is_upper[order]
-    seen = np.cumsum(below)
-    pairs = int(seen[~below].sum())
-    if pairs == 0:
-        return {"concordance": None, "decidable_pairs": 0}
-    _, p_rank = np.unique(predicted, return_inverse=True)
-    p_order = np.tile(p_rank, 2)[order]
-    strict = _earlier_and_smaller(below, 2 * p_order + below)
-    with_ties = _earlier_and_smaller(below, 2 * p_order + ~below)
-    return {"concordance": (strict + with_ties) / 2 / pairs, "decidable_pairs": pairs}
-
-
-def _earlier_and_smaller(inserted: NDArray[np.bool_], value: Ints) -> int:
-    """Count pairs of an inserted row and a later query with a larger value.
-
-    A merge sort unrolled over its levels: vectorised, so that a million rows take seconds.
-    """
-    count, width = 0, 1
-    by_value = np.argsort(value, kind="stable")
-    while width < len(value):
-        # The smallest integer type, because numpy sorts 16 bits and fewer by radix.
-        pair = (by_value // (2 * width)).astype(np.min_scalar_type(len(value) // (2 * width)))
-        order = by_value[np.argsort(pair, kind="stable")]
-        left = order // width % 2 == 0
-        earlier = np.concatenate([[0], np.cumsum(inserted[order] & left)])
-        # Subtract the rows that were inserted by earlier pairs of blocks.
-        before = earlier[order // (2 * width) * (2 * width)]
-        count += int((earlier[1:] - before)[~inserted[order] & ~left].sum())
-        width *= 2
-    return count
-
-
 def calibration(pkd: Floats, predicted: Floats) -> Scores:
     """Fit measured on predicted pKd, shape (N,) each; a slope below 1 means overconfidence."""
     if len(pkd) < 2 or np.ptp(predicted) == 0:
@@ -315,6 +269,24 @@ def calibration(pkd: Floats, predicted: Floats) -> Scores:
     slope = p @ (pkd - pkd.mean()) / (p @ p)
     intercept = pkd.mean() - slope * predicted.mean()
     return {"calibration_slope": _finite(slope), "calibration_intercept": _finite(intercept)}
+
+
+def spread_ratio(pkd: Floats, predicted: Floats) -> float | None:
+    """Standard deviation of predicted relative to measured pKd, (N,) each; None for constants."""
+    return _finite(predicted.std() / pkd.std()) if len(pkd) and np.ptp(pkd) else None
+
+
+def top_enrichment(pkd: Floats, predicted: Floats) -> float | None:
+    """How many times more of the strongest tenth are in the predicted tenth than by chance.
+
+    `pkd` and `predicted` have shape (N,). Predicted ties at the cut share the last places; measured
+    ties all count as strongest. None for constant labels.
+    """
+    if len(pkd) < 2 or np.ptp(pkd) == 0:
+        return None
+    budget = max(1, round(BUDGET_SHARE * len(pkd)))
+    strongest = pkd >= np.sort(pkd)[-budget]
+    return _finite(_expected_hits(strongest, predicted, budget) / budget / strongest.mean())
 
 
 def _strong_binders(strong: NDArray[np.bool_], predicted: Floats) -> Scores:
@@ -416,6 +388,15 @@ METRICS: dict[str, Metric] = {
     **_joint(
         "strong_binders", "enrichment_at_9",
         "recall_at_9_budget", "precision_at_9_budget", "enrichment_at_9_budget",
+    ),
+    "spread_ratio": Metric(function=lambda r: spread_ratio(r.pkd, r.predicted), in_report=True),
+    "top_enrichment": Metric(
+        function=lambda r: top_enrichment(r.pkd, r.predicted), in_report=True, selectable=True
+    ),
+    **_joint("confident_pairs", "pair_accuracy", in_report=True, selectable=True),
+    **_joint(
+        "confident_pairs",
+        "pair_accuracy_within_antigen", "pair_accuracy_between_antigens", "confident_pairs",
     ),
     **_joint("concordance", "concordance", in_report=True),
     **_joint("concordance", "decidable_pairs"),

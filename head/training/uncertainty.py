@@ -34,6 +34,8 @@ LEVELS = (0.68, 0.90, 0.95)
 """Nominal coverages in reports."""
 RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
 """Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
+RANKS_ERRORS = 0.1
+"""Rank correlation of |error| with sigma below which sigma says nothing of single pairs."""
 SMALLEST = 1e-6
 """Smallest noise, in pKd."""
 
@@ -210,10 +212,11 @@ def describe_sigma(summary: Mapping[str, Any]) -> str:
     """Describe in one line how sigma was fitted and what it covers."""
     noise = f"sigma: residual noise {summary['noise']:.2f} pKd"
     found = ", ".join(
-        f"{share:.0%} within its {level} % interval"
+        f"{share:.0%}{_worst_fold(summary['coverage_folds'][level])} within its {level} % interval"
         for level, share in summary["coverage"].items()
         if share is not None
     )
+    found += _describe_ranking(summary["error_spearman"]) if found else ""
     if summary["calibrated"]:
         noise += (
             f" + {summary['spread']:.2f} x the standard deviation of the prediction, calibrated "
@@ -225,3 +228,17 @@ def describe_sigma(summary: Mapping[str, Any]) -> str:
             "small for new groups; use --members 8 or more to calibrate it"
         )
     return f"{noise}; test pairs: {found}" if found else noise
+
+
+def _worst_fold(shares: Sequence[float | None]) -> str:
+    known = [share for share in shares if share is not None]
+    return f" (worst fold {min(known):.0%})" if len(known) > 1 else ""
+
+
+def _describe_ranking(error_spearman: float | None) -> str:
+    """Say whether a larger sigma means a larger error."""
+    if error_spearman is None:
+        return "; sigma is a level, equal for all pairs: it does not tell good predictions from bad"
+    text = f"; rank correlation of |error| with sigma {error_spearman:.2f}"
+    level = ": sigma is a level, and does not tell good predictions from bad"
+    return text + (level if error_spearman < RANKS_ERRORS else "")
