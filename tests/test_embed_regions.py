@@ -161,6 +161,10 @@ def test_a_single_chain_fv_in_a_chain_column_is_split_on_request():
         read(*unsure, chains="auto")
 
 
+def test_a_single_chain_fv_with_one_mutated_j_segment_has_two_domains():
+    assert chain_types(VH + "GGGGS" * 3 + VL.replace("FGQGTK", "CGQETK")) == ["heavy", "light"]
+
+
 def test_two_chains_of_one_type_are_counted():
     assert "2 heavy or two light" not in read([VH, VH], [VL, D13_H]).notes[0]
     assert read([VH, VH], [VL, D13_H]).counts["same_type_antibodies"] == 1

@@ -45,7 +45,9 @@ def chain_types(chain: str) -> list[str]:
     if len(chain) < WHOLE_DOMAIN:
         return []
     found = [name for name, motif in _J_SEGMENT.items() if motif.search(chain)]
-    return found if len(found) == 1 else [domain.chain for domain in find_domains(chain)]
+    # a longer chain may have a second domain, unless a constant one follows the first
+    one = len(chain) < 2 * WHOLE_DOMAIN or _CONSTANT_DOMAIN.search(chain, EARLIEST_CONSTANT)
+    return found if one and len(found) == 1 else [domain.chain for domain in find_domains(chain)]
 
 
 def arrange(
