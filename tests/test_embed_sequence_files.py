@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abag
+from abag.core.options import BadOption
 from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_one_kind, read_pairs
@@ -113,6 +114,31 @@ def test_fasta_is_embedded_and_planned_like_any_table(tmp_path):
     summary = abag.embed_table(path, tmp_path / "store", "composition", "composition")
     assert (summary["rows"], summary["antigens"]["encoded"]) == (5, 5)
     assert abag.plan(path)["rows"] == 5
+
+
+def test_one_kind_is_encoded_from_a_table_that_lacks_the_other(tmp_path):
+    path = written(tmp_path / "x.fasta", f">one\n{HEAVY}|{LIGHT}\n>two\n{HEAVY}|\n")
+    # igt6 is no encoder: that of the other kind is not even looked for
+    summary = abag.embed_table(path, tmp_path / "s", "composition", "igt6", kind="antibody")
+    assert summary.keys() == {"antibodies", "rows", "skipped_rows"}
+    assert summary["antibodies"]["encoded"] == 2
+    path = written(tmp_path / "y.csv", "antigen\nMKT\nMKV\nMKT\n")
+    summary = abag.embed_table(path, tmp_path / "s", "igt6", "composition", kind="antigen")
+    assert (summary["antigens"]["encoded"], summary["rows"]) == (2, 3)
+    assert {folder.kind for folder in abag.open_store(tmp_path / "s").folders()} == {
+        "antibody",
+        "antigen",
+    }
+    with pytest.raises(BadOption, match="no antigen is encoded"):
+        abag.embed_table(path, tmp_path / "s", kind="antibody", antigen="MKT")
+
+
+def test_two_ranks_encode_one_kind(tmp_path):
+    text = "antigen\n" + "".join(f"MKT{'A' * i}\n" for i in range(9))
+    path = written(tmp_path / "y.csv", text)
+    options = {"kind": "antigen", "devices": 2, "device": "cpu"}
+    summary = abag.embed_table(path, tmp_path / "s", "igt6", "composition", **options)
+    assert summary["antigens"]["encoded"] == 9
 
 
 def test_a_fasta_file_is_not_written(tmp_path):

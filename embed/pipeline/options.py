@@ -20,6 +20,9 @@ Precision: TypeAlias = Literal["auto", "bf16", "fp16", "fp32"]
 class EmbedOptions(DeviceOptions, TableOptions):
     """Options of stage one."""
 
+    kind: Literal["both", "antibody", "antigen"] = option(
+        "both", help="Encode only the antibodies or only the antigens; the table may lack the rest."
+    )
     long_antigens: Literal["window", "truncate", "error"] = option(
         "window",
         help="Antigen chains over 1,022 residues: overlapping windows, truncation or an error.",
@@ -90,6 +93,15 @@ class EmbedOptions(DeviceOptions, TableOptions):
         if self.skipped is not None and self.bad_rows == "error":
             msg = "--skipped: no row is skipped; expected --bad-rows skip with it. Add it."
             raise BadOption(msg)
+
+        if self.kind == "antibody" and self.antigen is not None:
+            msg = "--antigen with --kind antibody: no antigen is encoded. Remove one of them."
+            raise BadOption(msg)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of sequences that are encoded."""
+        return ("antibody", "antigen") if self.kind == "both" else (self.kind,)
 
     def backend(self, kind: Kind) -> Literal["packed", "reference", "faesm"]:
         """Return the implementation that encodes sequences of a kind."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict, cast
 
 from abag.core.device import DevicePlan, plan_device
 from abag.core.messages import bar, reporting, say
@@ -20,6 +21,7 @@ from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
 from abag.embed.pipeline.task import check_layers, identify_for, plan_for
+from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.changes import count_changes, describe_counts
 from abag.embed.sequences.pairs import TableTotals, read_pair_chunks
 from abag.embed.sequences.partitions import Partitions
@@ -32,8 +34,8 @@ from abag.embed.store.store import open_store
 class EmbedSummary(TypedDict):
     """What `embed_table` returns, and ``abag embed --json`` prints."""
 
-    antibodies: KindSummary
-    antigens: KindSummary
+    antibodies: NotRequired[KindSummary]
+    antigens: NotRequired[KindSummary]
     rows: int
     skipped_rows: int
 
@@ -41,13 +43,17 @@ class EmbedSummary(TypedDict):
 def describe_embedding(summary: EmbedSummary) -> str:
     """Describe what was encoded, one line per kind of sequence."""
     lines = []
-    for plural, kind in (("antibodies", summary["antibodies"]), ("antigens", summary["antigens"])):
+    for plural, kind in _by_plural(summary).items():
         seconds = f" in {kind['seconds']:.1f} s" if kind["encoded"] else ""
         lines.append(
             f"{plural}: {kind['unique']:,} unique, {kind['reused']:,} reused, "
             f"{kind['encoded']:,} encoded with {kind['encoder']}{seconds}"
         )
     return "\n".join(lines)
+
+
+def _by_plural(summary: EmbedSummary) -> dict[str, KindSummary]:
+    return {name: part for name, part in summary.items() if isinstance(part, dict)}  # type: ignore[misc]
 
 
 def embed_table(
@@ -73,8 +79,9 @@ def embed_table(
     Returns
     -------
     EmbedSummary
-        ``antibodies``, ``antigens``, ``rows`` and ``skipped_rows`` of the whole job. Ranks that a
-        launcher started, except the first, report their own share.
+        ``antibodies``, ``antigens``, ``rows`` and ``skipped_rows`` of the whole job, without a
+        kind that was not asked for. Ranks that a launcher started, except the first, report their
+        own share.
 
     Raises
     ------
@@ -97,18 +104,16 @@ def _embed(
     started_by_us = rank is not None
     rank = rank or rank_here()
     first = not rank.number and not started_by_us
-    with (
-        reporting(bars=options.progress, silent=not options.progress),
-        Partitions("antibody") as antibodies,
-        Partitions("antigen") as antigens,
-    ):
+    encoders = dict(zip(KINDS, names, strict=True))
+    with reporting(bars=options.progress, silent=not options.progress), ExitStack() as files:
+        partitions = [files.enter_context(Partitions(kind)) for kind in options.kinds]
         ranks = _count_ranks(options, rank)
         device = rank.device(options.device)
         plan = plan_device(device, options.precision)
-        reading = _read(table, options, (antibodies, antigens))
+        reading = _read(table, options, partitions)
         jobs = []
-        for name, part in zip(names, (antibodies, antigens), strict=True):
-            identity = identify_for(name, part.kind, options)
+        for part in partitions:
+            identity = identify_for(encoders[part.kind], part.kind, options)
             jobs.append(KindJob(part, identity, plan_for(identity, device, options), options))
         for job in jobs:
             job.check()
@@ -128,9 +133,9 @@ def _embed(
                 job.check_loadable()
         noted = reading if first else None
         if not any(job.missing for job in jobs):
-            seconds = [0.0, 0.0]
+            seconds = [0.0] * len(jobs)
         elif options.ray is not None:
-            seconds = _on_ray(jobs, noted, names, Path(store).resolve(), options)
+            seconds = _on_ray(jobs, noted, encoders, Path(store).resolve(), options)
         else:
             for job in jobs:
                 job.begin(noted)
@@ -139,26 +144,22 @@ def _embed(
                 shares: list[EmbedSummary] = launch(ranks, _as_rank, table, store, names, alone)
                 for job in jobs:
                     job.check_complete()
-                of_ranks = [(s["antibodies"]["seconds"], s["antigens"]["seconds"]) for s in shares]
-                seconds = [max(both) for both in zip(*of_ranks, strict=True)]
+                of_ranks = [_by_plural(share) for share in shares]
+                seconds = [max(rank[job.plural]["seconds"] for rank in of_ranks) for job in jobs]
             else:
                 seconds = [job.encode(rank) for job in jobs]
                 if rank.world > 1 and first:
                     seconds = [s + j.wait_for_others() for s, j in zip(seconds, jobs, strict=True)]
-        summaries = [job.summary(s, rank) for job, s in zip(jobs, seconds, strict=True)]
-    return {
-        "antibodies": summaries[0], "antigens": summaries[1],
-        "rows": reading.rows, "skipped_rows": len(reading.skipped),
-    }  # fmt: skip
+        parts = {j.plural: j.summary(s, rank) for j, s in zip(jobs, seconds, strict=True)}
+    totals = {"rows": reading.rows, "skipped_rows": len(reading.skipped)}
+    return cast("EmbedSummary", parts | totals)
 
 
-def _read(
-    table: TableLike, options: EmbedOptions, partitions: tuple[Partitions, Partitions]
-) -> TableTotals:
+def _read(table: TableLike, options: EmbedOptions, partitions: Sequence[Partitions]) -> TableTotals:
     """Read, check and key every sequence of a table."""
     reading = TableTotals()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
-        for pairs in read_pair_chunks(table, options, only_sequences=True):
+        for pairs in read_pair_chunks(table, options, kinds=options.kinds, only_sequences=True):
             reading.add(pairs)
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
@@ -183,7 +184,7 @@ def _as_rank(
 def _on_ray(
     jobs: Sequence[KindJob],
     reading: TableTotals | None,
-    names: tuple[str, str],
+    encoders: Mapping[Kind, str],
     store: Path,
     options: EmbedOptions,
 ) -> list[float]:
@@ -195,8 +196,8 @@ def _on_ray(
         for job in jobs:
             job.begin(reading)
         resource = "CPU" if options.device == "cpu" else resource
-        for job, name in zip(jobs, names, strict=True):
-            start_s = time.perf_counter()
+        for job in jobs:
+            start_s, name = time.perf_counter(), encoders[job.kind]
             given = str(Path(name).resolve()) if Path(name).is_dir() else name
             task = WorkerTask(given, job.kind, job.identity.fingerprint, store, options)
             job.task.folder.notes.start_encoding()

@@ -194,11 +194,13 @@ def read_pair_chunks(
     table: TableLike,
     options: TableOptions,
     *,
+    kinds: Sequence[Kind] = KINDS,
     as_written: bool = False,
     only_sequences: bool = False,
 ) -> Iterator[SequenceTable]:
     """Read a table of pairs in chunks of rows, so that it may be larger than memory.
 
+    The table may lack what is not of these `kinds`.
     Checks, keys and errors are those of :func:`read_pairs`; other arguments, those of
     :func:`~abag.embed.sequences.tables.read_table_chunks`. A chunk lacks its bad rows and may be
     empty. A sequence that occurs in several chunks is in each of them.
@@ -214,7 +216,7 @@ def read_pair_chunks(
         only_sequences=only_sequences,
     )  # fmt: skip
     for chunk in chunks:
-        pairs = _check_rows(chunk, KINDS, options)
+        pairs = _check_rows(chunk, kinds, options)
         rows += len(pairs.frame)
         skipped += len(pairs.skipped)
         first_error = first_error or pairs.first_error
