@@ -10,6 +10,8 @@ import torch
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import FitConfig
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.training.checkpoint import load
+from abag.head.training.compile_choice import choose_mode
 from abag.head.training.fold_groups import group_folds
 from abag.head.training.step import TrainingStep
 from abag.head.training.train import FoldInputs, TrainingInputs, train
@@ -121,3 +123,28 @@ def test_folds_whose_steps_have_the_same_shape_are_grouped():
 @pytest.mark.parametrize("option", [{"members": 2}, {"patience": 3}, {"head": "stack"}])
 def test_folds_with_several_heads_or_early_stopping_train_one_by_one(option):
     assert group_folds(FOLDS, FitConfig(**option), 100) == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("requested", "device", "steps", "heads", "before", "expected"),
+    [
+        ("auto", "cpu", 10**7, 1, None, "off"),
+        ("auto", "cuda", 6_250, 1, None, "graph"),
+        ("auto", "cuda", 400_000, 1, None, "full"),
+        ("auto", "cuda", 25_000, 16, None, "full"),
+        ("auto", "cuda", 10, 1, "full", "full"),
+        ("auto", "cuda", 400_000, 1, "graph", "graph"),
+        ("auto", "cuda", 10, 1, "off", "graph"),  # it was begun on a CPU
+        ("full", "cuda", 10, 1, "graph", "full"),
+        ("off", "cuda", 400_000, 1, None, "off"),
+    ],
+)
+def test_a_step_is_compiled_where_that_pays(requested, device, steps, heads, before, expected):
+    mode, why = choose_mode(requested, torch.device(device), steps, heads, before)
+    assert mode == expected
+    assert why
+
+
+def test_the_checkpoint_says_how_steps_run(tmp_path):
+    train_folds(tmp_path, FOLDS[:1])
+    assert load(tmp_path / "checkpoints" / "latest").state["compiled"] == "off"

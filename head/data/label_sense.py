@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
 
 from abag.embed.sequences.columns import named_roles, quote_names
 from abag.head.data.label_units import TO_PKD, USUAL_PKD, fitting_units, outside
@@ -104,8 +103,14 @@ def _other_measurements(
         named = _named_units(name)
         if same:
             yield name, same[0], True
-        elif named and spearmanr(converted[named[0]], pkd[both]).statistic < OPPOSITE:
+        elif named and _rank_correlation(converted[named[0]], pkd[both]) < OPPOSITE:
             yield name, named[0], False
+
+
+def _rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    from scipy.stats import spearmanr  # takes half a second
+
+    return float(spearmanr(one, other).statistic)
 
 
 def _named_units(column: str) -> list[Label]:

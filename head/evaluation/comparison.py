@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit
 
 from abag.head.evaluation import metrics
 from abag.head.evaluation.label_problems import label_problems
@@ -166,7 +166,7 @@ def widening(clusters: int) -> float:
     to the unbiased one: 1.58 for 5 clusters, 1.04 for 30.
     """
     level = (1 + LEVEL) / 2
-    return float(t.ppf(level, clusters - 1) / norm.ppf(level) * np.sqrt(clusters / (clusters - 1)))
+    return float(stdtrit(clusters - 1, level) / ndtri(level) * np.sqrt(clusters / (clusters - 1)))
 
 
 def _bootstrap(folds: Sequence[_Fold], seed: int, rows: int, unit: str) -> Interval | None:

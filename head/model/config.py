@@ -209,8 +209,8 @@ class FitConfig(
     )  # fmt: skip
     compile: Compile = option(
         "auto", may_change=True,
-        help="off: eager; graph: CUDA graph; full: CUDA graph and torch.compile; auto: full on a "
-        "GPU, off on a CPU.",
+        help="off: eager; graph: CUDA graph; full: CUDA graph and torch.compile; auto: on a GPU "
+        "full if that saves more time than it takes, else graph; off on a CPU.",
     )  # fmt: skip
     deterministic: bool = option(
         False, may_change=True, help="Use only kernels that give the same bits every time."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from abag.head.clustering.linkage import rows_by_group
 from abag.head.data.scaling import Standardizer
@@ -180,7 +180,7 @@ def _sigma(r: RunResults) -> Drawn | None:
         return None
     figure, (left, right) = _new_figure(2, width=9)
     nominal = np.linspace(0.02, 0.98, 49)
-    found = [np.mean(error <= sigma * norm.ppf((1 + level) / 2)) for level in nominal]
+    found = [np.mean(error <= sigma * ndtri((1 + level) / 2)) for level in nominal]
     left.plot([0, 1], [0, 1], color=AXIS, lw=1, ls="--")
     left.plot(nominal, found, color=HEAD)
     left.set(xlabel="nominal coverage", ylabel="share of test pairs inside")

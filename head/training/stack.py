@@ -34,6 +34,7 @@ from abag.head.model.vector_tables import (
     predict_rows,
 )
 from abag.head.splits.splits import TRAIN
+from abag.head.training.compile_choice import choose_mode
 from abag.head.training.step import (
     TrainingStep,
     cosine_rates,
@@ -227,9 +228,17 @@ class StackedHeads:
             in_bf16=in_bf16,
             alike=len({(member.lr, member.weight_decay) for member in members}) == 1,
         )  # fmt: skip
+        self.set_mode(self.epochs * self.steps)
         self.rates_S = np.zeros(0, np.float32)
         self.thread = ThreadPoolExecutor(1)
         self.planned: dict[int, Future[EpochBatches]] = {}
+
+    def set_mode(self, steps: int, before: str | None = None) -> str:
+        """Choose how the remaining steps run, before the first one; return the reason."""
+        requested, heads = self.config.compile, len(self.members)
+        mode, why = choose_mode(requested, self.device, steps, heads, before)
+        self.training_step.mode = mode
+        return why
 
     def epoch_batches(self, epoch: int) -> EpochBatches:
         """Order the rows of every training set for one epoch."""

@@ -13,6 +13,7 @@ capture, so a replay cannot overwrite a tensor that is still in use.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from abag import cache_dir
 from abag.head.model.layers import bf16_copy, supports_bf16
 from abag.head.model.losses import LOSSES, PredictedPairs
 from abag.head.model.optimizer import AdamW, stacked_update
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from abag.head.model.config import FitConfig
     from abag.head.model.vector_tables import TrainingPairs, VectorTables
+    from abag.head.training.compile_choice import CompiledMode
 
 ORDER, DROPOUT = 1, 2  # streams of the seed
 COMBO_KERNELS: dict[str, Any] = {"combo_kernels": True, "combo_kernel_allow_mixed_sizes": 0}
@@ -172,18 +175,25 @@ class TrainingStep:
         self.optimizer = AdamW(
             model, decay_M, self.lr, config.clip, self.working_model, alike=alike
         )
-        mode = config.compile if config.compile != "auto" else "full" if on_gpu else "off"
-        compiled = mode == "full"
-        if compiled:  # without it torch silently runs the ninth training of a process eagerly
-            torch.compiler.reset()
-        self._loss, self._update, update = self._batch_loss, self.optimizer.update, stacked_update
+        self._loss, self._update = self._batch_loss, self.optimizer.update
+        self.mode: CompiledMode = "off"
+        """Set before the first step; see `compile_choice.choose_mode`."""
+        self._execute: Callable[[], None] | None = None
+
+    def _prepare(self) -> Callable[[], None]:
+        """Compile and capture the step, as far as its mode says."""
+        compiled, stacked, update = self.mode == "full", bool(self.lr.ndim), stacked_update
         if compiled:
-            options = COMBO_KERNELS if members else None
+            torch.compiler.reset()  # or torch silently runs the ninth training eagerly
+            # torch's default is a temporary folder.
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
+            options = COMBO_KERNELS if stacked else None
             self._loss = torch.compile(self._batch_loss, dynamic=False, options=options)
             update = torch.compile(stacked_update, dynamic=False, options=COMBO_KERNELS)
-        if members and (compiled or self.in_bf16):
+        if stacked and (compiled or self.in_bf16):
             self._update = lambda: update(*self.optimizer.stacked_update_arguments())
-        self._execute = self._captured() if on_gpu and mode != "off" else self._step
+        on_gpu = self.device.type == "cuda"
+        return self._captured() if on_gpu and self.mode != "off" else self._step
 
     def begin_epoch(
         self, batches: EpochBatches, rates_S: NDArray[np.float32], first_step: int
@@ -199,6 +209,8 @@ class TrainingStep:
 
     def run(self, step: int, seed: int) -> None:
         """Take a step of the epoch, the one at the cursor; `seed` determines its dropout."""
+        if self._execute is None:
+            self._execute = self._prepare()
         self._seed(seed)
         self.tables.prepare_step(step)
         self._execute()
@@ -256,6 +268,7 @@ class TrainingStep:
     def _captured(self) -> Callable[[], None]:
         """Capture the whole step as a CUDA graph and undo the warm-up."""
         before = {name: t.clone() for name, t in self.tensors().items()}
+        first_step = self.cursor.clone()
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
@@ -268,6 +281,7 @@ class TrainingStep:
         with torch.cuda.graph(graph, stream=stream):
             self._step()
         self.load(before)
+        self.cursor.copy_(first_step)
         return graph.replay
 
 

@@ -54,6 +54,8 @@ class HeadProgress(TrainingProgress):
     """Validations since the best one."""
     log_bytes: int = 0
     """Size of the log of the first fold when this was saved."""
+    compiled: str | None = None
+    """How steps run, see `compile_choice`; None in checkpoints of earlier versions."""
     further_log_bytes: list[int] = field(default_factory=list)
     """Sizes of the logs of the other folds."""
 
@@ -270,6 +272,12 @@ class HeadTraining(ResumableTraining):
                 )
                 members += f"each {sample}, "
             members += "in bf16, " * self.training_step.in_bf16
+        progress, left = self.progress, self.epochs * self.steps_per_epoch - self.progress.step
+        before = progress.compiled or ("full" if progress.step else None)  # earlier versions
+        why = self.stack.set_mode(left, before)
+        progress.compiled = self.training_step.mode
+        if self.inputs.device.type != "cpu":
+            say(f"{self.name}: --compile {progress.compiled}: {why}")
         total = sum(len(fold.split.rows(VALIDATION)) for fold in folds)
         say(
             f"{self.name}: {members}{self.epochs} epochs of {self.steps_per_epoch} steps, "

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit
 
 from abag.head.evaluation import metrics
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION
@@ -135,7 +135,7 @@ def few_groups(groups: int) -> float:
     count, not rows, because errors within a group are similar.
     """
     level = 0.95  # each side of 90 %
-    return float(t.ppf(level, groups - 1) / norm.ppf(level) * np.sqrt(1 + 1 / groups))
+    return float(stdtrit(groups - 1, level) / ndtri(level) * np.sqrt(1 + 1 / groups))
 
 
 def fit_sigma(error: NDArray[np.float64], deviation: NDArray[np.float64]) -> tuple[float, float]:
@@ -163,7 +163,7 @@ def coverage(error: NDArray[np.float64], sigma: NDArray[np.float64]) -> dict[str
     """
     z = np.abs(error) / sigma
     return {
-        f"{level * 100:.0f}": float(np.mean(z <= norm.ppf((1 + level) / 2))) if len(z) else None
+        f"{level * 100:.0f}": float(np.mean(z <= ndtri((1 + level) / 2))) if len(z) else None
         for level in LEVELS
     }
 
