@@ -83,6 +83,18 @@ def test_t5_in_fp16_is_as_close_to_fp32_as_transformers_with_its_fp32_products(t
     assert ours < 1e-3
 
 
+def test_the_reference_does_not_round_the_weights_it_keeps_in_fp32(tmp_path):
+    identity = identity_of(tmp_path, "t5", wo=1e9)  # fp16 would be infinite
+    stored = load_file(tmp_path / "t5" / "model.safetensors")
+    model = load_encoder(identity, FP16, backend="reference")._model
+    for name, parameter in model.named_parameters():
+        if parameter.dtype is torch.float32:
+            assert name.endswith(".wo.weight")
+            assert (parameter.numpy() == stored[name]).all()
+        else:
+            assert not name.endswith(".wo.weight")
+
+
 def test_without_the_scale_the_products_of_t5_overflow(tmp_path, monkeypatch):
     identity = identity_of(tmp_path, "t5", wo=3e4)
     assert max(layer.down_scale for layer in load_encoder(identity, FP16)._layers) > 1

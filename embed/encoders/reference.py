@@ -36,9 +36,8 @@ class ReferenceEncoder:
         with quiet_transformers():
             model = load_transformers_model(checkpoint)
         self.width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
-        self._model = cast_parameters(model.eval().requires_grad_(False), plan)
-        if plan.dtype is torch.float16:
-            family.keep_fp32_modules(self._model)
+        keep = family.fp32_weights if plan.dtype is torch.float16 else ()
+        self._model = cast_parameters(model.eval().requires_grad_(False), plan, keep)
         self._pad_id = family.vocabulary.pad
         self._device = plan.device
 
@@ -70,13 +69,17 @@ def run_padded(
     return model(input_ids=ids_NL, attention_mask=is_token_NL.long(), **options), is_token_NL
 
 
-def cast_parameters(model: torch.nn.Module, plan: DevicePlan) -> torch.nn.Module:
+def cast_parameters(
+    model: torch.nn.Module, plan: DevicePlan, keep: tuple[str, ...] = ()
+) -> torch.nn.Module:
     """Move a model to the plan's device and its parameters to the plan's type.
 
-    Buffers keep their type: rotary frequencies in bf16 give wrong angles at far positions.
+    Parameters whose names have an end in `keep` keep their type. So do buffers: rotary frequencies
+    in bf16 give wrong angles at far positions.
     """
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(plan.dtype)
+    for name, parameter in model.named_parameters():
+        if not name.endswith(keep):
+            parameter.data = parameter.data.to(plan.dtype)
     return model.to(plan.device)
 
 

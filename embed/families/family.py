@@ -77,6 +77,7 @@ class Family:
     transformers_options: Config = field(default_factory=dict)  # of its from_pretrained
     weight_prefix: str = ""  # of the encoder in a model with a task head
     unused_weights: tuple[str, ...] = ()  # prefixes, in the encoder, of tensors it does not need
+    fp32_weights: tuple[str, ...] = ()  # ends of names; their products overflow fp16
     lora_targets: tuple[str, ...] = ()  # linear layers adapted by default
     lora_projections: tuple[str, ...] = ()  # linear layers that can be adapted
     layer_list: str = ""  # attribute of the transformers encoder that lists its layers
@@ -148,9 +149,6 @@ class Family:
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(checkpoint.folder, do_lower_case=False)
-
-    def keep_fp32_modules(self, _model: Module) -> None:
-        """Convert the modules of an fp16 model that would overflow back to fp32."""
 
     def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
         """Draw weights at the scale that training gives; `draw` takes a shape and a scale.

@@ -11,8 +11,6 @@ from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
-    import torch
-
     from abag.core.device import DevicePlan
     from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
 
@@ -43,12 +41,6 @@ class _T5Family(Family):
         from abag.embed.families.packed_t5 import PackedT5
 
         return PackedT5(checkpoint, plan, attention)
-
-    def keep_fp32_modules(self, model: torch.nn.Module) -> None:
-        """Keep the residual stream in fp32: it exceeds 65,504."""
-        for name, module in model.named_modules():
-            if name.endswith(".wo"):
-                module.float()
 
     def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
         """Draw weights of a T5 encoder.
@@ -123,6 +115,7 @@ T5 = _T5Family(
     transformers_class="T5EncoderModel",
     weight_prefix="transformer.",
     unused_weights=("decoder.", "lm_head.", "qa_outputs."),
+    fp32_weights=(".wo.weight",),
     lora_targets=("q", "v"),
     lora_projections=("q", "k", "v", "o", "wi", "wo"),
     layer_list="block",
