@@ -263,8 +263,8 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
 def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Check this machine, the weights and the store's disk.
 
-    Exits with 1 if a check fails. Nothing is downloaded and no files are left behind. Takes about
-    a minute.
+    Exits with 1 if a check fails. Nothing is downloaded and no files are left behind, except the
+    speeds that --bench measures. Takes about a minute.
 
     \b
     Example:

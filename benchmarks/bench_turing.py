@@ -36,6 +36,7 @@ from bench_encoders import (
 from safetensors.numpy import load_file, save_file
 
 from abag.core.device import DevicePlan
+from abag.embed.doctor.speed import measure_speed
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.registry import FAMILIES
@@ -126,6 +127,9 @@ def bench_speed(bench, args):
             title = f"abag fp16, grouped SDPA, no Triton, {budget}"
             bench.time(title, encoder, bench.batches(budget), repeat)
         del encoder
+    rate = measure_speed(bench.identity.checkpoint, bench.kind, DevicePlan(device, "fp16", ""))
+    notes.append(f"abag doctor --bench, in fp16: {rate:.0f} tokens/s from two layers")
+    print(notes[-1], flush=True)
     if device.type == "cuda":
         for precision in ("fp16", "bf16"):
             with freed(device):
@@ -211,7 +215,7 @@ def report(results, peak, args):
             f"{100 * r['share of peak']:.1f} % | {r['GiB']:.1f} |"
             for r in result["rows"]
         ]
-        lines += ["", *result["notes"], ""]
+        lines += ["", *[f"- {note}" for note in result["notes"]], ""]
         lines += ["| distance to fp32 | mean | worst | mean, in batches |", "|---|---|---|---|"]
         lines += [f"| {n} | {m:.3e} | {w:.3e} | {b:.3e} |" for n, m, w, b in result["agreement"]]
     return "\n".join(lines) + "\n"

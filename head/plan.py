@@ -2,13 +2,12 @@
 
 Nothing is encoded or written. Speeds were measured on one H200 (benchmarks/results). All other
 times are scaled by the speed of matrix products and marked as estimates, except those from the
-speed at which a store was written.
+speed at which a store was written, or from ``abag doctor --bench``.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.speeds import recorded_speed
 from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.packing.tokens import Layout
 from abag.embed.sequences.chains import KINDS
@@ -52,17 +52,18 @@ class EncoderSpeed:
     width: int
     packed: float
     """Tokens/s of `abag embed` on one H200."""
-    padded: float
-    """Tokens/s of padded batches, which older GPUs need, on a GPU of the same published peak."""
+    grouped: float
+    """The same in fp16 without Triton, the slowest way on a GPU older than Ampere."""
     measured: bool = True
 
     def scaled(self, weights: float, width: int) -> EncoderSpeed:
         """Estimate the speed of an encoder of the same family from its number of weights."""
         faster = self.weights / weights
-        return EncoderSpeed(weights, width, self.packed * faster, self.padded * faster, False)
+        return EncoderSpeed(weights, width, self.packed * faster, self.grouped * faster, False)
 
 
-_IGT5 = EncoderSpeed(1.21e9, 1024, 239_000, 77_000)
+_IGT5 = EncoderSpeed(1.21e9, 1024, 239_000, 182_000)
+# ESM-2's second speed is that of padded batches, until the groups have been measured
 _ESM2 = EncoderSpeed(6.5e8, 1280, 371_000, 146_000)
 _SAME_SIZE = replace(_IGT5, measured=False)
 SPEEDS: Mapping[str, EncoderSpeed] = {
@@ -118,6 +119,9 @@ class MachinePlan(TypedDict):
     embed_s: float | None
     """None if the speed of an encoder is not known; the other estimates are then absent."""
     measured: bool
+    """Whether the encoders were measured on this kind of device."""
+    basis: NotRequired[str]
+    """Where the time of encoding comes from."""
     fit_s: NotRequired[float]
     memory_gib: NotRequired[float | None]
     sessions: NotRequired[dict[str, int]]
@@ -169,7 +173,7 @@ def plan(
     machines = {n: _on_gpu(gpu, work, measured=n == MEASURED_ON) for n, gpu in GPUS.items()}
     name, here = _on_this_machine(work)
     seen = None if chosen.store is None else _at_store_speed(chosen.store, work, here)
-    machines[name] = seen or here
+    machines[name] = seen or _at_bench_speed(work, here) or here
     return {
         "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
@@ -249,12 +253,13 @@ class _Work(NamedTuple):
         return math.ceil(pairs / (size * accumulate)) * config.filled().epochs
 
     def estimate(
-        self, embed_s: float, fit_s: float, memory_gib: float | None, *, measured: bool
+        self, embed_s: float, fit_s: float, memory_gib: float | None, basis: str, *, measured: bool
     ) -> MachinePlan:
         """Turn seconds into sessions and a price."""
         hours = (embed_s + fit_s) / 3600
         return {
             "embed_s": embed_s, "fit_s": fit_s, "memory_gib": memory_gib, "measured": measured,
+            "basis": basis,
             "sessions": {f"{h} h": math.ceil(hours / h) for h in SESSION_HOURS},
             "price": self.price_per_hour and hours * self.price_per_hour,
         }  # fmt: skip
@@ -265,33 +270,39 @@ def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> MachinePlan:
     if speeds is None:
         return {"embed_s": None, "measured": False}
     relative = gpu.tflops / GPUS[MEASURED_ON].tflops
-    rates = [(speed.packed if gpu.packed else speed.padded) * relative for speed in speeds]
+    rates = [(speed.packed if gpu.packed else speed.grouped) * relative for speed in speeds]
     # half-precision weights of the larger encoder, and activations of 16k tokens
     memory_gib = max(speed.weights for speed in speeds) * 2 / 2**30 + 6
     embed_s = sum(n / rate for n, rate in zip(work.tokens, rates, strict=True))
     fit_s = work.head_steps() / HEAD_STEPS_PER_S / min(1, max(relative, 0.25))
-    measured = measured and all(speed.measured for speed in speeds)
-    return work.estimate(embed_s, fit_s, memory_gib, measured=measured)
+    path = "" if gpu.packed else " in fp16 without Triton"
+    basis = f"estimate: {relative:.0%} of the speed of an {MEASURED_ON}{path}"
+    if not all(speed.measured for speed in speeds):
+        measured, basis = False, "estimate from the number of weights"
+    elif measured:
+        basis = "from measured tokens/s"
+    return work.estimate(embed_s, fit_s, memory_gib, basis, measured=measured)
 
 
 def _on_this_machine(work: _Work) -> tuple[str, MachinePlan]:
     """Name and estimate this machine from the speed of its matrix products."""
-    import torch
+    from abag.core.device import device_name, measure_matmul_flops, plan_device
 
-    on_gpu, speeds = torch.cuda.is_available(), work.speeds()
-    name = f"this machine ({torch.cuda.get_device_name() if on_gpu else 'CPU'})"
+    device, speeds = plan_device(), work.speeds()
+    on_gpu = device.device.type == "cuda"
+    name = f"this machine ({device_name(device.device) if on_gpu else 'CPU'})"
     if speeds is None:
         return name, {"embed_s": None, "measured": False}
+    flops = measure_matmul_flops(device)
     if on_gpu:
-        peak_tflops = _matmul_flops("cuda") / PEAK_REACHED / 1e12
-        packed = torch.cuda.get_device_capability() >= (8, 0)
-        return name, _on_gpu(Gpu(peak_tflops, packed), work, measured=False)
-    flops = _matmul_flops("cpu")
+        gpu = Gpu(flops / PEAK_REACHED / 1e12, packed=device.precision == "bf16")
+        return name, _on_gpu(gpu, work, measured=False)
     products = sum(2 * speed.weights * n for speed, n in zip(speeds, work.tokens, strict=True))
     head = 6 * HEAD_WEIGHTS * TRAIN_SHARE * work.rows * FitConfig().filled().epochs
     memory_gib = max(speed.weights for speed in speeds) * 4 / 2**30 + 2
     embed_s, fit_s = products / (0.5 * flops), head / (0.2 * flops)
-    return name, work.estimate(embed_s, fit_s, memory_gib, measured=False)
+    basis = "estimate from the speed of matrix products"
+    return name, work.estimate(embed_s, fit_s, memory_gib, basis, measured=False)
 
 
 def _at_store_speed(store: Path | str, work: _Work, here: MachinePlan) -> MachinePlan | None:
@@ -305,22 +316,26 @@ def _at_store_speed(store: Path | str, work: _Work, here: MachinePlan) -> Machin
         if rate is None:
             return None
         embed_s += tokens / rate
+    return _measured_here(work, here, embed_s, "from the store's measured tokens/s")
+
+
+def _at_bench_speed(work: _Work, here: MachinePlan) -> MachinePlan | None:
+    """Estimate from the speeds that ``abag doctor --bench`` measured; None if one is missing."""
+    from abag.core.device import device_name, plan_device
+
+    device = device_name(plan_device().device)
+    found = [recorded_speed(device, name) for name in work.encoders]
+    speeds = [speed for speed in found if speed is not None]
+    if len(speeds) < len(found):
+        return None
+    embed_s = sum(n / speed.tokens_per_s for n, speed in zip(work.tokens, speeds, strict=True))
+    days = " and ".join(sorted({speed.day for speed in speeds}))
+    return _measured_here(work, here, embed_s, f"from abag doctor --bench, {days}")
+
+
+def _measured_here(work: _Work, here: MachinePlan, embed_s: float, basis: str) -> MachinePlan:
     fit_s = here.get("fit_s", work.head_steps() / CPU_HEAD_STEPS_PER_S)
-    return work.estimate(embed_s, fit_s, here.get("memory_gib"), measured=True)
-
-
-def _matmul_flops(device: str) -> float:
-    """Measure the floating-point operations per second of a matrix product, best of three."""
-    import torch
-
-    size, dtype = (8192, torch.float16) if device == "cuda" else (1024, torch.float32)
-    x = torch.ones((size, size), dtype=dtype, device=device)
-    best_s = math.inf
-    for _ in range(3):
-        start_s = time.perf_counter()
-        (x @ x)[0, 0].item()  # GPU sync
-        best_s = min(best_s, time.perf_counter() - start_s)
-    return 2 * size**3 / best_s
+    return work.estimate(embed_s, fit_s, here.get("memory_gib"), basis, measured=True)
 
 
 def describe_plan(found: Plan) -> list[str]:
@@ -360,12 +375,12 @@ def _machine_line(name: str, machine: MachinePlan) -> str:
     if machine["embed_s"] is None:
         return f"{name}: no speed known for these encoders; try abag embed --limit 1000"
     sessions = ", ".join(f"{n} of {hours}" for hours, n in machine["sessions"].items())
-    basis = "from measured tokens/s" if machine["measured"] else "estimate"
     price = "" if machine["price"] is None else f", price {machine['price']:.2f}"
     memory = "" if machine["memory_gib"] is None else f"{machine['memory_gib']:.0f} GiB; "
     return (
         f"{name}: embed {format_duration(machine['embed_s'])}, fit "
-        f"{format_duration(machine['fit_s'])} ({basis}); {memory}sessions: {sessions}{price}"
+        f"{format_duration(machine['fit_s'])} ({machine['basis']}); {memory}"
+        f"sessions: {sessions}{price}"
     )
 
 

@@ -71,7 +71,7 @@ OPTIONS = {
     "chains "
     "column floor json label limit price-per-hour replicates store",
     "demo": "force",
-    "doctor": "antibody-encoder antigen-encoder device json store",
+    "doctor": "antibody-encoder antigen-encoder bench device json store",
     "store info": "json",
     "store verify": "json",
     "store merge": "json out",

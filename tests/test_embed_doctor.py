@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 from abag.cli import main
-from abag.core.device import DevicePlan, plan_device
+from abag.core.device import DevicePlan, device_name, plan_device
 from abag.core.files import Files
-from abag.embed.doctor import doctor, encoder_checks, machine_checks, parity
+from abag.core.speeds import recorded_speed
+from abag.embed.doctor import doctor, encoder_checks, machine_checks, parity, speed
 from abag.embed.doctor.disk_checks import check_store, check_temporary_folder
 from abag.embed.doctor.encoder_checks import (
     check_attention,
@@ -29,7 +30,10 @@ from abag.embed.doctor.machine_checks import (
     check_precision,
     check_versions,
 )
+from abag.embed.doctor.speed import check_speed
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
+from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels import attention
 from abag.embed.kernels.grouped_sdpa import grouped_sdpa
 from abag.embed.shards import filesystem as mounts
@@ -290,6 +294,53 @@ def test_names_and_folders_that_are_not_encoders_fail(tmp_path):
         assert check.state == "FAIL"
         assert words in check.text
     assert absent("composition").state == "ok"
+
+
+# ---- speed ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def briefly(monkeypatch, tmp_path):
+    monkeypatch.setattr(speed, "SECONDS", 0.05)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_a_measured_speed_is_kept_for_plan_under_the_name_that_was_given(briefly):
+    check = check_speed(CPU, "antigen", "tiny-esm2", find_checkpoint("tiny-esm2"))
+    assert check.state == "ok"
+    kept = recorded_speed(device_name(CPU.device), "tiny-esm2")
+    assert kept.tokens_per_s == check.values["tokens_per_s"] > 0
+
+
+@pytest.mark.parametrize(("kind", "family"), [("antibody", "t5"), ("antigen", "esm")])
+def test_the_speed_of_many_layers_is_that_of_two_times_their_number(
+    briefly, monkeypatch, tmp_path, kind, family
+):
+    monkeypatch.setattr(speed, "_tokens_per_s", lambda *_: 600.0)
+    for layers in (2, 6):
+        key = "num_layers" if family == "t5" else "num_hidden_layers"
+        config = FAMILIES[family].tiny_config | {key: layers}
+        folder = save_random_checkpoint(tmp_path / str(layers), config, seed=0)
+        rate = speed.measure_speed(find_checkpoint(str(folder)), kind, CPU)
+        assert rate == pytest.approx(600 * 2 / layers)
+
+
+def test_doctor_measures_speeds_only_when_asked(quick, briefly):
+    def speeds(*options):
+        done = CliRunner().invoke(main, ["doctor", *TINY, *options, "--json"])
+        return [c["name"] for c in json.loads(done.stdout)["checks"] if "speed" in c["name"]]
+
+    assert speeds() == []
+    assert speeds("--bench") == ["antibody speed", "antigen speed"]
+
+
+def test_encoders_that_cannot_be_measured_are_noted_and_nothing_is_kept(briefly, tmp_path):
+    missing = check_speed(CPU, "antigen", "esm2-650m", find_local_checkpoint("nobody/nothing"))
+    assert missing.state == "note"
+    assert "esm2-650m is known when its weights are on disk" in missing.text
+    counted = check_speed(CPU, "antigen", "composition", find_checkpoint("composition"))
+    assert counted.state == "ok"
+    assert not (tmp_path / "cache").exists()
 
 
 # ---- parity --------------------------------------------------------------------------------

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import date
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from abag.core.device import device_name, plan_device
+from abag.core.speeds import record_speed, recorded_speed
 from abag.embed.families.registry import guess_family
 from abag.embed.packing.tokens import Layout
 from abag.embed.store.store import open_store
@@ -90,6 +93,41 @@ def test_times_come_from_the_speed_of_a_store_written_here(tmp_path):
     other = plan(table(), store=tmp_path / "store", antibody_encoder="antiberty")
     (here,) = (m for name, m in other["machines"].items() if name.startswith("this machine"))
     assert not here["measured"]  # this store has not met antiberty
+
+
+def test_times_come_from_the_speeds_that_doctor_measured_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    device = device_name(plan_device().device)
+    record_speed(device, "igt5", 100.0)
+    record_speed("another GPU", "esm2-650m", 50.0)
+    *_, line = describe_plan(plan(table()))
+    assert "estimate from the speed of matrix products" in line  # one of two is not enough
+    record_speed(device, "esm2-650m", 50.0)
+    found = plan(table())
+    (here,) = (m for name, m in found["machines"].items() if name.startswith("this machine"))
+    tokens = [found[side]["tokens"] for side in ("antibodies", "antigens")]
+    assert here["embed_s"] == pytest.approx(tokens[0] / 100 + tokens[1] / 50)
+    assert here["measured"]
+    assert f"(from abag doctor --bench, {date.today()})" in describe_plan(found)[-1]
+
+
+def test_a_damaged_record_of_a_speed_is_ignored(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    record_speed("GPU", "igt5", 100.0)
+    assert recorded_speed("GPU", "igt5").tokens_per_s == 100
+    (path,) = (tmp_path / "abag" / "speeds").iterdir()
+    for text in ("", "[]", '{"tokens_per_s": "fast", "day": ""}', '{"tokens_per_s": 0, "day": ""}'):
+        path.write_text(text)
+        assert recorded_speed("GPU", "igt5") is None
+
+
+def test_a_gpu_without_bf16_is_estimated_from_its_own_path():
+    lines = {line.split(":")[0]: line for line in describe_plan(plan(table()))}
+    assert "(estimate: 7% of the speed of an H200 in fp16 without Triton)" in lines["T4"]
+    assert "(estimate: 12% of the speed of an H200)" in lines["L4"]
+    assert "(from measured tokens/s)" in lines["H200"]
+    other = describe_plan(plan(table(), antigen_encoder="esm2-8m"))
+    assert sum("estimate from the number of weights" in line for line in other) == len(GPUS)
 
 
 def test_affinity_types_are_kept_apart_in_a_plan_too():

@@ -25,6 +25,7 @@ from abag.embed.doctor.machine_checks import (
     check_precision,
     check_versions,
 )
+from abag.embed.doctor.speed import check_speed
 from abag.embed.sequences.chains import Kind
 
 
@@ -34,10 +35,12 @@ def examine(
     antibody_encoder: str = "igt5",
     antigen_encoder: str = "esm2-650m",
     device: str = "auto",
+    bench: bool = False,
 ) -> Iterator[Check]:
     """Check everything that embedding and fitting will need; yields each result as it is found.
 
     Nothing is downloaded: if weights are not on disk, their size is looked up on the hub.
+    With `bench`, speeds are measured and kept in the cache folder.
     """
     names: dict[Kind, str] = {"antibody": antibody_encoder, "antigen": antigen_encoder}
     encoders = [(kind, name, find_local_checkpoint(name)) for kind, name in names.items()]
@@ -60,3 +63,6 @@ def examine(
     yield check_compiler(plan)
     for encoder in encoders:
         yield check_parity(plan, *encoder)
+    if bench:
+        for encoder in encoders:
+            yield check_speed(plan, *encoder)

@@ -13,3 +13,4 @@ class DoctorOptions(DeviceOptions, EncoderOptions):
     """All options of ``doctor``."""
 
     store: Path | str | None = option(None, help="Store to check; it need not exist.")
+    bench: bool = option(False, help="Measure the encoders' tokens/s, and keep them for abag plan.")
