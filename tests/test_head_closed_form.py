@@ -83,11 +83,10 @@ def test_inner_predictions_equal_fits_without_each_fold(monkeypatch):
     training = make_training()
     fit = fit_gaussian_process(training, "error")
     kernel, rows = plain_kernel(training, 0.3, 0.4), training.rows
-    mean = training.pkd.mean()
     for k in range(training.fold.max() + 1):
         held, rest = rows[training.fold == k], rows[training.fold != k]
         inverse = np.linalg.inv(kernel[np.ix_(rest, rest)] + 0.05 * np.eye(len(rest)))
-        across = kernel[np.ix_(held, rest)]
+        across, mean = kernel[np.ix_(held, rest)], training.pairs.pkd[rest].mean()
         expected = mean + across @ inverse @ (training.pairs.pkd[rest] - mean)
         np.testing.assert_allclose(fit.inner[training.fold == k], expected, rtol=1e-9)
         variance = fit.model.settings.amplitude * (

@@ -236,7 +236,7 @@ def _choose(problem: _Problem, criterion: Criterion) -> _Chosen:
             for noise in NOISES:
                 lower, weight = _factorise(matrix.copy(order="F"), noise, target)
                 if criterion == "error":
-                    inner, _ = _leave_folds_out(lower, weight, target, fold)
+                    inner, _ = _leave_folds_out(lower, target, fold)
                     score = float(np.square(target - inner).mean())
                 else:
                     score = len(target) * float(np.log(max(float(target @ weight), 1e-300)))
@@ -255,19 +255,23 @@ def _factorise(matrix: Floats, noise: float, target: Floats) -> tuple[Floats, Fl
 
 
 def _leave_folds_out(
-    lower: Floats, weight: Floats, target: Floats, fold: NDArray[np.int64]
+    lower: Floats, target: Floats, fold: NDArray[np.int64]
 ) -> tuple[Floats, Floats]:
     """Predict each fold from the others: mean and variance with noise, (F,) each.
 
     With the inverse of the matrix, the error of a fold is the inverse of its block times the
-    weights of its pairs.
+    weights of its pairs. These are the weights for labels minus the mean of the other folds.
     """
+    both = np.stack([target, np.ones_like(target)], axis=1)
+    weight, of_one = linalg.cho_solve((lower, True), both, check_finite=False).T
     inverse, _ = linalg.lapack.dpotri(lower, lower=1)
     error, variance = np.empty(len(target)), np.empty(len(target))
     for k in np.unique(fold):
         rows = np.flatnonzero(fold == k)
+        mean = target[fold != k].mean() if len(rows) < len(fold) else 0.0
+        centred = weight[rows] - mean * of_one[rows]
         block, _ = linalg.lapack.dpotrf(inverse[np.ix_(rows, rows)], lower=1, overwrite_a=1)
-        error[rows] = linalg.cho_solve((block, True), weight[rows], check_finite=False)
+        error[rows] = linalg.cho_solve((block, True), centred, check_finite=False)
         covariance, _ = linalg.lapack.dpotri(block, lower=1, overwrite_c=1)
         variance[rows] = covariance.diagonal()
     return target - error, variance
@@ -280,7 +284,7 @@ def _solve(problem: _Problem, chosen: _Chosen) -> _Solution:
     lower, weight = _factorise(matrix, chosen.noise, target)
     inner, variance = np.full((2, pairs), np.nan)
     if pairs <= INNER_PAIRS:
-        inner, variance = _leave_folds_out(lower, weight, target, problem.fold)
+        inner, variance = _leave_folds_out(lower, target, problem.fold)
     root = np.zeros((0, 0))
     if pairs <= VARIANCE_PAIRS:
         inverse, _ = linalg.lapack.dtrtri(lower, lower=1)
