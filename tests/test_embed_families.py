@@ -1,16 +1,22 @@
 """Encoder families: fingerprints that must never change, and what a new family needs."""
 
+import itertools
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import abag
-from abag.embed.encoders.loading import identify
+from abag.core.device import plan_device
+from abag.embed.encoders.loading import identify, load_encoder
 from abag.embed.families.family import Family
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
+from abag.embed.packing.batches import pack_spans
+from abag.embed.packing.pooling import pool_tokens
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 from abag.head.data.demo import demo_table
 
@@ -116,3 +122,17 @@ def test_family_descriptions_and_token_layouts_load_no_torch():
         "assert not {'torch', 'transformers', 'pandas'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.text("ACDWYX", min_size=1, max_size=40), min_size=2, max_size=8), st.booleans())
+def test_composition_counts_like_pooled_vectors_of_its_tokens(chains, paired):
+    kind = "antibody" if paired else "antigen"
+    identity = identify("composition", kind)
+    encoder = load_encoder(identity, plan_device("cpu"))
+    sequences = [("", chains[0]), *itertools.pairwise(chains)]
+    spans = [(k, s) for k, c in enumerate(sequences) for s in identity.layout.spans(c)]
+    batch = pack_spans(spans)
+    weights, bounds = torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
+    expected = pool_tokens(encoder(batch), weights, bounds)
+    assert torch.equal(encoder.pool(batch), expected)

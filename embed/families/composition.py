@@ -1,12 +1,14 @@
 """Residue composition, chain length and hashed 3-mers: the baseline for every language model.
 
 The family needs no weights. Its encoder returns one vector per token like the others, so that the
-mean over residues is the composition and every pooling works.
+mean over residues is the composition and every pooling works. `pool` counts without these vectors.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from abag.embed.families.family import Encoder, Family
 from abag.embed.packing.tokens import Vocabulary, residue_ids
@@ -55,6 +57,32 @@ class _ResidueComposition:
         rows = (at_T + _KMER <= stop_T).nonzero()[:, 0]  # 3-mers that end inside their chain
         out_TD[rows, len(_LETTERS) + 1 + bucket_T[rows]] = 1
         return out_TD
+
+    def pool(self, batch: PackedBatch) -> Tensor:
+        """Encode and pool a batch: see `PoolingEncoder`. Returns shape (S, P, 256)."""
+        import torch
+
+        ids_T = batch.ids.astype(np.int64)
+        lengths_N = np.diff(batch.offsets)
+        log_N = torch.from_numpy(lengths_N).float().log().numpy()
+        code_T = np.zeros_like(ids_T)
+        padded = np.pad(ids_T, (0, _KMER - 1))
+        for k in range(_KMER):
+            code_T = code_T * len(_LETTERS) + padded[k : k + len(ids_T)]
+        bucket_T = ((code_T * 2654435761) % 2**32) * _KMER_BUCKETS // 2**32
+        at_T = np.arange(len(ids_T))
+        inside = np.flatnonzero(at_T + _KMER <= np.repeat(batch.offsets[1:], lengths_N))
+        n_poolings = batch.weights.shape[1]
+        sums = np.zeros((len(batch.sequences), n_poolings, self.width), np.float32)
+        first_T = np.repeat(np.arange(len(sums)) * n_poolings * self.width, np.diff(batch.bounds))
+        for p, weight_T in enumerate(np.ascontiguousarray(batch.weights.T)):
+            residue_T = first_T + p * self.width
+            np.add.at(sums.ravel(), residue_T + ids_T, weight_T)
+            length_T = residue_T + len(_LETTERS)
+            np.add.at(sums.ravel(), length_T, np.repeat(log_N, lengths_N) * weight_T)
+            kmer_T = length_T + 1 + bucket_T
+            np.add.at(sums.ravel(), kmer_T[inside], weight_T[inside])
+        return torch.from_numpy(sums)
 
 
 class _CompositionFamily(Family):

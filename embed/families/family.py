@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,21 @@ class Encoder(Protocol):
         -------
         Tensor, shape=(T, D), dtype=float32, bfloat16 or float16
             Last hidden state of every token, special tokens included, on the encoder's device.
+        """
+        ...
+
+
+@runtime_checkable
+class PoolingEncoder(Protocol):
+    """An encoder that pools without making a vector per token."""
+
+    def pool(self, batch: PackedBatch) -> Tensor:
+        """Encode a batch as if by `pool_tokens`, to the same bits.
+
+        Returns
+        -------
+        Tensor, shape=(S, P, D), dtype=float32
+            On the CPU.
         """
         ...
 

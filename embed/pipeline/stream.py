@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from abag.core.device import DevicePlan, current_device, to_device
-from abag.embed.families.family import Encoder
+from abag.embed.families.family import Encoder, PoolingEncoder
 from abag.embed.packing.batches import PackedBatch, fill_batches
 from abag.embed.packing.pooling import LayerPooling, pool_tokens
 from abag.embed.packing.tokens import Layout, TokenSpan
@@ -116,7 +116,9 @@ def _pooled(
     """Pool a batch, shape (S, P, D); `carry` is the sum so far of its first sequence, (P, D)."""
     weights_TP = to_device(batch.weights, plan.device)
     bounds = to_device(batch.bounds.astype(np.int64), plan.device)
-    if layers:
+    if isinstance(encoder, PoolingEncoder):
+        pooled_SPD = encoder.pool(batch)
+    elif layers:
         layer_pooling = LayerPooling(layers, weights_TP, bounds)
         last_SPD = pool_tokens(encoder(batch, layer_pooling), weights_TP, bounds)
         pooled_SPD = torch.cat([last_SPD, *(layer_pooling.pooled[n] for n in layers)], dim=1)
