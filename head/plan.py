@@ -30,17 +30,12 @@ from abag.head.data.label_sense import describe_columns, label_sense, suggest_la
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation.label_problems import LabelSummary, label_problems, summarize_labels
-from abag.head.model.config import FitConfig
+from abag.head.fit_cost import DEFAULT_FOLDS, FitSize, fit_seconds
 from abag.head.runs.options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)
-HEAD_STEPS_PER_S = 1900
-"""Speed of `fit` with the default preset on one H200, start and report included."""
-CPU_HEAD_STEPS_PER_S = 100
-"""The same on one CPU core."""
-TRAIN_SHARE = 0.8
-HEAD_WEIGHTS = 8e5
-"""Weights of the default head on vectors of the default encoders, approximately."""
+UNKNOWN_WIDTH = 1024
+"""Assumed width of the vectors of an encoder that is not an alias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +118,8 @@ class MachinePlan(TypedDict):
     basis: NotRequired[str]
     """Where the time of encoding comes from."""
     fit_s: NotRequired[float]
+    """On one split; ``fit_folds_s`` on the folds of ``--split auto`` on a table of few clusters."""
+    fit_folds_s: NotRequired[float]
     memory_gib: NotRequired[float | None]
     sessions: NotRequired[dict[str, int]]
     price: NotRequired[float | None]
@@ -169,7 +166,12 @@ def plan(
     antibodies = _plan_sequences(read.antibodies, encoders[0])
     antigens = _plan_sequences(read.antigens, encoders[1])
     tokens = (antibodies["tokens"], antigens["tokens"])
-    work = _Work(encoders, tokens, len(read.frame), chosen.price_per_hour)
+    rows = len(read.frame) if labels is None else labels["pairs"]  # replicates are one pair
+    unique = (antibodies["unique"], antigens["unique"])
+    found = (SPEEDS.get(name) for name in encoders)
+    widths = [UNKNOWN_WIDTH if speed is None else speed.width for speed in found]
+    size = FitSize(rows, unique, (widths[0], widths[1]))
+    work = _Work(encoders, tokens, size, chosen.price_per_hour)
     machines = {n: _on_gpu(gpu, work, measured=n == MEASURED_ON) for n, gpu in GPUS.items()}
     name, here = _on_this_machine(work)
     seen = None if chosen.store is None else _at_store_speed(chosen.store, work, here)
@@ -238,7 +240,7 @@ class _Work(NamedTuple):
 
     encoders: tuple[str, str]
     tokens: tuple[int, int]
-    rows: int
+    fit: FitSize
     price_per_hour: float | None
 
     def speeds(self) -> tuple[EncoderSpeed, EncoderSpeed] | None:
@@ -246,20 +248,16 @@ class _Work(NamedTuple):
         antibody, antigen = (SPEEDS.get(name) for name in self.encoders)
         return None if antibody is None or antigen is None else (antibody, antigen)
 
-    def head_steps(self) -> int:
-        """Count the optimizer steps of a default fit."""
-        config, pairs = FitConfig(), max(1, int(TRAIN_SHARE * self.rows))
-        size, accumulate = config.fitting_batch(pairs)
-        return math.ceil(pairs / (size * accumulate)) * config.filled().epochs
-
     def estimate(
-        self, embed_s: float, fit_s: float, memory_gib: float | None, basis: str, *, measured: bool
+        self, embed_s: float, memory_gib: float | None, basis: str, *, on_gpu: bool, measured: bool
     ) -> MachinePlan:
-        """Turn seconds into sessions and a price."""
+        """Add the time of a fit, and turn seconds into sessions and a price."""
+        fit_s = fit_seconds(self.fit, on_gpu=on_gpu)
         hours = (embed_s + fit_s) / 3600
         return {
-            "embed_s": embed_s, "fit_s": fit_s, "memory_gib": memory_gib, "measured": measured,
-            "basis": basis,
+            "embed_s": embed_s, "fit_s": fit_s,
+            "fit_folds_s": fit_seconds(self.fit, on_gpu=on_gpu, folds=DEFAULT_FOLDS),
+            "memory_gib": memory_gib, "measured": measured, "basis": basis,
             "sessions": {f"{h} h": math.ceil(hours / h) for h in SESSION_HOURS},
             "price": self.price_per_hour and hours * self.price_per_hour,
         }  # fmt: skip
@@ -274,14 +272,13 @@ def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> MachinePlan:
     # half-precision weights of the larger encoder, and activations of 16k tokens
     memory_gib = max(speed.weights for speed in speeds) * 2 / 2**30 + 6
     embed_s = sum(n / rate for n, rate in zip(work.tokens, rates, strict=True))
-    fit_s = work.head_steps() / HEAD_STEPS_PER_S / min(1, max(relative, 0.25))
     path = "" if gpu.packed else " in fp16 without Triton"
     basis = f"estimate: {relative:.0%} of the speed of an {MEASURED_ON}{path}"
     if not all(speed.measured for speed in speeds):
         measured, basis = False, "estimate from the number of weights"
     elif measured:
         basis = "from measured tokens/s"
-    return work.estimate(embed_s, fit_s, memory_gib, basis, measured=measured)
+    return work.estimate(embed_s, memory_gib, basis, on_gpu=True, measured=measured)
 
 
 def _on_this_machine(work: _Work) -> tuple[str, MachinePlan]:
@@ -298,11 +295,9 @@ def _on_this_machine(work: _Work) -> tuple[str, MachinePlan]:
         gpu = Gpu(flops / PEAK_REACHED / 1e12, packed=device.precision == "bf16")
         return name, _on_gpu(gpu, work, measured=False)
     products = sum(2 * speed.weights * n for speed, n in zip(speeds, work.tokens, strict=True))
-    head = 6 * HEAD_WEIGHTS * TRAIN_SHARE * work.rows * FitConfig().filled().epochs
     memory_gib = max(speed.weights for speed in speeds) * 4 / 2**30 + 2
-    embed_s, fit_s = products / (0.5 * flops), head / (0.2 * flops)
-    basis = "estimate from the speed of matrix products"
-    return name, work.estimate(embed_s, fit_s, memory_gib, basis, measured=False)
+    embed_s, basis = products / (0.5 * flops), "estimate from the speed of matrix products"
+    return name, work.estimate(embed_s, memory_gib, basis, on_gpu=False, measured=False)
 
 
 def _at_store_speed(store: Path | str, work: _Work, here: MachinePlan) -> MachinePlan | None:
@@ -334,8 +329,10 @@ def _at_bench_speed(work: _Work, here: MachinePlan) -> MachinePlan | None:
 
 
 def _measured_here(work: _Work, here: MachinePlan, embed_s: float, basis: str) -> MachinePlan:
-    fit_s = here.get("fit_s", work.head_steps() / CPU_HEAD_STEPS_PER_S)
-    return work.estimate(embed_s, fit_s, here.get("memory_gib"), basis, measured=True)
+    from abag.core.device import plan_device
+
+    on_gpu, memory_gib = plan_device().device.type == "cuda", here.get("memory_gib")
+    return work.estimate(embed_s, memory_gib, basis, on_gpu=on_gpu, measured=True)
 
 
 def describe_plan(found: Plan) -> list[str]:
@@ -379,7 +376,8 @@ def _machine_line(name: str, machine: MachinePlan) -> str:
     memory = "" if machine["memory_gib"] is None else f"{machine['memory_gib']:.0f} GiB; "
     return (
         f"{name}: embed {format_duration(machine['embed_s'])}, fit "
-        f"{format_duration(machine['fit_s'])} ({machine['basis']}); {memory}"
+        f"{format_duration(machine['fit_s'])}, in {DEFAULT_FOLDS} folds "
+        f"{format_duration(machine['fit_folds_s'])} ({machine['basis']}); {memory}"
         f"sessions: {sessions}{price}"
     )
 

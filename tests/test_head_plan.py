@@ -15,6 +15,7 @@ from abag.core.speeds import record_speed, recorded_speed
 from abag.embed.families.registry import guess_family
 from abag.embed.packing.tokens import Layout
 from abag.embed.store.store import open_store
+from abag.head.fit_cost import FitSize, fit_seconds
 from abag.head.plan import GPUS, describe_plan, format_duration, plan
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -202,3 +203,23 @@ def test_a_table_without_labels_can_be_planned_and_the_plan_is_json():
 
 def test_durations_are_formatted_in_their_two_largest_units():
     assert [format_duration(s) for s in (12, 600, 7260)] == ["12 s", "10 min", "2 h 1 min"]
+
+
+SKEMPI = FitSize(966, (574, 288), (512, 256))
+
+
+@pytest.mark.parametrize(("folds", "measured_s"), [(1, 8.6), (20, 52.0)])
+def test_a_planned_fit_takes_at_most_twice_or_half_as_long_as_a_measured_one(folds, measured_s):
+    planned_s = fit_seconds(SKEMPI, on_gpu=False, folds=folds)
+    assert measured_s / 2 < planned_s < 2 * measured_s
+
+
+def test_a_fit_takes_longer_with_more_rows_and_folds_and_on_a_cpu():
+    large = SKEMPI._replace(rows=160_000)
+    for on_gpu in (False, True):
+        once, folds = (fit_seconds(large, on_gpu=on_gpu, folds=n) for n in (1, 20))
+        assert once < folds < 20 * once
+        assert fit_seconds(SKEMPI, on_gpu=on_gpu) < once
+    assert fit_seconds(large, on_gpu=True) < fit_seconds(large, on_gpu=False)
+    (line,) = (one for one in describe_plan(plan(table())) if one.startswith("this machine"))
+    assert ", in 20 folds " in line

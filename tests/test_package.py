@@ -157,7 +157,7 @@ LAYERS = """
     head.clustering head.data head.splits head.evaluation head.model
     head.closed_form head.training head.prediction
     head.report head.runs
-    head.fit head.search head.plan
+    head.fit head.search head.fit_cost head.plan
     adapt
 """.split()
 """Sub-packages and modules in order; each may import only from earlier ones."""
