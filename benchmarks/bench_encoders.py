@@ -24,24 +24,16 @@ import torch.nn.functional as F
 from abag.core.device import DevicePlan, plan_device
 from abag.embed.encoders.loading import count_flops, identify, load_encoder
 from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.families.registry import SHAPES
 from abag.embed.packing.batches import fill_batches
 from abag.embed.packing.pooling import pool_tokens
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
-REAL = {
-    "igt5": {"d_model": 1024, "d_ff": 16384, "d_kv": 128, "num_heads": 32, "num_layers": 24},
-    "esm2-650m": {
-        "hidden_size": 1280,
-        "intermediate_size": 5120,
-        "num_hidden_layers": 33,
-        "num_attention_heads": 20,
-    },
-}
 TINY = {"igt5": "tiny-igt5", "esm2-650m": "tiny-esm2"}
 
 
 def config_of(name, tiny):
-    return {**TINY_CONFIG[TINY[name]], **({} if tiny else REAL[name])}
+    return TINY_CONFIG[TINY[name]] if tiny else SHAPES[name]
 
 
 def draw_chains(kind, count, rng):

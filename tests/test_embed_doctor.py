@@ -33,7 +33,7 @@ from abag.embed.doctor.machine_checks import (
 from abag.embed.doctor.speed import check_speed
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.random_weights import save_random_checkpoint
-from abag.embed.families.registry import FAMILIES
+from abag.embed.families.registry import FAMILIES, SHAPES
 from abag.embed.kernels import attention
 from abag.embed.kernels.grouped_sdpa import grouped_sdpa
 from abag.embed.shards import filesystem as mounts
@@ -334,10 +334,31 @@ def test_doctor_measures_speeds_only_when_asked(quick, briefly):
     assert speeds("--bench") == ["antibody speed", "antigen speed"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "family", "key"),
+    [
+        ("antibody", "igt5", "t5", "num_layers"),
+        ("antigen", "esm2-650m", "esm", "num_hidden_layers"),
+    ],
+)
+def test_default_encoders_are_measured_before_they_are_downloaded(
+    briefly, monkeypatch, kind, name, family, key
+):
+    def two_layers(encoder, *_):
+        assert len(encoder._layers) == speed.LAYERS
+        return 100.0
+
+    layers = SHAPES[name][key]
+    monkeypatch.setitem(SHAPES, name, FAMILIES[family].reduced_config | {key: layers})
+    monkeypatch.setattr(speed, "_tokens_per_s", two_layers)
+    check = check_speed(CPU, kind, name, find_local_checkpoint("nobody/nothing"))
+    assert check.values["tokens_per_s"] == pytest.approx(100 * speed.LAYERS / layers)
+
+
 def test_encoders_that_cannot_be_measured_are_noted_and_nothing_is_kept(briefly, tmp_path):
-    missing = check_speed(CPU, "antigen", "esm2-650m", find_local_checkpoint("nobody/nothing"))
+    missing = check_speed(CPU, "antigen", "esm2-3b", find_local_checkpoint("nobody/nothing"))
     assert missing.state == "note"
-    assert "esm2-650m is known when its weights are on disk" in missing.text
+    assert "esm2-3b is known when its weights are on disk" in missing.text
     counted = check_speed(CPU, "antigen", "composition", find_checkpoint("composition"))
     assert counted.state == "ok"
     assert not (tmp_path / "cache").exists()

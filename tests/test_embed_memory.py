@@ -8,13 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from abag.embed.families.registry import FAMILIES
+from abag.embed.families.registry import FAMILIES, SHAPES
 
 GIB = 2**30
-IGT5 = {
-    **FAMILIES["t5"].tiny_config,
-    "d_model": 1024, "d_ff": 16384, "d_kv": 128, "num_heads": 32, "num_layers": 24,
-}  # fmt: skip
 LOAD = """
 import sys, threading, time
 from pathlib import Path
@@ -66,7 +62,7 @@ def write_checkpoint(folder, config):
 
 @pytest.mark.slow
 def test_igt5_is_read_and_loaded_with_little_memory_beside_its_weights_on_the_device(tmp_path):
-    folder = write_checkpoint(tmp_path / "igt5", IGT5)
+    folder = write_checkpoint(tmp_path / "igt5", SHAPES["igt5"])
     on_disk = (folder / "model.safetensors").stat().st_size
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}  # no cached digest
     child = [sys.executable, "-c", LOAD, folder]

@@ -18,7 +18,7 @@ from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.loading import Identity, layer_count, load_encoder
 from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.family import Encoder
-from abag.embed.families.registry import FAMILIES
+from abag.embed.families.registry import FAMILIES, SHAPES, guess_family
 from abag.embed.packing.batches import PackedBatch, fill_batches
 from abag.embed.packing.tokens import Layout
 from abag.embed.sequences.chains import Chains, Kind
@@ -34,8 +34,11 @@ MOST_TOKENS = 16_384
 def check_speed(
     plan: DevicePlan, kind: Kind, name: str, found: EncoderCheckpoint | AbagError
 ) -> Check:
-    """Measure an encoder whose weights are on disk, and keep the result for ``abag plan``."""
+    """Measure an encoder's tokens/s and keep the result for ``abag plan``."""
     title = f"{kind} speed"
+    if not isinstance(found, EncoderCheckpoint) and name in SHAPES:
+        family = guess_family(name).name
+        found = EncoderCheckpoint(name, family, None, (), SHAPES[name], name)
     if not isinstance(found, EncoderCheckpoint):
         text = f"not measured: the shape of {name} is known when its weights are on disk"
         return Check(title, "note", text)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from abag.embed.families.bert import BERT
 from abag.embed.families.composition import COMPOSITION
 from abag.embed.families.esm import ESM
-from abag.embed.families.family import Family
+from abag.embed.families.family import Config, Family
 from abag.embed.families.t5 import T5
 
 
@@ -39,6 +39,17 @@ ALIASES: dict[str, Alias] = {
     "tiny-igt5": Alias("t5", random=True),
     "tiny-esm2": Alias("esm", random=True),
 }
+SHAPES: dict[str, Config] = {
+    "igt5": {
+        **T5.tiny_config,
+        "d_model": 1024, "d_ff": 16384, "d_kv": 128, "num_heads": 32, "num_layers": 24,
+    },
+    "esm2-650m": {
+        **ESM.tiny_config, "hidden_size": 1280, "intermediate_size": 5120,
+        "num_hidden_layers": 33, "num_attention_heads": 20,
+    },
+}  # fmt: skip
+"""config.json of the default encoders, as far as it decides their speed."""
 
 
 class HubSource(NamedTuple):
