@@ -40,7 +40,7 @@ from abag.embed.doctor.speed import measure_speed
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.registry import FAMILIES
-from abag.embed.kernels.ops import PlainOps
+from abag.embed.kernels.ops import HalfOps
 from abag.embed.packing.batches import fill_batches
 
 
@@ -77,7 +77,7 @@ class Fp16Bench(Bench):
         plan = DevicePlan(self.device, precision, "")
         encoder = load_encoder(self.identity, plan, attention=attention)
         if plain:
-            encoder._ops = PlainOps()
+            encoder._ops = HalfOps()
         return encoder
 
     def theirs(self, all_half=False, dtype=torch.float16):
@@ -122,7 +122,7 @@ def bench_speed(bench, args):
         for budget in budgets:
             title = f"abag fp16, grouped SDPA, fused steps, {budget}"
             bench.time(title, encoder, bench.batches(budget), repeat)
-        encoder._ops = PlainOps()
+        encoder._ops = HalfOps()
         for budget in budgets:
             title = f"abag fp16, grouped SDPA, no Triton, {budget}"
             bench.time(title, encoder, bench.batches(budget), repeat)

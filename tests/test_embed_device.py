@@ -8,7 +8,7 @@ from abag.core.messages import reporting
 from abag.embed.encoders.loading import identify, load_encoder
 from abag.embed.kernels import attention, triton_kernels
 from abag.embed.kernels.attention import AttentionUnavailable, choose_attention, load_kernels
-from abag.embed.kernels.ops import PlainOps
+from abag.embed.kernels.ops import HalfOps, PlainOps
 from abag.embed.packing.batches import pack_spans
 
 
@@ -55,16 +55,18 @@ def test_a_t4_refuses_bf16_and_fast_attention_before_any_weights(gpu):
         choose_attention(plan_device(), biased=True, requested="triton")
 
 
-@pytest.mark.parametrize(("name", "capability"), [("Tesla T4", (7, 5)), ("A100", (8, 0))])
+@pytest.mark.parametrize(
+    ("name", "capability", "ops_class"), [("Tesla T4", (7, 5), HalfOps), ("A100", (8, 0), PlainOps)]
+)
 def test_where_triton_does_not_work_plain_steps_replace_it_with_a_note(
-    gpu, monkeypatch, name, capability
+    gpu, monkeypatch, name, capability, ops_class
 ):
     gpu(name, capability)
     plan, lines = plan_device(), []
     monkeypatch.setattr(attention, "triton_problem", lambda _: "no C compiler")
     with reporting(to=lines.append):
         kernel, ops = load_kernels(plan, biased=True)
-    assert (kernel, type(ops)) == ("sdpa", PlainOps)
+    assert (kernel, type(ops)) == ("sdpa", ops_class)
     assert len(lines) == 1
     assert "no C compiler" in lines[0]
     monkeypatch.setattr(attention, "triton_problem", lambda _: "")

@@ -17,7 +17,7 @@ from abag import AbagError
 from abag.core.device import current_device, to_device
 from abag.core.messages import first_line, note
 from abag.embed.kernels.grouped_sdpa import Group, grouped_sdpa, make_groups
-from abag.embed.kernels.ops import PlainOps
+from abag.embed.kernels.ops import HalfOps, PlainOps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -219,7 +219,8 @@ def load_kernels(
         msg = f"--attention triton: does not work on this device ({problem}); give auto or sdpa"
         raise AttentionUnavailable(msg)
     note(f"Triton does not work on this device ({problem}): using plain torch steps, slower")
-    return "sdpa" if name == "triton" else name, PlainOps()
+    ops = HalfOps() if plan.precision == "fp16" else PlainOps()
+    return "sdpa" if name == "triton" else name, ops
 
 
 @cache

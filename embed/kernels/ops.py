@@ -5,6 +5,7 @@ T packed tokens, D model width, F feed-forward width, H heads.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -34,7 +35,7 @@ class PlainOps:
 
         `shift_D`, `weight_D` and `bias_D` have dtype=float32.
         """
-        normal = F.layer_norm(x_TD.float() + shift_D, weight_D.shape, weight_D, bias_D, eps)
+        normal = F.layer_norm(x_TD + shift_D, weight_D.shape, weight_D, bias_D, eps)
         return normal.to(x_TD.dtype)
 
     def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
@@ -59,7 +60,23 @@ class PlainOps:
         """
         half = cos.shape[1]
         pair = qkv[:, : len(bias)].view(len(qkv), 2 * heads, 2, half)
-        low, high = (pair.float() + bias.view(2 * heads, 2, half)).unbind(2)
+        low, high = (pair + bias.view(2 * heads, 2, half)).unbind(2)
         c, s = cos[positions_T.long(), None, :], sin[positions_T.long(), None, :]
         pair[:, :, 0], pair[:, :, 1] = low * c - high * s, high * c + low * s
+        return qkv
+
+
+class HalfOps(PlainOps):
+    """For fp16 where Triton does not work: rotates in fp16, as transformers does."""
+
+    def rotary_(
+        self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
+    ) -> Tensor:
+        """See `PlainOps`."""
+        half, at = cos.shape[1], positions_T.long()
+        pair = qkv[:, : len(bias)].view(len(qkv), 2 * heads, 2, half)
+        low, high = (pair + bias.to(qkv.dtype).view(2 * heads, 2, half)).unbind(2)
+        c, s = (table.to(qkv.dtype)[at, None, :] for table in (cos, sin))
+        torch.mul(low, c, out=pair[:, :, 0]).addcmul_(high, s, value=-1)
+        torch.mul(high, c, out=pair[:, :, 1]).addcmul_(low, s)
         return qkv
