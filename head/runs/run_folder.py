@@ -163,9 +163,9 @@ def start_run(
     run.mkdir(parents=True, exist_ok=True)
     sweep_partials(run)
     (run / "summary.json").unlink(missing_ok=True)
+    write_json(run / "config.json", record, sort_keys=True)  # first: it marks the folder as a run
     with replacing(run / "sequences.parquet") as partial:
         sequence_frame(pairs).to_parquet(partial, index=False)
-    write_json(run / "config.json", record, sort_keys=True)
     with replacing(path) as partial:
         frame.to_parquet(partial, index=False)
 
