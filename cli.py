@@ -83,9 +83,9 @@ def _print(result: T, as_json: bool, describe: Callable[[T], str]) -> None:
 def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Encode the sequences of a table into a store.
 
-    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size. Sequences that
-    the store holds are not encoded again. The command can be stopped at any time; run it again to
-    continue. Under torchrun or srun, each rank encodes its share.
+    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size, or a FASTA or
+    Excel file. Sequences that the store holds are not encoded again. The command can be stopped at
+    any time; run it again to continue. Under torchrun or srun, each rank encodes its share.
 
     \b
     Example:

@@ -85,7 +85,7 @@ def test_rows_after_the_limit_are_not_read(tmp_path):
         ("a.csv", "", "cannot be read: No columns"),
         ("a.csv", "heavy,antigen\nQVQ,M\nQVQ,M,1\n", "Expected 2 fields in line 3, saw 3"),
         ("a.csv", "heavy,antigen\nx,QVQ,M\ny,QVQ,M\n", "more fields than the header"),
-        ("a.xlsx", "", "not a supported table format; expected a name that ends in .csv, .tsv"),
+        ("a.xls", "", "not a supported table format; expected a name that ends in .csv, .tsv"),
         ("a", "", "not a supported table format"),
         ("a.parquet", "heavy,antigen\n", "cannot be read"),
     ],
@@ -355,8 +355,11 @@ def test_text_that_is_not_utf8_is_refused_in_one_line(tmp_path):
     ("content", "words"),
     [
         (gzip.compress(b"heavy,antigen\nEVQ,MKT\n"), "it is compressed by gzip; rename it to end"),
-        (b"PK\x03\x04" + bytes(60), "it is an Excel file or a zip archive; export it as CSV"),
-        (b"\xd0\xcf\x11\xe0" + bytes(60), "it is an Excel file; export it as CSV"),
+        (
+            b"PK\x03\x04" + bytes(60),
+            "it is a zip archive; if it is an Excel file, rename it",
+        ),
+        (b"\xd0\xcf\x11\xe0" + bytes(60), "it is an Excel file in an old format; export it as CSV"),
         ("heavy,antigen\nEVQ,MKT\n".encode("utf-16"), "it is UTF-16 text; save it as UTF-8"),
     ],
 )

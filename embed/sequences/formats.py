@@ -11,6 +11,7 @@ import gzip
 import io
 import shutil
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -30,6 +31,7 @@ from abag.embed.sequences.sequence_files import (
     join_chains,
     read_fasta,
 )
+from abag.embed.sequences.spreadsheets import read_sheet
 
 
 class BadTable(AbagError):
@@ -52,15 +54,15 @@ class ReadOptions:
     """Picks from all column names those that hold sequences, which are read as text."""
 
 
-# pandas and pyarrow raise the latter for damaged headers and types that they cannot convert
+# pandas, pyarrow and openpyxl raise the latter for damaged files and types they cannot convert
 _READING = (
-    OSError, EOFError, zlib.error, ValueError, pa.ArrowException,
-    TypeError, LookupError, AttributeError, NotImplementedError,
+    OSError, EOFError, zlib.error, zipfile.BadZipFile, ValueError, pa.ArrowException,
+    TypeError, LookupError, AttributeError, RuntimeError, SyntaxError,
 )  # fmt: skip
 _FOREIGN = {
     b"\x1f\x8b": "compressed by gzip; rename it to end in .gz",
-    b"PK\x03\x04": "an Excel file or a zip archive; export it as CSV",
-    b"\xd0\xcf\x11\xe0": "an Excel file; export it as CSV",
+    b"PK\x03\x04": "a zip archive; if it is an Excel file, rename it to end in .xlsx",
+    b"\xd0\xcf\x11\xe0": "an Excel file in an old format; export it as CSV",
     b"PAR1": "a Parquet file; rename it to end in .parquet",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
@@ -182,6 +184,10 @@ def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
             msg = f"it is {what}"
             raise ValueError(msg)
     separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
+    yield from _read_separated(file, separator, options)
+
+
+def _read_separated(file: IO[Any], separator: str, options: ReadOptions) -> Iterator[Chunk]:
     read: dict[str, Any] = {"sep": separator, "low_memory": False}
     file.seek(0)
     if options.as_written:
@@ -216,6 +222,12 @@ def _in_chunks(whole: pd.DataFrame, options: ReadOptions) -> Iterator[Chunk]:
 def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     text = file.read().decode("utf-8-sig")
     yield from _in_chunks(read_fasta(text.replace("\r", "\n").split("\n")), options)
+
+
+def _read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows(read_sheet(file))
+    yield from _read_separated(text, ",", options)
 
 
 def _has_cr(frame: pd.DataFrame) -> bool:
@@ -289,6 +301,7 @@ FORMATS: dict[str, TableFormat] = {
     ".csv": _text_format(","),
     ".tsv": _text_format("\t"),
     ".parquet": TableFormat(_read_parquet, _open_parquet_writer, random_access=True),
+    ".xlsx": TableFormat(_read_excel, random_access=True),
     ".fasta": TableFormat(_read_fasta),
     ".fa": TableFormat(_read_fasta),
 }

@@ -106,8 +106,8 @@ def read_table(
     Parameters
     ----------
     table : path or DataFrame
-        CSV or TSV (the header line decides on the separator), Parquet or FASTA, also with ``.gz``,
-        or a folder of Parquet files.
+        CSV or TSV (the header line decides on the separator), Parquet, Excel or FASTA, also with
+        ``.gz``, or a folder of Parquet files.
     columns : mapping, optional
         Role to column name, as chosen by the user; takes precedence over what is detected.
     limit : int, optional

@@ -1,0 +1,183 @@
+"""Excel files are read like the CSV file with the same cells, or refused in one line."""
+
+import datetime
+import gzip
+import sys
+import zipfile
+from io import BytesIO
+
+import openpyxl
+import pandas as pd
+import pytest
+from openpyxl.styles import Font
+
+import abag
+from abag.embed.sequences import spreadsheets
+from abag.embed.sequences.formats import BadTable
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.tables import read_table, read_table_chunks
+from abag.head.data.demo import demo_table
+from abag.head.data.label_units import BadLabel
+from abag.head.data.labels import label_pairs
+
+ROWS = [["heavy", "light", "antigen", "pKd"], ["EVQ", "DIQ", "MKT", 8.5], ["EVK", None, "MKV", 7]]
+
+
+def workbook(path, rows=ROWS, change=None):
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    if change is not None:
+        change(book.active)
+    book.save(path)
+    return path
+
+
+def refusal(path, **options):
+    with pytest.raises(BadTable) as caught:
+        read_table(path, **options)
+    assert "\n" not in str(caught.value)
+    assert path.name in str(caught.value)
+    return str(caught.value)
+
+
+def edited(path, part, change):
+    """Change one part of the archive, as another program could have written it."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    assert change(parts[part]) != parts[part]
+    parts[part] = change(parts[part])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+@pytest.mark.parametrize("name", ["a.xlsx", "a.XLSX", "a.xlsx.gz"])
+def test_an_excel_file_is_read_like_the_csv_file_with_the_same_cells(tmp_path, name, as_written):
+    table = demo_table().head(40)
+    notes = ["NA", "a,b", 'say "x"', "two\nlines", "", "007", "tab\tbed", "é"]
+    table = table.assign(id=[f"{i:03}" for i in range(40)], note=notes * 5, n=range(40))
+    table.to_csv(tmp_path / "a.csv", index=False)
+    stream = BytesIO()
+    table.to_excel(stream, index=False)
+    data = stream.getvalue()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    expected = read_table(tmp_path / "a.csv", as_written=as_written)
+    found = read_table(tmp_path / name, as_written=as_written)
+    pd.testing.assert_frame_equal(found.frame, expected.frame)
+    assert (found.columns, found.names) == (expected.columns, expected.names)
+    chunks = read_table_chunks(tmp_path / name, rows=7, as_written=as_written)
+    joined = pd.concat([chunk.frame for chunk in chunks])
+    pd.testing.assert_frame_equal(joined, expected.frame, check_dtype=False)
+
+
+def test_an_excel_file_is_embedded_planned_and_predicted_like_any_table(tmp_path):
+    demo_table().head(60).to_excel(tmp_path / "a.xlsx")  # the index is a column without a name
+    store, run, out = tmp_path / "store", tmp_path / "run", tmp_path / "out.csv"
+    summary = abag.embed_table(tmp_path / "a.xlsx", store, "composition", "composition")
+    assert summary["rows"] == 60
+    assert abag.plan(tmp_path / "a.xlsx")["rows"] == 60
+    options = {"split": "random", "epochs": 1, "report": False, "device": "cpu"}
+    abag.fit(tmp_path / "a.xlsx", store, run, **options)
+    abag.predict(tmp_path / "a.xlsx", run, out, store=store)
+    assert pd.read_csv(out)["heavy"].tolist() == demo_table().head(60)["heavy"].tolist()
+
+
+def test_formatting_and_empty_rows_and_columns_are_no_cells(tmp_path):
+    def change(sheet):
+        sheet["Z900"].font = Font(bold=True)
+        sheet.column_dimensions["B"].hidden = True
+        sheet.auto_filter.ref = "A1:D3"
+
+    rows = [[None], *ROWS[:2], [None, None], ROWS[2]]
+    frame = read_table(workbook(tmp_path / "a.xlsx", rows, change)).frame
+    assert frame["heavy"].tolist() == ["EVQ", "EVK"]
+    assert [*frame] == ROWS[0]
+
+
+def test_a_formula_has_the_value_that_the_spreadsheet_program_stored(tmp_path):
+    def change(sheet):
+        sheet["D2"] = "=9-0.5"
+
+    path = workbook(tmp_path / "a.xlsx", change=change)
+    message = refusal(path)
+    assert "the formula in cell D2 has no stored value" in message
+    stored = edited(path, "xl/worksheets/sheet1.xml", lambda x: x.replace(b"<v />", b"<v>8.5</v>"))
+    assert read_table(stored).frame["pKd"].tolist() == [8.5, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "change", "words"),
+    [
+        ([], None, "no cell has a value"),
+        (ROWS[:1], None, "no rows"),
+        (ROWS, lambda s: s.merge_cells("A2:A3"), "cells A2:A3 are merged"),
+        (ROWS, lambda s: s.cell(2, 6, "x"), "cell F1 is empty, but its column is not"),
+        ([["Table S1"], *ROWS], None, "cell B1 is empty, but its column is not"),
+        (
+            ROWS,
+            lambda s: s.parent.create_sheet("b").append([1]),
+            "2 sheets with values, 'Sheet', 'b'",
+        ),
+    ],
+)
+def test_a_workbook_that_is_no_plain_table_is_refused_in_one_line(tmp_path, rows, change, words):
+    assert words in refusal(workbook(tmp_path / "a.xlsx", rows, change))
+
+
+def test_other_content_under_an_excel_name_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "a.xlsx"
+    whole = workbook(path).read_bytes()
+    stream = BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a.txt", "heavy,antigen")
+    ole = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600)
+    for content, words in (
+        (whole[: len(whole) // 2], "incomplete"),
+        (b"heavy,antigen\nEVQ,MKT\n", "not an Excel file"),
+        (b"", "not an Excel file"),
+        (ole, "password"),
+        (stream.getvalue(), "cannot be read"),
+    ):
+        path.write_bytes(content)
+        assert words in refusal(path)
+
+
+def test_an_excel_file_under_a_csv_name_is_refused_with_the_name_that_it_needs(tmp_path):
+    assert "rename it to end in .xlsx" in refusal(workbook(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize(
+    "label", [datetime.date(2026, 11, 1), datetime.time(8, 30), True, "#DIV/0!", "8,5"]
+)
+def test_a_label_that_is_no_number_is_refused(tmp_path, label):
+    path = workbook(tmp_path / "a.xlsx", [ROWS[0], [*ROWS[1][:3], label]])
+    with pytest.raises(BadLabel):
+        label_pairs(read_pairs(path))
+
+
+def test_a_number_as_a_sequence_is_refused(tmp_path):
+    path = workbook(tmp_path / "a.xlsx", [ROWS[0], [1.5, "DIQ", "MKT", 8.5]])
+    with pytest.raises(abag.AbagError, match="1\\.5"):
+        read_pairs(path, TableOptions())
+
+
+def test_an_archive_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypatch):
+    path = workbook(tmp_path / "a.xlsx")
+    monkeypatch.setattr(spreadsheets, "_MOST_BYTES", 1000)
+    assert "export it as CSV or Parquet" in refusal(path)
+
+
+def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):
+    path = workbook(tmp_path / "a.xlsx")
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    assert "pip install 'abag[excel]'" in refusal(path)
+
+
+def test_an_excel_file_is_not_written(tmp_path):
+    with pytest.raises(BadTable, match=r"\.xlsx files are only read; expected .*\.csv, \.tsv"):
+        TableWriter(tmp_path / "out.xlsx")
