@@ -193,6 +193,7 @@ def test_a_split_mutant_loses_only_the_residues_of_the_linker(pair, linker, swap
 
 def test_without_immunum_the_error_says_what_to_do(monkeypatch):
     domains._annotator.cache_clear()
+    domains.find_domains.cache_clear()
     monkeypatch.setitem(sys.modules, "immunum", None)
     with pytest.raises(AbagError, match=r"immunum: not installed.*heavy\|light"):
         split_domains(VH)

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abag
-from abag.embed.sequences import regions
+from abag.embed.sequences import domains, regions
+from abag.embed.sequences import pairs as pairs_module
 from abag.embed.sequences.chains import ParsedSequence, UnknownResidue
 from abag.embed.sequences.domains import variable_domain
 from abag.embed.sequences.options import TableOptions
@@ -134,7 +135,7 @@ def test_a_glued_antibody_is_split_and_then_cut():
 @pytest.mark.parametrize("tails", [("", ""), (CH1, CK)])
 def test_a_table_with_exchanged_columns_is_refused_with_the_fix(tails):
     heavies, lights = [h + tails[0] for h in (VH, D13_H)], [x + tails[1] for x in (VL, VL)]
-    match = "2 of the first 2 rows hold a light chain in the place of the heavy one.*--chains auto"
+    match = "2 of 2 checked rows hold a light chain in the place of the heavy one.*--chains auto"
     with pytest.raises(ChainsMisplaced, match=match):
         read(lights, heavies)
     pairs = read(lights, heavies, chains="auto")
@@ -192,6 +193,44 @@ def test_nothing_is_looked_up_for_antibodies_as_usual(monkeypatch):
     for chains in ((VH, VL), (D13_H, LAMBDA), ("QVQ", "DIQ"), (VH, "")):
         assert arrange(ParsedSequence(chains), region="as-given") == ParsedSequence(chains)
     assert arrange(ParsedSequence((VH, VL)), region="fv").chains == (VH, VL)
+
+
+@pytest.fixture
+def numbered(monkeypatch):
+    """The chains that were numbered."""
+    chains, find = [], regions.find_domains
+    monkeypatch.setattr(regions, "find_domains", lambda chain: chains.append(chain) or find(chain))
+    return chains
+
+
+def mutants_without_j_segment(n):
+    """As many heavy chains as asked for, cut before framework 4."""
+    return [VH[:5] + a + VH[6:-11] + b for a in "ACDEFGHIKLMNPQRSTVWY" for b in "ACDEFGHIKLM"][:n]
+
+
+def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered):
+    pairs = read(mutants_without_j_segment(220), VL)
+    assert len(numbered) == pairs_module.NUMBERED_AT_MOST == 200
+    (note,) = pairs.notes
+    assert note.startswith("20 antibodies have a chain without a clear J segment")
+    assert "--chains auto" in note
+    few = read(mutants_without_j_segment(200), VL)
+    assert not few.notes
+    assert len(numbered) == 400
+
+
+def test_a_sample_shows_that_the_columns_are_exchanged(numbered):
+    heavies = mutants_without_j_segment(220)
+    with pytest.raises(ChainsMisplaced, match="200 of 200 checked rows"):
+        read(VL, heavies)
+    assert read(VL, heavies, chains="auto").antibodies.chains == [(h, VL) for h in heavies]
+
+
+def test_a_chain_of_many_antibodies_is_numbered_once(monkeypatch):
+    light = VL.replace("FGQGTK", "CGQETK")
+    sought = domains.find_domains.cache_info().misses
+    read([VH[:5] + a + VH[6:] for a in "ACDEFGHIKLMNPQRSTVWY"], light)
+    assert domains.find_domains.cache_info().misses <= sought + 1
 
 
 def test_a_predictor_cuts_antibodies_as_its_run_did(tmp_path):

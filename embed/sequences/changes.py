@@ -41,6 +41,11 @@ _FORMS = {
         "antibodies have two variable domains in one chain and are left as they are; see "
         "--chains auto",
     ),
+    "unclear_antibodies": (
+        "unclear",
+        "antibodies have a chain without a clear J segment, of which only a sample was numbered; "
+        "--chains auto numbers all",
+    ),
     "constant_antibodies": (
         "constant",
         "antibodies carry residues of constant domains, which harms models of tables that have "

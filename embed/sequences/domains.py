@@ -123,7 +123,6 @@ def split_domains(sequence: str) -> DomainSplit:
     return _split_at_boundary(sequence, *_checked_pair(domains))
 
 
-@lru_cache(4096)  # a library often has one light chain
 def variable_domain(chain: str) -> str | None:
     """Cut a chain to its variable domain.
 
@@ -161,9 +160,10 @@ def _end_of(domain: Domain, chain: str) -> int | None:
     return len(chain) if abs(len(chain) - end) < ALIGNMENT_SLACK else None
 
 
-def find_domains(sequence: str) -> list[Domain]:
+@lru_cache(4096)  # a library often has one light chain
+def find_domains(sequence: str) -> tuple[Domain, ...]:
     """Find the variable domains of a chain or string, in their order."""
-    return [
+    return tuple(
         Domain(d.chain, d.query_start, d.query_end + 1)
         for d in _annotator().number_domains(sequence)
         if d.error is None
@@ -171,7 +171,7 @@ def find_domains(sequence: str) -> list[Domain]:
             d.confidence >= SURE_CONFIDENCE
             or _CONSERVED.search(sequence, d.query_start, d.query_end + 1)
         )
-    ]
+    )
 
 
 @cache
@@ -197,7 +197,7 @@ def _refuse_unexplained(residues: str, most: int = MAX_EXTRA_RESIDUES) -> None:
         raise UnsureDomains(msg)
 
 
-def _checked_pair(domains: list[Domain]) -> tuple[Domain, Domain]:
+def _checked_pair(domains: tuple[Domain, ...]) -> tuple[Domain, Domain]:
     chains = [domain.chain for domain in domains]
     if sorted(chains) != ["heavy", "light"]:
         msg = (

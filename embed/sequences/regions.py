@@ -34,6 +34,8 @@ EARLIEST_CONSTANT = 95
 """Residues before which no constant domain starts."""
 TYPED_FORMS = frozenset({"one chain", "no domain", "glued", "linker", "repeated"})
 """What `split_domains` has looked at already."""
+UNCLEAR = "unclear"
+"""The form of an antibody whose chains were not numbered, although their motifs do not decide."""
 
 
 class ChainsMisplaced(AbagError):
@@ -42,20 +44,31 @@ class ChainsMisplaced(AbagError):
 
 def chain_types(chain: str) -> list[str]:
     """Tell the type, heavy or light, of each variable domain of a chain."""
+    clear = _clear_types(chain)
+    return [domain.chain for domain in find_domains(chain)] if clear is None else clear
+
+
+def _clear_types(chain: str) -> list[str] | None:
+    """As `chain_types`, by motifs only; None if these do not decide."""
     if len(chain) < WHOLE_DOMAIN:
         return []
     found = [name for name, motif in _J_SEGMENT.items() if motif.search(chain)]
     # a longer chain may have a second domain, unless a constant one follows the first
     one = len(chain) < 2 * WHOLE_DOMAIN or _CONSTANT_DOMAIN.search(chain, EARLIEST_CONSTANT)
-    return found if one and len(found) == 1 else [domain.chain for domain in find_domains(chain)]
+    return found if one and len(found) == 1 else None
 
 
 def arrange(
-    antibody: ParsedSequence, *, places: ChainPlaces = "as-given", region: AntibodyRegion
+    antibody: ParsedSequence,
+    *,
+    places: ChainPlaces = "as-given",
+    region: AntibodyRegion,
+    number: bool = True,
 ) -> ParsedSequence:
     """Put the chains of an antibody into their places and cut them to a region, if asked to.
 
-    What was done, or found and left alone, is added to `ParsedSequence.form`.
+    What was done, or found and left alone, is added to `ParsedSequence.form`. Without `number`,
+    `UNCLEAR` is added where only numbering would tell the types, and the chains stay in place.
 
     Raises
     ------
@@ -65,8 +78,11 @@ def arrange(
     chains = antibody.chains
     found = [word for word in (antibody.form,) if word]
     if not TYPED_FORMS & {*found}:
-        chains, place = _placed(chains, places)
-        found += place
+        if number or None not in map(_clear_types, chains):
+            chains, place = _placed(chains, places)
+            found += place
+        else:
+            found.append(UNCLEAR)
     if region == "fv":
         cut = [variable_domain(c) if c and not _VARIABLE_DOMAIN.fullmatch(c) else c for c in chains]
         if None in cut:
@@ -97,10 +113,10 @@ def _placed(chains: tuple[str, ...], places: ChainPlaces) -> tuple[tuple[str, ..
 
 
 def refuse_misplaced(misplaced: NDArray[np.bool_], source: str) -> None:
-    """Refuse a table of which most of the rows, (R,), have heavy and light exchanged."""
+    """Refuse a table if most of its checked rows, (R,), have heavy and light exchanged."""
     if 2 * misplaced.sum() > len(misplaced):
         msg = (
-            f"{source}: {misplaced.sum():,} of the first {len(misplaced):,} rows hold a light "
+            f"{source}: {misplaced.sum():,} of {len(misplaced):,} checked rows hold a light "
             "chain in the place of the heavy one, or the reverse; expected heavy and light. "
             "Exchange the columns with --column heavy=NAME and light=NAME, or use --chains auto."
         )

@@ -155,7 +155,9 @@ class Predictor:
         """
         heavies, lights, antigens = _broadcast(heavy, light, antigen)
         antibodies = [
-            arrange(ParsedSequence(antibody_chains(h, x)), region=self.antibody_region).chains
+            arrange(
+                ParsedSequence(antibody_chains(h, x)), region=self.antibody_region, number=False
+            ).chains
             for h, x in zip(heavies, lights, strict=True)
         ]
         targets = [antigen_chains(text) for text in antigens]
