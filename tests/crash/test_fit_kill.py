@@ -19,7 +19,7 @@ OPTIONS = {
     ("kills", "seed", "members", "folds"),
     [
         (6, 0, 1, 0),
-        (3, 2, 3, 0),
+        (5, 2, 3, 0),
         (4, 4, 1, 3),
         pytest.param(220, 1, 1, 0, marks=pytest.mark.slow),
         pytest.param(100, 3, 3, 0, marks=pytest.mark.slow),
