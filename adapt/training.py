@@ -16,7 +16,12 @@ from abag.core.messages import say
 from abag.head.data.labels import training_labels
 from abag.head.evaluation import metrics
 from abag.head.model.losses import one_sided_errors
-from abag.head.training.loop import LossNotFinite, ResumableTraining, TrainingProgress
+from abag.head.training.loop import (
+    LossNotFinite,
+    ResumableTraining,
+    TrainingProgress,
+    training_digest,
+)
 from abag.head.training.step import cosine_rates, steps_per_epoch
 
 if TYPE_CHECKING:
@@ -114,7 +119,12 @@ class AdapterTraining(ResumableTraining):
                 len(assignment.adapter), config.batch_size, config.accumulate
             ),
             save_every=config.save_every,
-            progress=AdapterProgress(),
+            progress=AdapterProgress(
+                training=training_digest(
+                    config,
+                    [pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored, assignment.adapter],
+                )
+            ),
         )
 
     def parameter_counts(self) -> dict[Kind, int]:

@@ -128,6 +128,19 @@ def test_a_damaged_run_record_shows_no_progress(folder, text):
     assert progress(folder) is None
 
 
+@pytest.mark.parametrize(
+    "value", [None, "x", [], {}, True, float("nan"), float("inf"), -1, 10**400]
+)
+def test_a_forged_run_record_shows_no_progress(folder, value):
+    begin(folder, started=100)
+    add(folder, 10)
+    whole = json.loads((folder.path / "run.json").read_text()) | {"encoding_since": 1.0}
+    for name in whole.keys() - {"table", "host"} if value == "x" else whole:
+        (folder.path / "run.json").write_text(json.dumps({**whole, name: value}))
+        info(open_store(folder.path.parent))
+        assert progress(folder) is None
+
+
 def test_embed_records_its_plan_and_the_cost_of_encoding_every_epoch(tmp_path):
     table = demo_table().head(60)
     embed_table(table, tmp_path / "store", limit=20, **PLAIN)

@@ -358,3 +358,13 @@ def test_the_strongest_baseline_respects_the_direction_of_the_metric():
     assert strongest(scores, "rmse") == "a"
     assert strongest(scores, "spearman") == "a"
     assert strongest({"b": scores["b"]}, "spearman") is None
+
+
+@pytest.mark.parametrize("large", [1e4, 1e6, 1e8, 1e12])
+def test_a_ridge_is_finite_where_one_inner_fold_dwarfs_the_others(large):
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        x_ND, rows = rng.normal(size=(24, 30)).astype(np.float32), np.arange(24)
+        x_ND[:8] *= large
+        predicted = ridge([FeatureBlock(x_ND, rows)], rng.normal(size=24), rows, rows // 8)
+        assert np.isfinite(predicted).all()

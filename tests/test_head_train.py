@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from abag.head.data.labels import NothingToLearn
 from abag.head.data.vectors import VectorsMissing
 from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.training import fold_groups
-from abag.head.training.checkpoint import load
+from abag.head.training.checkpoint import load, save
 from abag.head.training.loop import LossNotFinite
 from abag.head.training.step import (
     TrainingStep,
@@ -616,6 +617,50 @@ def test_a_truncated_log_is_refused(case, monkeypatch):
     (case.at / "run/metrics.jsonl").write_text("")
     with pytest.raises(LogDamaged):
         quick_fit(case, save_every=4)
+
+
+def stopped_run(case, monkeypatch, name="run", **options):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 9)
+        with pytest.raises(KeyboardInterrupt):
+            quick_fit(case, name, save_every=4, **options)
+    return case.at / name
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe", b"[]", b"1", b"{}", b'{"step": 1}'])
+def test_a_damaged_log_is_refused_with_its_line(case, monkeypatch, line):
+    run = stopped_run(case, monkeypatch)
+    lines = (run / "metrics.jsonl").read_bytes().split(b"\n")
+    lines[1] = line.ljust(len(lines[1]))
+    (run / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    with pytest.raises(LogDamaged, match="line 2 is damaged"):
+        quick_fit(case, save_every=4)
+
+
+def test_a_run_in_progress_with_a_damaged_log_is_unreadable(case, monkeypatch):
+    run = stopped_run(case, monkeypatch)
+    (run / "metrics.jsonl").write_text('{"step": "x"}\n')
+    (state,) = abag.runs(run)["runs"]
+    assert state["state"] == "unreadable"
+    assert "line 1 is damaged" in state["reason"]
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"lr": 0.02}, {"weight_decay": 0.5}, {"folds": 3}])
+def test_a_checkpoint_of_another_training_is_refused(case, monkeypatch, change):
+    run = stopped_run(case, monkeypatch)
+    other = stopped_run(case, monkeypatch, "other", **change)
+    latest = next(other.rglob("latest"))
+    shutil.copy(run / "checkpoints" / "latest", latest)
+    latest.with_name("previous").unlink(missing_ok=True)
+    with pytest.raises(RunMismatch, match="belong to another training"):
+        quick_fit(case, "other", save_every=4, **change)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_resumed(case, monkeypatch):
+    latest = stopped_run(case, monkeypatch) / "checkpoints" / "latest"
+    found = load(latest)
+    save(latest, found.tensors, {k: v for k, v in found.state.items() if k != "training"})
+    assert quick_fit(case, save_every=4)[0]["resumed_from_step"]
 
 
 def test_every_option_is_written_to_config_json(case):

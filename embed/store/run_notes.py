@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import TypedDict, cast, get_type_hints
 
 from abag.core.files import Files, host_name, write_json
 
 RUN_FILE = "run.json"
 SPEED_FILE = "speed.json"
+LARGEST = 1e15
+"""Numbers from here on are no counts, times or process ids."""
 
 
 class RunPlan(TypedDict):
@@ -67,7 +70,7 @@ class RunNotes:
     def latest_run(self) -> RunRecord | None:
         """Return the record of the latest run, if there is a complete one."""
         record = self._read(RUN_FILE)
-        return cast("RunRecord", record) if record.keys() >= RunRecord.__required_keys__ else None
+        return cast("RunRecord", record) if _is_run_record(record) else None
 
     def note_speed(self, residues: int, seconds: float, device: str) -> None:
         """Note how fast the latest run encoded."""
@@ -92,3 +95,14 @@ class RunNotes:
     def _write(self, name: str, value: object) -> None:
         with suppress(OSError):
             write_json(self._folder / name, value, files=self._files)
+
+
+def _is_run_record(record: Mapping[str, object]) -> bool:
+    """Whether a record has the fields of `RunRecord` with sensible values; anyone can write it."""
+    for name, kind in get_type_hints(RunRecord).items():
+        value = record.get(name, 0 if name in RunRecord.__optional_keys__ else None)
+        if kind is str and not isinstance(value, str):
+            return False
+        if kind is not str and not (type(value) in (int, kind) and 0 <= value < LARGEST):  # type: ignore[operator]
+            return False
+    return True

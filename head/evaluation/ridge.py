@@ -25,7 +25,8 @@ CHUNK = 8192
 PARALLEL_COLUMNS = 1500
 """Columns from which a ridge uses all cores. A smaller one is faster on one core, and with several
 it waits for threads wherever another process keeps a core busy: 57 s instead of 6."""
-ROUNDING = 1e-12
+ROUNDING = 1e-10
+"""Scatter, relative to the sums it is computed from, below which it may be rounding alone."""
 STRENGTHS = np.logspace(-4, 3, 8)
 """Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
 
@@ -164,20 +165,24 @@ class _Moments:
     y: float
     xx_DD: Floats
     xy_D: Floats
+    square_D: Floats
+    """Sum of squares before rows were subtracted, which rounding errors are relative to."""
 
     def _values(self) -> tuple[Any, ...]:
-        return self.n, self.x_D, self.y, self.xx_DD, self.xy_D
+        return self.n, self.x_D, self.y, self.xx_DD, self.xy_D, self.square_D
 
     def __add__(self, other: _Moments) -> _Moments:
         return _Moments(*(a + b for a, b in zip(self._values(), other._values(), strict=True)))
 
     def __sub__(self, other: _Moments) -> _Moments:
-        return _Moments(*(a - b for a, b in zip(self._values(), other._values(), strict=True)))
+        left = (a - b for a, b in zip(self._values(), other._values(), strict=True))
+        return replace(_Moments(*left), square_D=self.square_D)
 
     def select(self, columns: Ints) -> _Moments:
         """Return the sums of some of the columns."""
         xx_DD = self.xx_DD[np.ix_(columns, columns)]
-        return _Moments(self.n, self.x_D[columns], self.y, xx_DD, self.xy_D[columns])
+        of_columns = self.xy_D[columns], self.square_D[columns]
+        return _Moments(self.n, self.x_D[columns], self.y, xx_DD, *of_columns)
 
     def solve(self, strengths: Floats) -> tuple[Floats, Floats]:
         """Return weights (D, S) and unpenalised intercepts (S,) for S strengths."""
@@ -185,7 +190,7 @@ class _Moments:
         scatter = self.xx_DD - self.n * np.outer(x_mean, x_mean)
         target = self.xy_D - self.n * x_mean * y_mean
         unit = np.trace(scatter) / min(self.n, len(target))
-        if unit <= ROUNDING * np.trace(self.xx_DD):  # all rows are equal
+        if unit <= ROUNDING * self.square_D.sum():  # all rows are equal
             scatter, unit = np.zeros_like(scatter), 1.0
         diagonal = np.diag_indices_from(scatter)
         solved = []
@@ -225,7 +230,8 @@ def _moments(blocks: Sequence[FeatureBlock], pkd: Floats, rows: Ints) -> _Moment
         np.concatenate([_cross(block, ones, rows, weight)[:, 0] for block in blocks])
         for weight in (None, y)
     )
-    return _Moments(len(rows), x_D, float(y.sum()), np.block(grid), xy_D)
+    xx_DD = np.block(grid)
+    return _Moments(len(rows), x_D, float(y.sum()), xx_DD, xy_D, xx_DD.diagonal())
 
 
 def _square(block: FeatureBlock, rows: Ints) -> Floats:

@@ -66,11 +66,11 @@ class _Linear(nn.Module):
 
     def product(self, x_GBI: Tensor) -> Tensor:
         """Multiply without the bias: (G, B, K, O) in the dtype of the weights."""
-        _, outer, inner = self.weight.shape
+        members, outer, inner = self.weight.shape
         # The members of a training set side by side: its vectors are read once for all of them.
         w_GHI = self.weight.view(len(x_GBI), -1, inner)
         y_GBH: Tensor = _Product.apply(x_GBI.to(self.weight.dtype), w_GHI)  # type: ignore[no-untyped-call]
-        return y_GBH.view(*y_GBH.shape[:2], -1, outer)
+        return y_GBH.view(*y_GBH.shape[:2], members // len(x_GBI), outer)
 
 
 def split_members(y_GBKO: Tensor) -> Tensor:

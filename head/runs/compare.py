@@ -24,6 +24,7 @@ from abag.head.runs.external_table import KEYS
 from abag.head.runs.live_progress import read_progress
 from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_run
 from abag.head.splits.splits import TEST, Split
+from abag.head.training.step_log import LogDamaged
 
 Floats: TypeAlias = NDArray[np.float64]
 Comparison: TypeAlias = dict[str, Any]
@@ -164,11 +165,11 @@ def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
 
 def _describe_run(run: Path, config: Mapping[str, Any]) -> tuple[RunState, _TestRows | None]:
     """Return the state of a run, and its test rows if it has finished."""
-    if not (run / "summary.json").exists():
-        return cast("RunState", {"run": str(run), **read_progress(run, config)}), None
     try:
+        if not (run / "summary.json").exists():
+            return cast("RunState", {"run": str(run), **read_progress(run, config)}), None
         saved = read_run(run)
-    except NoFinishedRun as error:
+    except (NoFinishedRun, LogDamaged) as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
     rows = _test_rows(saved)
     return {

@@ -6,7 +6,6 @@ place, and a line that is being written is ignored.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from abag.head.evaluation.metrics import is_better
+from abag.head.training.step_log import parse_line
 
 ALIVE_SECONDS = 120
 """Time without writing after which a run counts as stopped; it saves every 30 s."""
@@ -105,8 +105,10 @@ def _seconds_since(paths: Sequence[Path], now: float) -> float | None:
 
 def _read_log(path: Path) -> _Log:
     lines = path.read_bytes().split(b"\n")[:-1]  # the last line is being written
-    epoch_lines = [json.loads(line) for line in lines if b'"seconds"' in line]
-    last = json.loads(lines[-1]) if lines else {"step": 0, "epoch": 0}
+    epoch_lines = [
+        parse_line(path, n, line) for n, line in enumerate(lines, 1) if b'"seconds"' in line
+    ]
+    last = parse_line(path, len(lines), lines[-1]) if lines else {"step": 0, "epoch": 0}
     return _Log(last["step"], last["epoch"], epoch_lines)
 
 

@@ -16,6 +16,7 @@ from abag.head.report.results import ModelScores, RunResults, RunSummary
 from abag.head.splits.split_files import split_assignments
 from abag.head.splits.splits import TEST, VALIDATION, Split
 from abag.head.training import uncertainty
+from abag.head.training.step_log import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,10 +134,10 @@ def average_parts(folds: list[dict[str, metrics.Scores]]) -> dict[str, metrics.S
 def join_logs(logs: Sequence[Path], path: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's logs; write the logs of several folds to one file, `path`."""
     lines = [
-        ({"fold": fold} if len(logs) > 1 else {}) | json.loads(line)
+        ({"fold": fold} if len(logs) > 1 else {}) | line
         for fold, log in enumerate(logs)
         if log.exists()  # a head in closed form has none
-        for line in log.read_text(encoding="utf-8").splitlines()
+        for line in read_lines(log)
     ]
     if len(logs) > 1:
         write_text(path, "".join(json.dumps(line) + "\n" for line in lines))

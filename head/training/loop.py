@@ -7,23 +7,32 @@ bit for bit on a CPU.
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from abag import AbagError
 from abag.core.messages import bar, say
+from abag.core.options import schema
+from abag.head.model.config import RunMismatch
 from abag.head.training.checkpoint import load_newest, save_rotating
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from numpy.typing import NDArray
     from torch import Tensor
+
+    from abag.core.options import Options
 
 MAX_SAVING_SHARE = 0.01
 """Share of the training time that may go into checkpoints without a `save_every`."""
@@ -42,6 +51,8 @@ class TrainingProgress:
     step: int = 0
     seconds: float = 0.0
     """Training time over all sessions."""
+    training: str | None = None
+    """Digest of `training_digest`; None in checkpoints of earlier versions."""
 
 
 class ResumableTraining(ABC):
@@ -122,6 +133,8 @@ class ResumableTraining(ABC):
         ------
         CheckpointDamaged, CheckpointVersion
             If there are checkpoints and none can be used.
+        RunMismatch
+            If they belong to another training.
         LossNotFinite
             If training diverges.
         DiskFull
@@ -181,7 +194,14 @@ class ResumableTraining(ABC):
     def _resume(self) -> None:
         found = load_newest(self.checkpoints)
         if found is not None:
-            self.progress = type(self.progress)(**found.state)
+            if found.state.get("training") not in (None, self.progress.training):
+                msg = (
+                    f"{self.checkpoints}: the checkpoints belong to another training; expected "
+                    "those of these options and data. Restore them, or use another folder."
+                )
+                raise RunMismatch(msg)
+            own = {"training": self.progress.training}
+            self.progress = type(self.progress)(**(found.state | own))
             self.resumed_from_step = self._saved_step = self.progress.step
         self._restore(None if found is None else found.tensors)
         self._saved_at = time.monotonic()
@@ -196,6 +216,19 @@ class ResumableTraining(ABC):
             return self.progress.step % self.save_every == 0
         waited_s = time.monotonic() - self._saved_at
         return waited_s >= max(MIN_SAVE_INTERVAL_S, self._saving_s / MAX_SAVING_SHARE)
+
+
+def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
+    """Hash what a training resumes with: options that may not change, and its data."""
+    # An option that did not exist yet had its present default.
+    known = [(one.name, one.default) for one in schema(type(config))]
+    omitted = {*config.changeable(), *(n for n, x in known if config.to_json().get(n) == x)}
+    options = {n: x for n, x in config.to_json().items() if n not in omitted}
+    digest = blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16)
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ step has exactly one line, whenever the process was killed.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from abag import AbagError
 
 
 class LogDamaged(AbagError):
-    """The log is shorter than the newest checkpoint says."""
+    """The log is shorter than the newest checkpoint says, or a line of it is not valid."""
 
 
 def append_lines(log: Path, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -32,13 +33,44 @@ def sync_log(log: Path) -> int:
         return file.tell()
 
 
+def read_lines(log: Path) -> list[dict[str, Any]]:
+    """Read a log; raise `LogDamaged` if a line is not valid."""
+    return [
+        parse_line(log, number, text)
+        for number, text in enumerate(log.read_bytes().splitlines(), 1)
+    ]
+
+
+def parse_line(log: Path, number: int, text: bytes) -> dict[str, Any]:
+    """Read a line of a log; its number, from 1, is for the message.
+
+    Raises
+    ------
+    LogDamaged
+        If it is not a JSON object with numbers for its step, epoch and loss.
+    """
+    try:
+        line: dict[str, Any] = json.loads(text)
+        known = {"seconds": 0} | line
+        whole = all(math.isfinite(known[name]) for name in ("step", "epoch", "loss", "seconds"))
+    except (ValueError, LookupError, TypeError, OverflowError):
+        whole = False
+    if not whole:
+        msg = (
+            f"{log}: line {number} is damaged ({text[:40]!r}); expected a JSON object with step, "
+            "epoch and loss. Restore the file, or use another --run folder."
+        )
+        raise LogDamaged(msg)
+    return line
+
+
 def truncate_log(log: Path, size: int) -> None:
     """Cut off the lines after the checkpoint, which stores the size in bytes.
 
     Raises
     ------
     LogDamaged
-        If the log is shorter.
+        If the log is shorter, or a line is damaged.
     """
     if not log.exists() or log.stat().st_size < size:
         msg = (
@@ -47,3 +79,4 @@ def truncate_log(log: Path, size: int) -> None:
         )
         raise LogDamaged(msg)
     os.truncate(log, size)
+    read_lines(log)

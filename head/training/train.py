@@ -18,7 +18,12 @@ from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
 from abag.head.splits.splits import TRAIN, VALIDATION
 from abag.head.training.checkpoint import save
-from abag.head.training.loop import LossNotFinite, ResumableTraining, TrainingProgress
+from abag.head.training.loop import (
+    LossNotFinite,
+    ResumableTraining,
+    TrainingProgress,
+    training_digest,
+)
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
@@ -137,6 +142,8 @@ def train(inputs: TrainingInputs) -> list[TrainedHeads]:
         If a log lacks lines that were written before the checkpoint.
     CheckpointDamaged, CheckpointVersion
         If there are checkpoints and none can be used.
+    RunMismatch
+        If they belong to another training.
     DiskFull
         If a checkpoint cannot be written.
     """
@@ -189,12 +196,20 @@ class HeadTraining(ResumableTraining):
                 best_score=[None] * len(self.heads),
                 best_step=[0] * len(self.heads),
                 stale=[0] * len(self.heads),
+                training=self._digest(),
             ),
         )
         self.best = _clones(self.model.state_dict())
         self.validation = [self._validation_rows(fold.split) for fold in inputs.folds]
         self.validation_antigens = [antigen_groups(pairs, rows) for rows in self.validation]
         self._logged_step = 0
+
+    def _digest(self) -> str:
+        inputs, pairs = self.inputs, self.inputs.pairs
+        vectors = inputs.antibody_ND[:1], inputs.antigen_ME[:1]  # which encoders and pooling
+        rows = pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored
+        parts = (fold.split.part for fold in inputs.folds)
+        return training_digest(self.config, (*rows, *vectors, *parts))
 
     def results(self) -> list[TrainedHeads]:
         """Predict every pair with the best weights, shrunk toward the training mean of its fold."""

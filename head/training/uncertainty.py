@@ -90,8 +90,9 @@ def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigm
         return Sigma(spread * wider, noise * wider, True, len(rows), groups)
     rows = np.flatnonzero((split.part == VALIDATION) & (pairs.censored == 0))
     error = pairs.pkd[rows] - trained.predicted[rows]
-    noise = float(np.sqrt(np.mean(error**2))) if len(rows) else float(np.std(pairs.pkd))
-    return Sigma(1.0, noise, False, len(rows), len(np.unique(split.group[rows])))
+    # The shrinkage is fitted to these pairs, and fits a single one without error.
+    noise = float(np.sqrt(np.mean(error**2)) if len(rows) > 1 else np.std(pairs.pkd))
+    return Sigma(1.0, max(noise, SMALLEST), False, len(rows), len(np.unique(split.group[rows])))
 
 
 def calibrate_unseen(

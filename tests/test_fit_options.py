@@ -1,0 +1,133 @@
+"""Random combinations of the options of ``fit`` on small tables end well or in one clear line."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import abag
+from abag import AbagError
+from abag.core.options import schema
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.data.demo import demo_table
+from abag.head.model.config import FitConfig
+
+NUMBERS = {
+    "limit": [None, None, None, 9, 30],
+    "label": ["pkd", "pkd", "pkd", "pkd", "dg_kcal"],
+    "split": ["auto", "random", "antigen", "antibody", "antibody", "both", "mutations",
+              "mutations=1:3", "column=part", "column=part", "column=none"],
+    "folds": [0, 0, 0, 2, 3],
+    "repeats": [1, 2],
+    "antigen_identity": [0.1, 0.4, 1.0],
+    "antibody_identity": [0.1, 0.9, 1.0],
+    "seed": [0, 7],
+    "split_seed": [None, 3],
+    "rank": [1, 8],
+    "widths": [(1,), (8,), (8, 4)],
+    "dropout": [None, 0.0, 0.95],
+    "epochs": [1, 2],
+    "batch_size": [None, 1, 2, 500],
+    "accumulate": [None, 1, 3],
+    "lr": [None, 1e-9, 1e-2, 10.0],
+    "weight_decay": [None, 0.0, 1e3],
+    "warmup": [None, 0.0, 1.0],
+    "clip": [0.0, 1e-6, 1.0],
+    "members": [1, 1, 2, 3],
+    "validate_every": [1, 3],
+    "validate_pairs": [0, 1, 2048],
+    "patience": [0, 1],
+    "save_every": [None, 1],
+    "threads": [1],
+    "device": ["cpu"],
+    "cluster_tool": ["auto", "builtin"],
+    "antibody_pooling": ["mean"] * 9 + ["cls"],
+    "compile": ["auto", "off"],
+}  # fmt: skip
+"""Values of the options that are not choices; the others keep their default."""
+
+
+def random_options(rng):
+    """Draw a value for about half of the options."""
+    drawn = {"widths": (8,), "epochs": 1, "device": "cpu", "report": False}
+    for one in schema(FitConfig):
+        values = NUMBERS.get(one.name) or one.choices or ([False, True] if one.type is bool else [])
+        if values and rng.random() < 0.4:
+            drawn[one.name] = rng.choice(values)
+    return drawn
+
+
+def random_table(rng):
+    """Draw a small table of pairs with labels of one of many kinds."""
+    demo = demo_table()
+    n = rng.choice([1, 2, 4, 8, 12, 20, 20, 30, 40, 60])
+    heavy = rng.sample(sorted(demo["heavy"].unique()), rng.randint(min(n, 3), min(n, 20)))
+    antigen = rng.sample(sorted(demo["antigen"].unique()), rng.randint(1, 5))
+    draw = np.random.default_rng(rng.randrange(1 << 30))
+    frame = pd.DataFrame({"heavy": draw.choice(heavy, n), "antigen": draw.choice(antigen, n)})
+    pkd = 7 + draw.normal(size=n)
+    kind = rng.choice(["normal"] * 4 + ["constant", "two", "sequence", "outlier"])
+    if kind == "constant":
+        pkd[:] = 7.0
+    elif kind == "two":
+        pkd = np.where(pkd > 7, 9.0, 5.0)
+    elif kind == "sequence":  # the label says which antibody it is
+        pkd = frame["heavy"].rank(method="dense").to_numpy() / 10 + 6
+    elif kind == "outlier":
+        pkd[0] = 13.0
+    frame["pKd"] = pkd
+    frame["part"] = draw.choice(["train", "train", "validation", "test"], n)
+    kind = rng.choice(["exact"] * 3 + ["some", "some", "validation", "test", "all"])
+    censored = {
+        "exact": np.zeros(n, bool), "some": draw.random(n) < 0.3, "all": np.ones(n, bool),
+    }.get(kind, (frame["part"] == kind).to_numpy())  # fmt: skip
+    if kind != "exact":
+        frame["relation"] = np.where(censored, [f">={10**-p:.9e}" for p in pkd], "")
+    return frame
+
+
+def random_vectors(rng, store, frame):
+    """Store vectors, some of them equal, empty of information or of very unequal size."""
+    kind = rng.choice(["normal", "normal", "equal", "zeros", "large", "one"])
+    table, draw = read_pairs(frame), np.random.default_rng(rng.randrange(1 << 30))
+    made = open_store(store, create=True)
+    for name, unique in table.sequences.items():
+        x_ND = draw.normal(size=(len(unique.keys), 1 if kind == "one" else 6)).astype(np.float32)
+        if kind == "equal":
+            x_ND[:] = x_ND[0]
+        elif kind == "zeros":
+            x_ND[:, 1:] = 0
+        elif kind == "large":
+            x_ND[:, 0] *= 1e4
+        folder = made.create_folder(name, {"name": "drawn", "fingerprint": "ab" * 16})
+        with folder.writer(attrs={"precision": "fp32"}) as writer:
+            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
+
+
+def fit_at_random(folder: Path, seed: int) -> str:
+    """Fit once with a seed's table and options; return why it was refused, or nothing."""
+    rng = random.Random(seed)
+    frame, options = random_table(rng), random_options(rng)
+    random_vectors(rng, folder / "store", frame)
+    run = folder / "run"
+    try:
+        summary = abag.fit(frame, folder / "store", run, say=lambda _: None, **options)
+    except AbagError as error:
+        return str(error)
+    json.dumps(summary, allow_nan=False)
+    predictions = pd.read_parquet(run / "predictions.parquet").select_dtypes("number")
+    assert np.isfinite(predictions).all(axis=None)
+    abag.load_predictor(run)
+    return ""
+
+
+SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 1000)]
+
+
+@pytest.mark.parametrize("seed", [*range(20), *SLOW])
+def test_fit_ends_well_or_in_one_line_with_any_options(tmp_path, seed):
+    assert "\n" not in fit_at_random(tmp_path, seed)
