@@ -110,6 +110,18 @@ def test_a_formula_has_the_value_that_the_spreadsheet_program_stored(tmp_path):
     assert read_table(stored).frame["pKd"].tolist() == [8.5, 7.0]
 
 
+def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):
+    path = workbook(tmp_path / "a.xlsx")
+    stated = edited(path, "xl/worksheets/sheet1.xml", lambda x: x.replace(b'"A1:D3"', b'"A1:B2"'))
+    assert read_table(stated).frame.shape == (2, 4)
+
+
+def test_a_row_number_that_excel_cannot_have_is_refused(tmp_path):
+    path = workbook(tmp_path / "a.xlsx")
+    far = edited(path, "xl/worksheets/sheet1.xml", lambda x: x.replace(b'"3"', b'"99999999999"'))
+    assert "has more rows than Excel can have" in refusal(far)
+
+
 @pytest.mark.parametrize(
     ("rows", "change", "words"),
     [
