@@ -143,7 +143,7 @@ def count_line_breaks(frame: pd.DataFrame) -> int:
     count = 0
     for number, dtype in enumerate(frame.dtypes):
         if dtype == np.dtype(object) or isinstance(dtype, pd.StringDtype):
-            cells = [cell for cell in frame.iloc[:, number] if isinstance(cell, str)]
+            cells = [cell for cell in frame.iloc[:, number].tolist() if isinstance(cell, str)]
             text = "".join(cells)  # one search instead of one per cell
             if "\n" in text or "\r" in text:
                 count += sum("\n" in cell or "\r" in cell for cell in cells)

@@ -201,7 +201,7 @@ def _read_separated(file: IO[Any], separator: str, options: ReadOptions) -> Iter
     else:
         names = [*pd.read_csv(file, nrows=0, **read).columns]
         texts = [*options.sequence_columns(names), *airr_text_columns(names)]
-        read["dtype"] = dict.fromkeys(texts, str)
+        read["dtype"] = dict.fromkeys(texts, object)  # as str, half the time goes into Arrow
     file.seek(0)
     if AIRR_MARKS.issubset(names):  # the chains of a cell may be far apart
         yield from _in_chunks(join_chains(pd.read_csv(file, **read)), options)

@@ -6,9 +6,11 @@ columns are found by name and passed on.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, cast
 
@@ -247,6 +249,21 @@ class _ParsedColumn(NamedTuple):
     cells: list[ParsedSequence | BadCell]
 
 
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Pause the garbage collector: it walks the tuples made so far again and again, a quarter of
+    the time, and finds nothing.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_collection_paused()
 def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> SequenceTable:
     """Parse the sequences of every row; refuse or skip the rows in which one is bad."""
     table, ignored = _drop_unused_roles(whole, options)
@@ -335,15 +352,16 @@ def _unique(
     _, first_rows = np.unique(codes, return_index=True)
     index: dict[Chains, int] = {}
     first_cells: list[tuple[ParsedSequence, int]] = []
-    of_code = np.empty(len(used), np.int64)
-    for i, code in enumerate(used):
+    of_code = []
+    for code, row in zip(used.tolist(), first_rows.tolist(), strict=True):
         cell = cast("ParsedSequence", column.cells[code])
         if cell.chains not in index:
-            first_cells.append((cell, int(first_rows[i])))
-        of_code[i] = index.setdefault(cell.chains, len(index))
+            first_cells.append((cell, row))
+        of_code.append(index.setdefault(cell.chains, len(index)))
     chains = [*index]
     return UniqueSequences(
-        kind=kind, chains=chains, keys=keys_array(kind, chains), of_row=of_code[codes],
+        kind=kind, chains=chains, keys=keys_array(kind, chains),
+        of_row=np.array(of_code, np.int64)[codes],
         first_rows=numbers[keep[[row for _, row in first_cells]]],
         replaced=np.array([cell.replaced for cell, _ in first_cells], np.int32),
         forms=[cell.form for cell, _ in first_cells],
@@ -390,7 +408,7 @@ def _parse_antibodies(table: Table) -> _ParsedColumn:
     codes, pairs = pd.factorize(heavy.codes * len(light.cells) + light.codes)
     cells = [
         _join(heavy.cells[h], light.cells[k], where)
-        for h, k in zip(*np.divmod(pairs, len(light.cells)), strict=True)
+        for h, k in zip(*(n.tolist() for n in np.divmod(pairs, len(light.cells))), strict=True)
     ]
     return _ParsedColumn(codes.astype(np.int64), cells)
 
@@ -436,5 +454,7 @@ def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence
         except BAD_SEQUENCE as error:
             return BadCell(str(text), type(error)(f"column {name!r}: {error}"))
 
-    with bar(iterable=["", *texts], desc=f"reading {name}", unit=" texts", delay=2) as shown:
+    with bar(
+        iterable=["", *texts.tolist()], desc=f"reading {name}", unit=" texts", delay=2
+    ) as shown:
         return _ParsedColumn(codes.astype(np.int64) + 1, [cell(text) for text in shown])

@@ -77,12 +77,13 @@ def arrange(
     """
     chains = antibody.chains
     found = [word for word in (antibody.form,) if word]
-    if not TYPED_FORMS & {*found}:
-        if number or None not in map(_clear_types, chains):
-            chains, place = _placed(chains, places)
-            found += place
-        else:
+    if antibody.form not in TYPED_FORMS:
+        heavy, light = map(chain_types if number else _clear_types, chains)
+        if heavy is None or light is None:
             found.append(UNCLEAR)
+        else:
+            chains, place = _placed(chains, (heavy, light), places)
+            found += place
     if region == "fv":
         cut = [variable_domain(c) if c and not _VARIABLE_DOMAIN.fullmatch(c) else c for c in chains]
         if None in cut:
@@ -96,10 +97,11 @@ def arrange(
     return antibody._replace(chains=chains, form="+".join(found))
 
 
-def _placed(chains: tuple[str, ...], places: ChainPlaces) -> tuple[tuple[str, ...], list[str]]:
-    """Return the chains in their places, and what was found."""
+def _placed(
+    chains: tuple[str, ...], types: tuple[list[str], list[str]], places: ChainPlaces
+) -> tuple[tuple[str, ...], list[str]]:
+    """Return the chains of these types in their places, and what was found."""
     heavy, light = chains
-    types = chain_types(heavy), chain_types(light)
     if types in ((["light"], ["heavy"]), (["light"], []), ([], ["heavy"])):
         return ((light, heavy), ["exchanged"]) if places == "auto" else (chains, ["misplaced"])
     if types in ((["heavy"], ["heavy"]), (["light"], ["light"])):
