@@ -2,10 +2,12 @@
 
     python benchmarks/bench_time_to_answer.py --out DIR                       # drawn pairs
     python benchmarks/bench_time_to_answer.py --out DIR --table pairs.csv --store store
+    python benchmarks/bench_time_to_answer.py --out DIR --case "embed, first" --encoders igt5 esm2-650m
     python benchmarks/bench_time_to_answer.py --out DIR --tiny                # seconds
 
-Without --table, draws --pairs, --antibodies and --antigens, and a store of random vectors with the
-widths of the default encoders. Each command runs in a process of its own: first with empty caches
+Without --table, draws --pairs, --antibodies and --antigens, and for the cases of fit a store of
+random vectors with the widths of the default encoders; their chains are random, too. The cases of
+embed use --encoders and stores of their own. Each command runs in a process of its own: first with empty caches
 (clusters, compiled kernels, fonts), then --repeats times with those that the first run left; of
 these the fastest counts. The stages of a command are functions in STAGES; the seconds of a stage
 exclude those of the stages inside it.
@@ -26,6 +28,14 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 STAGES = {
+    "embed": {
+        "read table": "abag.embed.pipeline.run:_read",
+        "identify encoders": "abag.embed.pipeline.run:identify_for",
+        "distinct sequences": "abag.embed.pipeline.kind_job:KindJob.__init__",
+        "look up": "abag.embed.pipeline.kind_job:KindJob.look_up",
+        "load encoders": "abag.embed.pipeline.task:EncodeTask.load_encoder",
+        "encode and commit": "abag.embed.pipeline.kind_job:encode_parts",
+    },
     "fit": {
         "read table and vectors": "abag.head.fit:read_inputs",
         "split and clusters": "abag.head.fit:make_splits",
@@ -38,18 +48,20 @@ STAGES = {
     },
 }
 """By command: the name of a stage and the function that it is, named where it is called."""
+_EMBED = [
+    "embed",
+    "{table}",
+    "--antibody-encoder",
+    "{antibody_encoder}",
+    "--antigen-encoder",
+    "{antigen_encoder}",
+]
+_FIT = ["fit", "{table}", "--store", "{store}", "--run", "{out}"]
 CASES = {
-    "fit, one split": [
-        "fit",
-        "{table}",
-        "--store",
-        "{store}",
-        "--run",
-        "{out}",
-        "--split",
-        "random",
-    ],
-    "fit, default split": ["fit", "{table}", "--store", "{store}", "--run", "{out}"],
+    "embed, first": [*_EMBED, "--store", "{out}"],
+    "embed, nothing missing": [*_EMBED, "--store", "{embedded}"],
+    "fit, one split": [*_FIT, "--split", "random"],
+    "fit, default split": _FIT,
 }
 CACHES = {"XDG_CACHE_HOME": "user", "MPLCONFIGDIR": "fonts",
           "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}  # fmt: skip
@@ -105,7 +117,7 @@ def measure(case, places, caches, options):
         (caches / folder).mkdir(parents=True, exist_ok=True)
         os.environ[name] = str(caches / folder)
     with tempfile.TemporaryDirectory() as out:
-        texts = [text.format(**places, out=f"{out}/run") for text in CASES[case]]
+        texts = [text.format(**{"out": f"{out}/run", **places}) for text in CASES[case]]
         command = [sys.executable, __file__, "--timed", str(time.time()), *texts, *options]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -113,13 +125,20 @@ def measure(case, places, caches, options):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def draw_inputs(folder, pairs, antibodies, antigens):
-    """Draw a table and fill a store with random vectors."""
+def make_inputs(folder, args):
+    """Draw what the cases need and was not given: a table, and a store of random vectors."""
     from bench_rows import fill, make_table
 
-    make_table(pairs, antibodies, antigens).to_csv(folder / "pairs.csv", index=False)
-    fill(folder / "store", folder / "pairs.csv")
-    return folder / "pairs.csv", folder / "store"
+    antibody_encoder, antigen_encoder = args.encoders
+    places = {"table": args.table or folder / "pairs.csv", "store": args.store or folder / "store",
+              "embedded": folder / "embedded", "antibody_encoder": antibody_encoder,
+              "antigen_encoder": antigen_encoder}  # fmt: skip
+    if args.table is None:
+        drawn = make_table(args.pairs, args.antibodies, args.antigens)
+        drawn.to_csv(places["table"], index=False)
+    if args.store is None and any(case.startswith("fit") for case in args.case):
+        fill(places["store"], places["table"])
+    return places
 
 
 def describe(found):
@@ -150,24 +169,27 @@ def main(argv=None):
     parser.add_argument("--pairs", type=int, default=160_000)
     parser.add_argument("--antibodies", type=int, default=110_000)
     parser.add_argument("--antigens", type=int, default=3_000)
+    parser.add_argument("--encoders", nargs=2, default=["composition"] * 2)
     parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--options", default="", help="Further options of the commands.")
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args(argv)
-    options = args.options.split()
     if args.tiny:
         args.pairs, args.antibodies, args.antigens, args.repeats = 120, 60, 8, 1
-        options += ["--epochs", "2", "--device", "cpu"]
     with tempfile.TemporaryDirectory() as scratch:
-        table, store = args.table, args.store
-        if table is None:
-            table, store = draw_inputs(Path(scratch), args.pairs, args.antibodies, args.antigens)
+        places = make_inputs(Path(scratch), args)
         source = args.table.name if args.table else f"{args.pairs:,} drawn pairs"
         lines = [f"# Time to answer: {source}, {date.today()}", "", f"{hardware()};", ""]
         lines[2] += f" `python benchmarks/bench_time_to_answer.py {' '.join(sys.argv[1:])}`"
         for case in args.case:
-            caches, places = Path(scratch, case), {"table": table, "store": store}
+            options = args.options.split() + ["--device", "cpu"] * args.tiny
+            if case.startswith("fit"):
+                options += ["--epochs", "2"] * args.tiny
+            if case == "embed, nothing missing":
+                filled = {**places, "out": places["embedded"]}
+                measure("embed, first", filled, Path(scratch, "filling"), options)
+            caches = Path(scratch, case)
             cold = measure(case, places, caches, options)
             warm = [measure(case, places, caches, options) for _ in range(args.repeats)]
             found = {"cold": cold, "warm": min(warm, key=lambda one: one["seconds"]["whole"])}

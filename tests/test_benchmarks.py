@@ -26,7 +26,11 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_region.py", [], "region.md"),
         ("bench_turing.py", [], "turing.md"),
         ("bench_why.py", [], "why.md"),
-        ("bench_time_to_answer.py", ["--case", "fit, one split"], "time_to_answer.md"),
+        (
+            "bench_time_to_answer.py",
+            ["--case", "fit, one split", "embed, nothing missing"],
+            "time_to_answer.md",
+        ),
         ("bench_weights.py", [], "weights.md"),
     ],
 )
