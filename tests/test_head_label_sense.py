@@ -122,3 +122,9 @@ def test_the_converted_label_is_fitted(tmp_path):
     )  # fmt: skip
     assert summary["metrics"]["test"]["rmse"] < 5
     assert any("'EC50_nM', read as kd_nm, ranks the rows the other way round" in x for x in said)
+
+
+def test_integers_beyond_float64_in_another_column_are_no_measurements():
+    frame = pd.DataFrame({"heavy": ["EVQ", "EVK"], "antigen": "MKT", "pKd": [7.5, 8.0]})
+    frame["serial"] = pd.Series([10**400, 1], dtype=object)
+    assert label_sense(read_pairs(frame), "pkd")[1] == []

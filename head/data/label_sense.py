@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from abag.embed.sequences.columns import named_roles, quote_names
-from abag.head.data.label_units import TO_PKD, USUAL_PKD, fitting_units, outside
+from abag.head.data.label_units import TO_PKD, USUAL_PKD, fitting_units, outside, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +43,7 @@ def label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
         If no column, or more than one, can be the label.
     """
     column = table.column("pkd")
-    raw = _numbers(table, column)
+    raw = read_numbers(table.frame[column])
     pkd = _converted(raw, label)
     known, impossible = np.isfinite(pkd), outside(pkd, POSSIBLE_PKD)
     named = _named_units(column)
@@ -93,7 +92,7 @@ def _other_measurements(
     for name in map(str, table.frame.columns):
         if name in used:
             continue
-        raw = _numbers(table, name)
+        raw = read_numbers(table.frame[name])
         both = np.isfinite(raw) & np.isfinite(pkd)
         if 2 * both.sum() <= np.isfinite(pkd).sum() or np.ptp(raw[both]) == 0:
             continue
@@ -121,10 +120,6 @@ def _used_columns(table: SequenceTable) -> dict[str, str]:
     """Return role to column, without labels in another unit, which are read only as ``pkd``."""
     others = TO_PKD.keys() - {"pkd"}
     return {role: name for role, name in table.columns.items() if role not in others}
-
-
-def _numbers(table: SequenceTable, column: str) -> NDArray[np.float64]:
-    return pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)
 
 
 def _converted(raw: NDArray[np.float64], label: Label) -> NDArray[np.float64]:

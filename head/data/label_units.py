@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from pandas.api.types import is_any_real_numeric_dtype
 
 from abag import AbagError
 
@@ -45,6 +49,21 @@ FITTING_SHARE = 0.95
 
 class BadLabel(AbagError):
     """A label is invalid, or the label column is not in the unit given."""
+
+
+def read_numbers(cells: pd.Series) -> NDArray[np.float64]:
+    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
+
+    def is_number(cell: object) -> bool:
+        kinds = (str, int, float, Decimal, np.integer, np.floating)
+        if isinstance(cell, int) and abs(cell) > sys.float_info.max:
+            return False  # pandas would raise OverflowError
+        return isinstance(cell, kinds) and not isinstance(cell, bool)
+
+    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
+        cells = cells.astype(object)
+        cells = cells.where(cells.map(is_number).astype(bool))
+    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
 
 
 def refuse_other_units(where: str, raw: NDArray[np.float64], label: Label) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_any_real_numeric_dtype
 
 from abag import AbagError
 from abag.core.messages import say
 from abag.head.data.censoring import read_censored
 from abag.head.data.label_options import Floor, LabelOptions, Replicates
-from abag.head.data.label_units import POSITIVE, TO_PKD, BadLabel, refuse_other_units
+from abag.head.data.label_units import (
+    POSITIVE,
+    TO_PKD,
+    BadLabel,
+    read_numbers,
+    refuse_other_units,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -194,19 +198,6 @@ def _read_labels(
         raise BadLabel(msg)
     refuse_other_units(f"{table.source}: column {column}", raw[usable], options.label)
     return np.where(usable, pkd, np.nan), usable
-
-
-def read_numbers(cells: pd.Series) -> NDArray[np.float64]:
-    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
-
-    def is_number(cell: object) -> bool:
-        kinds = (str, int, float, Decimal, np.integer, np.floating)
-        return isinstance(cell, kinds) and not isinstance(cell, bool)
-
-    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
-        cells = cells.astype(object)
-        cells = cells.where(cells.map(is_number).astype(bool))
-    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:

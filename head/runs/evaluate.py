@@ -19,6 +19,7 @@ from abag.core import messages
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
+from abag.head.data.label_units import read_numbers
 from abag.head.data.labels import label_pairs, report_counts
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import compare, verdict
@@ -194,7 +195,7 @@ def _align_predictions(saved: SavedRun, table: SequenceTable) -> list[Floats]:
 def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFrame, list[str]]:
     """Return the distinct predictions of a table, and the columns that identify each of them."""
     column = table.column("prediction")
-    value = pd.to_numeric(table.frame[column], errors="coerce").to_numpy(np.float64)
+    value = read_numbers(table.frame[column])
     invalid = np.flatnonzero(~np.isfinite(value))
     if len(invalid):
         at = int(invalid[0])
@@ -209,7 +210,7 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
     ).assign(prediction=value)
     on = list(KEYS)
     if len(saved.folds) > 1 and "fold" in table.frame.columns:
-        fold = pd.to_numeric(table.frame["fold"], errors="coerce")
+        fold = pd.Series(read_numbers(table.frame["fold"]), table.frame.index)
         given["fold"] = fold.where(fold.isin(range(len(saved.folds))), -1).astype(np.int64)
         on.append("fold")
     given = given.drop_duplicates(ignore_index=True)
