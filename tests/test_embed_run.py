@@ -24,6 +24,7 @@ from abag.embed.pipeline.encode import DeviceFull, NonFiniteVector
 from abag.embed.pipeline.run import embed_table
 from abag.embed.pipeline.task import MixedPrecision
 from abag.embed.sequences.chains import antibody, antigen
+from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
@@ -425,15 +426,52 @@ def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, mon
     )
 
 
-def test_a_sequence_that_does_not_fit_alone_is_refused_with_its_length(
-    table, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError(),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"batch_tokens": 100_000}])
+def test_all_other_sequences_are_encoded_where_one_does_not_fit(
+    table, tmp_path, monkeypatch, error, options
 ):
-    def full(_batch):
+    real = task_module.load_encoder
+
+    def small(*args, **kwargs):
+        encoder = real(*args, **kwargs)
+
+        def call(batch):
+            if batch.max_length > 5000:
+                raise error
+            return encoder(batch)
+
+        return call
+
+    monkeypatch.setattr(task_module, "load_encoder", small)
+    frame = table.copy()
+    frame.loc[3, "heavy"] = "QVQ" * 20_000
+    with pytest.raises(DeviceFull, match=r"row 4: antibody QVQ.* even alone; the other") as caught:
+        embed_table(frame, tmp_path / "store", **TINY | options)
+    assert "\n" not in str(caught.value)
+    others = read_pairs(frame.drop(index=3)).antibodies
+    missing = abag.open_store(tmp_path / "store").folder("antibody").missing(others.keys)
+    assert not missing.any()
+
+
+def test_a_device_too_small_for_any_sequence_is_found_soon(table, tmp_path, monkeypatch):
+    tried = []
+
+    def full(batch):
+        tried.append(batch)
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(task_module, "load_encoder", lambda *_a, **_k: full)
-    with pytest.raises(DeviceFull, match=r"longest antibody alone has 2\d+"):
+    with pytest.raises(DeviceFull, match=r"2\d\d tokens and 9 more: .*stopped there"):
         embed_table(table, tmp_path / "store", **TINY)
+    assert len(tried) < 50
 
 
 def test_a_shard_with_a_flipped_bit_is_encoded_again_by_the_next_run(table, tmp_path, capfd):

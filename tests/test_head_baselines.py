@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
-from abag.head.data.labels import NothingToLearn, label_pairs
+from abag.head.data.labels import label_pairs
 from abag.head.evaluation import baselines as baselines_module
 from abag.head.evaluation import comparison
 from abag.head.evaluation import ridge as module
@@ -275,15 +275,6 @@ def test_nearest_antibody_prefers_labels_with_the_same_antigen():
         same_antibody = train[pairs.antibody[train] == nearest]
         same = same_antibody[pairs.antigen[same_antibody] == pairs.antigen[row]]
         assert found[row] == pytest.approx(pairs.pkd[same if len(same) else same_antibody].mean())
-
-
-def test_a_training_part_with_only_censored_labels_is_refused():
-    pairs, antibody_ND, antigen_ND = planted()
-    split = random_split(pairs.antibody, pairs.antigen, 0)
-    with pytest.raises(NothingToLearn, match="labels of the training part are censored"):
-        predict_baselines(
-            replace(pairs, censored=np.ones(len(pairs), np.int8)), split, antibody_ND, antigen_ND
-        )
 
 
 def test_a_real_gain_has_an_interval_above_zero_and_equal_models_do_not():

@@ -609,6 +609,18 @@ def test_an_invalid_label_is_refused_before_the_run_folder_exists(case):
     assert not (case.at / "run").exists()
 
 
+@pytest.mark.parametrize("head", ["mlp", "ridge", "stack"])
+def test_a_training_part_without_an_exact_label_is_refused_before_the_run_exists(case, head):
+    case.frame["part"] = (["train"] * 5 + ["validation", "test"] * 2)[:7] * 17 + ["train"]
+    is_training = case.frame["part"] == "train"
+    case.frame["relation"] = np.where(
+        is_training, [f">={10**-p:.9e}" for p in case.frame["pKd"]], ""
+    )
+    with pytest.raises(NothingToLearn, match="training part are censored"):
+        quick_fit(case, split="column=part", head=head)
+    assert not (case.at / "run").exists()
+
+
 def test_a_truncated_log_is_refused(case, monkeypatch):
     stop_after(monkeypatch, 9)
     with pytest.raises(KeyboardInterrupt):

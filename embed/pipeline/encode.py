@@ -20,6 +20,8 @@ from abag.embed.pipeline.task import EncodeTask
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.writer import ShardWriter
 
+MOST_TOO_LONG = 10
+"""Sequences that do not fit alone after which the device is taken to be too small for any."""
 _DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
@@ -28,7 +30,7 @@ class NonFiniteVector(AbagError):
 
 
 class DeviceFull(AbagError):
-    """The device has too little memory for the longest sequence alone."""
+    """The device has too little memory for some sequences, each encoded alone."""
 
 
 class EncodeProgress:
@@ -75,7 +77,8 @@ def encode_parts(
     NonFiniteVector
         If a vector cannot be stored; the vectors before it are committed.
     DeviceFull
-        If the longest sequence alone does not fit into the device's memory.
+        If sequences do not fit into the device's memory even alone; the others are stored, unless
+        there are `MOST_TOO_LONG` such sequences.
     """
     attrs = {
         "precision": task.plan.precision,
@@ -83,9 +86,12 @@ def encode_parts(
         "backend": task.identity.family.effective_backend(task.options.backend(task.kind)),
     }
     budget = task.options.batch_tokens or default_batch_tokens(task.plan)
+    too_long: list[str] = []
     with task.folder.writer(attrs=attrs, commit_seconds=task.options.commit_seconds) as writer:
         for part in parts:
-            budget = _encode_part(task, encoder, part, budget, writer, progress)
+            budget = _encode_part(task, encoder, part, budget, writer, progress, too_long)
+        if too_long:
+            raise _device_full(task, too_long)
 
 
 def _encode_part(
@@ -95,28 +101,63 @@ def _encode_part(
     budget: int,
     writer: ShardWriter,
     progress: EncodeProgress,
+    too_long: list[str],
 ) -> int:
-    """Encode one part; return the token budget that turned out to fit the device."""
+    """Encode one part; return the token budget that turned out to fit the device.
+
+    Sequences that do not fit even alone are named in `too_long`, and the others are encoded.
+    """
     layout, dtype = task.identity.layout, _DTYPES[task.options.store_dtype]
     lengths = [max(layout.span_lengths(chains)) for chains in part.chains]
-    longest = max(lengths, default=0)
-    if task.options.batch_tokens is None:
-        budget = max(budget, longest)
-    todo = longest_first(lengths)
+    todo, alone = longest_first(lengths), False
     while len(todo):
-        done = 0
+        done, longest = 0, lengths[todo[0]]
+        alone = alone or (task.options.batch_tokens is None and longest > budget)
         try:
-            chains = (part.chains[i] for i in todo)
-            stream = encode_stream(encoder, layout, chains, task.plan, budget, dtype, task.layers)
+            chains = (part.chains[i] for i in (todo[:1] if alone else todo))
+            limit = longest if alone else budget
+            stream = encode_stream(encoder, layout, chains, task.plan, limit, dtype, task.layers)
             for vectors in stream:
                 residues = _store(task, part, todo, vectors, writer)
                 done += len(vectors.positions)
                 progress.advance(vectors, residues, writer.committed)
-        except torch.OutOfMemoryError:
-            budget = _halve(budget, longest, task)
-            torch.cuda.empty_cache()
+            alone = False
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            if task.plan.device.type == "cuda":
+                torch.cuda.empty_cache()
+            if alone:
+                too_long.append(f"{_name(task, part, int(todo[0]))}, {longest:,} tokens")
+                if len(too_long) == MOST_TOO_LONG:
+                    raise _device_full(task, too_long) from error
+                done, alone = 1, False
+            elif budget // 2 < lengths[todo[done]]:
+                alone = True
+            else:
+                note(
+                    f"out of memory with {budget:,} tokens per batch; continuing with "
+                    f"{budget // 2:,}"
+                )
+                budget //= 2
         todo = todo[done:]
     return budget
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # On a CPU torch raises a plain RuntimeError.
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or "can't allocate memory" in str(error)
+
+
+def _device_full(task: EncodeTask, too_long: list[str]) -> DeviceFull:
+    more = f" and {len(too_long) - 1} more" * (len(too_long) > 1)
+    stopped = len(too_long) == MOST_TOO_LONG
+    rest = "stopped there" if stopped else f"the other {task.kind} sequences are stored"
+    return DeviceFull(
+        f"{too_long[0]}{more}: out of memory on {task.plan.device} even alone; {rest}. "
+        "Cut or remove these sequences, or use a device with more memory."
+    )
 
 
 def _store(
@@ -136,26 +177,17 @@ def _store(
     return int(residues.sum())
 
 
-def _halve(budget: int, longest: int, task: EncodeTask) -> int:
-    """Halve the tokens per batch after running out of memory."""
-    if budget // 2 < longest:
-        msg = (
-            f"out of memory on {task.plan.device} with {budget} tokens per batch, and the longest "
-            f"{task.kind} alone has {longest}; everything encoded so far is stored. Continue with "
-            "--device cpu, or free memory on the device."
-        )
-        raise DeviceFull(msg)
-    note(f"out of memory with {budget:,} tokens per batch; continuing with {budget // 2:,}")
-    return budget // 2
+def _name(task: EncodeTask, part: SequencePart, sequence: int) -> str:
+    text = "|".join(part.chains[sequence])
+    if len(text) > 24:
+        text = f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
+    return f"row {part.rows[sequence]}: {task.kind} {text}"
 
 
 def _not_finite(
     task: EncodeTask, part: SequencePart, sequence: int, bad: BadVector
 ) -> NonFiniteVector:
-    text = "|".join(part.chains[sequence])
-    if len(text) > 24:
-        text = f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
-    name = f"row {part.rows[sequence]}: {task.kind} {text}"
+    name = _name(task, part, sequence)
     if bad.problem == "overflow":
         return NonFiniteVector(
             f"{name}: a value of its vector exceeds the float16 maximum of 65,504; "

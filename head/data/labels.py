@@ -270,17 +270,22 @@ def report_counts(pairs: LabelledPairs) -> None:
 
 
 def training_labels(pairs: LabelledPairs, training: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the exact labels of the training pairs in pKd, or their bounds if none is exact.
+    """Return the exact labels of the training pairs in pKd.
 
     `training` holds the indices of the pairs, shape (R,).
 
     Raises
     ------
     NothingToLearn
-        If all labels have the same value.
+        If no label is exact, or all of them have the same value.
     """
-    exact = training[pairs.censored[training] == 0]
-    labels = pairs.pkd[exact if len(exact) else training]
+    labels = pairs.pkd[training[pairs.censored[training] == 0]]
+    if not len(labels):
+        msg = (
+            f"{pairs.table.source}: all labels of the training part are censored; expected exact "
+            "labels too. Use another split or more data."
+        )
+        raise NothingToLearn(msg)
     if np.ptp(labels) == 0:
         msg = (
             f"{pairs.table.source}: all {len(labels)} training labels are {labels[0]:g}; "

@@ -18,7 +18,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.head.clustering.clusters import distance_to_parent
-from abag.head.data.labels import NothingToLearn
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation.ridge import FeatureBlock, Floats, Ints, Matrix, ridge, ridges
 from abag.head.splits.splits import TRAIN, Split, grouped_folds
@@ -104,19 +103,8 @@ def predict_baselines(
         Predicted pKd by name of the baseline, in the order of `BASELINES`, without those that do
         not apply to the table. NaN over a whole part where a baseline is undefined (the mean of
         an antigen that is not in training).
-
-    Raises
-    ------
-    NothingToLearn
-        If all training labels are censored.
     """
     fit_rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
-    if not len(fit_rows):
-        msg = (
-            f"split {split.name}: all labels of the training part are censored; expected exact "
-            "labels too. Use another split or more data."
-        )
-        raise NothingToLearn(msg)
     inputs = BaselineInputs(pairs, split, fit_rows, antibody_ND, antigen_ND)
     predicted = {name: baseline(inputs) for name, baseline in BASELINES.items()}
     return {name: pkd for name, pkd in predicted.items() if pkd is not None}
