@@ -6,6 +6,10 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from hypothesis import settings
+
+settings.register_profile("abag", deadline=None)  # on busy cores any example can be slow
+settings.load_profile("abag")
 
 # Triton reads this when it is first imported, by whomever; without a GPU kernels are interpreted
 if not torch.cuda.is_available():

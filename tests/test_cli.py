@@ -212,6 +212,25 @@ def test_fit_asks_which_of_several_encoders_to_take(pairs, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["plan", "--price-per-hour", "nan"], "--price-per-hour: nan is out of range"),
+        (["plan", "--store", "nope"], "nope: does not exist; expected a store"),
+        (["embed", "--store", "s", "--commit-seconds", "nan"], "--commit-seconds: nan is out of"),
+    ],
+)
+def test_a_number_that_is_none_and_a_store_that_is_not_there_are_refused(
+    pairs, tmp_path, monkeypatch, line, words
+):
+    monkeypatch.chdir(tmp_path)
+    command, *options = line
+    refused = run(command, pairs, *options, code=1)
+    assert words in refused.stderr
+    assert refused.stderr.count("\n") <= 2  # what was read, and the error
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
     ("label", "words"),
     [("nan", ["row 3"]), ("strong", ["row 3", "strong"]), ("inf", ["row 3"])],
 )

@@ -84,6 +84,17 @@ def test_an_address_without_a_cluster_is_refused_before_the_store_is_made(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("address", ["nonsense.invalid:1", "127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_an_address_where_nothing_answers_is_refused_within_seconds(tmp_path, address):
+    start_s = time.monotonic()
+    with pytest.raises(RayUnavailable, match=f"--ray {address}: no cluster found"):
+        embed_table(
+            demo_table().head(5), tmp_path / "store", "composition", "composition", ray=address
+        )
+    assert time.monotonic() - start_s < 20
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow  # 20 s of starting Ray and its workers
 def test_a_run_on_ray_gives_the_store_of_a_single_process(tmp_path):
     table = demo_table().head(60)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -37,6 +38,8 @@ UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}
 """Most tokens in a unit: about 15 s on an H200, 10 s on one core."""
 UNITS_PER_SLOT = 4
 """Fewest units per device, so that all devices finish at about the same time."""
+CONNECT_SECONDS = 5.0
+"""Time in which the head node of a given cluster must answer."""
 LOOK_SECONDS = 5.0
 """Most time between two looks at the size of the cluster."""
 TRIES = 10
@@ -94,8 +97,9 @@ def cluster(address: str) -> Iterator[str]:
     joined = ray.is_initialized()
     try:
         if not joined:
+            _reach(address)
             ray.init(address or None, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+    except (ConnectionError, ValueError, RuntimeError, OSError, OverflowError) as error:
         reason = " ".join(str(error).split())
         msg = f"--ray {address}: no cluster found ({reason}); start one with `ray start --head`"
         raise RayUnavailable(msg) from error
@@ -171,6 +175,13 @@ def encode_on(
             note(text)
         for actor in (*idle, *busy.values()):
             ray.kill(actor)
+
+
+def _reach(address: str) -> None:
+    """Raise `OSError` if nothing answers at HOST:PORT, for which Ray waits over a minute."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 def _slots(resource: str) -> int:

@@ -279,7 +279,7 @@ def training_labels(pairs: LabelledPairs, training: NDArray[np.int64]) -> NDArra
     NothingToLearn
         If no label is exact, or all of them have the same value.
     """
-    labels = pairs.pkd[training[pairs.censored[training] == 0]]
+    labels: NDArray[np.float64] = pairs.pkd[training[pairs.censored[training] == 0]]
     if not len(labels):
         msg = (
             f"{pairs.table.source}: all labels of the training part are censored; expected exact "
