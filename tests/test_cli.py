@@ -41,7 +41,7 @@ OPTIONS = {
     "embed": "antibody-adapter antibody-backend antibody-encoder antibody-region antigen "
     "antigen-adapter antigen-backend antigen-encoder attention bad-rows batch-tokens chains "
     "column "
-    "commit-seconds device devices json layers limit long-antigens precision ray skipped "
+    "commit-seconds device devices json kind layers limit long-antigens precision ray skipped "
     "store store-dtype "
     "strict-precision",
     "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-by "

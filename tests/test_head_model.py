@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from abag.core.options import BadOption
+from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import PRESETS, FitConfig, HeadName
 from abag.head.model.heads import HEADS, LowRank, build_head
@@ -158,7 +159,7 @@ def test_a_registered_loss_is_accepted_and_trained_with(monkeypatch):
         antigen_ME,
         [PairStandardizer.of(pairs, every, antibody_ND, antigen_ME)],
         [every],
-        make_members(config, 8),
+        make_members(config, 8, 1),
         config=config,
         epoch_pairs=[8],
         device=torch.device("cpu"),
@@ -177,4 +178,4 @@ def test_an_unregistered_loss_is_refused_and_valid_names_are_listed():
 
 
 def test_the_head_option_lists_exactly_the_registered_heads():
-    assert get_args(HeadName) == tuple(HEADS)
+    assert get_args(HeadName) == (*HEADS, *CLOSED_FORM, "stack", "auto")

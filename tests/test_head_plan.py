@@ -21,6 +21,12 @@ from abag.head.plan import GPUS, describe_plan, format_duration, plan
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
 
+@pytest.fixture(autouse=True)
+def _no_measured_speeds(tmp_path, monkeypatch):
+    """Hide what `abag doctor --bench` measured on this machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def table(rows=60, antigen_length=200, **columns):
     rng = np.random.default_rng(0)
     heavies = ["".join(rng.choice(RESIDUES, 120)) for _ in range(rows)]
