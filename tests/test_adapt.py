@@ -116,7 +116,8 @@ def test_accumulated_batches_equal_one_large_batch(given_split, tmp_path, monkey
 
 def test_a_censored_label_gives_a_one_sided_loss(given_split, tmp_path):
     table, _, split = given_split
-    pairs = label_pairs(read_pairs(table.assign(censored=">")))  # Kd above: pKd below the label
+    relation = np.where(np.arange(len(table)) % 3, ">", "")  # Kd above: pKd below the label
+    pairs = label_pairs(read_pairs(table.assign(censored=relation)))
     config = AdaptConfig(split_from=str(split), **TINY)
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     training = AdapterTraining(
@@ -124,6 +125,7 @@ def test_a_censored_label_gives_a_one_sided_loss(given_split, tmp_path):
     )
     training.model.eval()
     rows = training.assignment.adapter
+    rows = rows[pairs.censored[rows] != 0]
     with torch.no_grad():
         error_B = training.model(rows) - training.target_P[torch.from_numpy(rows)]
         losses_B = training._losses(rows, training.model(rows))
