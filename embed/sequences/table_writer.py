@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from abag.core.files import replacing
 from abag.embed.sequences.columns import quote_names
-from abag.embed.sequences.formats import FORMATS, BadTable, is_gzip, suffix_of
+from abag.embed.sequences.formats import FORMATS, BadTable, WriteFrame, is_gzip, suffix_of
 
 
 class TableWriter:
@@ -32,12 +32,7 @@ class TableWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        open_writer = FORMATS[suffix := suffix_of(path)].open_writer
-        if open_writer is None:
-            known = ", ".join(name for name, found in FORMATS.items() if found.open_writer)
-            msg = f"{path}: {suffix} files are only read; expected a name that ends in {known}."
-            raise BadTable(msg)
-        self._open_writer = open_writer
+        self._open_writer = check_writable(path)
         self._files = ExitStack()
         self._columns: list[object] | None = None
 
@@ -86,3 +81,13 @@ class TableWriter:
             fix = "Free disk space or choose another --out, and run the command again."
             msg = f"{self._path}: cannot be written ({error}). {fix}"
             raise BadTable(msg) from error
+
+
+def check_writable(path: Path) -> Callable[[IO[bytes]], AbstractContextManager[WriteFrame]]:
+    """Return what opens a writer of a file's format; raise `BadTable` if there is none."""
+    open_writer = FORMATS[suffix := suffix_of(path)].open_writer
+    if open_writer is None:
+        known = ", ".join(name for name, found in FORMATS.items() if found.open_writer)
+        msg = f"{path}: {suffix} files are only read; expected a name that ends in {known}."
+        raise BadTable(msg)
+    return open_writer

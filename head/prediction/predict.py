@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core import messages
-from abag.embed.sequences.formats import suffix_of
 from abag.embed.sequences.options import AntibodyRegion, TableOptions
-from abag.embed.sequences.table_writer import TableWriter
+from abag.embed.sequences.table_writer import TableWriter, check_writable
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.head.prediction.all_pairs import PAIRS, predict_all_pairs
 from abag.head.prediction.inputs import (
@@ -141,7 +140,7 @@ def _region(options: PredictOptions, predictor: Predictor) -> AntibodyRegion:
 
 def _check_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
     """Refuse an output that cannot be written before anything is read."""
-    suffix_of(out)
+    check_writable(out)
     if not out.parent.is_dir():
         msg = f"{out}: its folder does not exist; expected one. Create it, or choose another --out."
         raise CannotPredict(msg)
