@@ -291,7 +291,7 @@ def test_a_real_gain_has_an_interval_above_zero_and_equal_models_do_not():
     gain = compare(pairs, splits, ours, mean, "rmse")
     assert gain.low <= gain.difference <= gain.high < 0
     assert verdict("head", "train_mean", "rmse", gain).startswith(
-        "The head is better than train_mean: +"
+        "The head is better than train_mean: RMSE -"
     )
     assert compare(pairs, splits, ours, mean, "spearman") is None
 

@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 
 from abag.head.evaluation import comparison
-from abag.head.evaluation.comparison import antigen_groups, compare, verdict, verdicts, widening
+from abag.head.evaluation.comparison import (
+    Interval,
+    antigen_groups,
+    compare,
+    format_difference,
+    relation,
+    verdict,
+    verdicts,
+    widening,
+)
 from abag.head.evaluation.metrics import score, spearman_by_group
+from abag.head.report.score_table import describe_test_rows
 from abag.head.runs.summary import score_parts
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 
@@ -82,9 +92,33 @@ def test_single_pairs_are_drawn_as_pairs_and_again_by_antigen_cluster():
     assert found.by_antigen.low < found.low < found.high < 0 < found.by_antigen.high
     said = verdict("head", "ridge", "rmse", found)
     assert said.startswith("The head is statistically indistinguishable from ridge")
-    assert "over 160 pairs and" in said
-    assert "over 8 antigen clusters" in said
+    assert "over 160 pairs and 8 antigen clusters" in said
     assert found.to_json()["by_antigen"]["clusters"] == 8
+
+
+@pytest.mark.parametrize(
+    ("metric", "low", "high", "said"),
+    [
+        ("rmse", -0.2, -0.1, "The head is better than ridge: RMSE -0.150 [-0.200, -0.100] "
+         "(head minus ridge; lower is better; 95 % interval over 7 clusters)."),
+        ("rmse", 0.1, 0.2, "The head is worse than ridge: RMSE +0.150 [+0.100, +0.200] "
+         "(head minus ridge; lower is better; 95 % interval over 7 clusters)."),
+        ("spearman", 0.1, 0.2, "The head is better than ridge: Spearman +0.150 [+0.100, +0.200] "
+         "(head minus ridge; higher is better; 95 % interval over 7 clusters)."),
+    ],
+)  # fmt: skip
+def test_a_difference_is_head_minus_baseline_with_its_direction(metric, low, high, said):
+    found = Interval((low + high) / 2, low, high, 7, 70)
+    assert verdict("head", "ridge", metric, found) == said
+    assert relation(found, metric) == said.split()[3]
+
+
+def test_a_difference_is_neither_better_nor_worse_unless_all_intervals_agree():
+    within = Interval(0.1, -0.1, 0.3, 7, 70, "antigen clusters")
+    both = Interval(0.1, 0.05, 0.15, 60, 70, "pairs", within)
+    assert relation(both, "rmse") is None
+    assert format_difference(both) == "+0.100 [+0.050, +0.150] and [-0.100, +0.300]"
+    assert relation(Interval(0.1, None, None, 2, 5), "rmse") is None
 
 
 def test_groups_that_are_unions_of_antigen_clusters_are_drawn_once():
@@ -176,3 +210,11 @@ def test_a_good_head_is_not_compared_with_a_constant_first():
     lines = compared(lambda pkd, noise: pkd + 0.2 * noise)
     assert " train_mean" not in lines[0]
     assert lines[0].startswith("The head is better than")
+
+
+def test_test_rows_of_repeated_folds_are_explained():
+    split = {"folds": 20, "test_pairs": 966}
+    said = describe_test_rows(3864, split)
+    assert said == "3,864 test rows: 966 pairs, each tested in 4 of 20 folds"
+    assert describe_test_rows(966, split) == ""
+    assert describe_test_rows(3864, {"folds": 20}) == ""  # a summary of an older version

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from scipy.special import ndtri, stdtrit
 
 from abag.head.evaluation import metrics
 from abag.head.evaluation.label_problems import label_problems
-from abag.head.evaluation.metrics import METRICS, headline_metrics, metric_label
+from abag.head.evaluation.metrics import METRICS, direction, headline_metrics, metric_label
 from abag.head.evaluation.resampling import median_of_samples, score_samples
 from abag.head.splits.splits import TEST, Split
 
@@ -235,34 +235,45 @@ class _TestRows:
         )
 
 
-def verdict(model: str, reference: str, metric: str, interval: Interval | None) -> str:
-    """Describe in one sentence whether a model is better than another one, from `compare`."""
-    label = metric_label(metric)
+def relation(interval: Interval, metric: str) -> Literal["better", "worse"] | None:
+    """Tell which model is better, from `compare`; None if an interval includes 0 or is unknown."""
+    signs = {(low > 0) - (high < 0) for _, low, high in interval.known}
+    if signs == {1} or signs == {-1}:
+        return "better" if (signs == {-1}) == METRICS[metric].lower_is_better else "worse"
+    return None
+
+
+def format_difference(interval: Interval) -> str:
+    """Format a difference, first model minus second, with its 95 % intervals in brackets.
+
+    The report, the terminal and all sentences show differences in this form.
+    """
+    limits = [f"[{low:+.3f}, {high:+.3f}]" for _, low, high in interval.known]
+    return f"{interval.difference:+.3f} {' and '.join(limits)}".rstrip()
+
+
+def verdict(
+    model: str, reference: str, metric: str, interval: Interval | None, note: str = ""
+) -> str:
+    """Describe in one sentence whether a model is better than another one, from `compare`.
+
+    `note` describes the reference.
+    """
+    label, subject = metric_label(metric), "The head" if model == "head" else model
     if interval is None:
-        return f"The {model} cannot be compared with {reference}: {label} is undefined on test."
-    lower_is_better = METRICS[metric].lower_is_better
-    gain = 0.0 + (-1 if lower_is_better else 1) * interval.difference
-    note = f"positive means lower {label}; " if lower_is_better else ""
-    if not interval.known:
-        few = [f"{interval.rows} test rows"]
-        if interval.unit != "pairs":
-            few.append(
-                f"{interval.clusters} {interval.unit if interval.clusters > 1 else 'cluster'}"
-            )
-        return (
-            f"The {model} differs from {reference}: {gain:+.3f} {label} "
-            f"({note}{' in '.join(few)} are too few for an interval)."
-        )
-    ends = [(-high, -low) if lower_is_better else (low, high) for _, low, high in interval.known]
-    relation = "statistically indistinguishable from"
-    if min(ends)[0] > 0 or max(high for _, high in ends) < 0:
-        relation = "better than" if ends[0][0] > 0 else "worse than"
-    found = " and ".join(
-        f"{low:+.3f} to {high:+.3f} over {one.clusters} {one.unit}"
-        for (one, *_), (low, high) in zip(interval.known, ends, strict=True)
-    )
+        return f"{subject} cannot be compared with {reference}: {label} is undefined on test."
+    words = {"better": "is better than", "worse": "is worse than"}
+    unknown = "is statistically indistinguishable from" if interval.known else "differs from"
+    found = words.get(relation(interval, metric) or "", unknown)
+    units = [f"{one.clusters} {one.unit}" for one, *_ in interval.known]
+    basis = f"95 % interval over {' and '.join(units)}"
+    if not units:
+        few = "cluster" if interval.clusters == 1 else interval.unit
+        within = "" if interval.unit == "pairs" else f" in {interval.clusters} {few}"
+        basis = f"{interval.rows} test rows{within} are too few for an interval"
     return (
-        f"The {model} is {relation} {reference}: {gain:+.3f} {label} ({note}95 % interval {found})."
+        f"{subject} {found} {reference}{note}: {label} {format_difference(interval)} "
+        f"({model} minus {reference}; {direction(metric)}; {basis})."
     )
 
 
@@ -305,7 +316,7 @@ def verdicts(
         if baseline is not None:
             interval = compare(pairs, splits, predicted, [b[baseline] for b in baselines], metric)
             note = ", the strongest baseline on validation" if baseline == best[metric] else ""
-            lines.append(verdict("head", baseline + note, metric, interval))
+            lines.append(verdict("head", baseline, metric, interval, note))
     # A model that is no better than a constant has no other merit.
     lines.sort(key=lambda line: " train_mean" not in line or " is better than " in line)
     mean = scores["train_mean"]["test"] if "train_mean" in scores else None

@@ -130,6 +130,11 @@ def metric_label(name: str) -> str:
     return METRICS[name].label or name.replace("_", " ")
 
 
+def direction(name: str) -> str:
+    """Which values of a metric are better, in words."""
+    return "lower is better" if METRICS[name].lower_is_better else "higher is better"
+
+
 def is_better(name: str, value: float | None, best: float | None) -> bool:
     """Compare two scores of the metric `name`; a defined score is better than an undefined one."""
     if value is None or best is None:

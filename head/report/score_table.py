@@ -17,6 +17,8 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
         rows[summary["predictions"]["source"]] = summary["predictions"]["test"]
     rows |= {name: s["test"] for name, s in summary["baselines"].items() if "test" in s}
     text = _lay_out("test rows", rows)
+    if explained := describe_test_rows(int(rows["head"]["n"] or 0), summary["split"]):
+        text += f"\n{explained}"
     if "table" not in summary:
         return text
     parts = ("table", "table_new_antibodies", "table_new_antigens")
@@ -25,6 +27,19 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
     known = {name: scores for name, scores in found.items() if scores}
     below = [_lay_out("table rows", known), *summary["table"].get("verdicts", [])]
     return text + "\n\n" + "\n".join(below)
+
+
+def describe_test_rows(n: int, split: Mapping[str, Any]) -> str:
+    """Explain why there are more test rows than tested pairs; empty if there are not.
+
+    `n` is summed over folds; `split` is that of a summary, which older runs saved without the
+    number of pairs.
+    """
+    pairs = split.get("test_pairs", n)
+    if pairs == n:
+        return ""
+    times = f"each tested in {n // pairs} of" if n % pairs == 0 else "some tested in several of"
+    return f"{n:,} test rows: {pairs:,} pairs, {times} {split['folds']} folds"
 
 
 def _lay_out(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:

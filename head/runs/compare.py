@@ -256,7 +256,5 @@ def _compare_runs(run: str, best: str, metric: str, tested: Mapping[str, _TestRo
         "best_by": metric,
         "test_rows": int(sum((split.part == TEST).sum() for split in rows.splits)),
         "difference": {name: i and i.to_json() for name, i in found.items()},
-        "verdicts": [
-            verdict("run", best, name, i).replace("The run", run, 1) for name, i in found.items()
-        ],
+        "verdicts": [verdict(run, best, name, i) for name, i in found.items()],
     }

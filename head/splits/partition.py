@@ -62,6 +62,7 @@ def make_splits(
         _refuse_empty_parts(split)
     shared = {"split": options.split, "why": why, "seed": options.effective_split_seed}
     shared |= {"of": len(splits), "clusters": groups.cluster_sizes(), "cluster_tool": groups.tools}
+    shared["test_pairs"] = int(np.any([split.part == TEST for split in splits], axis=0).sum())
     described = []
     for split in splits:
         own = {"rows": split.rows_per_part(), "groups": len(np.unique(split.group))}
