@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abag
-from abag.embed.sequences import domains, regions
-from abag.embed.sequences import pairs as pairs_module
+from abag.embed.sequences import domains, parsed_columns, regions
 from abag.embed.sequences.chains import ParsedSequence, UnknownResidue
 from abag.embed.sequences.domains import variable_domain
 from abag.embed.sequences.options import TableOptions
@@ -212,7 +211,7 @@ def mutants_without_j_segment(n):
 
 def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered):
     pairs = read(mutants_without_j_segment(220), VL)
-    assert len(numbered) == pairs_module.NUMBERED_AT_MOST == 200
+    assert len(numbered) == parsed_columns.NUMBERED_AT_MOST == 200
     (note,) = pairs.notes
     assert note.startswith("20 antibodies have a chain without a clear J segment")
     assert "--chains auto" in note
