@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -96,6 +97,22 @@ def test_unusual_sequences_are_far_and_training_sequences_are_not(trained):
     found = predict(trained, strange, store=other)
     assert found["far_antibody"].all()
     assert found["far_antigen"].all()
+
+
+def test_a_run_finds_its_store_from_another_folder_and_after_both_have_moved(
+    trained, tmp_path, monkeypatch
+):
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copytree(trained.store, home / "store")
+    monkeypatch.chdir(home)
+    abag.fit(trained.frame, "store", "runs/first", **QUICK)
+    monkeypatch.chdir(tmp_path)
+    assert load_predictor(home / "runs/first").store == home / "store"
+    home.rename(tmp_path / "away")
+    found = load_predictor(tmp_path / "away/runs/first").store
+    assert found.resolve() == tmp_path / "away/store"
+    assert abag.fit(trained.frame, "away/store", "away/runs/first", **QUICK)["steps"]
 
 
 def test_a_copied_bundle_predicts_the_same_bits_in_another_process(trained, tmp_path):

@@ -298,6 +298,14 @@ def test_a_finished_run_can_be_continued_with_more_epochs(case):
     assert [line["step"] for line in lines] == list(range(1, before // 3 * 5 + 1))
 
 
+def test_a_run_cannot_be_shortened(case):
+    quick_fit(case)
+    before = {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
+    with pytest.raises(RunMismatch, match=r"epochs = 3, and now has 2; .* Give --epochs 3, or"):
+        quick_fit(case, epochs=2)
+    assert before == {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
+
+
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_a_resumed_cross_validation_equals_an_uninterrupted_one(case, monkeypatch, one_by_one):
     options = {"folds": 3, "epochs": 2, "save_every": 3}

@@ -276,7 +276,7 @@ class FitConfig(
         return super().to_json() | filled | {"split_seed": self.effective_split_seed}
 
 
-MAY_CHANGE = FitConfig.changeable() | {"store"}
+MAY_CHANGE = FitConfig.changeable() | {"store", "store_from_run"}
 """What may differ when a run is resumed: none of it changes the meaning of the result."""
 
 

@@ -320,7 +320,10 @@ def _member(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]
 def _store_of(run: Path) -> Path | None:
     """Return the store that a run was trained from; None if it is unknown or does not exist."""
     try:
-        store = json.loads((run / "config.json").read_text(encoding="utf-8"))["store"]
-        return Path(store) if Path(store).exists() else None
+        record = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        places = [Path(record["store"])]
+        if "store_from_run" in record:  # not in older runs
+            places.append(run / record["store_from_run"])
+        return next((place for place in places if place.exists()), None)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -156,7 +156,8 @@ def _read_config(run: Path) -> dict[str, Any]:
 def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the options that differ; an option that a run lacks is None."""
     differences = {}
-    for name in sorted({name for config in configs.values() for name in config}):
+    names = {name for config in configs.values() for name in config}
+    for name in sorted(names - {"store_from_run"}):  # says where the run is
         values = {run: config.get(name) for run, config in configs.items()}
         if len({json.dumps(value, sort_keys=True) for value in values.values()}) > 1:
             differences[name] = values

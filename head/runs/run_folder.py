@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -29,7 +31,6 @@ from abag.head.splits.split_files import split_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from abag.embed.sequences.chains import Kind
     from abag.head.model.config import FitConfig
@@ -79,7 +80,7 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
         record[f"{kind}_encoder"] = vectors.folder.name
         record[f"{kind}_fingerprint"] = vectors.folder.fingerprint
     return record | {
-        "store": str(inputs.store.path),
+        "store": str(inputs.store.path.absolute()),
         "pairs": len(pairs),
         "pairs_digest": digest.hexdigest(),
     }
@@ -113,7 +114,8 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     Raises
     ------
     RunMismatch
-        If the folder belongs to a run with other options or inputs, or has other contents.
+        If the folder belongs to a run with other options, more epochs or other inputs, or has
+        other contents.
     """
     # An interruption in the first moment leaves nothing but a partial file.
     if not run.exists() or all(map(is_partial, run.iterdir())):
@@ -123,6 +125,13 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
         raise RunMismatch(msg)
     before = read_json(run / "config.json")
     check_same(run, before, record)
+    if record["epochs"] < before.get("epochs", 0):
+        msg = (
+            f"{run}: was started with epochs = {before['epochs']}, and now has {record['epochs']}; "
+            "expected as many or more, because trained epochs cannot be taken back. Give "
+            f"--epochs {before['epochs']}, or use another --run folder."
+        )
+        raise RunMismatch(msg)
     if not (run / "summary.json").exists() or before.get("epochs") != record["epochs"]:
         return None
     return cast("RunSummary", read_json(run / "summary.json"))
@@ -163,7 +172,10 @@ def start_run(
     run.mkdir(parents=True, exist_ok=True)
     sweep_partials(run)
     (run / "summary.json").unlink(missing_ok=True)
-    write_json(run / "config.json", record, sort_keys=True)  # first: it marks the folder as a run
+    # both are followed: the absolute path, and this one if run and store have moved together
+    from_run = os.path.relpath(Path(record["store"]).resolve(), run.resolve())
+    own = {**record, "store_from_run": from_run}
+    write_json(run / "config.json", own, sort_keys=True)  # first: it marks the folder as a run
     with replacing(run / "sequences.parquet") as partial:
         sequence_frame(pairs).to_parquet(partial, index=False)
     with replacing(path) as partial:
