@@ -49,7 +49,9 @@ def all_tested(group):
 def all_verdicts(pairs, split, head, baselines):
     models = {"head": head, **baselines}
     scores = {name: score_parts(pairs, split, one) for name, one in models.items()}
-    return verdicts(pairs, [split], [head], [baselines], scores)
+    return verdicts(
+        lambda name, metric: compare(pairs, [split], [head], [baselines[name]], metric), scores
+    )
 
 
 def equally_good(clusters, rows=20, seed=0):

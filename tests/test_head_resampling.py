@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from abag.head.evaluation.resampling import (
+    OF_MEAN_ERROR,
     VECTORISED,
+    mean_errors,
     median_of_samples,
     score_repeated,
     score_samples,
@@ -26,6 +28,20 @@ def test_scores_of_samples_equal_those_of_the_repeated_rows(metric, rows, scale)
     pkd, predicted, counts_RD = (np.array(column) for column in zip(*rows, strict=True))
     inputs = metric, scale * pkd, scale * predicted, np.zeros(len(rows), np.int64), counts_RD.T
     assert_allclose(score_samples(*inputs), score_repeated(*inputs), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("metric", OF_MEAN_ERROR)
+@given(rows=ROWS, draws=st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5), max_size=3))
+def test_errors_summed_by_cluster_score_samples_of_clusters_like_the_repeated_rows(
+    metric, rows, draws
+):
+    pkd, predicted, _ = (np.array(column) for column in zip(*rows, strict=True))
+    cluster, counts_DK = np.arange(len(rows)) % 5, np.array(draws, np.float64).reshape(-1, 5)
+    error, finish = OF_MEAN_ERROR[metric]
+    error_K = np.bincount(cluster, error(pkd - predicted), minlength=5)
+    found = finish(mean_errors(error_K, np.bincount(cluster, minlength=5), counts_DK))
+    expected = score_repeated(metric, pkd, predicted, cluster, counts_DK[:, cluster])
+    assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @given(rows=ROWS)

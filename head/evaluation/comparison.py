@@ -20,7 +20,12 @@ from scipy.special import ndtri, stdtrit
 from abag.head.evaluation import metrics
 from abag.head.evaluation.label_problems import label_problems
 from abag.head.evaluation.metrics import METRICS, direction, headline_metrics, metric_label
-from abag.head.evaluation.resampling import median_of_samples, score_samples
+from abag.head.evaluation.resampling import (
+    OF_MEAN_ERROR,
+    mean_errors,
+    median_of_samples,
+    score_samples,
+)
 from abag.head.splits.splits import TEST, Split
 
 if TYPE_CHECKING:
@@ -84,7 +89,7 @@ class _Fold:
 
     cluster: Ints
     """Cluster of each row or of each antigen; clusters are resampled as a whole."""
-    difference: Callable[[Ints], Floats]
+    difference: Callable[[Floats], Floats]
     """Differences of the two scores in D samples, of which (D, R) has the count of each entry."""
 
 
@@ -173,16 +178,14 @@ def _bootstrap(folds: Sequence[_Fold], seed: int, rows: int, unit: str) -> Inter
     joined = np.concatenate([fold.cluster for fold in folds])
     clusters, dense = np.unique(joined, return_inverse=True)
     index = np.split(dense, np.cumsum([len(fold.cluster) for fold in folds])[:-1])
-    once = np.ones((1, len(clusters)), np.int64)
-    difference = float(_mean_difference(folds, index, once)[0])
+    difference = float(_mean_difference(folds, index, np.ones((1, len(clusters))))[0])
     if np.isnan(difference):
         return None
     draws = np.random.default_rng(seed).integers(len(clusters), size=(DRAWS, len(clusters)))
     enough = len(clusters) >= MIN_CLUSTERS and rows >= MIN_ROWS
-    counts_DC = np.array([np.bincount(drawn, minlength=len(clusters)) for drawn in draws])
     n_parts = max(1, DRAWS * max(map(len, index)) // SAMPLED_AT_ONCE)
-    parts = np.array_split(counts_DC[: DRAWS if enough else 0], n_parts)
-    known = np.concatenate([_mean_difference(folds, index, part) for part in parts])
+    parts = np.array_split(draws[: DRAWS if enough else 0], n_parts)
+    known = np.concatenate([_mean_difference(folds, index, _count(part)) for part in parts])
     known = known[~np.isnan(known)]
     unit = "pairs" if len(clusters) == rows else unit
     if not len(known):
@@ -192,9 +195,21 @@ def _bootstrap(folds: Sequence[_Fold], seed: int, rows: int, unit: str) -> Inter
     return Interval(difference, float(low), float(high), len(clusters), rows, unit)
 
 
-def _mean_difference(folds: Sequence[_Fold], index: Sequence[Ints], counts_DC: Ints) -> Floats:
+def _count(draws_DC: Ints) -> Floats:
+    """Count how often each of C clusters is drawn in each of D samples; shape (D, C)."""
+    cells = draws_DC + draws_DC.shape[1] * np.arange(len(draws_DC))[:, None]
+    return np.bincount(cells.ravel(), minlength=cells.size).reshape(cells.shape).astype(np.float64)
+
+
+def _mean_difference(folds: Sequence[_Fold], index: Sequence[Ints], counts_DC: Floats) -> Floats:
     """Average over the folds where the difference is defined; NaN where it is in none; (D,)."""
-    found = np.array([f.difference(counts_DC[:, i]) for f, i in zip(folds, index, strict=True)])
+    all_of_them = np.arange(counts_DC.shape[1])
+    found = np.array(
+        [
+            fold.difference(counts_DC if np.array_equal(i, all_of_them) else counts_DC[:, i])
+            for fold, i in zip(folds, index, strict=True)
+        ]
+    )
     defined = ~np.isnan(found)
     n_D = defined.sum(axis=0)
     return np.where(n_D > 0, np.where(defined, found, 0).sum(axis=0) / np.maximum(1, n_D), np.nan)
@@ -214,13 +229,35 @@ class _TestRows:
         """Resample clusters, (R,); whole antigens if no antigen is in two of them."""
         if metric == "spearman_within_antigen" and _is_nested(self.antigen, cluster):
             return self._of_antigens(cluster)
+        if metric in OF_MEAN_ERROR:
+            return self._of_sums(cluster, *OF_MEAN_ERROR[metric])
 
-        def difference(counts_DR: Ints) -> Floats:
+        def difference(counts_DR: Floats) -> Floats:
             both = (self.predicted, self.reference)
             a, b = (score_samples(metric, self.pkd, p, self.antigen, counts_DR) for p in both)
             return a - b
 
         return _Fold(cluster, difference)
+
+    def _of_sums(
+        self,
+        cluster: Ints,
+        error: Callable[[Floats], Floats],
+        finish: Callable[[Floats], Floats],
+    ) -> _Fold:
+        """Resample clusters, (R,), by the sums of their rows' errors."""
+        clusters, dense = np.unique(cluster, return_inverse=True)
+        size_K = np.bincount(dense).astype(np.float64)
+        a_K, b_K = (
+            np.bincount(dense, error(self.pkd - p)).astype(np.float64)
+            for p in (self.predicted, self.reference)
+        )
+
+        def difference(counts_DK: Floats) -> Floats:
+            a, b = (finish(mean_errors(one, size_K, counts_DK)) for one in (a_K, b_K))
+            return a - b
+
+        return _Fold(clusters, difference)
 
     def _of_antigens(self, cluster: Ints) -> _Fold:
         """Resample whole antigens, each with the correlation within it, which stays the same."""
@@ -278,10 +315,7 @@ def verdict(
 
 
 def verdicts(
-    pairs: LabelledPairs,
-    splits: Sequence[Split],
-    predicted: Sequence[Floats],
-    baselines: Sequence[Mapping[str, Floats]],
+    compared: Callable[[str, str], Interval | None],
     scores: Mapping[str, Mapping[str, metrics.Scores]],
 ) -> list[str]:
     """Compare the head with the strongest baselines, with the ridge and with the training mean.
@@ -293,16 +327,15 @@ def verdicts(
 
     Parameters
     ----------
-    predicted : sequence of NDArray, shape=(P,), dtype=float64
-        The head's prediction of every pair, for each split.
-    baselines : sequence of dict
-        The result of `abag.head.evaluation.baselines.predict_baselines` for each split.
+    compared : callable
+        Returns the `Interval` of the head minus a baseline, given its name and a metric.
     scores : dict
         Scores on ``validation`` and ``test`` of ``head`` and each baseline, averaged over splits.
     """
 
     def best_by(metric: str) -> str | None:
-        defined = [name for name in baselines[0] if scores[name]["test"][metric] is not None]
+        baselines = (name for name in scores if name != "head")
+        defined = [name for name in baselines if scores[name]["test"][metric] is not None]
         return strongest({name: scores[name]["validation"] for name in defined}, metric)
 
     by_rank = "spearman_within_antigen"
@@ -314,7 +347,7 @@ def verdicts(
     lines = []
     for metric, baseline in against:
         if baseline is not None:
-            interval = compare(pairs, splits, predicted, [b[baseline] for b in baselines], metric)
+            interval = compared(baseline, metric)
             note = ", the strongest baseline on validation" if baseline == best[metric] else ""
             lines.append(verdict("head", baseline, metric, interval, note))
     # A model that is no better than a constant has no other merit.

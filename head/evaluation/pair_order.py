@@ -40,7 +40,7 @@ def concordance(
     # Where both are equal, lower ends come first: "below" is strict.
     order = np.lexsort((is_upper, keys))
     below = is_upper[order]
-    right, pairs = _count_in_order(below, np.tile(predicted, 2)[order])
+    right, pairs = _count_in_order(below, order % len(pkd), predicted, np.zeros_like(rank))
     return {"concordance": right / pairs if pairs else None, "decidable_pairs": pairs}
 
 
@@ -58,10 +58,10 @@ def confident_pairs(pkd: Floats, predicted: Floats, antigen: Ints) -> dict[str, 
     ----------
     AbRank, arXiv 2506.17857: affinities compared in pairs that differ by more than a margin.
     """
-    order = np.argsort(antigen, kind="stable")
-    groups = np.split(order, np.flatnonzero(np.diff(antigen[order])) + 1)
-    every = np.array(_count_confident(pkd, predicted))
-    within = np.sum([_count_confident(pkd[rows], predicted[rows]) for rows in groups], axis=0)
+    every, within = (
+        np.array(_count_confident(pkd, predicted, np.unique(group, return_inverse=True)[1]))
+        for group in (np.zeros_like(antigen), antigen)
+    )
     counts = {"": every, "_within_antigen": within, "_between_antigens": every - within}
     shares = {
         f"pair_accuracy{n}": float(right / k) if k else None for n, (right, k) in counts.items()
@@ -69,24 +69,34 @@ def confident_pairs(pkd: Floats, predicted: Floats, antigen: Ints) -> dict[str, 
     return shares | {"confident_pairs": int(every[1])}
 
 
-def _count_confident(pkd: Floats, predicted: Floats) -> tuple[float, int]:
-    """Count the confident pairs in the right order, and all of them."""
+def _count_confident(pkd: Floats, predicted: Floats, group: Ints) -> tuple[float, int]:
+    """Count the confident pairs within groups that are in the right order, and all of them."""
     lower = pkd + CONFIDENT_PKD - 1e-9  # 8.1 is at least 1 above 7.1 in floating point too
     inserted = np.repeat([True, False], len(pkd))
-    order = np.lexsort((~inserted, np.concatenate([lower, pkd])))
-    return _count_in_order(inserted[order], np.tile(predicted, 2)[order])
+    order = np.lexsort((~inserted, np.concatenate([lower, pkd]), np.tile(group, 2)))
+    return _count_in_order(inserted[order], order % len(pkd), predicted, group)
 
 
-def _count_in_order(inserted: NDArray[np.bool_], predicted: Floats) -> tuple[float, int]:
-    """Count pairs of an inserted row and a later query that are predicted in order; and all.
+def _count_in_order(
+    inserted: NDArray[np.bool_], row: Ints, predicted: Floats, group: Ints
+) -> tuple[float, int]:
+    """Count pairs of an inserted row and a later query of its group in order; and all.
 
-    `inserted` and `predicted`, shape (2N,), have every row twice. Predicted ties count half.
+    `inserted` and `row`, shape (2N,), have every row twice, groups in ascending order. `predicted`
+    and `group`, shape (N,), belong to the rows; groups are numbered from 0. Predicted ties count
+    half.
     """
-    pairs = int(np.cumsum(inserted)[~inserted].sum())
+    queries = np.bincount(group[row[~inserted]], minlength=1)
+    before = np.cumsum(np.bincount(group[row[inserted]], minlength=1))
+    pairs = int(np.cumsum(inserted)[~inserted].sum() - (queries[1:] * before[:-1]).sum())
     if not pairs:
         return 0.0, 0
-    _, rank = np.unique(predicted, return_inverse=True)
+    distinct, rank = np.unique(predicted, return_inverse=True)
+    # Ranked above all later groups, an inserted row is never smaller than their queries.
+    rank = ((group.max() - group) * len(distinct) + rank)[row]
     strict = _earlier_and_smaller(inserted, 2 * rank + inserted)
+    if len(distinct) == len(predicted):
+        return strict, pairs
     with_ties = _earlier_and_smaller(inserted, 2 * rank + ~inserted)
     return (strict + with_ties) / 2, pairs
 

@@ -3,6 +3,8 @@
 A sample is the number of times that each row occurs in it, so a score of D samples of R rows is a
 few operations on a (D, R) matrix. `score_samples` uses the entry of `VECTORISED` for its metric, or
 else repeats the rows and scores each sample with the metric itself, which gives the same numbers.
+A metric in `OF_MEAN_ERROR` needs only the sums over rows that are drawn together: `mean_errors`.
+Counts are float64, because numpy multiplies no other type as fast.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 def score_samples(
-    metric: str, pkd: Floats, predicted: Floats, antigen: Ints, counts_DR: Ints
+    metric: str, pkd: Floats, predicted: Floats, antigen: Ints, counts_DR: Floats
 ) -> Floats:
     """Compute a metric on D bootstrap samples.
 
@@ -30,7 +32,7 @@ def score_samples(
         A key of `abag.head.evaluation.metrics.METRICS`.
     pkd, predicted : NDArray, shape=(R,), dtype=float64
     antigen : NDArray, shape=(R,), dtype=int64
-    counts_DR : NDArray, shape=(D, R), dtype=int64
+    counts_DR : NDArray, shape=(D, R), dtype=float64
         How often each row occurs in each sample.
 
     Returns
@@ -46,17 +48,17 @@ def score_samples(
 
 
 def score_repeated(
-    metric: str, pkd: Floats, predicted: Floats, antigen: Ints, counts_DR: Ints
+    metric: str, pkd: Floats, predicted: Floats, antigen: Ints, counts_DR: Floats
 ) -> Floats:
     """Compute what `score_samples` does, one sample at a time."""
     score, values = METRICS[metric].function, []
     for counts in counts_DR:
-        rows = np.repeat(np.arange(len(pkd)), counts)
+        rows = np.repeat(np.arange(len(pkd)), counts.astype(np.int64))
         values.append(score(ScoredRows.of(pkd[rows], predicted[rows], antigen[rows])))
     return np.array(values, np.float64)  # None becomes NaN
 
 
-def median_of_samples(values: Floats, counts_DR: Ints) -> Floats:
+def median_of_samples(values: Floats, counts_DR: Floats) -> Floats:
     """Return the median of R values in each of D samples, NaN for empty ones; shape (D,)."""
     if not len(values):
         return np.full(len(counts_DR), np.nan)
@@ -67,11 +69,7 @@ def median_of_samples(values: Floats, counts_DR: Ints) -> Floats:
     return np.where(size_D > 0, middle_D, np.nan)
 
 
-def _rmse(pkd: Floats, predicted: Floats, counts_DR: Ints) -> Floats:
-    return np.asarray(np.sqrt(_mean((pkd - predicted) ** 2, counts_DR)))
-
-
-def _spearman(pkd: Floats, predicted: Floats, counts_DR: Ints) -> Floats:
+def _spearman(pkd: Floats, predicted: Floats, counts_DR: Floats) -> Floats:
     """Correlate ranks, each the mean rank of the row's copies and ties in the sample."""
     y_DR, p_DR = _centred_ranks(pkd, counts_DR), _centred_ranks(predicted, counts_DR)
     covariance_D = (counts_DR * y_DR * p_DR).sum(axis=1)
@@ -80,7 +78,7 @@ def _spearman(pkd: Floats, predicted: Floats, counts_DR: Ints) -> Floats:
     return np.where(defined, np.clip(covariance_D / np.where(defined, scale_D, 1), -1, 1), np.nan)
 
 
-def _centred_ranks(values: Floats, counts_DR: Ints) -> Floats:
+def _centred_ranks(values: Floats, counts_DR: Floats) -> Floats:
     """Rank the rows in each sample, minus the mean rank; exact, being multiples of a half."""
     order = np.argsort(values, kind="stable")
     last = np.append(np.flatnonzero(np.diff(values[order])), len(values) - 1)
@@ -91,14 +89,19 @@ def _centred_ranks(values: Floats, counts_DR: Ints) -> Floats:
     return centred_DT[:, run]
 
 
-def _mean(values: Floats, counts_DR: Ints) -> Floats:
-    size_D = counts_DR.sum(axis=1)
-    return np.where(size_D > 0, counts_DR @ values / np.maximum(1, size_D), np.nan)
+def mean_errors(error_K: Floats, size_K: Floats, counts_DK: Floats) -> Floats:
+    """Average errors in each of D samples of K clusters; NaN in a sample without rows; (D,).
+
+    `error_K` is the sum of the errors of each cluster's rows, `size_K` their number.
+    """
+    size_D = counts_DK @ size_K
+    return np.where(size_D > 0, counts_DK @ error_K / np.maximum(1, size_D), np.nan)
 
 
-VECTORISED: dict[str, Callable[[Floats, Floats, Ints], Floats]] = {
-    "spearman": _spearman,
-    "rmse": _rmse,
-    "mae": lambda pkd, predicted, counts_DR: _mean(np.abs(pkd - predicted), counts_DR),
-}
+VECTORISED: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {"spearman": _spearman}
 """Metrics of labels and predictions, (R,), on samples, (D, R), by name."""
+OF_MEAN_ERROR: dict[str, tuple[Callable[[Floats], Floats], Callable[[Floats], Floats]]] = {
+    "rmse": (np.square, np.sqrt),
+    "mae": (np.abs, np.positive),
+}
+"""What is averaged of measured minus predicted pKd, and what turns its mean into the metric."""

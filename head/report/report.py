@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from abag.core.files import write_text
 from abag.head.evaluation import comparison
-from abag.head.evaluation.comparison import compare, rank_metric
+from abag.head.evaluation.comparison import rank_metric
 from abag.head.evaluation.metrics import metric_label, table_metrics
 from abag.head.report.figures import draw_figures
 from abag.head.report.results import ModelScores, RunResults, RunSummary
@@ -105,9 +105,9 @@ def _score_table(r: RunResults, found: ModelScores) -> dict[str, Any]:
     columns, compared = table_metrics(report=True), (rank_metric(own), "rmse")
     rows: list[list[object]] = [["head", *(own[c] for c in columns), "", ""]]
     for name, parts in found["baselines"].items():
-        predicted, differences = [b[name] for b in r.baselines], []
+        differences: list[str | None] = []
         for metric in compared:
-            interval = compare(r.pairs, r.splits, r.predicted, predicted, metric)
+            interval = r.compared_with(name, metric)
             text = None if interval is None else f"{interval.difference:+.2f}"
             for one, low, high in [] if interval is None else interval.known:
                 unit = "" if one is interval else f" by {one.unit}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.head.evaluation.comparison import Interval, compare
 from abag.head.evaluation.metrics import FoldAverage, Scores
 
 if TYPE_CHECKING:
@@ -40,6 +41,16 @@ class RunResults:
     """One vector per unique antibody."""
     antigen_ND: NDArray[np.floating]
     """One vector per unique antigen."""
+    _intervals: dict[tuple[str, str], Interval | None] = field(default_factory=dict)
+
+    def compared_with(self, baseline: str, metric: str) -> Interval | None:
+        """Compare the head with a baseline on test, see `compare`; computed once."""
+        key = baseline, metric
+        if key not in self._intervals:
+            reference = [fold[baseline] for fold in self.baselines]
+            found = compare(self.pairs, self.splits, self.predicted, reference, metric)
+            self._intervals[key] = found
+        return self._intervals[key]
 
 
 class TableSummary(TypedDict):

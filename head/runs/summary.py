@@ -100,7 +100,7 @@ def score_models(results: RunResults) -> ModelScores:
     means = {name: average_parts(folds) for name, folds in scores.items()}
     found: ModelScores = {
         "warnings": warnings(pairs, splits),
-        "verdicts": verdicts(pairs, splits, results.predicted, results.baselines, means),
+        "verdicts": verdicts(results.compared_with, means),
         "metrics": {**means.pop("head")},
         "baselines": means,
     }
