@@ -25,7 +25,7 @@ class BadOption(AbagError):
 
 
 class Bounds(NamedTuple):
-    """Range of a number: at least `low`, more than `above`, at most `high`."""
+    """Range of a finite number: at least `low`, more than `above`, at most `high`."""
 
     low: float | None
     above: float | None
@@ -35,7 +35,7 @@ class Bounds(NamedTuple):
         number = float(value) if isinstance(value, Real) else math.nan
         low, above, high = self
         least = (low is None or number >= low) and (above is None or number > above)
-        return least and (high is None or number <= high)
+        return least and (high is None or number <= high) and math.isfinite(number)
 
     def __str__(self) -> str:
         if self.low is not None and self.high is not None:
@@ -134,6 +134,7 @@ class OptionSchema:
         bounds, numbers = self.bounds, value if isinstance(value, tuple) else (value,)
         if str(bounds) and not (numbers and all(number in bounds for number in numbers)):
             words = "one or more numbers, each " if typing.get_origin(self.type) is tuple else ""
+            words = "a finite number, " if value in (math.inf, -math.inf) else words
             msg = f"{self.flag}: {value} is out of range; expected {words}{bounds}."
             raise BadOption(msg)
 

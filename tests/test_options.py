@@ -62,6 +62,8 @@ class Small(Options):
         ({"size": None}, "--size: None is out of range; expected 1 to 9."),
         ({"share": 0}, "--share: 0 is out of range; expected more than 0."),
         ({"share": float("nan")}, "--share: nan is out of range; expected more than 0."),
+        ({"share": float("inf")}, "--share: inf is out of range; expected a finite number, "
+                                  "more than 0."),
         ({"widths": (4, 0)}, "--widths: (4, 0) is out of range; expected one or more numbers, "
                              "each at least 1."),
         ({"kind": "square"}, "--kind: 'square' is unknown; expected one of round, flat."),
