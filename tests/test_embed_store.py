@@ -26,8 +26,9 @@ from abag.core.messages import reporting
 from abag.embed.sequences.chains import keys_array
 from abag.embed.shards import filesystem
 from abag.embed.shards import hdf5_layout as hdf5
-from abag.embed.shards import shard as shards
 from abag.embed.shards.filesystem import StoreUnreachable
+from abag.embed.shards.regular_files import DamagedShard
+from abag.embed.shards.shard import read_table_of_contents
 from abag.embed.shards.shard_index import MissingVectors, UnknownPooling
 from abag.embed.store import maintenance, status, writer
 from abag.embed.store.encoder_folder import ReadOnlyStore
@@ -152,7 +153,7 @@ def test_a_key_stored_twice_is_read_from_the_first_file_name(folder):
     keys = keys_of(5)
     add(folder, keys, vectors_of(5, seed=1))
     add(folder, keys, vectors_of(5, seed=2))
-    first = shards.read_table_of_contents(shard_of(folder)).blocks[0].load("mean")
+    first = read_table_of_contents(shard_of(folder)).blocks[0].load("mean")
     assert np.array_equal(reopened(folder).read(keys), first.astype(np.float32))
 
 
@@ -375,7 +376,7 @@ def test_values_that_the_number_format_cannot_hold_are_refused(folder, value, dt
 
 @pytest.mark.parametrize("wrong", ["Mean", "../mean", "wide"])
 def test_arrays_that_the_format_does_not_allow_are_refused(folder, monkeypatch, wrong):
-    monkeypatch.setattr(shards, "MAX_ARRAY_BYTES", 1000)
+    monkeypatch.setattr("abag.embed.shards.shard.MAX_ARRAY_BYTES", 1000)
     vectors = vectors_of(3, width=200 if wrong == "wide" else 8)
     with pytest.raises(ValueError, match=r"(?i)mean|component"), folder.writer(attrs={}) as out:
         out.add(keys_of(3), np.ones(3), {wrong.replace("wide", "mean"): vectors})
@@ -583,7 +584,7 @@ def test_a_vector_damaged_on_the_disk_is_missing_if_verified(filled):
 
 def flip_vector(path):
     data = bytearray(path.read_bytes())
-    data[shards.read_table_of_contents(path).blocks[0].arrays["mean"].offset + 3] ^= 1
+    data[read_table_of_contents(path).blocks[0].arrays["mean"].offset + 3] ^= 1
     path.write_bytes(data)
 
 
@@ -662,8 +663,8 @@ FORGERIES = {
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_table_of_contents_is_refused_before_any_array_is_read(tmp_path, forgery):
     forged(tmp_path / "x.h5", FORGERIES[forgery])
-    with pytest.raises(shards.DamagedShard):
-        shards.read_table_of_contents(tmp_path / "x.h5")
+    with pytest.raises(DamagedShard):
+        read_table_of_contents(tmp_path / "x.h5")
 
 
 def test_a_sparse_file_cannot_make_a_reader_allocate_a_terabyte(tmp_path):
@@ -675,8 +676,8 @@ def test_a_sparse_file_cannot_make_a_reader_allocate_a_terabyte(tmp_path):
 
     forged(tmp_path / "x.h5", change)
     os.truncate(tmp_path / "x.h5", 1 << 40)
-    with pytest.raises(shards.DamagedShard):
-        shards.read_table_of_contents(tmp_path / "x.h5")
+    with pytest.raises(DamagedShard):
+        read_table_of_contents(tmp_path / "x.h5")
 
 
 def test_links_pipes_and_folders_are_not_read_as_shards(filled, tmp_path):

@@ -20,7 +20,8 @@ from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoi
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.shards import hdf5_layout as hdf5
 from abag.embed.shards import shard
-from abag.embed.shards.shard import DamagedShard, read_table_of_contents
+from abag.embed.shards.regular_files import DamagedShard
+from abag.embed.shards.shard import read_table_of_contents
 from abag.embed.shards.shard_index import MissingVectors, UnknownPooling
 from abag.embed.store import spool as spools
 from abag.embed.store import writer

@@ -23,17 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.files import Chunk
+from abag.embed.shards.regular_files import DIGEST_BYTES, as_bytes, digest_of
 from abag.embed.shards.shard import (
-    DIGEST_BYTES,
     FORMAT,
     HEADER_BYTES,
     VERSION,
     ArrayEntry,
     Attrs,
     VectorBlock,
-    as_bytes,
     check_block,
-    digest_of,
     gaps_between,
 )
 

@@ -9,29 +9,36 @@ shard takes microseconds. docs/store-format.md is the specification.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
 import os
 import re
-import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abag import AbagError
 from abag.core.files import Chunk, Files, write_chunks
+from abag.embed.shards.regular_files import (
+    CHUNK_BYTES,
+    DIGEST_BYTES,
+    as_bytes,
+    damaged,
+    digest_of,
+    digest_of_spans,
+    fill,
+    open_regular,
+    read_at,
+)
 
 FORMAT = "abag-shard"
 VERSION = 1
-DIGEST_BYTES = 16
 MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; bounds the memory of one read
 MAX_ARRAYS = 64
 MAX_CONTENTS_BYTES = 1 << 20
@@ -40,14 +47,9 @@ HEADER_BYTES = 128
 _HEADER = re.compile(rb"abag-shard (\d{1,9}) (\d{1,9}) ([0-9a-f]{32})\n")
 _NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
 _CHECKSUMS = re.compile(r"[0-9a-f]{8} [0-9a-f]{32}")
-_CHUNK_BYTES = 1 << 20
 _EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
 
 Attrs = Mapping[str, str | int | float]
-
-
-class DamagedShard(AbagError):
-    """A file that is not what a writer committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +129,7 @@ class VectorBlock:
         array = self.arrays[name]
         if out is None:
             out = np.empty(array.shape, array.dtype)
-        row_bytes = array.nbytes // self.rows
-        step = max(1, _CHUNK_BYTES // row_bytes)  # small enough to stay in the CPU cache
-        same = out.dtype == array.dtype
-        scratch: NDArray[Any] = np.empty((0 if same else step, *array.shape[1:]), array.dtype)
-        crc = 0
-        with open_regular(self.path) as file:
-            for at in range(0, self.rows, step):
-                part = out[at : at + step]
-                data = part if same else scratch[: len(part)]
-                _fill(file, array.offset + at * row_bytes, as_bytes(data))
-                crc = zlib.crc32(as_bytes(data), crc)
-                if not is_finite(data):  # a writer refuses them, so that this is another's file
-                    raise _damaged(self.path, f"{name!r} contains infinity or NaN")
-                if not same:
-                    part[...] = data
-        if f"{crc:08x}" != array.crc32:
-            raise _damaged(self.path, f"the bytes of {name!r} do not match their CRC-32")
+        self._check_array(name, out)
         return out
 
     def check(self) -> None:
@@ -164,11 +150,45 @@ class VectorBlock:
         ------
         DamagedShard
         """
-        for name, array in self.arrays.items():
-            if _file_digest(self.path, [(array.offset, array.end)]) != array.digest:
-                raise _damaged(self.path, f"the bytes of {name!r} do not match their digest")
-            if array.dtype in _EXPONENTS:
-                self.load(name)  # finite
+        for name in self.arrays:
+            hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+            self._check_array(name, hasher=hasher)
+
+    def _check_array(
+        self,
+        name: str,
+        out: NDArray[Any] | None = None,
+        hasher: hashlib.blake2b | None = None,
+    ) -> None:
+        """Read one array once, into `out` if given, and check all that is known of its bytes."""
+        array, crc, finite = self.arrays[name], 0, True
+        for part in self._parts(array, out):
+            data = as_bytes(part)
+            crc = zlib.crc32(data, crc)
+            finite = finite and is_finite(part)
+            if hasher is not None:
+                hasher.update(data)
+        if hasher is not None and hasher.hexdigest() != array.digest:
+            raise damaged(self.path, f"the bytes of {name!r} do not match their digest")
+        if not finite:  # a writer refuses them, so that this is another's file
+            raise damaged(self.path, f"{name!r} contains infinity or NaN")
+        if f"{crc:08x}" != array.crc32:
+            raise damaged(self.path, f"the bytes of {name!r} do not match their CRC-32")
+
+    def _parts(self, array: ArrayEntry, out: NDArray[Any] | None) -> Iterator[NDArray[Any]]:
+        """Read an array in parts, in its own dtype, and convert them into `out` if given."""
+        flat = np.empty(0, array.dtype) if out is None else out.reshape(-1)
+        direct = out is not None and out.dtype == array.dtype
+        size, itemsize = math.prod(array.shape), np.dtype(array.dtype).itemsize
+        step = CHUNK_BYTES // itemsize
+        scratch: NDArray[Any] = np.empty(0 if direct else step, array.dtype)
+        with open_regular(self.path) as file:
+            for at in range(0, size, step):
+                part = flat[at : at + step] if direct else scratch[: size - at]
+                fill(file, array.offset + at * itemsize, as_bytes(part))
+                yield part
+                if out is not None and not direct:
+                    flat[at : at + step] = part
 
     def load_rows(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Read some rows of one array without checks; call :meth:`check` before.
@@ -191,7 +211,7 @@ class VectorBlock:
         row_bytes = array.nbytes // self.rows
         with open_regular(self.path) as file:
             for i, row in enumerate(rows.tolist()):
-                _fill(file, array.offset + row * row_bytes, as_bytes(data[i : i + 1]))
+                fill(file, array.offset + row * row_bytes, as_bytes(data[i : i + 1]))
         return data
 
 
@@ -217,8 +237,8 @@ class TableOfContents:
         DamagedShard
         """
         gaps = gaps_between(self.start, self.file_bytes, self.blocks)
-        if _file_digest(self.path, gaps) != self.rest_digest:
-            raise _damaged(self.path, "its HDF5 names, types or attributes were changed")
+        if digest_of_spans(self.path, gaps) != self.rest_digest:
+            raise damaged(self.path, "its HDF5 names, types or attributes were changed")
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -237,21 +257,21 @@ def read_table_of_contents(path: Path, *, most_bytes: int = MAX_CONTENTS_BYTES) 
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if not size:
-            raise _damaged(path, "the file is empty")
-        match = _HEADER.match(_read(file, 0, min(size, HEADER_BYTES)))
+            raise damaged(path, "the file is empty")
+        match = _HEADER.match(read_at(file, 0, min(size, HEADER_BYTES)))
         if match is None:
-            raise _damaged(path, "not an abag shard")
+            raise damaged(path, "not an abag shard")
         version, length = int(match[1]), int(match[2])
         if version != VERSION:
-            raise _damaged(path, f"format version {version}; this abag reads {VERSION}")
+            raise damaged(path, f"format version {version}; this abag reads {VERSION}")
         if match.end() + length > min(size, most_bytes):
-            raise _damaged(path, f"a table of contents of {length} bytes in a file of {size}")
-        text = _read(file, match.end(), length)
+            raise damaged(path, f"a table of contents of {length} bytes in a file of {size}")
+        text = read_at(file, match.end(), length)
     if digest_of(text) != match[3].decode():
-        raise _damaged(path, "its table of contents does not match its digest")
+        raise damaged(path, "its table of contents does not match its digest")
     contents = _parse(path, match.end() + length, text)
     if contents.file_bytes != size:
-        raise _damaged(path, f"{size} bytes; expected {contents.file_bytes}")
+        raise damaged(path, f"{size} bytes; expected {contents.file_bytes}")
     return contents
 
 
@@ -293,7 +313,7 @@ def _parse(path: Path, start: int, text: bytes) -> TableOfContents:
         for block in blocks:
             check_block(block, start, contents.file_bytes)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise _damaged(path, f"its table of contents is invalid ({error})") from error
+        raise damaged(path, f"its table of contents is invalid ({error})") from error
     return contents
 
 
@@ -344,66 +364,6 @@ def _is_known(name: str, array: ArrayEntry) -> bool:
     return array.dtype in ("<f2", "<f4") and len(row) == 1 and row[0] > 0
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file without following links or blocking on pipes.
-
-    Raises
-    ------
-    DamagedShard
-        If the path is not a regular file.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise _damaged(path, "a link or a pipe; expected a regular file") from error
-        raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise _damaged(path, "not a regular file")
-    return open(fd, "rb", buffering=0)  # noqa: PTH123 -- a descriptor, not a path
-
-
-def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Read at most `most_bytes` from the start of a regular file.
-
-    Raises
-    ------
-    DamagedShard
-        If the path is not a regular file.
-    """
-    with open_regular(path) as file:
-        return _read(file, 0, min(os.fstat(file.fileno()).st_size, most_bytes))
-
-
-def _read(file: BinaryIO, offset: int, size: int) -> bytes:
-    data = bytearray(size)
-    _fill(file, offset, memoryview(data))
-    return bytes(data)
-
-
-def _fill(file: BinaryIO, offset: int, view: memoryview) -> None:
-    """Fill a buffer from a file, starting at `offset`."""
-    while len(view):
-        got = os.preadv(file.fileno(), [view], offset)
-        if not got:
-            raise _damaged(Path(os.fspath(file.name)), "it ends early")
-        view, offset = view[got:], offset + got
-
-
-def _file_digest(path: Path, spans: Iterable[tuple[int, int]]) -> str:
-    """Hash (start, end) spans of a file, one after the other."""
-    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    buffer = memoryview(bytearray(_CHUNK_BYTES))
-    with open_regular(path) as file:
-        for start, end in spans:
-            for at in range(start, end, _CHUNK_BYTES):
-                part = buffer[: end - at]
-                _fill(file, at, part)
-                hasher.update(part)
-    return hasher.hexdigest()
-
-
 def gaps_between(start: int, end: int, blocks: Sequence[VectorBlock]) -> Iterator[tuple[int, int]]:
     """Yield the (start, end) spans of a file that belong to no array."""
     spans = sorted((a.offset, a.end) for block in blocks for a in block.arrays.values())
@@ -422,17 +382,3 @@ def is_finite(values: NDArray[Any]) -> bool:
         return True
     bits, exponent = _EXPONENTS[values.dtype.str]
     return bool((values.view(bits) & exponent).max() < exponent)
-
-
-def as_bytes(data: NDArray[Any]) -> memoryview:
-    """Return the bytes of a contiguous array of any shape, without a copy."""
-    return data.reshape(-1).view(np.uint8).data
-
-
-def digest_of(data: bytes | memoryview) -> str:
-    """Return the blake2b digest that the format uses: 32 hexadecimal digits."""
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
-
-
-def _damaged(path: Path, reason: str) -> DamagedShard:
-    return DamagedShard(f"{path}: {reason}.")

@@ -18,7 +18,8 @@ from abag import AbagError
 from abag.core.keys import KeyIndex
 from abag.core.messages import say
 from abag.embed.shards.filesystem import access
-from abag.embed.shards.shard import DamagedShard, VectorBlock, read_table_of_contents
+from abag.embed.shards.regular_files import DamagedShard
+from abag.embed.shards.shard import VectorBlock, read_table_of_contents
 
 READERS = min(8, os.cpu_count() or 1)
 

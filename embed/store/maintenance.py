@@ -15,9 +15,9 @@ from abag import AbagError
 from abag.core.files import Files, read_chunks, sweep_partials_of
 from abag.core.keys import KEY_BYTES, sort_keys
 from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
+from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.shards.shard import (
     MAX_PACKED_CONTENTS_BYTES,
-    DamagedShard,
     VectorBlock,
     commit_shard,
     read_table_of_contents,

@@ -16,7 +16,8 @@ from abag.core.files import Chunk, Files, read_chunks, remove_quietly, sweep_par
 from abag.core.messages import say
 from abag.embed.shards.filesystem import RETRY_SECONDS, StoreUnreachable, is_local, retry_delay
 from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
-from abag.embed.shards.shard import Attrs, DamagedShard, commit_shard
+from abag.embed.shards.regular_files import DamagedShard
+from abag.embed.shards.shard import Attrs, commit_shard
 from abag.embed.store.spool import Spool
 
 NamedArrays = dict[str, NDArray[Any]]

@@ -19,7 +19,8 @@ from pathlib import Path
 from abag.core.files import Files, read_chunks
 from abag.core.messages import say
 from abag.embed.shards.filesystem import StoreUnreachable, retry_if_remote
-from abag.embed.shards.shard import DamagedShard, check_file, commit_shard, read_table_of_contents
+from abag.embed.shards.regular_files import DamagedShard
+from abag.embed.shards.shard import check_file, commit_shard, read_table_of_contents
 from abag.embed.store.store_files import (
     ENCODER_FILE,
     STORE_FILE,

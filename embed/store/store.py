@@ -21,7 +21,8 @@ from abag.core.messages import say
 from abag.core.names import check_names
 from abag.embed.sequences.chains import Chains, Kind, antibody, antigen, keys_array
 from abag.embed.shards.filesystem import COLAB_DRIVE, StoreUnreachable, access, is_unmounted_drive
-from abag.embed.shards.shard import MAX_PACKED_CONTENTS_BYTES, DamagedShard, read_table_of_contents
+from abag.embed.shards.regular_files import DamagedShard
+from abag.embed.shards.shard import MAX_PACKED_CONTENTS_BYTES, read_table_of_contents
 from abag.embed.store.encoder_folder import EncoderFolder, ReadOnlyStore
 from abag.embed.store.store_files import (
     ADAPTER_PATHS,

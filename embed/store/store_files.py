@@ -14,7 +14,7 @@ from abag import AbagError
 from abag.core.files import Files, write_bytes, write_json
 from abag.core.names import check_names, read_inside
 from abag.embed.sequences.chains import KINDS
-from abag.embed.shards.shard import DamagedShard, read_regular
+from abag.embed.shards.regular_files import DamagedShard, read_regular
 
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.messages import say
 from abag.embed.shards.filesystem import LONGEST_PAUSE_SECONDS
-from abag.embed.shards.shard import DamagedShard, is_finite
+from abag.embed.shards.regular_files import DamagedShard
+from abag.embed.shards.shard import is_finite
 from abag.embed.store.publisher import NamedArrays, ShardPublisher
 
 COMMIT_ROWS = 4096
