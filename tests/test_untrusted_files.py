@@ -255,7 +255,7 @@ def places_in(value, path=()):
             yield (*path, key)
 
 
-@settings(FUZZ, max_examples=150)
+@settings(FUZZ, max_examples=40)
 @given(data=st.data())
 def test_a_forged_shard_is_skipped_and_everything_else_goes_on(tmp_path_factory, table, data):
     tmp_path = tmp_path_factory.mktemp("forged")
