@@ -13,6 +13,7 @@ from abag.embed.encoders.loading import identify, load_encoder
 from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder, fit_lora
 from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.reference import load_transformers_model, run_padded
+from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import pool_tokens
 from abag.embed.pipeline.run import embed_table
@@ -79,10 +80,15 @@ def off(ours, theirs):
         ("tiny-esm2", "antigen", "packed"),
         ("tiny-esm2", "antigen", "reference"),
         ("tiny-esm2", "antibody", "packed"),
-        ("antiberty", "antibody", "reference"),
+        ("antiberty", "antibody", "packed"),
+        ("roformer", "antibody", "packed"),  # the name of a family: a random checkpoint
+        ("ankh", "antigen", "packed"),
     ],
 )
 def test_merged_weights_give_the_output_of_pefts_unmerged_model(tmp_path, name, kind, backend):
+    if name in FAMILIES:
+        config = FAMILIES[name].tiny_config
+        name = str(save_random_checkpoint(tmp_path / name, config, seed=2))
     unmerged = save_adapter(tmp_path / "a", name, kind, rank=4, alpha=6.0)
     identity = identify(name, kind, adapter=tmp_path / "a")
     theirs = mean(identity, unmerged)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
@@ -14,6 +15,7 @@ from abag.core.device import plan_device
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.loading import identify, load_encoder
 from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import pool_tokens
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound
@@ -105,6 +107,27 @@ def test_pooling_one_residue_off_is_far_outside_the_tolerance(name):
     assert np.linalg.norm(ours - shifted) / np.linalg.norm(shifted) > 1e-3
 
 
+@pytest.mark.parametrize(("family", "first"), [("protbert", (1, 120)), ("roformer", (2, 122))])
+@pytest.mark.parametrize("backend", ["packed", "reference"])
+def test_paired_bert_vectors_equal_transformers_with_residues_averaged_by_hand(
+    family, first, backend, tmp_path
+):
+    identity = family_identity(family, tmp_path, "antibody")
+    chains = (residues(118), residues(107))
+    span = identity.layout.spans(chains)[0]
+    model = getattr(transformers, FAMILIES[family].transformers_class).from_pretrained(tmp_path)
+    with torch.no_grad():
+        ids = torch.from_numpy(span.ids)[None].long()
+        token_TD = model.eval()(input_ids=ids).last_hidden_state[0].numpy()
+    parts = [
+        token_TD[start : start + len(chain)] for start, chain in zip(first, chains, strict=True)
+    ]
+    ours = vectors(identity, chains, load_encoder(identity, CPU, backend=backend))
+    assert_close(ours["mean"], np.concatenate(parts).mean(0))
+    assert_close(ours["heavy_mean"], parts[0].mean(0))
+    assert_close(ours["light_mean"], parts[1].mean(0))
+
+
 def test_antiberty_encodes_heavy_and_light_separately_and_averages_all_residues():
     chains = (residues(118), residues(107))
     identity = identify("antiberty", "antibody")
@@ -115,6 +138,21 @@ def test_antiberty_encodes_heavy_and_light_separately_and_averages_all_residues(
     assert_close(both["heavy_mean"], heavy)
     assert_close(both["light_mean"], light)
     assert_close(both["mean"], (118 * heavy + 107 * light) / 225)
+
+
+def test_antiberty_vectors_are_those_of_its_former_padded_module():
+    identity = identify("antiberty", "antibody")
+    chains = (residues(118), residues(107))
+    theirs = vectors(identity, chains, load_encoder(identity, CPU, backend="reference"))
+    for name, ours in vectors(identity, chains).items():
+        assert_close(ours, theirs[name])
+
+
+def test_fewer_positions_than_windows_need_are_refused_before_loading(tmp_path):
+    with pytest.raises(BadCheckpoint, match=r"max_position_embeddings 512; protbert .* need 1024"):
+        load_encoder(
+            family_identity("protbert", tmp_path, "antigen", max_position_embeddings=512), CPU
+        )
 
 
 def test_composition_counts_residues_and_needs_no_weights():
@@ -192,9 +230,21 @@ def test_a_checkpoint_without_one_of_its_encoder_weights_is_refused(tmp_path):
 # ---- properties and known answers ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2"])
-def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(name):
-    identity = identify(name, "antigen")
+def family_identity(family, folder, kind, **config):
+    """A random checkpoint of a family."""
+    save_random_checkpoint(folder, {**FAMILIES[family].tiny_config, **config}, seed=1)
+    return identify(str(folder), kind)
+
+
+PACKED = [
+    *((name, {}) for name, family in FAMILIES.items() if "packed" in family.backends),
+    ("ankh", {"feed_forward_proj": "gated-silu"}),
+]
+
+
+@pytest.mark.parametrize(("family", "config"), PACKED)
+def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(family, config, tmp_path):
+    identity = family_identity(family, tmp_path, "antigen", **config)
     packed = load_encoder(identity, CPU)
     reference = load_encoder(identity, CPU, backend="reference")
 
@@ -211,16 +261,17 @@ def test_packed_equals_transformers_one_at_a_time_at_any_mix_of_lengths(name):
     check()
 
 
-def test_relative_position_buckets_are_those_of_transformers():
+@pytest.mark.parametrize("buckets", [32, 64])
+def test_relative_position_buckets_are_those_of_transformers(buckets):
     from transformers.models.t5.modeling_t5 import T5Attention
 
     from abag.embed.families.packed_t5 import MAX_DISTANCE, bias_by_distance
 
     distance = torch.arange(-MAX_DISTANCE - 50, MAX_DISTANCE + 51)
     theirs = T5Attention._relative_position_bucket(
-        distance, bidirectional=True, num_buckets=32, max_distance=128
+        distance, bidirectional=True, num_buckets=buckets, max_distance=128
     )
-    ours = bias_by_distance(torch.arange(32.0)[:, None])[0]
+    ours = bias_by_distance(torch.arange(float(buckets))[:, None])[0]
     at = distance.clamp(-MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE
     assert torch.equal(ours[at].long(), theirs)
 
@@ -238,7 +289,7 @@ def transformers_rotary(q, k, length):
 
 
 def test_rotary_angles_are_those_of_transformers():
-    from abag.embed.families.packed_esm import rotary_tables
+    from abag.embed.families.packed import rotary_tables
     from abag.embed.kernels.ops import PlainOps
 
     heads, width, length = 4, 16, 37
@@ -305,7 +356,7 @@ def test_task_heads_and_decoders_are_ignored_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
-        ("tiny-igt5", "feed_forward_proj", "gated-gelu"),
+        ("tiny-igt5", "feed_forward_proj", "gated-relu"),
         ("tiny-esm2", "position_embedding_type", "absolute"),
     ],
 )

@@ -127,7 +127,7 @@ def test_norms_equal_their_plain_versions(width):
 
 
 def test_rotary_equals_its_plain_version():
-    from abag.embed.families.packed_esm import rotary_tables
+    from abag.embed.families.packed import rotary_tables
 
     heads, width = 3, 16
     cos, sin = rotary_tables(40, width, HERE)

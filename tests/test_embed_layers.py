@@ -9,6 +9,8 @@ import abag
 from abag.core.device import plan_device
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.loading import WrongBackend, identify, load_encoder
+from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import LayerPooling
 from abag.embed.pipeline.run import embed_table
@@ -54,6 +56,23 @@ def test_a_layers_pooling_equals_transformers_hidden_states(name, backend, layer
     assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs)
     other = mean_of_layer(name, chain, 3 - layer)
     assert np.linalg.norm(ours - other) > 0.1 * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("family", [n for n, f in FAMILIES.items() if "packed" in f.backends])
+def test_every_familys_packed_layers_are_those_of_its_reference(family, tmp_path):
+    save_random_checkpoint(tmp_path, FAMILIES[family].tiny_config, seed=1)
+    identity = identify(str(tmp_path), "antigen")
+    batch = pack_spans([(0, span) for span in identity.layout.spans(("EVQLVESGGG",))])
+    pooled = []
+    for backend in ("packed", "reference"):
+        layers = LayerPooling(
+            [0, 1, 2], torch.from_numpy(batch.weights), torch.from_numpy(batch.bounds).long()
+        )
+        load_encoder(identity, CPU, backend=backend)(batch, layers)
+        pooled.append(layers.pooled)
+    assert set(pooled[0]) == {0, 1, 2}
+    for layer, ours in pooled[0].items():
+        torch.testing.assert_close(ours, pooled[1][layer], rtol=1e-5, atol=1e-5)
 
 
 def test_layers_are_stored_with_the_last_and_leave_its_bits_unchanged(table, tmp_path):

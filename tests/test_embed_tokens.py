@@ -1,11 +1,19 @@
+import inspect
+import re
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import tokenizers
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from abag.embed.encoders import reference
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.loading import identify
+from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.encoders.reference import check_tokenizer, load_tokenizer
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.tokens import Layout, SequenceTooLong, TokenizerMismatch
@@ -42,11 +50,136 @@ def test_esm_tokens_equal_those_of_its_tokenizer(sequence):
     assert span.ids.tolist() == tokenizer(" ".join(sequence))["input_ids"]
 
 
-@pytest.mark.parametrize("name", ["tiny-igt5", "tiny-esm2", "antiberty"])
+# ---- the exact tokens of each family, by the tokenizer class that its models are used with ----
+
+
+def unigram(marker):
+    """A T5 vocabulary with the pieces of ProtT5, each after a marker of the start of a word."""
+    pieces = [
+        "<pad>",
+        "</s>",
+        "<unk>",
+        *(marker + letter for letter in "ALGVSREDTIPKFQNYMHWCXBOUZ"),
+    ]
+    return [(piece, -float(i)) for i, piece in enumerate(pieces)]
+
+
+def prott5():
+    return transformers.T5Tokenizer(vocab=unigram("▁"), extra_ids=100)
+
+
+def prostt5():
+    tokenizer = prott5()
+    tokenizer.add_tokens([*"algvsrdetipkfqnymhwc", "<fold2AA>", "<AA2fold>"])
+    return tokenizer
+
+
+def ankh():
+    pipeline = tokenizers.Tokenizer(tokenizers.models.Unigram(unigram(""), unk_id=2))
+    pipeline.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=pipeline)
+
+
+def written(folder, tokens):
+    path = folder / "vocab.txt"
+    path.write_text("\n".join(tokens.split()), encoding="utf-8")
+    return str(path)
+
+
+BERT_SPECIALS = "[PAD] [UNK] [CLS] [SEP] [MASK] "
+
+
+def antiberty(folder):
+    vocab = written(folder, BERT_SPECIALS + " ".join("ACDEFGHIKLMNPQRSTVWY"))
+    return transformers.BertTokenizer(vocab, do_lower_case=False)
+
+
+def protbert(folder):
+    vocab = written(folder, BERT_SPECIALS + " ".join("LAGVESIKRDTPNQFYMHCWXUBZO"))
+    return transformers.BertTokenizer(vocab, do_lower_case=False)
+
+
+def antiberta2(folder, monkeypatch):
+    words = SimpleNamespace(  # residues with spaces between them are words in any language
+        tokenize=lambda text, hmm: [(m[0], *m.span()) for m in re.finditer(r"\S+|\s", text)]
+    )
+    monkeypatch.setitem(sys.modules, "rjieba", words)
+    specials = "[PAD] [CLS] [SEP] [MASK] [UNK] "
+    vocab = written(folder, specials + " ".join("ACDEFGHIKLMNPQRSTVWYXḢḶ"))
+    return transformers.RoFormerTokenizer(vocab, do_lower_case=False)
+
+
+def esm2(folder):
+    letters = " ".join("LAGVSERTIDPKQNFYMHWCXBUZO")
+    vocab = f"<cls> <pad> <eos> <unk> {letters} . - <null_1> <mask>"
+    return transformers.EsmTokenizer(written(folder, vocab))
+
+
+GOLDEN = [  # tokenizer, family, text of each span, its ids: of an antibody, then of an antigen
+    (prott5, "t5", ["E V Q </s> D I X"], [[9, 6, 16, 1, 10, 12, 23, 1]]),
+    (prott5, "t5", ["M X"], [[19, 23, 1]]),
+    (
+        prostt5, "prostt5", ["<AA2fold> E V Q", "<AA2fold> D I X"],
+        [[149, 9, 6, 16, 1], [149, 10, 12, 23, 1]],
+    ),
+    (prostt5, "prostt5", ["<AA2fold> M X"], [[149, 19, 23, 1]]),
+    (ankh, "ankh", ["EVQ", "DIX"], [[9, 6, 16, 1], [10, 12, 23, 1]]),
+    (ankh, "ankh", ["MX"], [[19, 23, 1]]),
+    (esm2, "esm", ["E V Q", "D I X"], [[0, 9, 7, 16, 2], [0, 13, 12, 24, 2]]),
+    (esm2, "esm", ["M X"], [[0, 20, 24, 2]]),
+    (antiberty, "bert", ["E V Q", "D I X"], [[2, 8, 22, 18, 3], [2, 7, 12, 1, 3]]),
+    (antiberty, "bert", ["M X"], [[2, 15, 1, 3]]),
+    (protbert, "protbert", ["E V Q [SEP] D I X"], [[2, 9, 8, 18, 3, 14, 11, 25, 3]]),
+    (protbert, "protbert", ["M X"], [[2, 21, 25, 3]]),
+    (
+        antiberta2, "roformer", ["Ḣ E V Q [SEP] Ḷ D I X"],
+        [[1, 26, 8, 22, 18, 2, 27, 7, 12, 25, 2]],
+    ),
+    (antiberta2, "roformer", ["M X"], [[1, 15, 25, 2]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "family", "texts", "expected"), GOLDEN)
+def test_the_tokens_of_each_family_are_those_of_its_tokenizer_class(
+    make, family, texts, expected, request
+):
+    fixtures = {"folder": "tmp_path", "monkeypatch": "monkeypatch"}
+    needed = inspect.signature(make).parameters
+    tokenizer = make(*(request.getfixturevalue(fixtures[name]) for name in needed))
+    assert [list(tokenizer(text)["input_ids"]) for text in texts] == expected
+    chains, kind = (("MX",), "antigen") if "M" in texts[0] else (("EVQ", "DIX"), "antibody")
+    layout = Layout(kind, FAMILIES[family].vocabulary)
+    assert [span.ids.tolist() for span in layout.spans(chains)] == expected
+    assert layout.span_lengths(chains) == [len(ids) for ids in expected]
+    separate = [chains] if len(texts) == 1 else [("EVQ", ""), ("", "DIX")]
+    assert [FAMILIES[family].text(c, kind) for c in separate] == texts
+
+
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])
-def test_every_vocabulary_agrees_with_its_checkpoints_tokenizer(name, kind):
-    identity = identify(name, kind)
+@pytest.mark.parametrize("family", [name for name, f in FAMILIES.items() if f.model_type])
+def test_every_vocabulary_agrees_with_the_tokenizer_of_its_random_checkpoints(
+    tmp_path, family, kind
+):
+    checkpoint = find_checkpoint(
+        str(save_random_checkpoint(tmp_path, FAMILIES[family].tiny_config, 0))
+    )
+    assert checkpoint.family == family
+    check_tokenizer(checkpoint, Layout(kind, FAMILIES[family].vocabulary))
+
+
+def test_antiberty_reads_the_vocabulary_in_its_package():
+    identity = identify("antiberty", "antibody")
     check_tokenizer(identity.checkpoint, identity.layout)
+
+
+@pytest.mark.parametrize(("heavy", "light", "spans"), [(130, 121, [256]), (130, 122, [133, 125])])
+def test_a_pair_that_the_positions_cannot_hold_is_encoded_as_two_chains(heavy, light, spans):
+    layout, chains = Layout("antibody", FAMILIES["roformer"].vocabulary), ("A" * heavy, "C" * light)
+    assert layout.span_lengths(chains) == [len(s.ids) for s in layout.spans(chains)] == spans
+    assert layout.is_long(chains) == (len(spans) == 2)
+    assert layout.vocabulary.longest_span == 256
 
 
 def test_a_tokenizer_that_differs_is_an_error_with_the_first_differing_position(monkeypatch):
@@ -74,6 +207,12 @@ def test_a_tokenizer_that_differs_is_an_error_with_the_first_differing_position(
         (BERT, "antibody", [120, 700]),
         (T5, "antibody", [130, 110]),
         (ESM, "antibody", [130, 0]),
+        (FAMILIES["protbert"].vocabulary, "antibody", [130, 110]),
+        (FAMILIES["roformer"].vocabulary, "antibody", [118, 107]),
+        (FAMILIES["roformer"].vocabulary, "antibody", [0, 107]),
+        (FAMILIES["roformer"].vocabulary, "antibody", [450, 214]),
+        (FAMILIES["roformer"].vocabulary, "antigen", [600, 20]),
+        (FAMILIES["prostt5"].vocabulary, "antibody", [130, 110]),
     ],
 )
 def test_weights_average_every_residue_equally_and_special_tokens_never(vocabulary, kind, lengths):
@@ -83,7 +222,8 @@ def test_weights_average_every_residue_equally_and_special_tokens_never(vocabula
     spans = layout.spans(chains)
     assert [len(p.ids) for p in spans] == layout.span_lengths(chains)
     total = np.sum([p.weights.sum(0) for p in spans], axis=0)
-    expected = [1.0 if name != "light_mean" or lengths[1] else 0.0 for name in layout.poolings]
+    absent = dict(zip(("heavy_mean", "light_mean"), np.equal(lengths, 0), strict=False))
+    expected = [0.0 if absent.get(name) else 1.0 for name in layout.poolings]
     np.testing.assert_allclose(total, expected, atol=1e-5)
     specials = {vocabulary.start, vocabulary.end, vocabulary.separator} - {None}
     for span in spans:

@@ -69,7 +69,7 @@ def measure_speed(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -
     with tempfile.TemporaryDirectory(prefix="abag-doctor-") as folder:
         if family.tiny_config and layers > LAYERS:
             key = "num_layers" if "num_layers" in checkpoint.config else "num_hidden_layers"
-            reduced = {**checkpoint.config, "model_type": family.name, key: LAYERS}
+            reduced = {**checkpoint.config, "model_type": family.model_type, key: LAYERS}
             saved = save_random_checkpoint(Path(folder) / "reduced", reduced, seed=0)
             checkpoint = find_checkpoint(str(saved))
         encoder = load_encoder(Identity(checkpoint, layout, "", {}), plan)

@@ -12,7 +12,8 @@ from abag import cache_dir
 from abag.core.files import write_bytes
 from abag.core.messages import first_line
 from abag.embed.encoders.random_weights import TINY_CONFIG, random_checkpoint_files
-from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, hub_source
+from abag.embed.families.family import Family
+from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, family_of, hub_source
 from abag.embed.weights.checkpoints import (
     WHOLE_FILES,
     BadCheckpoint,
@@ -70,8 +71,8 @@ def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> Enco
     if not path.is_file():
         msg = f"{folder}: no config.json; give a checkpoint folder as transformers saves it"
         raise BadCheckpoint(msg)
-    config = _read_config(path)
-    names = FAMILIES[config["model_type"]].weight_names(config)
+    config, family = _read_config(path)
+    names = family.weight_names(config)
     weights = weight_files(folder, names)
     if not weights:
         msg = (
@@ -80,21 +81,21 @@ def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> Enco
         )
         raise BadCheckpoint(msg)
     return EncoderCheckpoint(
-        name, config["model_type"], folder, weights, config, origin, random, names=names
+        name, family.name, folder, weights, config, origin, random, names=names
     )
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    """Read config.json and check that it has the keys that its family needs."""
+def _read_config(path: Path) -> tuple[dict[str, Any], Family]:
+    """Read config.json, find its family, and check that it has the keys that the family needs."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         msg = f"{path}: not valid JSON ({error}); the download may be incomplete"
         raise BadCheckpoint(msg) from error
-    name = config.get("model_type") if isinstance(config, dict) else None
-    family = FAMILIES.get(str(name))
-    if family is None or not family.transformers_class:
-        known = ", ".join(f.name for f in FAMILIES.values() if f.transformers_class)
+    config = config if isinstance(config, dict) else {}
+    name, family = config.get("model_type"), family_of(config)
+    if family is None:
+        known = ", ".join(dict.fromkeys(f.model_type for f in FAMILIES.values() if f.model_type))
         msg = f"{path}: model_type {name!r} is not supported; expected one of {known}"
         raise BadCheckpoint(msg)
     if missing := [key for key in family.config_keys if key not in config]:
@@ -102,7 +103,7 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"{path}: missing {', '.join(missing)}; give the config.json of a complete {name} model"
         )
         raise BadCheckpoint(msg)
-    return dict(config)
+    return config, family
 
 
 def _hub_folder(name: str, source: HubSource, *, download: bool) -> Path:
@@ -129,8 +130,8 @@ def _fetch(source: HubSource, *, local: bool) -> Path | None:
     options = {"revision": source.revision, "local_files_only": local}
     get = partial(snapshot_download, source.name, **options)
     folder = Path(get(allow_patterns=_SMALL_FILES))
-    config = _read_config(folder / "config.json")
-    names = FAMILIES[config["model_type"]].weight_names(config)
+    config, family = _read_config(folder / "config.json")
+    names = family.weight_names(config)
     for whole in WHOLE_FILES:
         get(allow_patterns=[whole])
         if (folder / whole).is_file():

@@ -121,9 +121,8 @@ def count_flops(checkpoint: EncoderCheckpoint, lengths: Sequence[int] | NDArray[
     `lengths`, shape (N,), holds the tokens of each span."""
     shape = FAMILIES[checkpoint.family].shape(checkpoint.config)
     tokens_N = np.asarray(lengths, dtype=np.float64)
-    weights = (
-        shape.layers * 2 * shape.width * (2 * shape.attention_width + shape.feed_forward_width)
-    )
+    feed_forward = shape.feed_forward_products * shape.feed_forward_width
+    weights = shape.layers * shape.width * (4 * shape.attention_width + feed_forward)
     attention = 4 * shape.layers * shape.attention_width
     return float(2 * weights * tokens_N.sum() + attention * np.square(tokens_N).sum())
 

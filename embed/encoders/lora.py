@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -118,7 +119,7 @@ class LoraEncoder(torch.nn.Module):
             r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout,
             target_modules=list(lora.targets),
             layers_to_transform=[n - 1 for n in lora.layers] or None,
-            layers_pattern=family.layer_list if lora.layers else None,
+            layers_pattern=family.layer_list.rsplit(".", 1)[-1] if lora.layers else None,
             base_model_name_or_path=checkpoint.origin,
         )  # fmt: skip
         frozen = cast_parameters(model.eval().requires_grad_(False), plan)
@@ -126,7 +127,7 @@ class LoraEncoder(torch.nn.Module):
         for parameter in self.factors().values():
             parameter.data = parameter.data.to(plan.device, torch.float32)
         if gradient_checkpointing:
-            for layer in getattr(self._model.encoder, family.layer_list):
+            for layer in attrgetter(family.layer_list)(self._model):
                 layer.forward = partial(recompute, layer.forward, use_reentrant=False)
         self._pad_id, self._plan = family.vocabulary.pad, plan
 

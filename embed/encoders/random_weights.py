@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.embed.families.family import Config
-from abag.embed.families.registry import ALIASES, FAMILIES
+from abag.embed.families.registry import ALIASES, FAMILIES, family_of
 
 TINY_CONFIG: dict[str, Config] = {
     name: FAMILIES[alias.family].tiny_config for name, alias in ALIASES.items() if alias.random
@@ -32,7 +32,8 @@ def random_checkpoint_files(config: Config, seed: int) -> dict[str, bytes]:
     """Return names and bytes of a random checkpoint's files; equal seeds give equal bytes."""
     from safetensors.numpy import save
 
-    family, rng = FAMILIES[config["model_type"]], np.random.default_rng(seed)
+    family, rng = family_of(config), np.random.default_rng(seed)
+    assert family is not None
 
     def draw(shape: Sequence[int], scale: float) -> NDArray[np.float32]:
         drawn = rng.standard_normal(tuple(shape), dtype=np.float32)

@@ -95,14 +95,15 @@ def check_tokenizer(checkpoint: EncoderCheckpoint, layout: Layout) -> None:
     """
     with quiet_transformers():
         tokenizer = load_tokenizer(checkpoint)
-    probes = [("ACDEFGHIKLMNPQRSTVWYX", "")]
-    if layout.vocabulary.separator is not None:
-        probes.append(("EVQLXW", "DIQMTX"))
+    probes = [("ACDEFGHIKLMNPQRSTVWYX", ""), ("EVQLXW", "DIQMTX")]
     for probe in probes:
         chains: Chains = probe if layout.kind == "antibody" else probe[:1]
-        ours = layout.spans(chains)[0].ids.tolist()
-        spaced = " </s> ".join(" ".join(chain) for chain in chains if chain)
-        theirs: list[int] = list(tokenizer(spaced)["input_ids"])
+        spans = layout.spans(chains)
+        ours = spans[0].ids.tolist()
+        if len(spans) > 1:  # the second chain has a span of its own
+            chains = (probe[0], "")
+        text = FAMILIES[checkpoint.family].text(chains, layout.kind)
+        theirs: list[int] = list(tokenizer(text)["input_ids"])
         if ours != theirs:
             shorter = min(len(ours), len(theirs))
             at = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)

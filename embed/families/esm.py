@@ -91,6 +91,7 @@ class _EsmFamily(Family):
 
 ESM = _EsmFamily(
     name="esm",
+    model_type="esm",
     vocabulary=Vocabulary(
         residue_ids("LAGVSERTIDPKQNFYMHWCX", 4), start=0, end=2, pad=1, max_residues=1022,
         has_cls=True,
@@ -111,7 +112,6 @@ ESM = _EsmFamily(
     unused_weights=("contact_head.", "pooler."),
     lora_targets=("query", "value"),
     lora_projections=("query", "key", "value"),
-    layer_list="layer",
     tiny_config=_TINY_CONFIG,
     reduced_config={
         **_TINY_CONFIG, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from abag.embed.packing.batches import PackedBatch
     from abag.embed.packing.pooling import LayerPooling
     from abag.embed.packing.tokens import Vocabulary
+    from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
 
 Backend = Literal["packed", "reference", "faesm"]
@@ -70,6 +71,7 @@ class EncoderShape(NamedTuple):
     width: int = 0
     attention_width: int = 0
     feed_forward_width: int = 0
+    feed_forward_products: int = 2  # 3 if it is gated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +84,11 @@ class Family:
     wide as those of the real encoders.
     """
 
-    name: str  # model_type in config.json; part of the fingerprint
+    name: str  # part of the fingerprint
     vocabulary: Vocabulary
     backends: tuple[str, ...]
+    model_type: str = ""  # in config.json
+    vocab_sizes: tuple[int, ...] = ()  # in config.json, of several families of a model_type
     config_keys: tuple[str, ...] = ()  # that config.json must have; all change vectors
     config_defaults: Config = field(default_factory=dict)  # of other keys that change vectors
     biased_attention: bool = False  # by relative position
@@ -95,9 +99,33 @@ class Family:
     fp32_weights: tuple[str, ...] = ()  # ends of names; their products overflow fp16
     lora_targets: tuple[str, ...] = ()  # linear layers adapted by default
     lora_projections: tuple[str, ...] = ()  # linear layers that can be adapted
-    layer_list: str = ""  # attribute of the transformers encoder that lists its layers
+    layer_list: str = "encoder.layer"  # attribute of the transformers module: its layers
+    spaced: bool = True  # whether the tokenizer needs a space between residues
+    prefix_text: str = ""  # what the tokenizer must be given before the residues ...
+    separator_text: str = ""  # ... and between heavy and light chain
+    chain_texts: tuple[str, str] = ("", "")  # before a heavy and a light chain
     tiny_config: Config = field(default_factory=dict)
     reduced_config: Config = field(default_factory=dict)
+
+    def reads(self, config: Config) -> bool:
+        """Whether the family is that of a config.json, apart from its size of the vocabulary."""
+        return bool(self.model_type) and config.get("model_type") == self.model_type
+
+    def complete(self, config: Config) -> dict[str, Any]:
+        """Return config.json with the defaults of what it lacks."""
+        given = {key: value for key, value in config.items() if value is not None}
+        return {**self.config_defaults, **given}
+
+    def text(self, chains: Chains, kind: Kind) -> str:
+        """Write the chains of one span as the family's tokenizer must be given them."""
+        between = " " if self.spaced else ""
+        marks = self.chain_texts if kind == "antibody" else ("", "")
+        marked = [
+            between.join([mark, *chain] if mark else chain)
+            for mark, chain in zip(marks, chains, strict=False)
+            if chain
+        ]
+        return self.prefix_text + self.separator_text.join(marked)
 
     def effective_backend(self, backend: str) -> str:
         """Return the backend that runs when `backend` is requested."""
@@ -168,14 +196,36 @@ class Family:
     def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
         """Draw weights at the scale that training gives; `draw` takes a shape and a scale.
 
+        By default, those of transformers' module.
+
         Raises
         ------
         AbagError
             If the family has no random checkpoints.
         """
-        msg = f"encoder family {self.name}: has no random checkpoints"
-        raise AbagError(msg)
+        if not self.transformers_class:
+            msg = f"encoder family {self.name}: has no random checkpoints"
+            raise AbagError(msg)
+        import torch
+        import transformers
+
+        encoder = getattr(transformers, self.transformers_class)
+        with torch.device("meta"):
+            module = encoder(encoder.config_class.from_dict(dict(config)))
+        learned = {n: tuple(p.shape) for n, p in module.named_parameters()}
+        return {
+            name: _draw_parameter(name, shape, draw)
+            for name, shape in learned.items()
+            if not name.startswith(self.unused_weights)
+        }
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """Return names and bytes of the tokenizer's files; none by default."""
         return {}
+
+
+def _draw_parameter(name: str, shape: tuple[int, ...], draw: DrawNormal) -> NDArray[np.float32]:
+    """Draw an embedding, a matrix, a bias or the weights of a norm."""
+    if len(shape) == 2:
+        return draw(shape, 1.0 if "embed" in name else shape[1] ** -0.5)
+    return draw(shape, 0.1) if name.endswith("bias") else 1 + draw(shape, 0.1)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from abag.core.device import to_device
+from abag.embed.families.packed import rotary_tables
 from abag.embed.kernels.attention import Attention, load_kernels
 from abag.embed.weights.tensors import EncoderWeights
 
@@ -140,20 +141,3 @@ class PackedEsm:
         if layer_pooling is not None:
             layer_pooling.add(len(self._layers), last_TD)
         return last_TD
-
-
-def rotary_tables(positions: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the rotary angles.
-
-    Returns
-    -------
-    cos, sin : Tensor, shape=(positions, head_width / 2), dtype=float32
-
-    References
-    ----------
-    Su et al., arXiv:2104.09864: pair ``i`` of ``d`` turns by ``position / 10000^(2i / d)``.
-    """
-    pair = torch.arange(0, head_width, 2, dtype=torch.float32)
-    frequency = 1.0 / 10000.0 ** (pair / head_width)
-    angle = torch.outer(torch.arange(positions, dtype=torch.float32), frequency)
-    return angle.cos().to(device), angle.sin().to(device)

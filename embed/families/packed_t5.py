@@ -1,4 +1,4 @@
-"""The T5 encoder of IgT5 and ProtT5 on packed tokens, without padding.
+"""The T5 encoder of IgT5, ProtT5 and Ankh on packed tokens, without padding.
 
 T tokens, D model width, H heads, I attention width (H x head width), F feed-forward width.
 """
@@ -14,16 +14,22 @@ from torch import Tensor
 
 from abag.core.device import to_device
 from abag.embed.kernels.attention import Attention, load_kernels
+from abag.embed.weights.checkpoints import BadCheckpoint
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
+    from abag.embed.kernels.ops import Activation
     from abag.embed.packing.batches import PackedBatch
     from abag.embed.packing.pooling import LayerPooling
     from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 MAX_DISTANCE = 128
 """Longer distances share T5's last bucket of relative positions."""
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu", "gated-gelu": "gelu_tanh", "gated-silu": "silu"
+}  # fmt: skip
+"""By feed_forward_proj."""
 FP16_BITS = 15
 """Products are scaled to stay below 2^15, half of the largest fp16 number."""
 
@@ -34,7 +40,7 @@ class _Layer:
     qkv_3ID: Tensor
     out_DI: Tensor
     norm2_D: Tensor
-    up_FD: Tensor
+    up: Tensor  # shape (F, D); (2 * F, D) if gated: the gate first; float32 where fp16 overflows
     down_DF: Tensor
     out_scale: float  # of what out_DI and down_DF add to the residual stream: 1 except in fp16
     down_scale: float
@@ -54,7 +60,15 @@ class PackedT5:
         self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto"
     ) -> None:
         config = checkpoint.config
-        checkpoint.require(feed_forward_proj="relu", relative_attention_max_distance=MAX_DISTANCE)
+        checkpoint.require(relative_attention_max_distance=MAX_DISTANCE)
+        projection = config.get("feed_forward_proj") or "relu"
+        if projection not in ACTIVATIONS:
+            msg = (
+                f"{checkpoint.folder}/config.json: feed_forward_proj {projection!r}; "
+                f"only {', '.join(ACTIVATIONS)} are supported"
+            )
+            raise BadCheckpoint(msg)
+        self._activation = ACTIVATIONS[projection]
         self.width = int(config["d_model"])
         self._device = plan.device
         self._eps = float(config["layer_norm_epsilon"])
@@ -93,33 +107,47 @@ class PackedT5:
             weights(f"{at}.0.SelfAttention.v.weight", inner, d, dtype=wide),
             weights(f"{at}.0.SelfAttention.o.weight", d, inner, dtype=wide),
         )
-        up_FD, down_DF, scale2 = self._fitted(
+        gated = self._activation != "relu"
+        up, down_DF, scale2 = self._fitted(
             norm2_D,
-            weights(f"{at}.1.DenseReluDense.wi.weight", f, d, dtype=wide),
+            *(
+                weights(f"{at}.1.DenseReluDense.{part}.weight", f, d, dtype=wide)
+                for part in (("wi_1", "wi_0") if gated else ("wi",))
+            ),
             weights(f"{at}.1.DenseReluDense.wo.weight", d, f, dtype=wide),
         )
         qkv_3ID = torch.cat([query, key, value])
-        return _Layer(norm1_D, qkv_3ID, out_DI, norm2_D, up_FD, down_DF, scale1, scale2)
+        return _Layer(norm1_D, qkv_3ID, out_DI, norm2_D, up, down_DF, scale1, scale2)
 
     def _fitted(
-        self, norm_D: Tensor, first_ID: Tensor, second_DI: Tensor
+        self, norm_D: Tensor, first_ID: Tensor, *others: Tensor
     ) -> tuple[Tensor, Tensor, float]:
         """Divide two successive products by powers of 2, so that neither can overflow fp16.
 
-        Between them is a ReLU or an average over tokens, so that a factor of the first carries
+        Between them is a ReLU, an average over tokens, or a gate: a factor of the first carries
         over to the second. Before its weights are applied, a norm returns vectors of length
-        sqrt(D), which bounds both products. Returns both weights and the factor that restores the
-        second product.
+        sqrt(D), which bounds both products. `others` are a gate's weights, shape (I, D), if there
+        is one, and the second weights, shape (D, I). A gate cannot be scaled: where its own
+        product could overflow, the first weights stay in fp32. Returns the first weights, after
+        those of the gate, the second, and the factor that restores the second product.
         """
+        *gates, second_DI = others
         if self._wide is self._dtype:
-            return first_ID, second_DI, 1.0
-        bound_I = (first_ID * norm_D).norm(dim=1) * self.width**0.5
+            return torch.cat([*gates, first_ID]), second_DI, 1.0
+        reach = self.width**0.5
+        bound_I = (first_ID * norm_D).norm(dim=1) * reach
+        fits = True
+        for gate_ID in gates:  # an activation never exceeds its argument
+            gate_I = (gate_ID * norm_D).norm(dim=1) * reach
+            fits = float(gate_I.max()) < 2.0**FP16_BITS  # GPU sync
+            bound_I = bound_I * gate_I.clamp(min=1)
         inner, outer = (
             max(0, math.frexp(float(bound))[1] - FP16_BITS)  # GPU sync
             for bound in (bound_I.max(), (second_DI.abs() @ bound_I).max())
         )
-        first_ID, second_DI = first_ID * 2.0**-inner, second_DI * 2.0 ** (inner - outer)
-        return first_ID.to(self._dtype), second_DI.to(self._dtype), 2.0**outer
+        first = torch.cat([*gates, first_ID * 2.0**-inner])
+        second_DI = second_DI * 2.0 ** (inner - outer)
+        return first.to(self._dtype) if fits else first, second_DI.to(self._dtype), 2.0**outer
 
     @torch.inference_mode()
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
@@ -136,12 +164,18 @@ class PackedT5:
             y_TD = self._ops.add_rms_norm_(
                 x_TD, delta_TD, layer.out_scale, layer.norm2_D, self._eps
             )
-            hidden_TF = self._ops.linear_relu(y_TD, layer.up_FD)
-            delta_TD, scale = hidden_TF @ layer.down_DF.T, layer.down_scale
+            delta_TD = self._hidden(y_TD, layer.up) @ layer.down_DF.T
+            scale = layer.down_scale
         last_TD = self._ops.add_rms_norm_(x_TD, delta_TD, scale, self._final_D, self._eps)
         if layer_pooling is not None:
             layer_pooling.add(len(self._layers), last_TD)
         return last_TD
+
+    def _hidden(self, y_TD: Tensor, up: Tensor) -> Tensor:
+        """Return the activations between the two products of the feed-forward, shape (T, F)."""
+        if self._activation == "relu":
+            return self._ops.linear_relu(y_TD, up)
+        return self._ops.linear_gated(y_TD.to(up.dtype), up, self._activation).to(self._dtype)
 
 
 def bias_by_distance(table_BH: Tensor) -> Tensor:

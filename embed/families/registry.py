@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from abag.embed.families.bert import BERT
+from abag.embed.families.bert import BERT, PROTBERT, ROFORMER
 from abag.embed.families.composition import COMPOSITION
 from abag.embed.families.esm import ESM
 from abag.embed.families.family import Config, Family
-from abag.embed.families.t5 import T5
+from abag.embed.families.t5 import ANKH, PROSTT5, T5
 
 
 class Alias(NamedTuple):
@@ -24,7 +24,8 @@ def _esm2(size: str, revision: str) -> Alias:
     return Alias("esm", f"facebook/esm2_{size}_UR50D", revision=revision)
 
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (T5, ESM, BERT, COMPOSITION)}
+_ALL = (T5, PROSTT5, ANKH, ESM, BERT, PROTBERT, ROFORMER, COMPOSITION)
+FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
 ALIASES: dict[str, Alias] = {
     "igt5": Alias("t5", "Exscientia/IgT5"),
     "igt5-unpaired": Alias("t5", "Exscientia/IgT5_unpaired"),
@@ -72,6 +73,13 @@ def hub_source(name: str) -> HubSource:
     short_name, _, revision = name.partition("@")
     alias = ALIASES.get(short_name, Alias(""))
     return HubSource(alias.hub_name or short_name, revision or alias.revision)
+
+
+def family_of(config: Config) -> Family | None:
+    """Return the family of a config.json; families of the same model_type differ in vocabulary."""
+    families = [family for family in FAMILIES.values() if family.reads(config)]
+    own = [family for family in families if config.get("vocab_size") in family.vocab_sizes]
+    return next(iter(own + [f for f in families if not f.vocab_sizes]), None)
 
 
 def guess_family(name: str) -> Family:

@@ -1,4 +1,4 @@
-"""IgT5 and ProtT5: T5 encoders that read heavy and light chain as one sequence."""
+"""T5 encoders: IgT5 and ProtT5, which read heavy and light chain as one sequence, ProstT5, Ankh."""
 
 from __future__ import annotations
 
@@ -23,11 +23,16 @@ _TINY_CONFIG: Config = {
 }  # fmt: skip
 
 
+def _is_gated(config: Config) -> bool:
+    return str(config.get("feed_forward_proj")).startswith("gated-")
+
+
 class _T5Family(Family):
     def shape(self, config: Config) -> EncoderShape:
         attention_width = config["num_heads"] * config["d_kv"]
+        products = 3 if _is_gated(config) else 2
         return EncoderShape(
-            config["num_layers"], config["d_model"], attention_width, config["d_ff"]
+            config["num_layers"], config["d_model"], attention_width, config["d_ff"], products
         )
 
     def weight_names(self, config: Config) -> WeightNames:
@@ -48,7 +53,8 @@ class _T5Family(Family):
         Query weights include the 1 / sqrt(d_kv) that T5's attention omits, so that the softmax
         is neither flat nor one-hot.
         """
-        layers, model, inner, hidden = self.shape(config)
+        layers, model, inner, hidden, _ = self.shape(config)
+        ups = ("wi_0", "wi_1") if _is_gated(config) else ("wi",)
         q_scale = (model * config["d_kv"]) ** -0.5
         bias_shape = (config["relative_attention_num_buckets"], config["num_heads"])
         weights = {"shared.weight": draw((config["vocab_size"], model), 1.0)}
@@ -60,7 +66,10 @@ class _T5Family(Family):
                 f"{at}.0.SelfAttention.v.weight": draw((inner, model), model**-0.5),
                 f"{at}.0.SelfAttention.o.weight": draw((model, inner), inner**-0.5),
                 f"{at}.0.layer_norm.weight": 1 + draw((model,), 0.1),
-                f"{at}.1.DenseReluDense.wi.weight": draw((hidden, model), model**-0.5),
+                **{
+                    f"{at}.1.DenseReluDense.{up}.weight": draw((hidden, model), model**-0.5)
+                    for up in ups
+                },
                 f"{at}.1.DenseReluDense.wo.weight": draw((model, hidden), hidden**-0.5),
                 f"{at}.1.layer_norm.weight": 1 + draw((model,), 0.1),
             }
@@ -69,39 +78,86 @@ class _T5Family(Family):
         weights["encoder.final_layer_norm.weight"] = 1 + draw((model,), 0.1)
         return weights
 
+    def load_tokenizer(self, checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - untyped
+        """Load the checkpoint's tokenizer.
+
+        transformers 5 makes every T5 tokenizer mark the starts of words, which Ankh's does not.
+        """
+        if self.spaced:
+            return super().load_tokenizer(checkpoint)
+        from tokenizers import Tokenizer
+
+        assert checkpoint.folder is not None
+        pipeline = Tokenizer.from_str((checkpoint.folder / _PIPELINE).read_text(encoding="utf-8"))
+        return lambda text: {"input_ids": pipeline.encode(text).ids}
+
     def tokenizer_files(self) -> dict[str, bytes]:
-        """Return a SentencePiece unigram model with the 28 pieces of ProtT5 and IgT5."""
-        from sentencepiece import sentencepiece_model_pb2
-
-        normal, unknown, control = 1, 2, 3
-        model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-        specials = [("<pad>", control), ("</s>", control), ("<unk>", unknown)]
-        letters = [(f"▁{letter}", normal) for letter in "ALGVSREDTIPKFQNYMHWCXBOUZ"]
-        for rank, (text, kind) in enumerate(specials + letters):
-            piece = model.pieces.add()
-            piece.piece, piece.score, piece.type = text, -float(rank), kind
-        spec = model.trainer_spec
-        spec.model_type, spec.vocab_size = 1, len(model.pieces)
-        spec.pad_id, spec.eos_id, spec.unk_id, spec.bos_id = 0, 1, 2, -1
-        model.normalizer_spec.name = "identity"
-        # some versions of transformers require a normalisation table; this one has no rules: the
-        # size and units of a double-array trie (the root's offset is 1; unit p is the child for
-        # byte p ^ 1 and carries the label p, so that none matches), then no replacements
-        trie = struct.pack("<256I", 1 << 10, *range(1, 256))
-        model.normalizer_spec.precompiled_charsmap = struct.pack("<I", len(trie)) + trie + b"\0"
-        config = {
-            "tokenizer_class": "T5Tokenizer", "extra_ids": 100, "do_lower_case": False,
-            "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>",
-        }  # fmt: skip
-        return {
-            "spiece.model": model.SerializeToString(deterministic=True),
-            "tokenizer_config.json": json.dumps(config).encode(),
+        """Return the files of a tokenizer with the pieces and the added tokens of the family."""
+        if not self.spaced:
+            return {_PIPELINE: _letter_pipeline()}
+        files = {
+            "spiece.model": _sentencepiece_model(),
+            "tokenizer_config.json": json.dumps(_TOKENIZER_CONFIG).encode(),
         }
+        if self.prefix_text:
+            files["added_tokens.json"] = json.dumps(_PROSTT5_TOKENS).encode()
+        return files
 
 
+_LETTERS = "ALGVSREDTIPKFQNYMHWCXBOUZ"
+_PIPELINE = "tokenizer.json"
+_TOKENIZER_CONFIG = {
+    "tokenizer_class": "T5Tokenizer", "extra_ids": 100, "do_lower_case": False,
+    "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>",
+}  # fmt: skip
+_PROSTT5_TOKENS = {
+    **{letter: 128 + i for i, letter in enumerate("algvsrdetipkfqnymhwc")},
+    "<fold2AA>": 148,
+    "<AA2fold>": 149,
+}
+
+
+def _sentencepiece_model() -> bytes:
+    """Return a SentencePiece unigram model with the 28 pieces of ProtT5 and IgT5."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    normal, unknown, control = 1, 2, 3
+    model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    specials = [("<pad>", control), ("</s>", control), ("<unk>", unknown)]
+    letters = [(f"▁{letter}", normal) for letter in _LETTERS]
+    for rank, (text, kind) in enumerate(specials + letters):
+        piece = model.pieces.add()
+        piece.piece, piece.score, piece.type = text, -float(rank), kind
+    spec = model.trainer_spec
+    spec.model_type, spec.vocab_size = 1, len(model.pieces)
+    spec.pad_id, spec.eos_id, spec.unk_id, spec.bos_id = 0, 1, 2, -1
+    model.normalizer_spec.name = "identity"
+    # some versions of transformers require a normalisation table; this one has no rules: the
+    # size and units of a double-array trie (the root's offset is 1; unit p is the child for
+    # byte p ^ 1 and carries the label p, so that none matches), then no replacements
+    trie = struct.pack("<256I", 1 << 10, *range(1, 256))
+    model.normalizer_spec.precompiled_charsmap = struct.pack("<I", len(trie)) + trie + b"\0"
+    serialized: bytes = model.SerializeToString(deterministic=True)
+    return serialized
+
+
+def _letter_pipeline() -> bytes:
+    """Return a tokenizer.json like Ankh's: every letter is a piece, and nothing marks words."""
+    from tokenizers import Tokenizer, models, processors
+
+    pieces = ["<pad>", "</s>", "<unk>", *_LETTERS]
+    pipeline = Tokenizer(models.Unigram([(p, -float(i)) for i, p in enumerate(pieces)], unk_id=2))
+    pipeline.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    return str(pipeline.to_str()).encode()
+
+
+_RESIDUES = residue_ids(_LETTERS[:21], 3)
 T5 = _T5Family(
     name="t5",
-    vocabulary=Vocabulary(residue_ids("ALGVSREDTIPKFQNYMHWCX", 3), end=1, separator=1),
+    model_type="t5",
+    vocabulary=Vocabulary(_RESIDUES, end=1, separator=1),
     backends=("packed", "reference"),
     config_keys=(
         "d_model", "d_kv", "d_ff", "num_layers", "num_heads", "vocab_size",
@@ -116,11 +172,37 @@ T5 = _T5Family(
     weight_prefix="transformer.",
     unused_weights=("decoder.", "lm_head.", "qa_outputs."),
     fp32_weights=(".wo.weight",),
+    separator_text=" </s> ",
     lora_targets=("q", "v"),
     lora_projections=("q", "k", "v", "o", "wi", "wo"),
-    layer_list="block",
+    layer_list="encoder.block",
     tiny_config=_TINY_CONFIG,
     reduced_config={
         **_TINY_CONFIG, "d_model": 256, "d_kv": 128, "num_heads": 2, "d_ff": 1024, "num_layers": 4,
     },
 )  # fmt: skip
+"""IgT5 and ProtT5."""
+PROSTT5 = replace(
+    T5,
+    name="prostt5",
+    vocab_sizes=(150,),
+    vocabulary=Vocabulary(_RESIDUES, start=149, end=1),
+    prefix_text="<AA2fold> ",
+    tiny_config={**_TINY_CONFIG, "vocab_size": 150},
+    reduced_config={**T5.reduced_config, "vocab_size": 150},
+)
+"""ProstT5, which is told that it reads residues rather than structures."""
+_ANKH_CONFIG: Config = {
+    "vocab_size": 144, "relative_attention_num_buckets": 64, "feed_forward_proj": "gated-gelu",
+}  # fmt: skip
+ANKH = replace(
+    T5,
+    name="ankh",
+    vocab_sizes=(144,),
+    vocabulary=Vocabulary(_RESIDUES, end=1),
+    spaced=False,
+    lora_projections=("q", "k", "v", "o", "wi_0", "wi_1", "wo"),
+    tiny_config={**_TINY_CONFIG, **_ANKH_CONFIG},
+    reduced_config={**T5.reduced_config, **_ANKH_CONFIG},
+)
+"""Ankh and Ankh 2: a gated feed-forward, and no spaces between residues."""

@@ -5,9 +5,13 @@ T packed tokens, D model width, F feed-forward width, H heads.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+Activation = Literal["relu", "gelu_tanh", "silu"]
 
 
 class PlainOps:
@@ -45,6 +49,17 @@ class PlainOps:
     def linear_gelu(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
         """Return the exact GELU of ``x W^T + b``, shape=(T, F), in the type of `x_TD`."""
         return F.gelu(F.linear(x_TD, weight_FD, bias_F))
+
+    def linear_gated(self, x_TD: Tensor, weight: Tensor, activation: Activation) -> Tensor:
+        """Return ``activation(x G^T) * (x U^T)``, shape=(T, F), in the type of `x_TD`.
+
+        `weight`, shape (2 * F, D), holds G, then U.
+        """
+        gate_TF, up_TF = F.linear(x_TD, weight).chunk(2, dim=1)
+        if activation == "silu":
+            return F.silu(gate_TF).mul_(up_TF)
+        assert activation == "gelu_tanh"
+        return F.gelu(gate_TF, approximate="tanh").mul_(up_TF)
 
     def rotary_(
         self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int

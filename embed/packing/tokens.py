@@ -8,6 +8,7 @@ token and pooling, and no later step needs to know about windows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,8 +42,9 @@ class Vocabulary:
     start: int | None = None  # token before each span
     end: int | None = None  # token after each span
     separator: int | None = None  # between heavy and light chain, if a span holds both
+    chain_tokens: tuple[int, int] | None = None  # before a heavy and a light chain
     pad: int = 0
-    max_residues: int | None = None  # longest chain that the encoder's positions allow
+    max_residues: int | None = None  # most residues of a span that the encoder's positions allow
     # longest antigen chain encoded in one span: attention over longer chains was never trained,
     # even if the positions allow it
     window: int | None = WINDOW_RESIDUES
@@ -52,6 +54,14 @@ class Vocabulary:
     def special_tokens(self) -> int:
         """Number of special tokens around one chain."""
         return (self.start is not None) + (self.end is not None)
+
+    @property
+    def longest_span(self) -> int | None:
+        """Most tokens of a span; None for any number."""
+        if self.max_residues is None or self.window is None:
+            return None
+        between = (self.separator is not None) + 2 * (self.chain_tokens is not None)
+        return max(self.window, self.max_residues + between) + self.special_tokens
 
     def encode(self, chain: str) -> NDArray[np.int32]:
         """Return the residue ids of a chain, shape (L,), without special tokens."""
@@ -108,12 +118,17 @@ class Layout:
         return vocabulary.max_residues if self.kind == "antibody" else vocabulary.window
 
     @property
-    def _joins_chains(self) -> bool:
+    def _pairs(self) -> bool:
+        """Whether heavy and light chain share a span, if the encoder takes both at once."""
         return self.kind == "antibody" and self.vocabulary.separator is not None
+
+    def _joins(self, chains: Chains) -> bool:
+        return self._pairs and (self.limit is None or sum(map(len, chains)) <= self.limit)
 
     def is_long(self, chains: Chains) -> bool:
         """Whether the policy for long chains changes how this sequence is encoded."""
-        return self.limit is not None and max(map(len, chains)) > self.limit
+        residues = sum(map(len, chains)) if self._pairs else max(map(len, chains))
+        return self.limit is not None and residues > self.limit
 
     def span_lengths(self, chains: Chains) -> list[int]:
         """Return the number of tokens in each span of one sequence; see `spans`.
@@ -122,9 +137,10 @@ class Layout:
         ------
         SequenceTooLong
         """
-        special = self.vocabulary.special_tokens
-        if self._joins_chains:
-            return [sum(map(len, chains)) + sum(map(bool, chains)) - 1 + special]
+        special = self.vocabulary.special_tokens + bool(self._chain_tokens)
+        if self._joins(chains):
+            between = (sum(map(bool, chains)) - 1) * (1 + bool(self._chain_tokens))
+            return [sum(map(len, chains)) + between + special]
         return [
             stop - start + special
             for chain in chains
@@ -143,7 +159,7 @@ class Layout:
         SequenceTooLong
             For a long chain if the policy is ``"error"``.
         """
-        if self._joins_chains:
+        if self._joins(chains):
             return [self._joined_span(chains)]
         present = [(i, chain) for i, chain in enumerate(chains) if chain]
         encoded = sum(self._encoded_residues(len(chain)) for _, chain in present)
@@ -186,8 +202,7 @@ class Layout:
         ids_L = self.vocabulary.encode(chain)
         spans = []
         for start, stop in windows:
-            span = self._framed(ids_L[start:stop])
-            first = int(self.vocabulary.start is not None)
+            span, (first,) = self._framed({chain_index: ids_L[start:stop]})
             residues_LP = span.weights[first : first + stop - start]
             residues_LP[:, 0] = share_L[start:stop] / encoded
             if self.kind == "antibody":
@@ -199,26 +214,40 @@ class Layout:
             spans.append(span)
         return spans
 
-    def _framed(self, ids_L: NDArray[np.int32]) -> TokenSpan:
-        """Put special tokens around residue ids, with all weights zero."""
-        start = [] if self.vocabulary.start is None else [self.vocabulary.start]
-        end = [] if self.vocabulary.end is None else [self.vocabulary.end]
-        framed_L = np.concatenate([start, ids_L, end]).astype(np.int32)
-        return TokenSpan(framed_L, np.zeros((len(framed_L), len(self.poolings)), dtype=np.float32))
+    @property
+    def _chain_tokens(self) -> tuple[int, int] | None:
+        return self.vocabulary.chain_tokens if self.kind == "antibody" else None
+
+    def _framed(self, ids: Mapping[int, NDArray[np.int32]]) -> tuple[TokenSpan, list[int]]:
+        """Put special tokens around the residue ids of chains, with all weights zero.
+
+        `ids` maps 0 (heavy) and 1 (light) to residue ids. Also returns the position of the first
+        residue of each.
+        """
+        start, end, separator = (
+            [] if token is None else [token]
+            for token in (self.vocabulary.start, self.vocabulary.end, self.vocabulary.separator)
+        )
+        pieces: list[list[int] | NDArray[np.int32]] = [start]
+        first: list[int] = []
+        for chain, ids_L in ids.items():
+            pieces.append(separator if first else [])
+            pieces.append([self._chain_tokens[chain]] if self._chain_tokens else [])
+            first.append(sum(map(len, pieces)))
+            pieces.append(ids_L)
+        framed_L = np.concatenate([*pieces, end]).astype(np.int32)
+        weights = np.zeros((len(framed_L), len(self.poolings)), dtype=np.float32)
+        return TokenSpan(framed_L, weights), first
 
     def _joined_span(self, chains: Chains) -> TokenSpan:
-        """Return heavy chain, separator and light chain as one span: IgT5's paired input."""
-        heavy, light = chains
-        separator = [self.vocabulary.separator] if heavy and light else []
-        encode = self.vocabulary.encode
-        ids_L = np.concatenate([encode(heavy), separator, encode(light)])
-        span = self._framed(ids_L.astype(np.int32))
-        first_light = len(heavy) + len(separator)
-        for name, start, stop in (
-            ("heavy_mean", 0, len(heavy)),
-            ("light_mean", first_light, first_light + len(light)),
-        ):
-            span.weights[start:stop, 0] = 1 / (len(heavy) + len(light))
-            if stop > start:
-                span.weights[start:stop, self.poolings.index(name)] = 1 / (stop - start)
+        """Return heavy and light chain as one span: the paired input of IgT5 and IgBert."""
+        present = {i: self.vocabulary.encode(chain) for i, chain in enumerate(chains) if chain}
+        span, first = self._framed(present)
+        for (i, ids_L), start in zip(present.items(), first, strict=True):
+            own = slice(start, start + len(ids_L))
+            span.weights[own, 0] = 1 / sum(map(len, chains))
+            pooling = self.poolings.index(("heavy_mean", "light_mean")[i])
+            span.weights[own, pooling] = 1 / len(ids_L)
+        if self.vocabulary.has_cls:
+            span.weights[0, 1] = 1
         return span

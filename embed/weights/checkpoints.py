@@ -142,7 +142,8 @@ class EncoderCheckpoint:
         BadCheckpoint
         """
         for key, value in settings.items():
-            if (found := self.config.get(key, value)) != value:
+            found = self.config.get(key)
+            if found is not None and found != value:
                 msg = f"{self.folder}/config.json: {key} {found!r}; only {value!r} is supported"
                 raise BadCheckpoint(msg)
 

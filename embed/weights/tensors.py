@@ -124,3 +124,10 @@ class EncoderWeights:
         if self._checkpoint.adapter is not None:
             tensor = self._checkpoint.adapter.merge(name, tensor)
         return tensor.to(self._plan.device, dtype or self._plan.dtype)
+
+    def norm(self, name: str, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Read weight and bias of a layer norm, each shape (width,), dtype=float32."""
+        weight, bias = (
+            self(f"{name}.{part}", width, dtype=torch.float32) for part in ("weight", "bias")
+        )
+        return weight, bias

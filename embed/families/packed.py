@@ -1,0 +1,67 @@
+"""What the packed encoders share: tokens laid end to end, without padding, through the layers.
+
+T tokens, D hidden width, H heads, F feed-forward width.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from abag.core.device import to_device
+from abag.embed.kernels.attention import Attention, BatchGeometry, load_kernels
+
+if TYPE_CHECKING:
+    from abag.core.device import DevicePlan
+    from abag.embed.packing.batches import PackedBatch
+    from abag.embed.packing.pooling import LayerPooling
+
+
+class PackedEncoder(ABC):
+    """An encoder of equal layers on packed tokens; see `Encoder`.
+
+    Raises
+    ------
+    AttentionUnavailable
+    """
+
+    def __init__(self, plan: DevicePlan, attention: str, *, width: int, heads: int) -> None:
+        self.width, self._heads = width, heads
+        self._device, self._dtype = plan.device, plan.dtype
+        name, self._ops = load_kernels(plan, biased=False, requested=attention)
+        self._attention = Attention(name, heads, (width // heads) ** -0.5)
+
+    @torch.inference_mode()
+    def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
+        """Encode a batch: see `Encoder`."""
+        geometry = self._attention.geometry(batch, self._device, self._dtype)
+        states = self._hidden_states(to_device(batch.ids, self._device), geometry)
+        for layer, x_TD in enumerate(states):
+            if layer_pooling is not None:
+                layer_pooling.add(layer, x_TD)
+        return x_TD
+
+    @abstractmethod
+    def _hidden_states(self, ids_T: Tensor, geometry: BatchGeometry) -> Iterator[Tensor]:
+        """Yield transformers' ``hidden_states``, each shape (T, D); the next may overwrite it."""
+
+
+def rotary_tables(positions: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of the rotary angles.
+
+    Returns
+    -------
+    cos, sin : Tensor, shape=(positions, head_width / 2), dtype=float32
+
+    References
+    ----------
+    Su et al., arXiv:2104.09864: pair ``i`` of ``d`` turns by ``position / 10000^(2i / d)``.
+    """
+    pair = torch.arange(0, head_width, 2, dtype=torch.float32)
+    frequency = 1.0 / 10000.0 ** (pair / head_width)
+    angle = torch.outer(torch.arange(positions, dtype=torch.float32), frequency)
+    return angle.cos().to(device), angle.sin().to(device)
