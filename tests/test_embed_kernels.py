@@ -58,6 +58,15 @@ def test_packed_attention_equals_one_sequence_at_a_time(lengths, biased, name):
     assert far(ours, one_at_a_time(qkv, lengths, heads, 0.5, bias)) < NEAR
 
 
+@pytest.mark.parametrize("biased", [True, False])
+def test_attention_by_pointers_equals_one_sequence_at_a_time(biased, monkeypatch):
+    monkeypatch.setattr("abag.embed.kernels.attention.loads_by_descriptors", lambda: False)
+    lengths, bias = [300, 17, 1, 64], draw(2, 257, seed=1) if biased else None
+    qkv = draw(sum(lengths), 3 * 2 * 32)
+    ours = attend(Attention("triton", 2, 0.5, bias), qkv, lengths)
+    assert far(ours, one_at_a_time(qkv, lengths, 2, 0.5, bias)) < NEAR
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=12), st.booleans(), st.integers(0, 9))
 def test_grouped_attention_equals_one_sequence_at_a_time_for_any_lengths(lengths, biased, seed):

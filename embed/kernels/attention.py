@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 AttentionName = Literal["triton", "flash-attn", "varlen", "sdpa"]
 
-# the fastest tiles on an H200 (benchmarks/bench_kernels.py): queries, keys, warps, stages
+# queries, keys, warps, stages
 _TILES = {"biased": (64, 32, 4, 2), "plain": (64, 64, 4, 3)}
+"""The fastest on an H200 (benchmarks/bench_kernels.py)."""
+_POINTER_TILES = {"biased": (128, 32, 8, 2), "plain": (64, 32, 4, 2)}
+"""For GPUs before 9.0, by an estimate: the most warps whose registers and shared memory fit."""
 
 
 class AttentionUnavailable(AbagError):
@@ -88,7 +91,9 @@ class Attention:
         self.name = name
         self._heads, self._scale = heads, scale
         self._scaled_bias_HR = None if bias_HR is None else bias_HR * scale
-        self._tile = _TILES["plain" if bias_HR is None else "biased"]
+        self._descriptors = loads_by_descriptors()
+        tiles = _TILES if self._descriptors else _POINTER_TILES
+        self._tile = tiles["plain" if bias_HR is None else "biased"]
         self._tiled_bias: Tensor | None = None
         if name == "triton" and bias_HR is not None:
             from abag.embed.kernels.triton_kernels import tile_bias
@@ -135,7 +140,7 @@ class Attention:
             m, n, warps, stages = self._tile
             return kernels.attention(
                 qkv, geometry.tiles, self._heads, self._scale, self._tiled_bias,
-                block_m=m, block_n=n, warps=warps, stages=stages,
+                block_m=m, block_n=n, warps=warps, stages=stages, descriptors=self._descriptors,
             )  # fmt: skip
         if self.name == "sdpa":
             return grouped_sdpa(qkv, geometry.groups, self._heads, self._scale)
@@ -152,6 +157,16 @@ class Attention:
 
             out = flash_attn_varlen_func(q, k, v, *span, softmax_scale=self._scale)
         return out.flatten(1)
+
+
+@cache
+def loads_by_descriptors() -> bool:
+    """Return whether the GPUs of this machine load tensor descriptors in hardware.
+
+    Older ones emulate them, with a pointer per value: the kernel would spill 700 bytes per thread.
+    """
+    count = torch.cuda.device_count()
+    return all(torch.cuda.get_device_capability(i) >= (9, 0) for i in range(count))
 
 
 def kernel_problems(plan: DevicePlan, *, biased: bool) -> dict[AttentionName, str]:

@@ -17,18 +17,44 @@ from abag.embed.kernels.ops import PlainOps
 
 
 @triton.jit
+def _load_rows(
+    source, row, column, stop, ROWS: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr,
+    MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    """Load a tile by its descriptor, or by pointers; MASKED: rows from `stop` on are 0."""
+    if DESCRIPTORS:
+        tile = source.load([row, column])
+    else:
+        rows, columns = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+        # 64-bit: tokens x 3 H x D passes 2^31 at 175k tokens of IgT5
+        first = source + tl.cast(row, tl.int64) * STRIDE + column
+        at = first + rows[:, None] * STRIDE + columns[None, :]
+        if MASKED:
+            tile = tl.load(at, mask=(row + rows < stop)[:, None], other=0.0)
+        else:
+            tile = tl.load(at)
+    return tile
+
+
+@triton.jit
 def _attend_tile(
     q, peak, total, acc, qkv, bias, key, stop, first, head, unit,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, LAST: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, DESCRIPTORS: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Add one tile of keys to the running softmax; `unit` converts scores to powers of 2."""
-    k = qkv.load([key, (HEADS + head) * WIDTH])
+    STRIDE: tl.constexpr = 3 * HEADS * WIDTH
+    column = (HEADS + head) * WIDTH
+    k = _load_rows(qkv, key, column, stop, BLOCK_N, WIDTH, STRIDE, LAST, DESCRIPTORS)
     scores = tl.dot(q, k.T)
     if HAS_BIAS:
         # beyond the reach all tiles have the same bias
         offset = tl.minimum(tl.maximum(key - first, -BIAS_REACH), BIAS_REACH) + BIAS_REACH
-        scores += bias.load([head * BLOCK_M, offset]).to(tl.float32)
+        offset = tl.multiple_of(offset, 16)
+        scores += _load_rows(
+            bias, head * BLOCK_M, offset, stop, BLOCK_M, BLOCK_N, 2 * BIAS_REACH + BLOCK_N, False,
+            DESCRIPTORS,
+        ).to(tl.float32)  # fmt: skip
     if LAST:  # keys past the end belong to the next sequence
         inside = key + tl.arange(0, BLOCK_N) < stop
         scores = tl.where(inside[None, :], scores, -float("inf"))
@@ -36,23 +62,24 @@ def _attend_tile(
     weight = tl.exp2(scores * unit - (new_peak * unit)[:, None])
     shrink = tl.exp2((peak - new_peak) * unit)
     total = total * shrink + tl.sum(weight, 1)
-    v = qkv.load([key, (2 * HEADS + head) * WIDTH])
+    column = (2 * HEADS + head) * WIDTH
+    v = _load_rows(qkv, key, column, stop, BLOCK_N, WIDTH, STRIDE, LAST, DESCRIPTORS)
     acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None])
     return new_peak, total, acc
 
 
 @triton.jit
 def _attention_kernel(
-    qkv_q,  # descriptor of qkv in blocks of (BLOCK_M, WIDTH)
+    qkv_q,  # descriptor of qkv in blocks of (BLOCK_M, WIDTH), or its pointer
     qkv,  # the same in blocks of (BLOCK_N, WIDTH)
-    bias,  # descriptor of `tile_bias` in blocks of (BLOCK_M, BLOCK_N)
+    bias,  # of `tile_bias`, in blocks of (BLOCK_M, BLOCK_N)
     out_ptr,
     tile_first_ptr,  # (tiles,) first query token of a tile
     tile_start_ptr,  # (tiles,) first token of the tile's sequence
     tile_stop_ptr,  # (tiles,) one past its last token
     scale,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
     """Attend with one tile of queries of one sequence and head to all keys of the sequence."""
     head = tl.program_id(0)
@@ -61,7 +88,8 @@ def _attention_kernel(
     start = tl.load(tile_start_ptr + tile)
     stop = tl.load(tile_stop_ptr + tile)
     unit = scale * 1.4426950408889634  # log2(e), because exp2 is the hardware instruction
-    q = qkv_q.load([first, head * WIDTH])
+    STRIDE: tl.constexpr = 3 * HEADS * WIDTH
+    q = _load_rows(qkv_q, first, head * WIDTH, stop, BLOCK_M, WIDTH, STRIDE, True, DESCRIPTORS)
     peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, WIDTH], tl.float32)
@@ -69,12 +97,12 @@ def _attention_kernel(
     for key in range(start, whole, BLOCK_N):
         peak, total, acc = _attend_tile(
             q, peak, total, acc, qkv, bias, key, stop, first, head, unit,
-            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, False,
+            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, DESCRIPTORS, False,
         )  # fmt: skip
     if whole < stop:
         peak, total, acc = _attend_tile(
             q, peak, total, acc, qkv, bias, whole, stop, first, head, unit,
-            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, True,
+            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, DESCRIPTORS, True,
         )  # fmt: skip
     # 64-bit: tokens x H x D passes 2^31 at 500k tokens of IgT5
     rows = (first + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -203,6 +231,7 @@ def attention(
     block_n: int,
     warps: int,
     stages: int,
+    descriptors: bool = True,
 ) -> Tensor:
     """Attention within each packed sequence.
 
@@ -216,6 +245,8 @@ def attention(
         Factor of the scores, applied after the bias is added.
     bias : Tensor, shape=(H, block_m, 2 * reach + block_n), optional
         From `tile_bias` with this `block_m` and `block_n`: queries and keys per tile.
+    descriptors : bool
+        Load tiles by tensor descriptors, which need compute capability 9.0 to be fast.
 
     Returns
     -------
@@ -224,15 +255,17 @@ def attention(
     tokens, width = qkv.shape[0], qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
     rows = bias.flatten(0, 1) if bias is not None else qkv
+    sources = ((qkv, block_m, width), (qkv, block_n, width), (rows, block_m, block_n))
+    if descriptors:
+        loaded = [TensorDescriptor.from_tensor(x, [m, n]) for x, m, n in sources]
+    else:
+        loaded = [x for x, _, _ in sources]
     _attention_kernel[(heads, len(tiles[0]))](
-        TensorDescriptor.from_tensor(qkv, [block_m, width]),
-        TensorDescriptor.from_tensor(qkv, [block_n, width]),
-        TensorDescriptor.from_tensor(rows, [block_m, block_n]),
-        out, *tiles, scale,
+        *loaded, out, *tiles, scale,
         HEADS=heads, WIDTH=width, BLOCK_M=block_m, BLOCK_N=block_n,
         HAS_BIAS=bias is not None,
         BIAS_REACH=0 if bias is None else (bias.shape[2] - block_n) // 2,
-        num_warps=warps, num_stages=stages,
+        DESCRIPTORS=descriptors, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out
 
