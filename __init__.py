@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from abag.embed.store.store import open_store as open_store
     from abag.head.fit import fit as fit
     from abag.head.plan import plan as plan
+    from abag.head.prediction.options import PredictOptions as PredictOptions
     from abag.head.prediction.predict import PredictSummary
-    from abag.head.prediction.predictor import Predictor
+    from abag.head.prediction.predict import predict as predict
+    from abag.head.prediction.predictor import Predictor as Predictor
     from abag.head.runs.compare import runs as runs
     from abag.head.runs.evaluate import evaluate as evaluate
     from abag.head.search.sweep import sweep as sweep
@@ -31,6 +33,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AbagError",
+    "AdaptConfig",
+    "EmbedOptions",
+    "EvaluateOptions",
+    "FitConfig",
+    "PlanOptions",
+    "PredictOptions",
+    "Predictor",
+    "Store",
+    "SweepOptions",
     "__version__",
     "adapt_encoders",
     "embed_table",
@@ -44,15 +55,59 @@ __all__ = [
     "sweep",
 ]
 
-_MODULES = {
-    "adapt_encoders": "abag.adapt.train",
-    "embed_table": "abag.embed.pipeline.run",
+_FIT, _EMBED = "abag.head.model.config:FitConfig", "abag.embed.pipeline.options:EmbedOptions"
+_SCORES = "abag.head.report.score_table:describe_scores"
+_FUNCTIONS = {
+    "adapt_encoders": {
+        "place": "abag.adapt.train:adapt_encoders",
+        "classes": ["abag.adapt.config:AdaptConfig"],
+        "shown_by": "abag.adapt.folder:describe_adapter",
+    },
+    "embed_table": {
+        "place": "abag.embed.pipeline.run:embed_table",
+        "classes": [_EMBED],
+        "shown_by": "abag.embed.pipeline.run:describe_embedding",
+    },
+    "evaluate": {
+        "place": "abag.head.runs.evaluate:evaluate",
+        "classes": ["abag.head.runs.options:EvaluateOptions"],
+        "shown_by": _SCORES,
+    },
+    "fit": {"place": "abag.head.fit:fit", "classes": [_FIT], "shown_by": _SCORES},
+    "plan": {
+        "place": "abag.head.plan:plan",
+        "classes": ["abag.head.runs.options:PlanOptions"],
+        "shown_by": "abag.head.plan:describe_plan",
+    },
+    "predict": {
+        "place": "abag:_predict",
+        "classes": ["abag.head.prediction.options:PredictOptions", _EMBED],
+        "shown_by": "abag.head.prediction.predict:describe_prediction",
+        "without": "abag.head.prediction.options:SET_BY_RUN",
+    },
+    "runs": {
+        "place": "abag.head.runs.compare:runs",
+        "shown_by": "abag.head.runs.runs_table:describe_runs",
+    },
+    "sweep": {
+        "place": "abag.head.search.sweep:sweep",
+        "classes": ["abag.head.search.options:SweepOptions", _FIT],
+        "shown_by": "abag.head.search.trials:describe_trials",
+        "without": "abag.head.search.options:CHOSEN_BY_SWEEP",
+    },
+}
+"""Fields of `abag.core.python_surface.PublicFunction` by name."""
+_OTHERS = {
+    "AdaptConfig": "abag.adapt.config",
+    "EmbedOptions": "abag.embed.pipeline.options",
+    "EvaluateOptions": "abag.head.runs.options",
+    "FitConfig": "abag.head.model.config",
+    "PlanOptions": "abag.head.runs.options",
+    "PredictOptions": "abag.head.prediction.options",
+    "Predictor": "abag.head.prediction.predictor",
+    "Store": "abag.embed.store.store",
+    "SweepOptions": "abag.head.search.options",
     "open_store": "abag.embed.store.store",
-    "evaluate": "abag.head.runs.evaluate",
-    "fit": "abag.head.fit",
-    "sweep": "abag.head.search.sweep",
-    "plan": "abag.head.plan",
-    "runs": "abag.head.runs.compare",
 }
 
 
@@ -78,13 +133,25 @@ def cache_dir() -> Path:
 
 
 def __getattr__(name: str) -> object:
-    """Import a public function on first use."""
-    if name not in _MODULES:
+    """Import a public name on first use."""
+    from pkgutil import resolve_name
+
+    if name in _FUNCTIONS:
+        from abag.core.python_surface import PublicFunction
+
+        found: object = PublicFunction(**_FUNCTIONS[name]).load(name)
+    elif name in _OTHERS:
+        found = resolve_name(f"{_OTHERS[name]}:{name}")
+    else:
         msg = f"module 'abag' has no attribute {name!r}"
         raise AttributeError(msg)
-    from importlib import import_module
+    globals()[name] = found
+    return found
 
-    return getattr(import_module(_MODULES[name]), name)
+
+def __dir__() -> list[str]:
+    """List the public names, those included that are not imported yet."""
+    return sorted({*globals(), *__all__})
 
 
 # These two need both stages: head predicts, and embed encodes new sequences.
@@ -115,7 +182,7 @@ def load_predictor(path: Path | str) -> Predictor:
     return load(path, embed=embed_with_same_encoders)
 
 
-def predict(
+def _predict(
     table: Path | str | pd.DataFrame,
     run: Path | str,
     out: Path | str,

@@ -217,10 +217,12 @@ def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) ->
     Example:
       abag predict new.csv --run runs/first --out scored.csv
     """
-    import abag
+    from abag import load_predictor
+    from abag.head.prediction.predict import describe_prediction
+    from abag.head.prediction.predict import predict as predict_table
 
-    summary = abag.predict(table, run, out, progress=True, **options)
-    _print(summary, as_json, lambda found: f"{found['rows']:,} rows in {found['out']}")
+    summary = predict_table(table, load_predictor(run), out, progress=True, **options)
+    _print(summary, as_json, describe_prediction)
 
 
 @_command("head.runs.options:PlanOptions")

@@ -11,6 +11,7 @@ import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from difflib import get_close_matches
 from numbers import Real
 from types import NoneType
 from typing import Any, Literal, NamedTuple, Required, Self, TypedDict, TypeVar, Unpack
@@ -158,10 +159,8 @@ class Options:
     def from_keywords(cls, options: Mapping[str, Any], command: str) -> Self:
         """Make the options from keyword arguments; raise `BadOption` if one is invalid."""
         made, others = cls.take(options)
-        if others:
-            known = ", ".join(sorted(one.name for one in schema(cls)))
-            msg = f"{flag(min(others))}: no such option of {command}; expected one of {known}."
-            raise BadOption(msg)
+        for name in sorted(others):
+            raise unknown_option(name, schema(cls), command)
         return made
 
     @classmethod
@@ -194,6 +193,16 @@ def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
         )
         for one in fields(cls)
     )
+
+
+def unknown_option(name: str, known: Sequence[OptionSchema], command: str) -> BadOption:
+    """Make the error of a keyword argument that does not exist; it suggests what was meant."""
+    names = sorted(one.name for one in known)
+    words = name.replace("_", " ").lower()
+    meant = [one.name for one in known if words in one.declaration["help"].lower()]
+    meant = get_close_matches(name, names, n=2) or meant[:2]
+    hint = f"did you mean {' or '.join(meant)}" if meant else f"expected one of {', '.join(names)}"
+    return BadOption(f"{name}: is not an option of {command}; {hint}.")
 
 
 def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - any type

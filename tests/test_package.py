@@ -46,7 +46,7 @@ def archives(tmp_path_factory, checkout):
 
 def package_files(root):
     """Paths of everything to be installed: all modules and data files of the packages."""
-    files = {"__init__.py", "cli.py", "py.typed"}
+    files = {"__init__.py", "__init__.pyi", "cli.py", "py.typed"}
     for package in PACKAGES:
         found = (path for path in (root / package).rglob("*") if path.is_file())
         files |= {str(p.relative_to(root)) for p in found if p.parent.name != "__pycache__"}
@@ -74,6 +74,7 @@ SCRIPT = """
 import abag
 
 summary = abag.fit("pairs.csv", "store", "run", epochs=1)
+abag.fit("pairs.csv", "store", "run", learning_rate=0.1)  # type: ignore[call-arg]
 vectors = abag.open_store("store").vectors("antigen", ["MKT"], pooling="mean")
 scores = abag.load_predictor("run").predict(heavy=["EVQ"], light=[""], antigen="MKT")
 reveal_type(abag.open_store)

@@ -19,6 +19,7 @@ from abag import AbagError
 from abag.core.files import Files
 from abag.core.messages import say
 from abag.core.names import check_names
+from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.chains import Chains, Kind, antibody, antigen, keys_array
 from abag.embed.shards.filesystem import COLAB_DRIVE, StoreUnreachable, access, is_unmounted_drive
 from abag.embed.shards.regular_files import DamagedShard
@@ -57,7 +58,6 @@ class Store:
     """Vectors of antibodies and antigens; made by :func:`open_store`.
 
     Methods raise StoreUnreachable if the file system fails.
-
     """
 
     def __init__(
@@ -73,6 +73,17 @@ class Store:
         self._files = files or Files()
         self._is_packed = packed is not None
         self._folders = {folder.path.name: folder for folder in packed or ()}
+
+    def __repr__(self) -> str:
+        stored = [
+            f"{f.kind}: {f.name} ({f.fingerprint[:8]}), {f.rows:,} vectors of "
+            f"{', '.join(f.poolings)}"
+            for f in self.folders()
+        ]
+        return shorten([f"Store {self.path}", *(stored or ["empty"])])
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self))
 
     def folders(self, kind: Kind | None = None) -> list[EncoderFolder]:
         """List the folders of all encoders, or of those of one kind, sorted by name."""

@@ -9,6 +9,13 @@ from typing import Any
 from abag.core.options import DeviceOptions, option
 from abag.embed.sequences.options import AntibodyRegion, TableOptions
 
+SET_BY_RUN = frozenset(
+    {
+        "antibody_adapter", "antigen_adapter", "kind", "layers", "long_antigens", "skipped",
+    }
+)  # fmt: skip
+"""Options of encoding that follow from the run, for which new sequences are encoded."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(DeviceOptions, TableOptions):

@@ -56,6 +56,11 @@ class PredictSummary(PairScores):
     seconds: float
 
 
+def describe_prediction(summary: PredictSummary) -> str:
+    """Describe what was written."""
+    return f"{summary['rows']:,} rows in {summary['out']}"
+
+
 def predict(
     table: TableLike,
     predictor: Predictor,

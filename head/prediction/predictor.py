@@ -8,6 +8,7 @@ provides (`abag.load_predictor`), because this module imports no encoder.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,8 @@ import pandas as pd
 from abag import AbagError
 from abag.core.keys import distinct_keys
 from abag.core.messages import reporting, say
-from abag.embed.sequences.chains import ParsedSequence, keys_array
+from abag.core.python_surface import as_html, shorten
+from abag.embed.sequences.chains import KINDS, ParsedSequence, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
@@ -88,7 +90,7 @@ class Member:
     """The weights of all members add up to 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Predictor:
     """An ensemble of models, and the store that usually holds the vectors they need."""
 
@@ -118,8 +120,12 @@ class Predictor:
         antigen: Sequence[str] | str = "",
         *,
         store: Path | str | None = None,
+        antibody_encoder: str | None = None,
+        antigen_encoder: str | None = None,
+        device: str = "auto",
+        batch_tokens: int | None = None,
+        progress: bool = False,
         say: Callable[[str], None] | None = None,
-        **options: Any,  # noqa: ANN401
     ) -> pd.DataFrame:
         """Predict the affinity of pairs of an antibody and an antigen.
 
@@ -131,12 +137,12 @@ class Predictor:
         store : path, optional
             Holds the vectors, and receives those of new sequences. By default the store of the
             run, or a temporary one if that does not exist.
+        antibody_encoder, antigen_encoder : str, optional
+            Place of the run's encoder on this machine, for new sequences.
+        device, batch_tokens, progress
+            As for `abag.embed_table`, for new sequences.
         say : callable, optional
             Receives each message; by default messages go to stderr.
-        **options
-            Options of `abag.embed_table` for new sequences (``device``, ``progress`` ...), such as
-            ``antibody_encoder`` or ``antigen_encoder`` for the place of the run's encoder on this
-            machine.
 
         Returns
         -------
@@ -168,8 +174,28 @@ class Predictor:
             new_antigens = _distinct(targets, self.missing(opened, "antigen", keys[1]))
             if self.embed is not None and (new_antibodies or new_antigens):
                 padding = antibodies[0], targets[0]
-                encode_new(self, path, new_antibodies, new_antigens, padding, **options)
+                encode_new(
+                    self, path, new_antibodies, new_antigens, padding,
+                    antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
+                    device=device, batch_tokens=batch_tokens, progress=progress,
+                )  # fmt: skip
             return self.predict_keys(open_store(path), *keys)
+
+    def __repr__(self) -> str:
+        counts = Counter(type(member.model).__name__ for member in self.members)
+        models = ", ".join(f"{n} x {name}" for name, n in counts.items())
+        sides = [
+            f"{kind}: {spec.name} ({spec.fingerprint[:8]}), {spec.pooling}, "
+            f"{spec.training_sequences:,} sequences in training"
+            for kind in KINDS
+            if (spec := self.spec(kind))
+        ]
+        known = "calibrated" if self.calibrated else "not calibrated"
+        sigma = f"residual noise {self.noise:.2f} pKd, sigma {known}"
+        return shorten([f"Predictor: {models}", *sides, sigma, f"store: {self.store}"])
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self))
 
     def spec(self, kind: Kind) -> VectorSpec:
         """Return the vectors needed of one kind."""

@@ -1,0 +1,69 @@
+"""Write ``__init__.pyi``: the public functions with every option, for type checkers and editors.
+
+python tests/make_stub.py > __init__.pyi
+"""
+
+import abag
+from abag.core.python_surface import PublicFunction
+
+HEADER = '''\
+"""Types of the public names; written by tests/make_stub.py from the declared options."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports to the end
+    import pandas as pd
+
+{imports}
+
+__version__: str
+__all__ = [
+{names}
+]
+
+class AbagError(Exception): ...
+
+def cache_dir() -> Path: ...
+def load_predictor(path: Path | str) -> Predictor: ...
+'''
+
+
+def stub():
+    imports = [
+        f"    from {module} import {name} as {name}" for name, module in abag._OTHERS.items()
+    ]
+    imports += [f"    from {module} import {name}" for name, module in TYPES.items()]
+    names = "\n".join(f'    "{name}",' for name in abag.__all__)
+    text = HEADER.format(imports="\n".join(sorted(imports)), names=names)
+    return text + "".join(map(function, abag._FUNCTIONS))
+
+
+TYPES = {
+    "AdaptSummary": "abag.adapt.folder",
+    "EmbedSummary": "abag.embed.pipeline.run",
+    "TableLike": "abag.embed.sequences.tables",
+    "Plan": "abag.head.plan",
+    "PredictSummary": "abag.head.prediction.predict",
+    "RunSummary": "abag.head.report.results",
+    "RunsSummary": "abag.head.runs.compare",
+    "SweepSummary": "abag.head.search.trials",
+}
+
+
+def function(name):
+    signature = PublicFunction(**abag._FUNCTIONS[name]).signature()
+    lines, keyword_only = [f"def {name}("], False
+    for one in signature.parameters.values():
+        if one.kind is one.KEYWORD_ONLY and not keyword_only:
+            lines.append("    *,")
+            keyword_only = True
+        simple = isinstance(one.default, str | int | float | None)
+        default = "" if one.default is one.empty else f" = {one.default!r}" if simple else " = ..."
+        lines.append(f"    {one.name}: {one.annotation}{default},")
+    return "\n".join([*lines, f") -> {signature.return_annotation}: ..."]) + "\n"
+
+
+if __name__ == "__main__":
+    print(stub(), end="")

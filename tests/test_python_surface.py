@@ -1,0 +1,116 @@
+"""What Python users see: names, signatures, errors and how results are shown."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import abag
+from abag.core.options import BadOption, schema
+from abag.core.python_surface import SHOWN_LINES, Summary, in_python, shorten
+from abag.embed.store.store import open_store
+from abag.head.data.demo import demo_table
+
+sys.path.insert(0, str(Path(__file__).parent))
+from make_stub import stub
+
+ROOT = Path(__file__).parent.parent
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+
+
+def test_the_stub_is_what_the_declared_options_give():
+    assert (ROOT / "__init__.pyi").read_text() == stub(), "run python tests/make_stub.py"
+
+
+def test_dir_and_help_show_every_public_name():
+    code = "import abag, pydoc; print(set(abag.__all__) <= set(dir(abag))); help(abag)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("True")
+    for name in abag.__all__:
+        assert f" {name}" in done.stdout or name == "__version__"
+
+
+@pytest.mark.parametrize("name", abag._FUNCTIONS)
+def test_a_public_function_has_no_open_keywords(name):
+    parameters = inspect.signature(getattr(abag, name)).parameters.values()
+    assert inspect.Parameter.VAR_KEYWORD not in {one.kind for one in parameters}
+
+
+def test_the_signature_of_fit_has_every_option_with_its_default():
+    parameters = inspect.signature(abag.fit).parameters
+    for one in schema(abag.FitConfig):
+        assert parameters[one.name].default == one.default
+    shown = str(inspect.signature(abag.fit))
+    assert "preset: Literal['small', 'medium', 'large', 'seed'] = 'small'" in shown
+    assert "widths: tuple[int, ...] | None = None" in shown
+
+
+@pytest.mark.parametrize(
+    ("function", "keyword", "words"),
+    [
+        ("fit", "learning_rate", "learning_rate: is not an option of fit; did you mean lr"),
+        ("fit", "epoch", "did you mean epochs"),
+        ("sweep", "dropout", "dropout: is not an option of sweep"),
+        ("predict", "kind", "kind: is not an option of predict"),
+        ("plan", "zzz", "expected one of affinity_type, antibody_encoder"),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_what_was_meant(function, keyword, words):
+    with pytest.raises(BadOption) as caught:
+        getattr(abag, function)("table", "a", "b", **{keyword: 1})
+    assert words in str(caught.value)
+
+
+OPTIONS = {one.name: one for cls in (abag.FitConfig, abag.PredictOptions) for one in schema(cls)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--lr: 20 is out of range", "lr: 20 is out of range"),
+        ("Give --batch-size 12.", "Give batch_size=12."),
+        ("Use --compile auto.", 'Use compile="auto".'),
+        ("already exists; use --force to overwrite", "already exists; use force=True to overwrite"),
+        ("--force: without a file", "force: without a file"),
+        ("Give --no-bootstrap.", "Give bootstrap=False."),
+        ("Give --column pkd=NAME.", 'Give columns={"pkd": "NAME"}.'),
+        ("Give --antigen-encoder NAME.", "Give antigen_encoder NAME."),
+        ("use another --run folder", "use another run folder"),
+        ("It is empty. Run abag embed T --limit 3.", "It is empty. Run abag embed T --limit 3."),
+        ("--kills: not ours", "--kills: not ours"),
+    ],
+)  # fmt: skip
+def test_flags_in_messages_become_keywords_except_in_commands(text, expected):
+    assert in_python(text, OPTIONS, {"run"}) == expected
+
+
+def test_an_error_of_a_public_function_names_its_keywords(tmp_path):
+    with pytest.raises(BadOption, match=r"^lr: 20 is out of range; expected more than 0"):
+        abag.fit("pairs.csv", "store", "run", lr=20)
+    with pytest.raises(BadOption, match=r'^columns={"antibody": "NAME"}: cannot be combined'):
+        abag.plan(tmp_path, columns={"antibody": "a", "heavy": "h"})
+
+
+def test_results_are_shown_in_a_few_lines(tmp_path):
+    table = demo_table().head(60)
+    summary = abag.embed_table(table, tmp_path / "store", **COMPOSITION)
+    lines = repr(summary).splitlines()
+    assert lines[0].startswith("antibodies: ")
+    assert lines[-1] == "keys: antibodies, antigens, rows, skipped_rows"
+    assert "<pre>antibodies: " in summary._repr_html_()
+    store = repr(open_store(tmp_path / "store"))
+    assert store.startswith(f"Store {tmp_path / 'store'}\nantibody: composition (")
+    assert len(store.splitlines()) == 3
+    assert len(repr(abag.plan(table, **COMPOSITION)).splitlines()) == SHOWN_LINES
+
+
+def test_what_is_shown_has_few_lines_of_limited_width_and_is_escaped():
+    assert shorten(list("abcdef")) == "a\nb\nc\nd\n... 2 more lines"
+    assert shorten(list("abcde")) == "a\nb\nc\nd\ne"
+    assert shorten(list("abcde"), "z") == "a\nb\nc\n... 2 more lines\nz"
+    assert all(len(line) <= 160 for line in shorten(["x" * 500]).splitlines())
+    shown = Summary({"a": 1}, lambda _: "<script>")
+    assert shown == {"a": 1}
+    assert shown._repr_html_() == "<pre>&lt;script&gt;\nkeys: a</pre>"
