@@ -140,7 +140,7 @@ def test_validation_pairs_of_the_adapter_may_validate_but_not_test_the_head(tabl
 def test_an_adapter_trained_on_every_training_pair_is_refused(table, tmp_path):
     parts = parts_of(table, split="random")
     store = make_store(tmp_path / "store", table, parts["train"])
-    with pytest.raises(NoHeadRows, match=r"--head-share above 0.*--adapter-rows train"):
+    with pytest.raises(NoHeadRows, match=r'head-share above 0.*adapter_rows="train"'):
         abag.fit(table, store, tmp_path / "run", split="random", **QUIET)
     assert not (tmp_path / "run").exists()
 
