@@ -154,7 +154,14 @@ def _fit(
         predicted=[one.predicted for one in fitted],
         sigma=[one.sigma.of(one.variance) for one in fitted],
         baselines=[
-            predict_baselines(inputs.pairs, split, antibody.x_ND, antigen.x_ND) for split in splits
+            predict_baselines(
+                inputs.pairs,
+                split,
+                antibody.x_ND,
+                antigen.x_ND,
+                device if device.type == "cuda" else None,
+            )
+            for split in splits
         ],
         log=join_logs([fold.log for fold in paths], run / "metrics.jsonl"),
         antibody_ND=antibody.x_ND,

@@ -7,13 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation import baselines as baselines_module
-from abag.head.evaluation import comparison
+from abag.head.evaluation import comparison, ridge_on_device
 from abag.head.evaluation import ridge as module
 from abag.head.evaluation.baselines import (
     BASELINES,
@@ -24,7 +27,7 @@ from abag.head.evaluation.baselines import (
 from abag.head.evaluation.comparison import compare, strongest, verdict, warnings
 from abag.head.evaluation.label_problems import explained
 from abag.head.evaluation.metrics import score
-from abag.head.evaluation.ridge import FeatureBlock, ridge, ridges
+from abag.head.evaluation.ridge import FeatureBlock, fit_ridges, ridge, ridges
 from abag.head.splits.partition import make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
@@ -117,6 +120,35 @@ def test_ridges_on_subsets_of_the_blocks_equal_separate_ridges(monkeypatch):
     for choice, one in zip(choices, found, strict=True):
         alone = ridge([blocks[i] for i in choice], pkd, fit_rows, fold)
         np.testing.assert_allclose(one, alone, atol=1e-9)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 6)), min_size=1, max_size=3),
+    folds=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
+def test_ridges_on_a_device_equal_those_of_numpy(sizes, folds, seed):
+    rng = np.random.default_rng(seed)
+    blocks = [
+        FeatureBlock(rng.normal(size=size).astype(np.float32), rng.integers(size[0], size=50))
+        for size in sizes
+    ]
+    fit_rows = rng.permutation(50)[:40]
+    inputs = blocks, rng.normal(8, 1, 50), fit_rows, np.arange(40) % folds
+    choices = [range(len(blocks)), [len(blocks) - 1]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ridge_on_device, "CHUNK", 7)
+        found = fit_ridges(*inputs, choices, torch.device("cpu"))
+    for one, expected in zip(found, fit_ridges(*inputs, choices), strict=True):
+        np.testing.assert_allclose(one.weight_D, expected.weight_D, atol=1e-7)
+        np.testing.assert_allclose(one.inner, expected.inner, atol=1e-7)
+        assert one.intercept == pytest.approx(expected.intercept)
+
+
+def test_residues_are_counted_like_by_count():
+    texts = ["ACDA", "", "XXYA", "W"]
+    found = baselines_module._count_residues(texts)
+    assert found.tolist() == [[text.count(letter) for letter in RESIDUES] for text in texts]
 
 
 @pytest.mark.parametrize(("limit", "threads"), [(1500, {1}), (0, {2})])

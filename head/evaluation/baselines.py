@@ -23,6 +23,8 @@ from abag.head.evaluation.ridge import FeatureBlock, Floats, Ints, Matrix, ridge
 from abag.head.splits.splits import TRAIN, Split, grouped_folds
 
 if TYPE_CHECKING:
+    import torch
+
     from abag.head.data.labels import LabelledPairs
 
 INNER_FOLDS = 5
@@ -49,6 +51,8 @@ class BaselineInputs:
     """One vector per unique antibody."""
     antigen_ND: NDArray[np.floating]
     """One vector per unique antigen."""
+    device: torch.device | None = None
+    """Where ridges are fitted; None: with numpy."""
 
     @cached_property
     def fold(self) -> Ints:
@@ -64,7 +68,7 @@ class BaselineInputs:
         """Ridge predictions, (P,) each: from both vectors, the antibody's and the antigen's."""
         blocks = [self.antibody, self.standardised_block(self.antigen_ND, self.pairs.antigen)]
         choices = [(0, 1), (0,), (1,)]
-        return ridges(blocks, self.pairs.pkd, self.fit_rows, self.fold, choices)
+        return ridges(blocks, self.pairs.pkd, self.fit_rows, self.fold, choices, self.device)
 
     def standardised_block(self, table_ND: NDArray[np.floating], index: Ints) -> FeatureBlock:
         """Standardise vectors, shape (N, D); `index`, shape (P,), is the sequence of each pair."""
@@ -81,7 +85,7 @@ class BaselineInputs:
 
     def ridge(self, *blocks: FeatureBlock) -> Floats:
         """Predict every pair by a ridge on the given features, (P,)."""
-        return ridge(blocks, self.pairs.pkd, self.fit_rows, self.fold)
+        return ridge(blocks, self.pairs.pkd, self.fit_rows, self.fold, self.device)
 
 
 def predict_baselines(
@@ -89,6 +93,7 @@ def predict_baselines(
     split: Split,
     antibody_ND: NDArray[np.floating],
     antigen_ND: NDArray[np.floating],
+    device: torch.device | None = None,
 ) -> dict[str, Floats]:
     """Fit each baseline to the training part and predict every pair.
 
@@ -96,6 +101,8 @@ def predict_baselines(
     ----------
     antibody_ND, antigen_ND : NDArray, dtype=floating
         One vector per unique sequence.
+    device : torch.device, optional
+        A GPU on which the ridges are fitted; by default numpy fits them.
 
     Returns
     -------
@@ -105,7 +112,7 @@ def predict_baselines(
         an antigen that is not in training).
     """
     fit_rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
-    inputs = BaselineInputs(pairs, split, fit_rows, antibody_ND, antigen_ND)
+    inputs = BaselineInputs(pairs, split, fit_rows, antibody_ND, antigen_ND, device)
     predicted = {name: baseline(inputs) for name, baseline in BASELINES.items()}
     return {name: pkd for name, pkd in predicted.items() if pkd is not None}
 
@@ -202,14 +209,24 @@ def _composition_ridge(inputs: BaselineInputs) -> Floats:
         # Heavy and light are counted separately, the chains of an antigen together.
         places = range(2) if unique.kind == "antibody" else (slice(None),)
         counts = [
-            np.array([[text.count(letter) for letter in RESIDUES] for text in texts], np.float32)
+            _count_residues(["".join(chains[place]) for chains in unique.chains])
             for place in places
-            for texts in [["".join(chains[place]) for chains in unique.chains]]
         ]
         lengths = [count.sum(1, keepdims=True) for count in counts]
         frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
         blocks.append(inputs.standardised_block(np.hstack([*frequencies, *lengths]), index))
     return inputs.ridge(*blocks)
+
+
+def _count_residues(texts: Sequence[str]) -> Matrix:
+    """Count each of the 20 `RESIDUES` in N texts, (N, 20); other letters are left out."""
+    codes = np.frombuffer("".join(texts).encode("ascii"), np.uint8)
+    column = np.full(256, len(RESIDUES), np.int64)
+    column[np.frombuffer(RESIDUES.encode(), np.uint8)] = np.arange(len(RESIDUES))
+    row = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+    cells = row * (len(RESIDUES) + 1) + column[codes]
+    counts = np.bincount(cells, minlength=len(texts) * (len(RESIDUES) + 1))
+    return counts.reshape(len(texts), -1)[:, :-1].astype(np.float32)
 
 
 def _mutation_count(inputs: BaselineInputs) -> Floats | None:
@@ -225,31 +242,33 @@ def _one_hot_ridge(inputs: BaselineInputs) -> Floats | None:
     """Ridge on the residue at each position, where most antibodies share their lengths."""
     if inputs.common_length is None:
         return None
-    train = np.unique(inputs.pairs.antibody[inputs.fit_rows])
-    one_hot = _one_hot(inputs.pairs.table.antibodies.chains, inputs.common_length, train)
-    if len(train) * one_hot.shape[1] ** 2 > MAX_PRODUCTS:
-        return None
-    return inputs.ridge(FeatureBlock(one_hot, inputs.pairs.antibody))
+    chains, train = inputs.pairs.table.antibodies.chains, inputs.pairs.antibody[inputs.fit_rows]
+    one_hot = _one_hot(chains, inputs.common_length, np.unique(train))
+    return None if one_hot is None else inputs.ridge(FeatureBlock(one_hot, inputs.pairs.antibody))
 
 
-def _one_hot(chains: Sequence[tuple[str, ...]], usual: NDArray[np.bool_], train: Ints) -> Matrix:
+def _one_hot(
+    chains: Sequence[tuple[str, ...]], usual: NDArray[np.bool_], train: Ints
+) -> Matrix | None:
     """Encode each residue of each position that varies in training as one column.
 
     Antibodies of other lengths share one extra column, because their positions do not correspond.
+    None if a ridge on so many columns would take minutes.
     """
     rows = np.flatnonzero(usual)
     text = "".join("".join(chains[i]) for i in rows.tolist()).encode()
-    residues = np.frombuffer(text, np.uint8).reshape(len(rows), -1)
-    known = residues[np.isin(rows, train)]
-    column_of, count = np.full((residues.shape[1], 256), -1), 0
-    for position in range(residues.shape[1] if len(known) else 0):
-        letters = np.unique(known[:, position])
-        if len(letters) > 1:
-            column_of[position, letters] = count + np.arange(len(letters))
-            count += len(letters)
+    residues_RL = np.frombuffer(text, np.uint8).reshape(len(rows), -1)
+    known_RL = residues_RL[np.isin(rows, train)]
+    seen_LK = np.array([np.bincount(letters, minlength=256) > 0 for letters in known_RL.T])
+    seen_LK[seen_LK.sum(axis=1) < 2] = False
+    count = int(seen_LK.sum())
+    if len(train) * (count + 1) ** 2 > MAX_PRODUCTS:
+        return None
+    column_LK = np.full(seen_LK.shape, -1)
+    column_LK[seen_LK] = np.arange(count)
     table = np.zeros((len(chains), count + 1), np.float32)
-    for position, letters in enumerate(residues.T):
-        columns = column_of[position, letters]
+    for letters, column_K in zip(residues_RL.T, column_LK, strict=True):
+        columns = column_K[letters]
         table[rows[columns >= 0], columns[columns >= 0]] = 1
     table[~usual, -1] = 1
     return table

@@ -3,18 +3,24 @@
 A ridge needs only sums over rows, which follow from the vectors of the unique sequences and from
 the number of times that two of them are paired. The sums of the inner folds add up, so each
 strength costs one factorisation. Ridges on a subset of the inputs use a part of the same sums.
+`ridge_on_device` does the same arithmetic on a GPU.
+
+P pairs, R rows of them, D joined columns, S strengths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, sparse
 from threadpoolctl import threadpool_limits
+
+if TYPE_CHECKING:
+    import torch
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -41,7 +47,13 @@ class FeatureBlock:
     """Row of the table for each pair, (P,)."""
 
 
-def ridge(blocks: Sequence[FeatureBlock], pkd: Floats, fit_rows: Ints, fold: Ints) -> Floats:
+def ridge(
+    blocks: Sequence[FeatureBlock],
+    pkd: Floats,
+    fit_rows: Ints,
+    fold: Ints,
+    device: torch.device | None = None,
+) -> Floats:
     """Fit a ridge on the joined vectors of pairs; inner folds choose its strength.
 
     Parameters
@@ -53,13 +65,15 @@ def ridge(blocks: Sequence[FeatureBlock], pkd: Floats, fit_rows: Ints, fold: Int
         Pairs to learn from.
     fold : NDArray, shape=(F,), dtype=int64
         Inner fold of each of these pairs.
+    device : torch.device, optional
+        Compute there with torch; by default with numpy.
 
     Returns
     -------
     NDArray, shape=(P,), dtype=float64
         Prediction for every pair.
     """
-    return ridges(blocks, pkd, fit_rows, fold, [range(len(blocks))])[0]
+    return ridges(blocks, pkd, fit_rows, fold, [range(len(blocks))], device)[0]
 
 
 def ridges(
@@ -68,17 +82,16 @@ def ridges(
     fit_rows: Ints,
     fold: Ints,
     choices: Sequence[Sequence[int]],
+    device: torch.device | None = None,
 ) -> list[Floats]:
     """Fit a `ridge` on each subset of the blocks; predictions have shape (P,).
 
     `choices` has the indices of the blocks of each ridge.
     """
-    fits = fit_ridges(blocks, pkd, fit_rows, fold, choices)
-    every_pair = np.arange(len(pkd))
+    fits = fit_ridges(blocks, pkd, fit_rows, fold, choices, device)
+    columns, every_pair = _columns(blocks, pkd, device), np.arange(len(pkd))
     return [
-        _predict([blocks[i] for i in choice], fit.weight_D[:, None], fit.intercept, every_pair)[
-            :, 0
-        ]
+        columns.predict(choice, fit.weight_D[:, None], np.array([fit.intercept]), every_pair)[:, 0]
         for choice, fit in zip(choices, fits, strict=True)
     ]
 
@@ -100,107 +113,163 @@ def fit_ridges(
     fit_rows: Ints,
     fold: Ints,
     choices: Sequence[Sequence[int]],
+    device: torch.device | None = None,
 ) -> list[RidgeFit]:
     """Fit a ridge on each subset of the blocks; the arguments are those of `ridges`."""
-    columns = sum(min(block.table_ND.shape) for block in blocks)
-    with threadpool_limits(1 if columns < PARALLEL_COLUMNS else None, user_api="blas"):
-        return _fit_ridges(blocks, pkd, fit_rows, fold, choices)
-
-
-def _fit_ridges(
-    blocks: Sequence[FeatureBlock],
-    pkd: Floats,
-    fit_rows: Ints,
-    fold: Ints,
-    choices: Sequence[Sequence[int]],
-) -> list[RidgeFit]:
-    bases = [_training_span(block, fit_rows) for block in blocks]
-    blocks = [
-        block if basis is None else FeatureBlock(block.table_ND @ basis, block.index)
-        for block, basis in zip(blocks, bases, strict=True)
-    ]
-    parts = [_moments(blocks, pkd, fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
-    ends = np.cumsum([0, *(block.table_ND.shape[1] for block in blocks)])
-    found = []
-    for choice in choices:
-        columns = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in choice])
-        own = [part.select(columns) for part in parts]
-        fit = _best_ridge([blocks[i] for i in choice], own, pkd, fit_rows, fold)
-        sizes = np.cumsum([blocks[i].table_ND.shape[1] for i in choice])[:-1]
-        weights = [
-            weight if (basis := bases[i]) is None else basis @ weight
-            for i, weight in zip(choice, np.split(fit.weight_D, sizes), strict=True)
+    size = sum(min(block.table_ND.shape) for block in blocks)
+    with threadpool_limits(1 if size < PARALLEL_COLUMNS else None, user_api="blas"):
+        bases = [_training_span(block, fit_rows) for block in blocks]
+        spanned = [
+            block if basis is None else FeatureBlock(block.table_ND @ basis, block.index)
+            for block, basis in zip(blocks, bases, strict=True)
         ]
-        found.append(replace(fit, weight_D=np.concatenate(weights)))
+        columns = _columns(spanned, pkd, device)
+        grams = [columns.gram(fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
+        ends = np.cumsum([0, *(block.table_ND.shape[1] for block in spanned)])
+        found = []
+        for choice in choices:
+            own = [np.arange(ends[i], ends[i + 1]) for i in choice]
+            at = np.concatenate([*own, ends[-1] + np.arange(2)])  # and the columns of 1 and pKd
+            parts = [gram[at][:, at] for gram in grams]
+            fit = _best_ridge(columns, choice, parts, pkd[fit_rows], fit_rows, fold)
+            weights = [
+                weight if (basis := bases[i]) is None else basis @ weight
+                for i, weight in zip(
+                    choice, np.split(fit.weight_D, np.cumsum(list(map(len, own)))[:-1]), strict=True
+                )
+            ]
+            found.append(replace(fit, weight_D=np.concatenate(weights)))
     return found
 
 
 def _best_ridge(
-    blocks: Sequence[FeatureBlock],
-    parts: Sequence[_Moments],
-    pkd: Floats,
+    columns: Columns,
+    choice: Sequence[int],
+    grams: Sequence[Any],
+    y_F: Floats,
     fit_rows: Ints,
     fold: Ints,
 ) -> RidgeFit:
     """Fit with the strength of the smallest error on the inner folds."""
-    n_folds = len(parts)
-    total = sum(parts[1:], parts[0])
-    inner_FS = np.full((len(fit_rows), len(STRENGTHS)), total.y / total.n)
+    n_folds, total = len(grams), sum(grams[1:], grams[0])
+    # What rounding errors are relative to, also where rows are subtracted.
+    size = float(total[:-2, :-2].trace())
+    inner_FS = np.full((len(fit_rows), len(STRENGTHS)), y_F.mean())
     for k in range(n_folds if n_folds > 1 else 0):
-        solved = (total - parts[k]).solve(STRENGTHS)
-        inner_FS[fold == k] = _predict(blocks, *solved, fit_rows[fold == k])
-    error = ((inner_FS - pkd[fit_rows, None]) ** 2).sum(0)
+        solved = _solve(columns, total - grams[k], size, STRENGTHS)
+        inner_FS[fold == k] = columns.predict(choice, *solved, fit_rows[fold == k])
+    error = ((inner_FS - y_F[:, None]) ** 2).sum(0)
     # Among equals the strongest, which gives the mean for a single fold or pure noise.
     best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
-    weights, intercept = total.solve(STRENGTHS[[best]])
+    weights, intercept = _solve(columns, total, size, STRENGTHS[[best]])
     return RidgeFit(weights[:, 0], float(intercept[0]), inner_FS[:, best])
 
 
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    """Sums over rows that determine a ridge of any strength; they add over folds."""
+class Columns(Protocol):
+    """The joined columns of blocks; sums over rows are matrices of one library."""
 
-    n: int
-    x_D: Floats
-    y: float
-    xx_DD: Floats
-    xy_D: Floats
-    square_D: Floats
-    """Sum of squares before rows were subtracted, which rounding errors are relative to."""
+    def gram(self, rows: Ints) -> Any:  # noqa: ANN401 - a matrix of numpy or of torch
+        """Sum the outer products of joined rows, columns then 1 and pKd: (D + 2, D + 2) float64."""
 
-    def _values(self) -> tuple[Any, ...]:
-        return self.n, self.x_D, self.y, self.xx_DD, self.xy_D, self.square_D
+    def solve(self, scatter_DD: Any, penalty: float, target_D: Any) -> Floats:  # noqa: ANN401
+        """Solve ``(scatter + penalty) weights = target``; weights have shape (D,)."""
 
-    def __add__(self, other: _Moments) -> _Moments:
-        return _Moments(*(a + b for a, b in zip(self._values(), other._values(), strict=True)))
+    def predict(
+        self, choice: Sequence[int], weights_DS: Floats, intercept_S: Floats, rows: Ints
+    ) -> Floats:
+        """Predict rows from the chosen blocks, (R, S)."""
 
-    def __sub__(self, other: _Moments) -> _Moments:
-        left = (a - b for a, b in zip(self._values(), other._values(), strict=True))
-        return replace(_Moments(*left), square_D=self.square_D)
 
-    def select(self, columns: Ints) -> _Moments:
-        """Return the sums of some of the columns."""
-        xx_DD = self.xx_DD[np.ix_(columns, columns)]
-        of_columns = self.xy_D[columns], self.square_D[columns]
-        return _Moments(self.n, self.x_D[columns], self.y, xx_DD, *of_columns)
+def _columns(blocks: Sequence[FeatureBlock], pkd: Floats, device: torch.device | None) -> Columns:
+    if device is None:
+        return _NumpyColumns(blocks, pkd)
+    from abag.head.evaluation.ridge_on_device import TorchColumns
 
-    def solve(self, strengths: Floats) -> tuple[Floats, Floats]:
-        """Return weights (D, S) and unpenalised intercepts (S,) for S strengths."""
-        x_mean, y_mean = self.x_D / self.n, self.y / self.n
-        scatter = self.xx_DD - self.n * np.outer(x_mean, x_mean)
-        target = self.xy_D - self.n * x_mean * y_mean
-        unit = np.trace(scatter) / min(self.n, len(target))
-        if unit <= ROUNDING * self.square_D.sum():  # all rows are equal
-            scatter, unit = np.zeros_like(scatter), 1.0
-        diagonal = np.diag_indices_from(scatter)
-        solved = []
-        for strength in strengths:
-            matrix = scatter.copy(order="F")  # the order of LAPACK, which would copy otherwise
-            matrix[diagonal] += strength * unit
-            factor = linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-            solved.append(linalg.cho_solve(factor, target, check_finite=False))
-        weights = np.stack(solved, axis=1)
-        return weights, y_mean - x_mean @ weights
+    tables, index = [block.table_ND for block in blocks], [block.index for block in blocks]
+    return TorchColumns(tables, index, pkd, device)
+
+
+def _solve(
+    columns: Columns,
+    gram: Any,  # noqa: ANN401 - a matrix of numpy or of torch
+    size: float,
+    strengths: Floats,
+) -> tuple[Floats, Floats]:
+    """Return weights (D, S) and unpenalised intercepts (S,) for S strengths."""
+    n = float(gram[-2, -2])
+    x_mean_D, y_mean = gram[:-2, -2] / n, float(gram[-2, -1]) / n
+    scatter_DD = gram[:-2, :-2] - n * x_mean_D[:, None] * x_mean_D
+    target_D = gram[:-2, -1] - n * y_mean * x_mean_D
+    unit = float(scatter_DD.trace()) / min(n, len(target_D))
+    if unit <= ROUNDING * size:  # all rows are equal
+        scatter_DD, unit = 0 * scatter_DD, 1.0
+    solved = [columns.solve(scatter_DD, strength * unit, target_D) for strength in strengths]
+    weights_DS = np.stack(solved, axis=1)
+    return weights_DS, y_mean - np.array(x_mean_D.tolist()) @ weights_DS
+
+
+class _Seen(NamedTuple):
+    """The distinct vectors of some rows."""
+
+    table_ND: NDArray[np.floating]
+    row: Ints
+    """Row of the table of each distinct vector, (K,)."""
+    at: Ints
+    """Which of them each row has, (R,)."""
+    times: Ints
+    """How many rows have it, (K,)."""
+
+    @classmethod
+    def of(cls, table_ND: NDArray[np.floating], index: Ints) -> _Seen:
+        """Find the distinct vectors of rows with the given index, (R,)."""
+        row, at, times = np.unique(index, return_inverse=True, return_counts=True)
+        return cls(table_ND, row, at, times)
+
+    def vectors(self, start: int) -> Floats:
+        """Return up to `CHUNK` of the distinct vectors."""
+        return self.table_ND[self.row[start : start + CHUNK]].astype(np.float64)
+
+
+class _NumpyColumns(NamedTuple):
+    """`Columns` on the CPU."""
+
+    blocks: Sequence[FeatureBlock]
+    pkd: Floats
+
+    def gram(self, rows: Ints) -> Floats:
+        """Sum outer products; see `Columns`."""
+        seen = [_Seen.of(block.table_ND, block.index[rows]) for block in self.blocks]
+        labels = np.stack([np.ones(len(rows)), self.pkd[rows]], axis=1)
+        seen.append(_Seen.of(labels, np.arange(len(rows))))
+        grid = [[np.zeros((0, 0))] * len(seen) for _ in seen]
+        for i, left in enumerate(seen):
+            grid[i][i] = _square(left)
+            for j, right in enumerate(seen[:i]):
+                grid[i][j] = _cross(left, right)
+                grid[j][i] = grid[i][j].T
+        return np.block(grid)
+
+    def solve(self, scatter_DD: Floats, penalty: float, target_D: Floats) -> Floats:
+        """Solve for the weights; see `Columns`."""
+        matrix = scatter_DD.copy()
+        matrix.flat[:: len(matrix) + 1] += penalty
+        # Transposed, the symmetric matrix has the order of LAPACK, which would copy it otherwise.
+        factor = linalg.cho_factor(matrix.T, lower=True, overwrite_a=True, check_finite=False)
+        return np.asarray(linalg.cho_solve(factor, target_D, check_finite=False))
+
+    def predict(
+        self, choice: Sequence[int], weights_DS: Floats, intercept_S: Floats, rows: Ints
+    ) -> Floats:
+        """Predict rows; see `Columns`."""
+        predicted, start = np.tile(intercept_S, (len(rows), 1)), 0
+        for block in (self.blocks[i] for i in choice):
+            stop = start + block.table_ND.shape[1]
+            seen = _Seen.of(block.table_ND, block.index[rows])
+            chunks = range(0, len(seen.row), CHUNK)
+            of_seen = [seen.vectors(at) @ weights_DS[start:stop] for at in chunks]
+            predicted += np.concatenate(of_seen)[seen.at]
+            start = stop
+        return predicted
 
 
 def _training_span(block: FeatureBlock, fit_rows: Ints) -> Matrix | None:
@@ -215,70 +284,28 @@ def _training_span(block: FeatureBlock, fit_rows: Ints) -> Matrix | None:
     return basis_DN
 
 
-def _moments(blocks: Sequence[FeatureBlock], pkd: Floats, rows: Ints) -> _Moments:
-    """Compute the sums over rows from the vectors of the unique sequences."""
-    y = pkd[rows]
-    # With a constant column, plain sums are cross products too.
-    ones = FeatureBlock(np.ones((1, 1), np.float32), np.zeros(len(pkd), np.int64))
-    grid = [[np.zeros((0, 0))] * len(blocks) for _ in blocks]
-    for i, a in enumerate(blocks):
-        grid[i][i] = _square(a, rows)
-        for j, b in enumerate(blocks[:i]):
-            grid[i][j] = _cross(a, b, rows)
-            grid[j][i] = grid[i][j].T
-    x_D, xy_D = (
-        np.concatenate([_cross(block, ones, rows, weight)[:, 0] for block in blocks])
-        for weight in (None, y)
-    )
-    xx_DD = np.block(grid)
-    return _Moments(len(rows), x_D, float(y.sum()), xx_DD, xy_D, xx_DD.diagonal())
-
-
-def _square(block: FeatureBlock, rows: Ints) -> Floats:
-    """Sum over rows of the outer product of their vectors with themselves, in float64."""
-    seen, times = np.unique(block.index[rows], return_counts=True)
-    total = np.zeros((block.table_ND.shape[1],) * 2)
-    for at in range(0, len(seen), CHUNK):
-        x_ND = block.table_ND[seen[at : at + CHUNK]].astype(np.float64)
-        x_ND *= np.sqrt(times[at : at + CHUNK, None])
+def _square(seen: _Seen) -> Floats:
+    """Sum over rows of the outer product of their vectors with themselves."""
+    total = np.zeros((seen.table_ND.shape[1],) * 2)
+    for start in range(0, len(seen.row), CHUNK):
+        x_ND = seen.vectors(start)
+        x_ND *= np.sqrt(seen.times[start : start + CHUNK, None])
         total += x_ND.T @ x_ND  # numpy recognises the symmetry and computes one half
     return total
 
 
-def _cross(
-    left: FeatureBlock, right: FeatureBlock, rows: Ints, weight: Floats | None = None
-) -> Floats:
-    """Sum over rows of the outer product of their left and right vectors, in float64."""
-    (lefts, i), (rights, j) = (
-        np.unique(block.index[rows], return_inverse=True) for block in (left, right)
-    )
-    if len(lefts) > len(rights):  # the dense intermediate has one row per left sequence
-        return _cross(right, left, rows, weight).T
-    values = np.ones(len(rows)) if weight is None else weight
-    pairs = sparse.coo_array((values, (i, j)), (len(lefts), len(rights))).tocsr()
+def _cross(left: _Seen, right: _Seen) -> Floats:
+    """Sum over rows of the outer product of their left and right vectors."""
+    if len(left.row) > len(left.at):  # the dense intermediate has one row per left sequence
+        return _cross(right, left).T
+    pairs = sparse.coo_array(
+        (np.ones(len(left.at)), (left.at, right.at)), (len(left.row), len(right.row))
+    ).tocsr()
     total = np.zeros((left.table_ND.shape[1], right.table_ND.shape[1]))
-    for at in range(0, len(lefts), CHUNK):
+    for at in range(0, len(left.row), CHUNK):
         some = pairs[at : at + CHUNK].tocsc()
         sums_NE = np.zeros((some.shape[0], total.shape[1]))
-        for first in range(0, len(rights), CHUNK):
-            beside_ME = right.table_ND[rights[first : first + CHUNK]].astype(np.float64)
-            sums_NE += some[:, first : first + CHUNK] @ beside_ME
-        total += left.table_ND[lefts[at : at + CHUNK]].astype(np.float64).T @ sums_NE
+        for first in range(0, len(right.row), CHUNK):
+            sums_NE += some[:, first : first + CHUNK] @ right.vectors(first)
+        total += left.vectors(at).T @ sums_NE
     return total
-
-
-def _predict(
-    blocks: Sequence[FeatureBlock], weights_DS: Floats, intercept_S: Floats | float, rows: Ints
-) -> Floats:
-    predicted = np.tile(np.atleast_1d(intercept_S), (len(rows), 1))
-    start = 0
-    for block in blocks:
-        stop = start + block.table_ND.shape[1]
-        seen, at = np.unique(block.index[rows], return_inverse=True)
-        of_seen = [
-            block.table_ND[seen[first : first + CHUNK]].astype(np.float64) @ weights_DS[start:stop]
-            for first in range(0, len(seen), CHUNK)
-        ]
-        predicted += np.concatenate(of_seen)[at]
-        start = stop
-    return predicted
