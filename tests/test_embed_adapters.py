@@ -83,6 +83,7 @@ def off(ours, theirs):
         ("antiberty", "antibody", "packed"),
         ("roformer", "antibody", "packed"),  # the name of a family: a random checkpoint
         ("ankh", "antigen", "packed"),
+        ("esmc", "antigen", "packed"),
     ],
 )
 def test_merged_weights_give_the_output_of_pefts_unmerged_model(tmp_path, name, kind, backend):

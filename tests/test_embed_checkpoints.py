@@ -26,7 +26,7 @@ CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
 CONFIG = {
     "t5": TINY_CONFIG["tiny-igt5"],
     "esm": TINY_CONFIG["tiny-esm2"],
-    **{name: FAMILIES[name].tiny_config for name in ("bert", "protbert", "roformer", "ankh")},
+    **{name: FAMILIES[name].tiny_config for name in ("bert", "protbert", "roformer", "ankh", "esmc")},
 }
 ENCODER = {name: FAMILIES[name].transformers_class for name in CONFIG}
 HEADS = [
@@ -37,6 +37,7 @@ HEADS = [
     ("esm", "EsmForMaskedLM"),
     ("esm", "EsmForTokenClassification"),
     ("ankh", "T5ForConditionalGeneration"),
+    ("esmc", "EsmcForMaskedLM"),
     ("roformer", "RoFormerForMaskedLM"),
     ("bert", "BertForMaskedLM"),
     ("bert", "BertForSequenceClassification"),

@@ -117,6 +117,10 @@ def esm2(folder):
     return transformers.EsmTokenizer(written(folder, vocab))
 
 
+def esmc():
+    return transformers.EsmcTokenizer()
+
+
 GOLDEN = [  # tokenizer, family, text of each span, its ids: of an antibody, then of an antigen
     (prott5, "t5", ["E V Q </s> D I X"], [[9, 6, 16, 1, 10, 12, 23, 1]]),
     (prott5, "t5", ["M X"], [[19, 23, 1]]),
@@ -129,6 +133,8 @@ GOLDEN = [  # tokenizer, family, text of each span, its ids: of an antibody, the
     (ankh, "ankh", ["MX"], [[19, 23, 1]]),
     (esm2, "esm", ["E V Q", "D I X"], [[0, 9, 7, 16, 2], [0, 13, 12, 24, 2]]),
     (esm2, "esm", ["M X"], [[0, 20, 24, 2]]),
+    (esmc, "esmc", ["EVQ", "DIX"], [[0, 9, 7, 16, 2], [0, 13, 12, 24, 2]]),
+    (esmc, "esmc", ["MX"], [[0, 20, 24, 2]]),
     (antiberty, "bert", ["E V Q", "D I X"], [[2, 8, 22, 18, 3], [2, 7, 12, 1, 3]]),
     (antiberty, "bert", ["M X"], [[2, 15, 1, 3]]),
     (protbert, "protbert", ["E V Q [SEP] D I X"], [[2, 9, 8, 18, 3, 14, 11, 25, 3]]),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from abag.embed.families.bert import BERT, PROTBERT, ROFORMER
 from abag.embed.families.composition import COMPOSITION
 from abag.embed.families.esm import ESM
+from abag.embed.families.esmc import ESMC
 from abag.embed.families.family import Config, Family
 from abag.embed.families.t5 import ANKH, PROSTT5, T5
 
@@ -24,7 +25,7 @@ def _esm2(size: str, revision: str) -> Alias:
     return Alias("esm", f"facebook/esm2_{size}_UR50D", revision=revision)
 
 
-_ALL = (T5, PROSTT5, ANKH, ESM, BERT, PROTBERT, ROFORMER, COMPOSITION)
+_ALL = (T5, PROSTT5, ANKH, ESM, ESMC, BERT, PROTBERT, ROFORMER, COMPOSITION)
 FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
 ALIASES: dict[str, Alias] = {
     "igt5": Alias("t5", "Exscientia/IgT5"),

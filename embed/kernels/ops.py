@@ -80,6 +80,20 @@ class PlainOps:
         pair[:, :, 0], pair[:, :, 1] = low * c - high * s, high * c + low * s
         return qkv
 
+    def norm_rotary_(
+        self, qkv: Tensor, weight: Tensor, eps: float, positions_T: Tensor, cos: Tensor,
+        sin: Tensor, heads: int,
+    ) -> Tensor:  # fmt: skip
+        """Norm all queries of a token together, and all keys, then rotate them; returns `qkv`.
+
+        `weight`, shape (2 * D,), dtype=float32, multiplies the normed queries, then keys; the
+        others are as for `rotary_`.
+        """
+        pair = qkv[:, : len(weight)].unflatten(1, (2, -1))
+        normal = F.layer_norm(pair.float(), pair.shape[2:], eps=eps) * weight.view(2, -1)
+        pair.copy_(normal)
+        return self.rotary_(qkv, torch.zeros_like(weight), positions_T, cos, sin, heads)
+
 
 class HalfOps(PlainOps):
     """For fp16 where Triton does not work: rotates in fp16, as transformers does."""

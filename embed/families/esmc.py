@@ -1,0 +1,79 @@
+"""ESM C: one chain per sequence, with ESM-2's tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from abag.embed.families.esm import ESM
+from abag.embed.families.family import Config, Encoder, EncoderShape, Family
+from abag.embed.weights.checkpoints import BadCheckpoint
+
+if TYPE_CHECKING:
+    from abag.core.device import DevicePlan
+    from abag.embed.weights.checkpoints import EncoderCheckpoint
+
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+
+
+class _EsmcFamily(Family):
+    def shape(self, config: Config) -> EncoderShape:
+        width = config["hidden_size"]
+        return EncoderShape(
+            config["num_hidden_layers"], width, width, config["intermediate_size"], 3
+        )
+
+    def build(
+        self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
+    ) -> Encoder:
+        from abag.embed.families.packed_esmc import PackedEsmc
+
+        config = self.complete(checkpoint.config)
+        width, heads = config["hidden_size"], config["num_attention_heads"]
+        checkpoint.require(
+            hidden_act="silu", attention_bias=False, mlp_bias=False, num_key_value_heads=heads,
+            head_dim=width // heads,
+        )  # fmt: skip
+        if {**_ROPE, **config["rope_parameters"]} != _ROPE:
+            msg = (
+                f"{checkpoint.folder}/config.json: rope_parameters {config['rope_parameters']}; "
+                f"only {_ROPE} is supported"
+            )
+            raise BadCheckpoint(msg)
+        return PackedEsmc(checkpoint, config, plan, attention)
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        return {"tokenizer_config.json": b'{"tokenizer_class": "EsmcTokenizer"}'}
+
+
+_TINY_CONFIG: Config = {
+    "model_type": "esmc", "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "vocab_size": 64, "max_position_embeddings": 2048,
+}  # fmt: skip
+ESMC = _EsmcFamily(
+    name="esmc",
+    model_type="esmc",
+    # trained on up to 2048 tokens, two of them special
+    vocabulary=replace(ESM.vocabulary, max_residues=2046, window=2046),
+    backends=("packed", "reference"),
+    config_keys=(
+        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "vocab_size",
+    ),
+    config_defaults={
+        "hidden_act": "silu", "max_position_embeddings": 2048, "rope_parameters": _ROPE,
+        "attention_bias": False, "mlp_bias": False, "pad_token_id": 1,
+    },
+    transformers_class="EsmcModel",
+    weight_prefix="esmc.",
+    lora_targets=("q_proj", "v_proj"),
+    lora_projections=(
+        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+    ),
+    layer_list="layers",
+    spaced=False,
+    tiny_config=_TINY_CONFIG,
+    reduced_config={
+        **_TINY_CONFIG, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4,
+    },
+)  # fmt: skip
