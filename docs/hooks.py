@@ -28,6 +28,7 @@ LOG = logging.getLogger("mkdocs.hooks.abag")
 _EXAMPLE = re.compile(r"<p>Example:\n(.*?)</p>", re.DOTALL)
 _SKIP = re.compile(r'^(```\w+) data-skip="[^"]*"$', re.MULTILINE)
 _OPTIONS = re.compile(r"^<!-- options of (\S+) -->$", re.MULTILINE)
+_ENCODERS = "<!-- encoders -->"
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 
 
@@ -76,6 +77,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             LOG.warning("%s: link to %s, which is not in the site", uri, target)
         return posixpath.relpath(place, posixpath.dirname(uri))
 
+    markdown = markdown.replace(_ENCODERS, encoder_table())
     markdown = _OPTIONS.sub(lambda m: _option_table(resolve_name(m[1])), markdown)
     return _LINK.sub(moved, _SKIP.sub(r"\1", markdown))
 
@@ -89,6 +91,27 @@ def _option_table(cls: type[Options]) -> str:
         values = ", ".join(one.choices) or str(one.bounds)
         cells = [f"`{one.name}`", one.declaration["help"], values, one.default_text]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def encoder_table() -> str:
+    """Lay out the encoders that have a short name."""
+    from abag.embed.families.registry import ALIASES, FAMILIES
+
+    lines = [
+        "| Name | Source | Parameters | Width | Antibodies | Licence of the weights |",
+        "|---|---|---:|---:|---|---|",
+    ]
+    for name, alias in ALIASES.items():
+        pairs = FAMILIES[alias.family].vocabulary.separator is not None
+        source = f"[{alias.hub_name}](https://huggingface.co/{alias.hub_name})"
+        size = f"{alias.parameters / 1e6:,.0f} M" if alias.parameters else ""
+        cells = [
+            f"`{name}`", source if alias.hub_name else "built in", size, str(alias.width or ""),
+            "pair" if pairs else "chain by chain",
+            alias.licence + ("" if alias.commercial else ": **no commercial use**"),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -52,20 +52,21 @@ class EncoderSpeed:
     measured: bool = True
 
     def scaled(self, weights: float, width: int) -> EncoderSpeed:
-        """Estimate the speed of an encoder of the same family from its number of weights."""
+        """Estimate the speed of an encoder with similar attention from its number of weights."""
         faster = self.weights / weights
         return EncoderSpeed(weights, width, self.packed * faster, self.grouped * faster, False)
 
 
 _IGT5 = EncoderSpeed(1.21e9, 1024, 239_000, 182_000)
 _ESM2 = EncoderSpeed(6.5e8, 1280, 371_000, 197_000)
-_SAME_SIZE = replace(_IGT5, measured=False)
+_MEASURED = {"igt5": _IGT5, "esm2-650m": _ESM2}
 SPEEDS: Mapping[str, EncoderSpeed] = {
-    "igt5": _IGT5, "igt5-unpaired": _SAME_SIZE, "prott5": _SAME_SIZE, "esm2-650m": _ESM2,
-    "esm2-8m": _ESM2.scaled(7.4e6, 320), "esm2-35m": _ESM2.scaled(3.3e7, 480),
-    "esm2-150m": _ESM2.scaled(1.48e8, 640), "esm2-3b": _ESM2.scaled(2.8e9, 2560),
-    "antiberty": _ESM2.scaled(2.6e7, 512),
-}  # fmt: skip
+    name: (_IGT5 if FAMILIES[alias.family].biased_attention else _ESM2).scaled(
+        alias.parameters, alias.width
+    )
+    for name, alias in ALIASES.items()
+    if alias.parameters
+} | _MEASURED
 """By alias, where known."""
 
 

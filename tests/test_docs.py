@@ -18,6 +18,7 @@ from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.options import schema
 from abag.embed.encoders import checkpoint_lookup
+from abag.embed.families.registry import ALIASES
 from abag.embed.pipeline.options import EmbedOptions
 from abag.head.data.demo import demo_table
 from abag.head.model.config import FitConfig
@@ -74,6 +75,15 @@ def test_the_site_describes_every_keyword_option(site):
     for cls in (EmbedOptions, FitConfig, AdaptConfig):
         for one in schema(cls):
             assert f"<code>{one.name}</code></td>\n<td>{one.declaration['help']}</td>" in python
+
+
+def test_the_site_lists_every_encoder_with_its_licence(site):
+    page = html.unescape((site / "reference" / "encoders.html").read_text())
+    for name, alias in ALIASES.items():
+        row = next(r for r in page.split("<tr>") if f"<td><code>{name}</code></td>" in r)
+        assert alias.licence in row
+        assert (alias.hub_name or "built in") in row
+        assert ("no commercial use" in row) != alias.commercial
 
 
 def test_a_skipped_block_is_shown_as_code(site):

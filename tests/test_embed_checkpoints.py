@@ -26,7 +26,10 @@ CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
 CONFIG = {
     "t5": TINY_CONFIG["tiny-igt5"],
     "esm": TINY_CONFIG["tiny-esm2"],
-    **{name: FAMILIES[name].tiny_config for name in ("bert", "protbert", "roformer", "ankh", "esmc")},
+    **{
+        name: FAMILIES[name].tiny_config
+        for name in ("bert", "protbert", "roformer", "ankh", "esmc")
+    },
 }
 ENCODER = {name: FAMILIES[name].transformers_class for name in CONFIG}
 HEADS = [

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 import abag
 from abag.core.device import plan_device
+from abag.core.messages import reporting
 from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.family import Family
-from abag.embed.families.registry import ALIASES, FAMILIES, Alias
+from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES, Alias, family_of
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.pooling import pool_tokens
 from abag.embed.packing.tokens import Vocabulary, residue_ids
@@ -110,8 +112,50 @@ def test_a_new_family_needs_a_description_an_alias_and_nothing_else(monkeypatch,
     np.testing.assert_allclose(vector, expected.numpy(), atol=1e-6)
 
 
-def test_every_alias_names_a_family():
-    assert {alias.family for alias in ALIASES.values()} <= FAMILIES.keys()
+def test_every_alias_has_a_family_a_licence_and_the_size_of_a_hub_model():
+    for name, alias in ALIASES.items():
+        assert alias.family in FAMILIES
+        assert alias.licence, name
+        assert alias.hub_name is None or (alias.parameters and alias.width), name
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_size_of_an_alias_is_that_of_its_shape(name):
+    shape, alias = FAMILIES[ALIASES[name].family].shape(SHAPES[name]), ALIASES[name]
+    products = 4 * shape.attention_width + shape.feed_forward_products * shape.feed_forward_width
+    assert shape.width == alias.width
+    assert shape.layers * shape.width * products == pytest.approx(alias.parameters, rel=0.03)
+
+
+def test_a_licence_without_commercial_use_is_noted_once(monkeypatch, tmp_path):
+    bound = ALIASES["composition"]._replace(licence="CC BY-NC 4.0", commercial=False)
+    monkeypatch.setitem(ALIASES, "composition", bound)
+    said = []
+    with reporting(said.append, silent=True):
+        abag.embed_table(demo_table().head(2), tmp_path, "composition", "composition")
+    expected = "composition: the licence of its weights, CC BY-NC 4.0, forbids commercial use"
+    assert [line for line in said if "licence" in line] == [f"note: {expected}"]
+
+
+def test_a_class_that_transformers_lacks_is_an_error_with_its_version(monkeypatch, tmp_path):
+    save_random_checkpoint(tmp_path, FAMILIES["esmc"].tiny_config, seed=0)
+    monkeypatch.setattr("transformers.EsmcModel", None)
+    with pytest.raises(abag.AbagError, match=r"has no EsmcModel.*pip install -U transformers"):
+        load_encoder(identify(str(tmp_path), "antigen"), plan_device("cpu"), backend="reference")
+
+
+@pytest.mark.parametrize(
+    ("config", "family"),
+    [
+        ({"model_type": "bert", "vocab_size": 25}, "bert"),
+        ({"model_type": "bert", "vocab_size": 30}, "protbert"),
+        ({"model_type": "t5", "vocab_size": 128}, "t5"),
+        ({"model_type": "t5", "vocab_size": 150}, "prostt5"),
+        ({"model_type": "t5", "vocab_size": 32128}, "t5"),  # its tokenizer will be refused
+    ],
+)
+def test_the_vocabulary_decides_between_families_of_one_model_type(config, family):
+    assert family_of(config) is FAMILIES[family]
 
 
 def test_family_descriptions_and_token_layouts_load_no_torch():

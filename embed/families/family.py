@@ -165,13 +165,23 @@ class Family:
         msg = f"encoder family {self.name}: has no backend {backend}"
         raise AbagError(msg)
 
-    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
-        """Load transformers' module in fp32; also returns the weights that only one side has."""
+    def _transformers_encoder(self) -> Any:  # noqa: ANN401 - untyped
+        """Return the class of the reference implementation."""
         import transformers
 
+        if found := getattr(transformers, self.transformers_class, None):
+            return found
+        msg = (
+            f"encoder family {self.name}: transformers {transformers.__version__} has no "
+            f"{self.transformers_class}; run pip install -U transformers"
+        )
+        raise AbagError(msg)
+
+    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
+        """Load transformers' module in fp32; also returns the weights that only one side has."""
         from abag.embed.weights.tensors import EncoderTensors
 
-        encoder = getattr(transformers, self.transformers_class)
+        encoder = self._transformers_encoder()
         # in a half-precision type, buffers such as rotary frequencies would be computed in it
         config = {k: v for k, v in checkpoint.config.items() if k not in ("dtype", "torch_dtype")}
         with EncoderTensors(checkpoint) as tensors:
@@ -207,9 +217,8 @@ class Family:
             msg = f"encoder family {self.name}: has no random checkpoints"
             raise AbagError(msg)
         import torch
-        import transformers
 
-        encoder = getattr(transformers, self.transformers_class)
+        encoder = self._transformers_encoder()
         with torch.device("meta"):
             module = encoder(encoder.config_class.from_dict(dict(config)))
         learned = {n: tuple(p.shape) for n, p in module.named_parameters()}

@@ -19,28 +19,79 @@ class Alias(NamedTuple):
     hub_name: str | None = None
     random: bool = False
     revision: str | None = None  # the commit on the hub; None: its newest
-
-
-def _esm2(size: str, revision: str) -> Alias:
-    return Alias("esm", f"facebook/esm2_{size}_UR50D", revision=revision)
+    parameters: float = 0  # of the encoder's layers
+    width: int = 0  # of its vectors
+    licence: str = ""  # of the weights, and their publication
+    commercial: bool = True  # whether the licence allows commercial use
 
 
 _ALL = (T5, PROSTT5, ANKH, ESM, ESMC, BERT, PROTBERT, ROFORMER, COMPOSITION)
 FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
+_IG = "MIT (Kenlay et al. 2024)"
+_PROTTRANS = "AFL-3.0 (Elnaggar et al. 2021)"
+_ANKH = "CC BY-NC-SA 4.0 (Elnaggar et al. 2023)"
+_ALCHEMAB = "AntiBERTa2 License 1.0 (Barton et al. 2023)"
+_ESM2 = "MIT (Lin et al. 2023)"
+_ESMC = "MIT (Biohub, ESM C)"
+_RANDOM = "random weights made by abag: its vectors have no biological meaning"
+
+
+def _hub(
+    family: str, name: str, revision: str | None, parameters: float, width: int, licence: str
+) -> Alias:
+    commercial = licence not in (_ANKH, _ALCHEMAB)
+    return Alias(family, name, False, revision, parameters, width, licence, commercial)
+
+
+def _esm2(size: str, revision: str, parameters: float, width: int) -> Alias:
+    return _hub("esm", f"facebook/esm2_{size}_UR50D", revision, parameters, width, _ESM2)
+
+
 ALIASES: dict[str, Alias] = {
-    "igt5": Alias("t5", "Exscientia/IgT5"),
-    "igt5-unpaired": Alias("t5", "Exscientia/IgT5_unpaired"),
-    "prott5": Alias("t5", "Rostlab/prot_t5_xl_half_uniref50-enc"),
-    "esm2-8m": _esm2("t6_8M", "c731040fcd8d73dceaa04b0a8e6329b345b0f5df"),
-    "esm2-35m": _esm2("t12_35M", "6fbf070e65b0b7291e7bbcd451118c216cff79d8"),
-    "esm2-150m": _esm2("t30_150M", "a695f6045e2e32885fa60af20c13cb35398ce30c"),
-    "esm2-650m": _esm2("t33_650M", "08e4846e537177426273712802403f7ba8261b6c"),
-    "esm2-3b": _esm2("t36_3B", "476b639933c8baad5ad09a60ac1a87f987b656fc"),
-    "antiberty": Alias("bert"),
-    "composition": Alias("composition"),
-    "tiny-igt5": Alias("t5", random=True),
-    "tiny-esm2": Alias("esm", random=True),
-}
+    "igt5": _hub("t5", "Exscientia/IgT5", None, 1.21e9, 1024, _IG),
+    "igt5-unpaired": _hub("t5", "Exscientia/IgT5_unpaired", None, 1.21e9, 1024, _IG),
+    "igbert": _hub(
+        "protbert", "Exscientia/IgBert", "81a4abb8a4dac5cdcbefc28e5b331a82224c485d",
+        3.8e8, 1024, _IG,
+    ),
+    "igbert-unpaired": _hub(
+        "protbert", "Exscientia/IgBert_unpaired", "53ed1be4a09fd30ef3f21ba0c8aae778ccdfff74",
+        3.8e8, 1024, _IG,
+    ),
+    "antiberta2": _hub("roformer", "alchemab/antiberta2", None, 2.02e8, 1024, _ALCHEMAB),
+    "antiberta2-cssp": _hub("roformer", "alchemab/antiberta2-cssp", None, 2.02e8, 1024, _ALCHEMAB),
+    "antiberty": Alias(
+        "bert", parameters=2.6e7, width=512, licence="MIT (Ruffolo et al. 2021)"
+    ),
+    "prott5": _hub("t5", "Rostlab/prot_t5_xl_half_uniref50-enc", None, 1.21e9, 1024, _PROTTRANS),
+    "prostt5": _hub(
+        "prostt5", "Rostlab/ProstT5_fp16", None, 1.21e9, 1024, "MIT (Heinzinger et al. 2024)"
+    ),
+    "protbert": _hub("protbert", "Rostlab/prot_bert", None, 3.8e8, 1024, _PROTTRANS),
+    "ankh-base": _hub(
+        "ankh", "ElnaggarLab/ankh-base", "d99cb6b966530dfc2ae96bc69d9255c2a07308b0",
+        4.5e8, 768, _ANKH,
+    ),
+    "ankh-large": _hub(
+        "ankh", "ElnaggarLab/ankh-large", "74b371dbfa3ee0a05d32ae74df0c2e0b82d6b9a6",
+        1.15e9, 1536, _ANKH,
+    ),
+    "ankh2-large": _hub(
+        "ankh", "ElnaggarLab/ankh2-ext2", "aa9b9fa72288c47d9f618ce80c011e24b54e17a8",
+        1.15e9, 1536, _ANKH,
+    ),
+    "esm2-8m": _esm2("t6_8M", "c731040fcd8d73dceaa04b0a8e6329b345b0f5df", 7.4e6, 320),
+    "esm2-35m": _esm2("t12_35M", "6fbf070e65b0b7291e7bbcd451118c216cff79d8", 3.3e7, 480),
+    "esm2-150m": _esm2("t30_150M", "a695f6045e2e32885fa60af20c13cb35398ce30c", 1.48e8, 640),
+    "esm2-650m": _esm2("t33_650M", "08e4846e537177426273712802403f7ba8261b6c", 6.5e8, 1280),
+    "esm2-3b": _esm2("t36_3B", "476b639933c8baad5ad09a60ac1a87f987b656fc", 2.8e9, 2560),
+    "esmc-300m": _hub("esmc", "biohub/ESMC-300M", None, 3.3e8, 960, _ESMC),
+    "esmc-600m": _hub("esmc", "biohub/ESMC-600M", None, 5.7e8, 1152, _ESMC),
+    "esmc-6b": _hub("esmc", "biohub/ESMC-6B", None, 6.3e9, 2560, _ESMC),
+    "composition": Alias("composition", width=256, licence="no weights: part of abag (MIT)"),
+    "tiny-igt5": Alias("t5", random=True, licence=_RANDOM),
+    "tiny-esm2": Alias("esm", random=True, licence=_RANDOM),
+}  # fmt: skip
 SHAPES: dict[str, Config] = {
     "igt5": {
         **T5.tiny_config,
@@ -50,8 +101,32 @@ SHAPES: dict[str, Config] = {
         **ESM.tiny_config, "hidden_size": 1280, "intermediate_size": 5120,
         "num_hidden_layers": 33, "num_attention_heads": 20,
     },
+    "igbert": {
+        **PROTBERT.tiny_config, "hidden_size": 1024, "intermediate_size": 4096,
+        "num_hidden_layers": 30, "num_attention_heads": 16,
+    },
+    "antiberta2": {
+        **ROFORMER.tiny_config, "hidden_size": 1024, "intermediate_size": 4096,
+        "num_hidden_layers": 16, "num_attention_heads": 16,
+    },
+    "ankh-base": {
+        **ANKH.tiny_config,
+        "d_model": 768, "d_ff": 3072, "d_kv": 64, "num_heads": 12, "num_layers": 48,
+    },
+    "ankh-large": {
+        **ANKH.tiny_config,
+        "d_model": 1536, "d_ff": 3840, "d_kv": 64, "num_heads": 16, "num_layers": 48,
+    },
+    "esmc-300m": {
+        **ESMC.tiny_config, "hidden_size": 960, "intermediate_size": 2560,
+        "num_hidden_layers": 30, "num_attention_heads": 15,
+    },
+    "esmc-600m": {
+        **ESMC.tiny_config, "hidden_size": 1152, "intermediate_size": 3072,
+        "num_hidden_layers": 36, "num_attention_heads": 18,
+    },
 }  # fmt: skip
-"""config.json of the default encoders, as far as it decides their speed."""
+"""config.json of the default encoders and one of each architecture, as far as it decides speed."""
 
 
 class HubSource(NamedTuple):
@@ -81,6 +156,13 @@ def family_of(config: Config) -> Family | None:
     families = [family for family in FAMILIES.values() if family.reads(config)]
     own = [family for family in families if config.get("vocab_size") in family.vocab_sizes]
     return next(iter(own + [f for f in families if not f.vocab_sizes]), None)
+
+
+def known_alias(name: str, origin: str) -> Alias | None:
+    """Return the alias of a checkpoint, which has this name or came from the same place."""
+    hub_name = origin.partition("@")[0]
+    same = (a for n, a in ALIASES.items() if n == name or (a.hub_name and a.hub_name == hub_name))
+    return next(same, None)
 
 
 def guess_family(name: str) -> Family:

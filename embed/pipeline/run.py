@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 from abag.core.device import DevicePlan, plan_device
-from abag.core.messages import bar, reporting, say
+from abag.core.messages import bar, note, reporting, say
+from abag.embed.families.registry import known_alias
 from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
@@ -29,6 +30,7 @@ from abag.embed.sequences.tables import TableLike
 from abag.embed.shards.filesystem import is_local, mount_of
 from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import open_store
+from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 
 class EmbedSummary(TypedDict):
@@ -215,8 +217,8 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], plan: DevicePlan) -
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
     counts |= {"skipped_rows": len(reading.skipped), "line_breaks": reading.line_breaks}
-    for note in reading.ignored + describe_counts(counts, reading.skipped):
-        say(f"  {note}")
+    for line in reading.ignored + describe_counts(counts, reading.skipped):
+        say(f"  {line}")
     if not is_local(store := jobs[0].task.folder.path.parent):
         say(
             f"  {store} is on {mount_of(store).kind}, not on a local disk: each shard is written "
@@ -224,6 +226,14 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], plan: DevicePlan) -
         )
     for job in jobs:
         _announce_kind(job)
+    _announce_licences(job.identity.checkpoint for job in jobs)
+
+
+def _announce_licences(checkpoints: Iterable[EncoderCheckpoint]) -> None:
+    for name, origin in dict.fromkeys((c.name, c.origin) for c in checkpoints):
+        alias = known_alias(name, origin)
+        if alias is not None and not alias.commercial:
+            note(f"{name}: the licence of its weights, {alias.licence}, forbids commercial use")
 
 
 def _announce_kind(job: KindJob) -> None:

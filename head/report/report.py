@@ -14,6 +14,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from abag.core.files import write_text
+from abag.embed.families.registry import ALIASES
 from abag.head.evaluation import comparison
 from abag.head.evaluation.comparison import rank_metric
 from abag.head.evaluation.metrics import metric_label, table_metrics
@@ -23,14 +24,7 @@ from abag.head.splits.splits import PART_NAMES, TEST, Split
 
 MAX_FOLDS = 20
 """Folds listed in the table of parts."""
-LICENCES = {
-    "igt5": "MIT (Exscientia/IgT5; Kenlay et al. 2024)",
-    "igt5-unpaired": "MIT (Exscientia/IgT5_unpaired; Kenlay et al. 2024)",
-    "antiberty": "MIT (AntiBERTy; Ruffolo et al. 2021)",
-    "composition": "no weights: part of abag (MIT)",
-    "tiny-igt5": "random weights made by abag: its vectors have no biological meaning",
-    "tiny-esm2": "random weights made by abag: its vectors have no biological meaning",
-} | {f"esm2-{size}": "MIT (ESM-2; Lin et al. 2023)" for size in ("8m", "35m", "150m", "650m", "3b")}
+LICENCES = {name: alias.licence for name, alias in ALIASES.items()}
 """Licences of the encoders that abag knows by name."""
 
 
