@@ -89,7 +89,7 @@ class PlainOps:
         `weight`, shape (2 * D,), dtype=float32, multiplies the normed queries, then keys; the
         others are as for `rotary_`.
         """
-        pair = qkv[:, : len(weight)].unflatten(1, (2, -1))
+        pair = qkv[:, : len(weight)].view(len(qkv), 2, -1)
         normal = F.layer_norm(pair.float(), pair.shape[2:], eps=eps) * weight.view(2, -1)
         pair.copy_(normal)
         return self.rotary_(qkv, torch.zeros_like(weight), positions_T, cos, sin, heads)
