@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag.head.closed_form import gaussian_process as module
+from abag.head.closed_form import stacking
 from abag.head.closed_form.gaussian_process import GaussianProcess, fit_gaussian_process
 from abag.head.closed_form.linear import fit_linear
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
@@ -110,6 +111,7 @@ def test_all_pairs_as_inducing_points_give_the_exact_fit(monkeypatch):
 def test_a_large_table_keeps_only_its_inducing_pairs(monkeypatch):
     training = make_training(400, train=300, antibodies=100)
     monkeypatch.setattr(module, "EXACT_PAIRS", 100)
+    monkeypatch.setattr(module, "INNER_PAIRS", 100)
     monkeypatch.setattr(module, "INDUCING_PAIRS", 60)
     monkeypatch.setattr(module, "VARIANCE_PAIRS", 40)
     fit = fit_gaussian_process(training, "error")
@@ -176,28 +178,75 @@ def test_the_ridge_head_equals_the_baseline_and_its_inner_predictions_refits(
         np.testing.assert_allclose(fit.inner[training.fold == k], refit[held], rtol=1e-5)
 
 
+def test_a_kept_prediction_of_a_fold_comes_from_the_kernel_that_the_other_folds_choose(monkeypatch):
+    scales = (0.01, 0.1, 1.0, 10.0)
+    fix_grid(monkeypatch)
+    monkeypatch.setattr(module, "SCALES", scales)
+    training = make_training(train=20, seed=3)
+    rows, fold = training.rows, training.fold
+    inner_SF = np.empty((len(scales), len(rows)))
+    for s, scale in enumerate(scales):
+        kernel = plain_kernel(training, scale, 0.4)
+        for k in range(fold.max() + 1):
+            held, rest = rows[fold == k], rows[fold != k]
+            matrix = kernel[np.ix_(rest, rest)] + 0.05 * np.eye(len(rest))
+            mean = training.pairs.pkd[rest].mean()
+            weights = np.linalg.solve(matrix, training.pairs.pkd[rest] - mean)
+            inner_SF[s, fold == k] = mean + kernel[np.ix_(held, rest)] @ weights
+    square_SF = np.square(inner_SF - training.pkd)
+    chosen = [square_SF[:, fold != k].sum(axis=1).argmin() for k in fold]
+    assert len(set(chosen)) > 1
+    expected = inner_SF[chosen, np.arange(len(rows))]
+    np.testing.assert_allclose(fit_gaussian_process(training, "error").inner, expected, rtol=1e-9)
+
+
 # ---- weights of a stack --------------------------------------------------------------------------
 
 
-@given(seed=st.integers(0, 10_000), models=st.integers(1, 5), rows=st.integers(1, 40))
-def test_weights_of_a_stack_add_up_to_one_and_no_others_are_better(seed, models, rows):
+def draw_errors(seed, models, rows):
     rng = np.random.default_rng(seed)
-    error_RK = rng.normal(size=(rows, models)) * rng.uniform(0.1, 3, models) + rng.normal(
-        size=models
-    )
-    weights = stack_weights(error_RK)
+    scale, offset = rng.uniform(0.1, 3, models), rng.normal(size=models)
+    return rng, rng.normal(size=(rows, models)) * scale + offset
+
+
+@given(seed=st.integers(0, 10_000), models=st.integers(1, 5), rows=st.integers(1, 40))
+def test_weights_of_a_stack_add_up_to_one_and_no_others_cost_less(seed, models, rows):
+    rng, error_RK = draw_errors(seed, models, rows)
+    group, expected = rng.integers(5, size=rows), rng.dirichlet(np.ones(models))
+    weights = stack_weights(error_RK, group, expected)
     assert weights.min() >= 0
     assert weights.sum() == pytest.approx(1)
+    pull = stacking.PRIOR_GROUPS / stacking.equal_groups(group) * np.square(error_RK).mean()
+
+    def cost(of_K):
+        return np.square(error_RK @ of_K).mean() + pull * np.square(of_K - expected).sum()
+
     others = np.concatenate([np.eye(models), rng.dirichlet(np.ones(models), 50)])
-    least = np.square(error_RK @ others.T).sum(axis=0).min()
-    assert np.square(error_RK @ weights).sum() <= least * (1 + 1e-6) + 1e-9
+    assert cost(weights) <= min(map(cost, others)) * (1 + 1e-6) + 1e-9
 
 
-def test_without_errors_the_weights_are_equal():
-    assert stack_weights(np.zeros((0, 4))).tolist() == [0.25] * 4
+def test_few_groups_change_the_expected_weights_less_than_many():
+    rng, rows, expected = np.random.default_rng(0), 600, np.array([0.5, 0.5])
+    error_RK = rng.normal(size=(rows, 2)) * [0.5, 1.0]
+    few, many = (stack_weights(error_RK, np.arange(rows) % n, expected) for n in (4, rows))
+    best = 1 / (1 + 0.5**2)  # by the variances of independent errors
+    assert many[0] == pytest.approx(best, abs=0.03)
+    assert 0.5 < few[0] < 0.6
 
 
-def test_the_error_of_a_stack_on_a_fold_uses_weights_of_the_other_folds():
+def test_groups_of_unequal_size_count_as_fewer():
+    assert stacking.equal_groups(np.array([3, 3, 5, 5])) == 2
+    assert stacking.equal_groups(np.array([3] * 97 + [5, 6, 7])) < 1.1
+
+
+def test_without_errors_the_weights_are_those_expected():
+    expected = np.array([0.5, 0.0, 0.5])
+    found = stack_weights(np.zeros((0, 3)), np.zeros(0, np.int64), expected)
+    assert found.tolist() == expected.tolist()
+
+
+def test_the_error_of_a_stack_on_a_fold_uses_weights_of_the_other_folds(monkeypatch):
+    monkeypatch.setattr(stacking, "PRIOR_GROUPS", 0.0)
     error_RK = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
-    found = cross_stacked_error(error_RK, np.array([0, 0, 1]))
+    found = cross_stacked_error(error_RK, np.array([0, 0, 1]), np.arange(3), np.full(2, 0.5))
     np.testing.assert_allclose(found, [1, 1, 1])

@@ -2,9 +2,10 @@
 
 Scale, mixture and noise are chosen from a small grid, by the error on inner folds (``kernel``) or
 by the marginal likelihood (``gp``). A fold's predictions follow from the inverse of the whole
-matrix, so inner folds cost no further fit. Up to `EXACT_PAIRS` pairs the fit is exact, beyond it
-uses `INDUCING_PAIRS` of them as inducing points. All in float64 with LAPACK, which needs a quarter
-of the time of scikit-learn's search and gives the inner predictions that stacking needs.
+matrix, so inner folds cost no further fit. The inner predictions that are kept come from the kernel
+that the other folds choose: the best of 60 on few groups is so by chance. Up to `EXACT_PAIRS` pairs
+the fit is exact, beyond it uses `INDUCING_PAIRS` of them as inducing points. All in float64 with
+LAPACK, which needs a quarter of the time of scikit-learn's search and gives these predictions.
 
 F training pairs, C of them inducing, P pairs to predict.
 
@@ -160,16 +161,16 @@ def fit_gaussian_process(training: TrainingRows, criterion: Criterion) -> Closed
     train, pkd, fold = _pair_set(training, order), training.pkd[order], training.fold[order]
     mean = float(pkd.mean())
     problem = _Problem(train, pkd - mean, fold)
-    chosen = _choose(problem, criterion)
+    chosen, without_fold = _choose(problem, criterion)
     if len(train) > EXACT_PAIRS:
         solved = _solve_inducing(problem, chosen, INDUCING_PAIRS)
     else:
         solved = _solve(problem, chosen)
     small = len(train) <= VARIANCE_PAIRS
     root = solved.root if small else _solve_inducing(problem, chosen, VARIANCE_PAIRS).root
-    inner, variance = np.empty(len(pkd)), np.empty(len(pkd))
-    inner[order] = mean + solved.inner
-    variance[order] = solved.amplitude * np.maximum(solved.inner_variance, 0)
+    inner, variance = np.full((2, len(pkd)), np.nan)
+    if len(train) <= INNER_PAIRS:
+        inner[order], variance[order] = _predict_folds(problem, without_fold)
     used = train.select(slice(len(solved.weight)))
     settings = ProcessSettings(
         chosen.kernel.scale,
@@ -181,7 +182,7 @@ def fit_gaussian_process(training: TrainingRows, criterion: Criterion) -> Closed
     )
     return ClosedFormFit(
         GaussianProcess(settings, used, solved.weight, root.astype(np.float32)),
-        inner,
+        mean + inner,
         variance,
         f"squared length scale {chosen.kernel.scale:g}, share of the product "
         f"{chosen.kernel.product:.2g}, noise {chosen.noise:g}",
@@ -207,10 +208,6 @@ class _Solution(NamedTuple):
     root: Floats
     """Without rows where the solver has none."""
     amplitude: float
-    inner: Floats
-    """Predicted from the other folds, (F,), and the variance in units of the amplitude; NaN where
-    it was not computed."""
-    inner_variance: Floats
 
 
 def _pair_set(training: TrainingRows, order: NDArray[np.int64]) -> PairSet:
@@ -223,40 +220,70 @@ def _pair_set(training: TrainingRows, order: NDArray[np.int64]) -> PairSet:
     )
 
 
-def _choose(problem: _Problem, criterion: Criterion) -> _Chosen:
-    """Choose kernel and noise on the first `SEARCH_PAIRS` pairs."""
+def _choose(problem: _Problem, criterion: Criterion) -> tuple[_Chosen, list[_Chosen]]:
+    """Choose kernel and noise on the first `SEARCH_PAIRS` pairs; also without each inner fold."""
     train = problem.train.select(slice(SEARCH_PAIRS))
     target, fold = problem.target[:SEARCH_PAIRS], problem.fold[:SEARCH_PAIRS]
+    folds = int(problem.fold.max()) + 1
     antibody = train.antibodies.distances(train.antibodies.train_AD)[train.antibody]
     antigen = train.antigens.distances(train.antigens.train_AD)[train.antigen]
     antibody, antigen = antibody[:, train.antibody], antigen[:, train.antigen]
 
-    def score(noise: float, scale: float, product: float) -> float:
+    def cost(noise: float, scale: float, product: float) -> Floats:
+        """Return the squared error of each fold, or the same evidence for all; (folds,)."""
         kernel = PairKernel(scale, product)
         matrix = kernel.mix(kernel.of_distances(antibody), kernel.of_distances(antigen))
         lower, weight = _factorise(np.asfortranarray(matrix), noise, target)
         if criterion == "error":
             inner, _ = _leave_folds_out(lower, target, fold)
-            return float(np.square(target - inner).mean())
+            squares = np.bincount(fold, np.square(target - inner), minlength=folds)
+            return np.asarray(squares, np.float64)
         fit = len(target) * float(np.log(max(float(target @ weight), 1e-300)))
-        return fit + 2 * float(np.log(lower.diagonal()).sum())
+        return np.full(folds, fit + 2 * float(np.log(lower.diagonal()).sum()))
 
-    best, lowest, at = _Chosen(PairKernel(SCALES[0], PRODUCTS[0]), NOISES[0]), np.inf, 0
+    tried: dict[_Chosen, Floats] = {}
+    at = 0
     # Matrices of this size are faster on one core, see `ridge.PARALLEL_COLUMNS`.
     with threadpool_limits(1, user_api="blas"):
         for scale, product in itertools.product(SCALES, PRODUCTS):
             # from the noise of the last kernel downhill: half of the factorisations
-            found = {at: score(NOISES[at], scale, product)}
+            found = {at: cost(NOISES[at], scale, product)}
             for step in (-1, 1):
                 while 0 <= at + step < len(NOISES):
                     if at + step not in found:
-                        found[at + step] = score(NOISES[at + step], scale, product)
-                    if found[at + step] >= found[at]:
+                        found[at + step] = cost(NOISES[at + step], scale, product)
+                    if found[at + step].sum() >= found[at].sum():
                         break
                     at += step
-            if found[at] < lowest - 1e-9 * abs(lowest) or lowest == np.inf:
-                best, lowest = _Chosen(PairKernel(scale, product), NOISES[at]), found[at]
-    return best
+            kernel = PairKernel(scale, product)
+            tried |= {_Chosen(kernel, NOISES[i]): of_fold for i, of_fold in found.items()}
+    candidates, cost_CK = list(tried), np.stack(list(tried.values()))
+    total_C = cost_CK.sum(axis=1)
+    best, *without_fold = map(_first_lowest, (total_C, *(total_C - cost_CK.T)))
+    return candidates[best], [candidates[i] for i in without_fold]
+
+
+def _first_lowest(cost_C: Floats) -> int:
+    """Return the first of the costs that equal the lowest but for rounding."""
+    lowest = cost_C.min()
+    return int(np.argmax(cost_C <= lowest + 1e-9 * abs(lowest)))
+
+
+def _predict_folds(problem: _Problem, without_fold: list[_Chosen]) -> tuple[Floats, Floats]:
+    """Predict each fold from the others with the kernel that they chose.
+
+    Predictions minus the mean label and their variance in pKd^2, (F,) each.
+    """
+    target, fold = problem.target, problem.fold
+    predicted, variance = np.empty((2, len(target)))
+    for chosen in dict.fromkeys(without_fold):
+        rows = np.isin(fold, [k for k, one in enumerate(without_fold) if one == chosen])
+        lower, weight = _factorise(problem.train.matrix(chosen.kernel), chosen.noise, target)
+        amplitude = float(target @ weight) / len(target)
+        inner, with_noise = _leave_folds_out(lower, target, fold)
+        predicted[rows] = inner[rows]
+        variance[rows] = amplitude * np.maximum(with_noise - chosen.noise, 0)[rows]
+    return predicted, variance
 
 
 def _factorise(matrix: Floats, noise: float, target: Floats) -> tuple[Floats, Floats]:
@@ -294,15 +321,11 @@ def _solve(problem: _Problem, chosen: _Chosen) -> _Solution:
     target, pairs = problem.target, len(problem.target)
     matrix = problem.train.matrix(chosen.kernel)
     lower, weight = _factorise(matrix, chosen.noise, target)
-    inner, variance = np.full((2, pairs), np.nan)
-    if pairs <= INNER_PAIRS:
-        inner, variance = _leave_folds_out(lower, target, problem.fold)
     root = np.zeros((0, 0))
     if pairs <= VARIANCE_PAIRS:
         inverse, _ = linalg.lapack.dtrtri(lower, lower=1)
         root = np.tril(inverse).T
-    amplitude = float(target @ weight) / pairs
-    return _Solution(weight, root, amplitude, inner, variance - chosen.noise)
+    return _Solution(weight, root, float(target @ weight) / pairs)
 
 
 def _solve_inducing(problem: _Problem, chosen: _Chosen, size: int) -> _Solution:
@@ -321,9 +344,8 @@ def _solve_inducing(problem: _Problem, chosen: _Chosen, size: int) -> _Solution:
     back = linalg.solve_triangular(lower, vector, lower=True, trans="T", check_finite=False)
     solved = (vector.T @ sums) / (value + chosen.noise)
     amplitude = float(target @ target - (vector.T @ sums) @ solved) / chosen.noise / len(target)
-    unknown = np.full(len(target), np.nan)
     root = back * np.sqrt(value / (value + chosen.noise))
-    return _Solution(back @ solved, root, amplitude, unknown, unknown)
+    return _Solution(back @ solved, root, amplitude)
 
 
 def _by_antibody(antibody: NDArray[np.integer], antibodies: int) -> Iterator[tuple[int, Any]]:

@@ -89,8 +89,8 @@ class HeadOptions(Options):
         None, default_text=FROM_PRESET,
         help="mlp on both vectors joined, lowrank antibody x antigen interaction, the old "
         "notebooks' regressor; in closed form ridge, kernel ridge or Gaussian process (gp); stack: "
-        "weighted mean of mlp, kernel, ridge and training mean; auto: the best of these on pairs "
-        "not seen.",
+        "weighted mean of mlp, gp, kernel, ridge and training mean; auto: the best of these on "
+        "pairs not seen.",
     )  # fmt: skip
     rank: int = option(64, low=1, help="Width of the low-rank interaction.")
     widths: tuple[int, ...] | None = option(

@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from abag.head.training.train import TrainedHeads
     from abag.head.training.uncertainty import Sigma
 
-CONTRIBUTIONS = {"stack": ("kernel", "ridge"), "auto": ("kernel", "gp", "ridge")}
-"""Closed-form models beside the network and the mean, by head; other heads are one model."""
+STACKED = ("gp", "kernel", "ridge")
+"""Closed-form models of a stack, beside the network and the mean."""
 NETWORK, MEAN = "network", "mean"
+UNEXPECTED = ("ridge",)
+"""Models that get a weight only for their errors. The others are expected to have equal weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class FittedHead:
     """The head of one split."""
 
     members: tuple[Member, ...]
-    """Their weights add up to 1; one with weight 0 gives its variance only."""
+    """Their weights add up to 1; those with weight 0 give their variance only."""
     predicted: Floats
     """pKd of every pair, (P,)."""
     variance: Floats
@@ -86,13 +88,13 @@ def fit_head(
             trained=trained,
             seconds=trained.progress.seconds,
         )
-    names = CONTRIBUTIONS.get(chosen, (chosen,))
+    names = STACKED if config.stacks else (chosen,)
     fits = {one: CLOSED_FORM[one](training) for one in names}
     for one, fit in fits.items():
         say(f"{name}: {one}: {fit.description}")
-    unseen = _predict_unseen(training, split, fits, trained, chosen in CONTRIBUTIONS)
+    unseen = _predict_unseen(training, split, fits, trained, config.stacks)
     shares = dict.fromkeys(unseen.error, 1.0)
-    if chosen in CONTRIBUTIONS:
+    if config.stacks:
         shares = (_choose_best if chosen == "auto" else _stack)(unseen)
         used = ", ".join(f"{one} {share:.2f}" for one, share in shares.items() if share)
         say(f"{name}: {chosen}: {used}, by the errors on {unseen.source}")
@@ -123,11 +125,16 @@ class _Unseen:
     error: Mapping[str, Floats]
     """Measured minus predicted pKd by model, (R,) each."""
     variance: Floats
-    """Of the prediction, (R,) in pKd^2; 0 if no model has one."""
+    """Mean of the models that have one, (R,) in pKd^2; 0 if none has."""
     fold: NDArray[np.int64]
     """Inner fold of each pair, (R,)."""
     group: Ints
     """Group of the split of each pair, (R,)."""
+
+    def table(self) -> tuple[Floats, Floats]:
+        """Return the errors as columns, (R, K), and the expected weights of a stack, (K,)."""
+        expected = np.array([float(name not in UNEXPECTED) for name in self.error])
+        return np.stack(list(self.error.values()), axis=1), expected / expected.sum()
 
 
 def _predict_unseen(
@@ -165,7 +172,7 @@ def _predict_unseen(
     return _Unseen(
         f"{len(rows):,} {where}",
         {name: pairs.pkd[rows] - column for name, column in columns.items()},
-        variances[0] if variances else np.zeros(len(rows)),
+        np.mean(variances or [np.zeros(len(rows))], axis=0),
         fold,
         split.group[rows],
     )
@@ -187,15 +194,17 @@ def _mean_of_other_folds(training: TrainingRows) -> Floats:
 
 def _stack(unseen: _Unseen) -> dict[str, float]:
     """Weigh all models."""
-    weights = stack_weights(np.stack(list(unseen.error.values()), axis=1))
+    errors, expected = unseen.table()
+    weights = stack_weights(errors, unseen.group, expected)
     return dict(zip(unseen.error, weights.tolist(), strict=True))
 
 
 def _choose_best(unseen: _Unseen) -> dict[str, float]:
     """Use the model or the stack with the smallest error on pairs that it has not seen."""
-    stacked = cross_stacked_error(np.stack(list(unseen.error.values()), axis=1), unseen.fold)
-    errors = {**unseen.error, "stack": stacked}
-    rmse = {name: float(np.sqrt(np.square(error).mean())) for name, error in errors.items()}
+    errors, expected = unseen.table()
+    stacked = cross_stacked_error(errors, unseen.fold, unseen.group, expected)
+    found = {**unseen.error, "stack": stacked}
+    rmse = {name: float(np.sqrt(np.square(error).mean())) for name, error in found.items()}
     say("auto: RMSE on pairs not seen: " + ", ".join(f"{n} {e:.3f}" for n, e in rmse.items()))
     best = min(rmse, key=rmse.__getitem__)
     if best == "stack":
@@ -211,14 +220,14 @@ def _combine(
     unseen: _Unseen,
     shares: Mapping[str, float],
 ) -> FittedHead:
-    """Put the models together; the first with a variance is kept even without a share."""
+    """Put the models together; those with a variance are kept even without a share."""
     members: list[Member] = []
     predicted = np.zeros(len(training.pairs))
-    variance: Floats | None = None
+    variances: list[Floats] = []
     for name, fit in fits.items():
-        own = fit.model.variance(training.vectors) if variance is None else None
+        own = fit.model.variance(training.vectors)
         if own is not None:
-            variance = own
+            variances.append(own)
         if own is not None or shares[name]:
             members.append(Member(fit.model, shares[name]))
             predicted += shares[name] * fit.model.predict(training.vectors)
@@ -234,7 +243,7 @@ def _combine(
     return FittedHead(
         members=tuple(members),
         predicted=predicted,
-        variance=np.zeros(len(predicted)) if variance is None else variance,
+        variance=np.mean(variances or [np.zeros(len(predicted))], axis=0),
         sigma=sigma,
         shares=shares,
         trained=trained,
