@@ -6,7 +6,8 @@
 The store must hold a vector for every sequence of the table (`abag embed`). `--planted` makes a table of
 that many pairs whose labels are a linear function of the vectors, a little interaction and noise. Fits run in
 parallel, one process per split and head. A difference is that of the first model minus that of the second, with
-abag's own paired bootstrap over clusters.
+abag's own paired bootstrap over clusters. For each head but single networks, SPLIT-HEAD.npz keeps the
+predictions of its models (`keep_parts`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.evaluation.comparison import compare, verdict
 from abag.head.fit import fit
+from abag.head.prediction import fitted
 from abag.head.runs.saved_run import read_run
 
 METRICS = ("spearman_within_antigen", "spearman", "rmse", "r2", "average_precision_at_9")
@@ -63,15 +65,52 @@ def planted_table(pairs, folder, seed=0):
     return path, folder / "store"
 
 
-def fit_one(table, store, split, head, folder, options):
+def fit_one(table, store, split, head, folder, out, options):
     """Run folder of a fit and its seconds, or the message of a refusal."""
     run, start = folder / f"{split.replace('=', '-').replace(':', '-')}-{head}", time.perf_counter()
     torch.set_num_threads(1)
+    keep_parts(out / f"{run.name}.npz")
     try:
         fit(table, store, run, say=lambda _: None, report=False, split=split, head=head, **options)
     except AbagError as error:
         return str(error), 0.0
     return run, time.perf_counter() - start
+
+
+def keep_parts(path):
+    """Keep what a stack is weighed by, so that other weights can be tried without fitting again.
+
+    Of fold F: `F.error` (R, K), `F.group` and `F.inner_variance` (R,); of all pairs `F.predicted` (K, P),
+    `F.variance` and `F.part` (P,). `names` are those of the K models.
+    """
+    kept, combine = {}, fitted._combine
+    predict_unseen = fitted._predict_unseen
+
+    def unseen_of(training, split, *rest):
+        kept.update(pkd=training.pairs.pkd, censored=training.pairs.censored)
+        kept[f"{split.fold}.part"] = split.part
+        kept["fold"] = split.fold
+        return predict_unseen(training, split, *rest)
+
+    def combine_of(training, config, fits, trained, unseen, shares):
+        fold = kept["fold"]
+        predicted = {name: fit.model.predict(training.vectors) for name, fit in fits.items()}
+        if trained is not None:
+            predicted["network"] = trained.predicted
+        predicted["mean"] = np.full(len(training.pairs), training.pkd.mean())
+        kept["names"] = np.array(list(unseen.error))
+        kept[f"{fold}.error"] = np.stack(list(unseen.error.values()), axis=1)
+        kept[f"{fold}.group"], kept[f"{fold}.inner_variance"] = unseen.group, unseen.variance
+        kept[f"{fold}.predicted"] = np.stack(
+            [predicted[name].astype(np.float32) for name in unseen.error]
+        )
+        head = combine(training, config, fits, trained, unseen, shares)
+        kept[f"{fold}.variance"] = head.variance
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(path, **kept)
+        return head
+
+    fitted._predict_unseen, fitted._combine = unseen_of, combine_of
 
 
 def describe_split(split, found):
@@ -192,7 +231,7 @@ def _measure(a, folder, arguments):
                 own |= {"folds": 0, "repeats": 1}
             if head not in ("mlp", "lowrank", "notebook", "stack", "auto"):
                 own.pop("widths", None)
-            jobs[split, head] = pool.submit(fit_one, table, store, split, head, folder, own)
+            jobs[split, head] = pool.submit(fit_one, table, store, split, head, folder, a.out, own)
         found = {key: job.result() for key, job in jobs.items()}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     lines = [
