@@ -303,7 +303,7 @@ def demo(folder: Path, force: bool) -> None:
     pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
     folder.mkdir(parents=True, exist_ok=True)
     table = write_demo_table(pairs, force=force)
-    click.echo(f"A synthetic table of {len(table):,} antibody-antigen pairs: {pairs}")
+    click.echo(printable(f"A synthetic table of {len(table):,} antibody-antigen pairs: {pairs}"))
     encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
     click.secho("\nStage one: abag embed", bold=True)
     embed_table(pairs, store, progress=True, **encoders)

@@ -39,6 +39,10 @@ class FolderBusy(AbagError):
     """Another process is writing into a folder."""
 
 
+class NotUtf8(AbagError):
+    """The name of a folder is not UTF-8, and libraries that write into it cannot open it."""
+
+
 class FileDamaged(AbagError):
     """A file of a run, a sweep or an adapter is not what was written."""
 
@@ -180,7 +184,14 @@ def only_writer(folder: Path) -> Iterator[None]:
     ------
     FolderBusy
         If another process is inside.
+    NotUtf8
+        If its name is not UTF-8; nothing is created.
     """
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        msg = f"{folder}: a name that is not UTF-8; expected UTF-8. Rename it, or use another."
+        raise NotUtf8(msg) from error
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:

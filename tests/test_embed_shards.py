@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 
@@ -56,6 +57,21 @@ def test_a_shard_that_shrinks_after_it_was_opened_is_named(shard):
     os.truncate(path, block.arrays["mean"].offset + 10)
     with pytest.raises(DamagedShard, match=rf"^{path}: it ends early\.$"):
         block.load("mean")
+
+
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+def test_a_full_temporary_folder_is_one_line_with_its_name(tmp_path, monkeypatch, kind):
+    def full(*_, **__):
+        msg = "Unable to create (write failed: time = now\n, errno = 28, error message = 'No"
+        raise kind(msg)
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("h5py.File", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        list(shard_chunks([BlockSource.of({}, {"key": np.zeros((1, 16), np.uint8)})]))
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename.startswith(f"{tmp_path}/abag-skeleton-")
+    assert "\n" not in str(caught.value)
 
 
 def test_damage_is_reported_as_digest_then_nan_then_crc(shard):

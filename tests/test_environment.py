@@ -87,6 +87,7 @@ def test_names_that_are_not_utf8_are_read_or_refused_in_one_line(tmp_path):
     assert b"caf\\udce9/r" in done.stderr
     assert b"a name that is not UTF-8" in done.stderr
     assert b"Traceback" not in done.stderr
+    assert not (folder / "r").exists()
     done = abag("embed", folder / "nowhere.csv", "--store", folder / "s")
     assert done.returncode == 1
     assert b"caf\\udce9/nowhere.csv: does not exist" in done.stderr

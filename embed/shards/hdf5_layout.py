@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from abag.embed.shards.shard import (
 # same length as the real values, which are not known yet
 _NO_CRC, _NO_DIGEST = "0" * 8, "0" * 2 * DIGEST_BYTES
 _LONGEST_OFFSET = 1 << 50
+_ERRNO = re.compile(r"errno = (\d{1,4})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,10 @@ def shard_chunks(
         try:
             with h5py.File(skeleton, "w", userblock_size=user_block) as file:
                 offsets = [_reserve(file.require_group(block.group), block) for block in blocks]
-        except RuntimeError as error:  # what HDF5 says about a full disk
-            raise OSError(errno.ENOSPC, f"HDF5 cannot write ({error})", folder) from error
+        except (OSError, RuntimeError) as error:  # in several lines
+            number = _ERRNO.search(str(error))
+            code = int(number[1]) if number else errno.EIO
+            raise OSError(code, os.strerror(code), folder) from error
         located = _located(blocks, offsets)
         size = skeleton.stat().st_size
         start = len(_front(_table_of_contents(located, size, _NO_DIGEST, about)))

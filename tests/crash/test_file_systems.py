@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,3 +94,16 @@ def test_a_disk_remounted_read_only_loses_nothing(disk):
     command = re.search(r"abag store merge (\S+) --out (\S+)", str(caught.value))
     maintenance.merge([command[1]], command[2])
     assert_whole(disk / "store")
+
+
+@pytest.mark.timeout(1800)
+def test_a_disk_that_is_full_at_any_level_is_one_line_and_the_same_command_continues(tmp_path):
+    if os.getuid():
+        pytest.skip("only root may mount")
+    script = Path(__file__).with_name("full_disk.py")
+    done = subprocess.run(
+        [sys.executable, script, tmp_path, "6"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for one in json.loads(done.stdout).values():
+        assert one["problems"] == 0, done.stderr
