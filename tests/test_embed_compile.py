@@ -48,6 +48,25 @@ def signatures(half, descriptors):
         yield "_attention_kernel", attend, constants, warps, stages
 
 
+def gated_signatures(half):
+    """As `signatures`, of the kernels of Ankh Large and ESM C 300M, 600M and 6B."""
+    import torch
+
+    from abag.embed.kernels.triton_gated import norm_rotary_launch
+
+    x, f = f"*{half}", "*fp32"
+    gate = {"x_ptr": x, "out_ptr": x, "tokens": "i32"}
+    for silu, width in ((False, 3840), (True, 2560)):
+        constants = {"SILU": silu, "WIDTH": width, "ROWS": 8, "COLUMNS": 512}
+        yield "_gate_kernel", gate, constants, 4, 3
+    names = ("qkv_ptr", "weight_ptr", "position_ptr", "cos_ptr", "sin_ptr", "token_stride", "eps")
+    rotary = dict(zip(names, (x, f, "*i32", f, f, "i32", "fp32"), strict=True))
+    for heads in (15, 18, 40):
+        launch = norm_rotary_launch(heads, torch.empty(1, 32))
+        warps = launch.pop("num_warps")
+        yield "_norm_rotary_kernel", rotary, launch, warps, 3
+
+
 def head_signatures(half):
     """As `signatures`, of the kernels between the products of stacked heads."""
     from abag.head.model.triton_kernels import CHUNK, _tile
@@ -72,11 +91,13 @@ def compile_all(capability):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    from abag.embed.kernels import triton_gated
     from abag.embed.kernels import triton_kernels as kernels
     from abag.head.model import triton_kernels as head_kernels
 
     half = HALF.get(capability, "bf16")
     cases = [(kernels, *case) for case in signatures(half, capability >= 90)]
+    cases += [(triton_gated, *case) for case in gated_signatures(half)]
     cases += [(head_kernels, *case) for case in head_signatures("fp32" if half == "fp16" else half)]
     bundled = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     for module, name, types, constants, warps, stages in cases:
@@ -108,10 +129,10 @@ def test_every_kernel_compiles_and_fits_the_gpu(capability, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    from abag.embed.kernels import triton_kernels
+    from abag.embed.kernels import triton_gated, triton_kernels
     from abag.head.model import triton_kernels as head_kernels
 
-    names = {*vars(triton_kernels), *vars(head_kernels)}
+    names = {*vars(triton_kernels), *vars(triton_gated), *vars(head_kernels)}
     assert {name for name, *_ in found} == {name for name in names if name.endswith("_kernel")}
     for name, shared_bytes, registers, stack_bytes, tensor_cores in found:
         attends = name == "_attention_kernel"

@@ -6,6 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from abag.core.device import DevicePlan
+from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention, query_tiles
 from abag.embed.kernels.grouped_sdpa import dense_bias, group_lengths
@@ -135,21 +139,47 @@ def test_norms_equal_their_plain_versions(width):
     assert far(ours, PLAIN.layer_norm(x, shift, weight, bias, 1e-5)) < NEAR
 
 
-def test_rotary_equals_its_plain_version():
+@pytest.mark.parametrize("norm", [False, True])
+def test_rotary_equals_its_plain_version(norm):
     from abag.embed.families.packed import rotary_tables
 
     heads, width = 3, 16
     cos, sin = rotary_tables(40, width, HERE)
     positions = torch.tensor([0, 1, 2, 39, 0, 7], dtype=torch.int32, device=HERE)
-    qkv = draw(6, 3 * heads * width)
-    bias = draw(2 * heads * width, seed=1)
-    ours = FUSED.rotary_(qkv.clone(), bias, positions, cos, sin, heads)
-    theirs = PLAIN.rotary_(qkv.clone(), bias, positions, cos, sin, heads)
+    qkv = draw(6, 3 * heads * width) + 3
+    per_width = draw(2 * heads * width, seed=1)
+    ours, theirs = (
+        ops.norm_rotary_(qkv.clone(), per_width, 1e-5, positions, cos, sin, heads)
+        if norm
+        else ops.rotary_(qkv.clone(), per_width, positions, cos, sin, heads)
+        for ops in (FUSED, PLAIN)
+    )
     assert far(ours, theirs) < NEAR
     assert torch.equal(ours[:, 2 * heads * width :], qkv[:, 2 * heads * width :])
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
+@pytest.mark.parametrize(("tokens", "width"), [(5, 96), (1, 513)])
+def test_a_gate_equals_its_plain_version(tokens, width, activation):
+    x, weight = 9 * draw(tokens, 32), draw(2 * width, 32, seed=1)  # far out on both sides, too
+    ours, theirs = (o.linear_gated(x, weight, activation) for o in (FUSED, PLAIN))
+    assert far(ours, theirs) < NEAR
+    swapped = PLAIN.linear_gated(x, weight.roll(width, 0), activation)
+    assert far(swapped, theirs) > 0.1
 
 
 def test_activations_equal_their_plain_versions():
     x, weight, bias = draw(7, 24), draw(48, 24, seed=1), draw(48, seed=2)
     assert far(FUSED.linear_relu(x, weight), PLAIN.linear_relu(x, weight)) < NEAR
     assert far(FUSED.linear_gelu(x, weight, bias), PLAIN.linear_gelu(x, weight, bias)) < NEAR
+
+
+@pytest.mark.parametrize("family", ["ankh", "esm", "esmc", "protbert", "roformer", "t5"])
+def test_an_encoder_with_fused_steps_equals_the_same_with_plain_ones(family, tmp_path):
+    save_random_checkpoint(tmp_path, FAMILIES[family].tiny_config, seed=1)
+    identity = identify(str(tmp_path), "antigen")
+    encoder = load_encoder(identity, DevicePlan(HERE, "fp32", "a test"))
+    batch = pack_spans([(0, span) for span in identity.layout.spans(("EVQLVE", "MX"))])
+    plain = encoder(batch)
+    encoder._ops = FUSED
+    assert far(encoder(batch), plain) < NEAR

@@ -13,7 +13,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from abag.embed.kernels.ops import PlainOps
+from abag.embed.kernels import triton_gated
+from abag.embed.kernels.ops import Activation, PlainOps
 
 
 @triton.jit
@@ -314,6 +315,17 @@ class FusedOps(PlainOps):
         fifth of the product's time on an H200, so the GELU kernel adds the bias.
         """
         return gelu_(F.linear(x_TD, weight_FD), bias_F)
+
+    def linear_gated(self, x_TD: Tensor, weight: Tensor, activation: Activation) -> Tensor:
+        """See `PlainOps`."""
+        return triton_gated.gate(F.linear(x_TD, weight), silu=activation == "silu")
+
+    def norm_rotary_(
+        self, qkv: Tensor, weight: Tensor, eps: float, positions_T: Tensor, cos: Tensor,
+        sin: Tensor, heads: int,
+    ) -> Tensor:  # fmt: skip
+        """See `PlainOps`."""
+        return triton_gated.norm_rotary_(qkv, weight, eps, positions_T, cos, sin, heads)
 
     def rotary_(
         self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
