@@ -85,7 +85,7 @@ def fit(
     verbose : bool
         Whether to report the scores of every validation.
     report : bool
-        Whether to write ``report.html``, which takes a few seconds.
+        Whether to write ``report.html``, which takes about a second.
     **options
         Fields of `FitConfig`.
 

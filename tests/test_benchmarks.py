@@ -24,6 +24,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_sigma.py", [], "sigma.md"),
         ("bench_intervals.py", [], "intervals.md"),
         ("bench_region.py", [], "region.md"),
+        ("bench_report.py", [], "report.md"),
         ("bench_turing.py", [], "turing.md"),
         ("bench_why.py", [], "why.md"),
         (

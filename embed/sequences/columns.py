@@ -53,6 +53,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     "assay": ("assay|assayid|assayname", "dataset|study", "source"),
     "affinity_type": ("(affinity|label|measurement)type",),
     "id": ("id|pairid|rowid",),
+    "antibody_name": ("(antibody|ab|mab|fab|fv|nanobody)(name|id)", "clone(name|id)?"),
+    "antigen_name": (f"{_ANTIGEN}(name|id)", "pdb(id)?"),
 }
 """Role to patterns; the roles of labels are named after their units (``--label``)."""
 

@@ -1,59 +1,143 @@
 """The pages that people read: ``report.html`` of a run and the model card of its predictor.
 
-Both are rendered from the files in ``templates``. The report is one self-contained page. The card
-is not dated: the same run gives the same card.
+Both are rendered from the files in ``templates``. The report is one page that loads nothing; its
+tables are HTML and its charts are drawn by a script. The card is not dated: the same run gives the
+same card.
 """
 
 from __future__ import annotations
 
+import shlex
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
 
+from abag import __version__
 from abag.core.files import write_text
+from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
-from abag.head.evaluation import comparison
-from abag.head.evaluation.comparison import rank_metric
-from abag.head.evaluation.metrics import metric_label, table_metrics
-from abag.head.report.figures import draw_figures
+from abag.head.evaluation import comparison, metrics
+from abag.head.evaluation.comparison import format_difference, rank_metric, relation
+from abag.head.evaluation.metrics import METRICS, metric_label, table_metrics
+from abag.head.model.config import FitConfig
+from abag.head.report.chart_data import chart_data
+from abag.head.report.names import PairNames
 from abag.head.report.results import ModelScores, RunResults, RunSummary
+from abag.head.report.score_table import describe_test_rows
 from abag.head.splits.splits import PART_NAMES, TEST, Split
 
+LARGEST_ERRORS = 20
+"""Test pairs in the table of the largest errors."""
 MAX_FOLDS = 20
 """Folds listed in the table of parts."""
 LICENCES = {name: alias.licence for name, alias in ALIASES.items()}
 """Licences of the encoders that abag knows by name."""
 
 
-def write_report(path: Path, results: RunResults, scores: ModelScores) -> None:
-    """Write the report of a run atomically; it needs no network and no scripts."""
-    write_text(path, render(results, scores))
+def write_report(path: Path, results: RunResults, summary: RunSummary) -> None:
+    """Write the report of a run atomically; it needs no network."""
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    write_text(path, render(results, summary, now))
 
 
-def render(results: RunResults, scores: ModelScores) -> str:
-    """Return the report as HTML."""
-    r = results
+def render(results: RunResults, summary: RunSummary, date: str) -> str:
+    """Return the report as HTML; its script is the only one that the page lets a browser run."""
+    r, names = results, PairNames(results.pairs)
+    charts, script = chart_data(r, names), _template("report.js")
+    shown, tested = sum(len(one["pair"]) for one in charts["tests"]), sum(charts["tested"])
+    return _render_template(
+        "report.html.j2",
+        title=r.title,
+        version=__version__,
+        date=date,
+        source=r.pairs.table.source,
+        digest=r.facts.get("pairs_digest", "unknown"),
+        command=_command(r, summary["run"]),
+        folds=len(r.splits),
+        draws=comparison.DRAWS,
+        verdicts=summary["verdicts"],
+        warnings=summary["warnings"],
+        scores=_score_tables(r, summary),
+        sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
+        least_rows=metrics.MIN_ROWS_PER_ANTIGEN,
+        map_share=f"{charts['map']['share']:.0%}",
+        worst=_largest_errors(r, names),
+        split=_split_tables(r.splits),
+        settings=_settings(r, summary["used"]),
+        style=Markup(_template("report.css")),
+        data=htmlsafe_json_dumps(charts, allow_nan=False, separators=(",", ":")),
+        script=Markup(script),
+        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
+    )
+
+
+def _command(r: RunResults, run: str) -> str:
+    """Return a command that repeats the run: its table, and the options that are not defaults."""
+    words = ["abag", "fit", r.pairs.table.source, "--store", str(r.facts["store"]), "--run", run]
+    default = FitConfig(preset=r.facts["preset"]).to_json()
+    for one in schema(FitConfig):
+        value = r.facts.get(one.name, default[one.name])
+        if value == default[one.name]:
+            continue
+        if isinstance(value, dict):
+            words += [word for pair in value.items() for word in (one.flag, "=".join(pair))]
+        elif isinstance(value, bool):
+            words.append(one.flag if value else f"--no-{one.flag[2:]}")
+        else:
+            several = isinstance(value, list)
+            words += [one.flag, ",".join(map(str, value)) if several else str(value)]
+    return shlex.join(words)
+
+
+def _settings(r: RunResults, used: Mapping[str, object]) -> list[tuple[str, str, str]]:
+    """Return the contents of config.json and counts, with what the run made of each setting."""
     counts = {
         "pairs": len(r.pairs.pkd),
         "unique antibodies": len(np.unique(r.pairs.antibody)),
         "unique antigens": len(np.unique(r.pairs.antigen)),
         "censored pairs": int(np.count_nonzero(r.pairs.censored)),
     }
-    return _render_template(
-        "report.html.j2",
-        title=r.title,
-        folds=len(r.splits),
-        draws=comparison.DRAWS,
-        verdicts=scores["verdicts"],
-        warnings=scores["warnings"],
-        scores=_score_table(r, scores),
-        drawn=draw_figures(r),
-        facts=[*r.facts.items(), *counts.items()],
-        split=_split_tables(r.splits),
+    values = {**r.facts, **counts}
+    return [
+        (
+            name.replace("_", " "),
+            str(value),
+            str(used[name]) if used.get(name, value) != value else "",
+        )
+        for name, value in values.items()
+    ]
+
+
+def _largest_errors(r: RunResults, names: PairNames) -> dict[str, Any]:
+    """Return the exact test pairs with the largest errors of their mean predictions."""
+    in_test = np.array([split.part == TEST for split in r.splits]) & (r.pairs.censored == 0)
+    pairs, tests = np.flatnonzero(in_test.any(axis=0)), in_test.sum(axis=0)
+    predicted, sigma = (
+        np.where(in_test, values, 0.0).sum(axis=0)[pairs] / tests[pairs]
+        for values in (r.predicted, r.sigma)
     )
+    error = predicted - r.pairs.pkd[pairs]
+    worst = np.argsort(-np.abs(error), kind="stable")[:LARGEST_ERRORS]
+    columns: dict[str, Sequence[object]] = {"row": names.row[pairs[worst]].tolist()}
+    for role in ("id", "antibody_name"):
+        if (texts := names.texts(role, pairs[worst])) is not None:
+            columns[role.replace("_name", "")] = texts
+    columns["antigen"] = [names.antigen(i) for i in r.pairs.antigen[pairs[worst]].tolist()]
+    columns |= {
+        "measured": r.pairs.pkd[pairs[worst]].tolist(),
+        "predicted": predicted[worst].tolist(),
+        "predicted - measured": error[worst].tolist(),
+        "sigma": sigma[worst].tolist(),
+    }
+    return {"head": [*columns], "rows": list(zip(*columns.values(), strict=True))}
 
 
 def model_card(source: str, config: Mapping[str, object], summary: RunSummary) -> str:
@@ -73,8 +157,7 @@ def model_card(source: str, config: Mapping[str, object], summary: RunSummary) -
     )
 
 
-def _render_template(name: str, **values: object) -> str:
-    """Render a file of ``templates``; values are escaped in HTML."""
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("abag.head.report", "templates"),
         autoescape=select_autoescape(["html.j2"], default=False),
@@ -84,34 +167,56 @@ def _render_template(name: str, **values: object) -> str:
         keep_trailing_newline=True,
     )
     environment.filters |= {"cell": _format_cell, "label": lambda name: name.replace("_", " ")}
-    return environment.get_template(name).render(**values)
+    return environment
 
 
-def _format_cell(value: object) -> str:
+def _template(name: str) -> str:
+    """Return a file of ``templates`` as it is."""
+    environment = _environment()
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
+
+
+def _render_template(name: str, **values: object) -> str:
+    """Render a file of ``templates``; values are escaped in HTML."""
+    return _environment().get_template(name).render(**values)
+
+
+def _format_cell(value: object) -> object:
     if value is None:
         return "–"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return f"{value:.3f}" if isinstance(value, float) else value
 
 
-def _score_table(r: RunResults, found: ModelScores) -> dict[str, Any]:
+def _score_tables(r: RunResults, found: ModelScores) -> dict[str, Any]:
     """Scores of the head and each baseline, and their differences with intervals."""
     own = found["metrics"]["test"] or {}
     columns, compared = table_metrics(report=True), (rank_metric(own), "rmse")
-    rows: list[list[object]] = [["head", *(own[c] for c in columns), "", ""]]
-    for name, parts in found["baselines"].items():
-        differences: list[str | None] = []
-        for metric in compared:
-            interval = r.compared_with(name, metric)
-            text = None if interval is None else f"{interval.difference:+.2f}"
-            for one, low, high in [] if interval is None else interval.known:
-                unit = "" if one is interval else f" by {one.unit}"
-                text = f"{text} [{low:+.2f}, {high:+.2f}]{unit}"
-            differences.append(text)
-        rows.append([name, *(parts["test"][c] for c in columns), *differences])
-    head = ["", *map(metric_label, columns)]
-    head += [f"head - baseline, {metric_label(metric)}" for metric in compared]
-    test_rows = sum(len(split.rows(TEST)) for split in r.splits)
-    return {"head": head, "rows": rows, "test_rows": test_rows}
+    rows = {"head": own} | {name: parts["test"] for name, parts in found["baselines"].items()}
+    n, folds = sum(len(split.rows(TEST)) for split in r.splits), len(r.splits)
+    tested = describe_test_rows(n, {**r.splits[0].description, "folds": folds})
+    return {
+        "head": ["", *map(_label_with_direction, columns)],
+        "rows": [(name, *(scores[c] for c in columns)) for name, scores in rows.items()],
+        "compared": ["head minus", *map(_label_with_direction, compared)],
+        "differences": [
+            (name, *(_difference(r, name, metric) for metric in compared))
+            for name in found["baselines"]
+        ],
+        "tested": tested or f"{n:,} test rows",
+    }
+
+
+def _difference(r: RunResults, baseline: str, metric: str) -> str | None:
+    interval = r.compared_with(baseline, metric)
+    if interval is None:
+        return None
+    better = relation(interval, metric) == "better"
+    return Markup("<b>{}</b>" if better else "{}").format(format_difference(interval))
+
+
+def _label_with_direction(metric: str) -> str:
+    return metric_label(metric) + "\N{NO-BREAK SPACE}↓" * METRICS[metric].lower_is_better
 
 
 def _split_tables(splits: Sequence[Split]) -> dict[str, Any] | None:
@@ -123,7 +228,7 @@ def _split_tables(splits: Sequence[Split]) -> dict[str, Any] | None:
         "why": f"{description['split']}: {description['why']}.",
         "part_names": ["fold", *PART_NAMES],
         "parts": [
-            [split.fold, *(len(split.rows(part)) for part in PART_NAMES.values())]
+            [split.fold + 1, *(len(split.rows(part)) for part in PART_NAMES.values())]
             for split in splits[:MAX_FOLDS]
         ],
         "leaks": [

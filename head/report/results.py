@@ -24,7 +24,7 @@ class RunResults:
     """Predictions and inputs of a run that has finished training."""
 
     title: str
-    facts: Mapping[str, object]
+    facts: Mapping[str, Any]
     """Content of config.json: options, encoders with fingerprints, table."""
     pairs: LabelledPairs
     """P pairs."""
@@ -103,6 +103,8 @@ class RunSummary(ModelScores):
     seconds: float
     resumed_from_step: int | None
     best_step: int
+    used: dict[str, Any]
+    """Settings that the run chose itself; several values if folds differ."""
     kept: float
     """Factor by which predictions were shrunk toward the training mean; mean over folds."""
     split: dict[str, Any]

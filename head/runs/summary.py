@@ -19,7 +19,7 @@ from abag.head.training import uncertainty
 from abag.head.training.step_log import read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -74,6 +74,7 @@ def _summarise(run: Path, results: RunResults, fitted: Sequence[FittedHead]) -> 
         "seconds": sum(one.seconds for one in fitted),
         "resumed_from_step": max(resumed, default=None),
         "best_step": trained[0].progress.best_step[0] if trained else 0,
+        "used": {"split": splits[0].name} | _settings_used([t.used for t in trained]),
         "kept": float(np.mean([t.shrinkage for t in trained])) if trained else 1.0,
         "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
         "noise": pairs.noise,
@@ -85,6 +86,15 @@ def _summarise(run: Path, results: RunResults, fitted: Sequence[FittedHead]) -> 
         "sigma": uncertainty.summarise(pairs, splits, fitted, [one.sigma for one in fitted]),
     }
     return cast("RunSummary", own | score_models(results))
+
+
+def _settings_used(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Join the settings that the folds used; where these differ, their values in one text."""
+    values = {name: [fold[name] for fold in folds] for name in (folds[0] if folds else ())}
+    return {
+        name: each[0] if len(set(each)) == 1 else ", ".join(map(str, dict.fromkeys(each)))
+        for name, each in values.items()
+    }
 
 
 def score_models(results: RunResults) -> ModelScores:

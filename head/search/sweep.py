@@ -2,8 +2,8 @@
 
 A sweep is a folder. ``sweep.json`` records what is searched, ``journal.log`` holds every trial (an
 Optuna journal: several processes can share it, and an interruption loses only unfinished trials),
-``trials.csv`` and ``importance.png`` are written at the end, and ``final/`` is the run folder of
-the winner, refitted as an ensemble and scored once on the test part.
+``trials.csv`` is written at the end, and ``final/`` is the run folder of the winner, refitted as an
+ensemble and scored once on the test part.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from abag.head.evaluation.metrics import METRICS
 from abag.head.report.results import RunSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from optuna.study import Study
@@ -47,7 +46,7 @@ class SweepSummary(TypedDict):
 
 
 def summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
-    """Summarise the trials of a study, and write ``trials.csv`` and ``importance.png``."""
+    """Summarise the trials of a study, and write ``trials.csv``."""
     trials = study.get_trials(deepcopy=False)
     states = [t.state.name for t in trials]
     sign = 1 if METRICS[select].lower_is_better else -1
@@ -67,8 +66,6 @@ def summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
     frame = pd.DataFrame([{**_summarise(t), **t.params, "state": t.state.name} for t in trials])
     with replacing(folder / "trials.csv") as partial:
         frame.drop(columns="params").to_csv(partial, index=False)
-    with replacing(folder / "importance.png") as partial:
-        _draw(partial, ranked, importance, select)
     return summary
 
 
@@ -82,27 +79,6 @@ def _importance(study: Study) -> dict[str, float]:
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)
     return {name: float(value) for name, value in found.items()}
-
-
-def _draw(
-    path: Path,
-    ranked: Sequence[FrozenTrial],
-    importance: dict[str, float],
-    select: str,
-) -> None:
-    """Draw the importance of each parameter, and the value of each trial in order."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.barh(list(importance)[::-1], list(importance.values())[::-1], color="#0b6e99")
-    left.set(xlabel="importance", title="" if importance else "too few trials for importances")
-    right.plot([t.number for t in ranked], [t.value for t in ranked], "o", ms=4, color="#0b6e99")
-    right.plot(ranked[0].number, ranked[0].value, "o", ms=8, color="#d1495b")
-    right.set(xlabel="trial", ylabel=select.replace("_", " "))
-    for ax in (left, right):
-        ax.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
 def describe_winner(summary: SweepSummary) -> str:

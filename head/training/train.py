@@ -83,6 +83,8 @@ class TrainedHeads:
     """Of these heads; the seconds of a stack of folds are divided among them."""
     epochs: int
     resumed_from_step: int | None
+    used: dict[str, Any]
+    """Settings that the training chose itself, by their names in config.json."""
 
     @property
     def predicted(self) -> NDArray[np.float64]:
@@ -233,9 +235,20 @@ class HeadTraining(ResumableTraining):
                 progress=self._progress_of(heads),
                 epochs=self.progress.step // self.steps_per_epoch,
                 resumed_from_step=self.resumed_from_step,
+                used=self._settings_used(),
             )
             for fold, heads in enumerate(self._by_fold(np.array(self.heads)))
         ]
+
+    def _settings_used(self) -> dict[str, Any]:
+        return {
+            "batch_size": self.stack.batch_size,
+            "accumulate": self.stack.accumulate,
+            "epochs": self.progress.step // self.steps_per_epoch,
+            "compile": self.progress.compiled,
+            "precision": "bf16" if self.training_step.in_bf16 else "fp32",
+            "device": str(self.inputs.device),
+        }
 
     def _by_fold(self, of_heads: NDArray[Any]) -> list[NDArray[Any]]:
         return np.split(of_heads, len(self.inputs.folds))

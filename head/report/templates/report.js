@@ -1,0 +1,331 @@
+// Draws the charts of a report from the numbers in #data. Names come from files that others may
+// have written: they become text nodes, never markup.
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const pairs = data.pairs;
+const several = data.tests.length > 1;
+const hidden = new Set();
+let view = 0; // of data.views: with several folds the first shows all of them
+
+// ---- what the charts show --------------------------------------------------------------------
+
+const folds = () => (several && view === 0 ? [...data.tests.keys()] : [view - several]);
+
+const tested = () => folds().flatMap((fold) => {
+  const { pair, predicted, sigma } = data.tests[fold];
+  return pair.map((p, i) => ({ pair: p, fold, predicted: predicted[i], sigma: sigma[i] }));
+});
+
+const zip = (xs, ys, tip) => xs.map((x, i) => ({ x, y: ys[i], tip: () => tip(x, ys[i], i) }));
+
+function describe(p) {
+  const bound = { "-1": "below ", 0: "", 1: "above " }[pairs.bound[p]];
+  return [
+    `row ${pairs.row[p]}`, pairs.id?.[p], pairs.antibody?.[p], pairs.antigens[pairs.antigen[p]],
+    `measured ${bound}${pairs.pkd[p]}`,
+  ].filter(Boolean).join("\n");
+}
+
+const describeTest = (t) => `${describe(t.pair)}\npredicted ${t.predicted}\n` +
+  `predicted − measured ${(t.predicted - pairs.pkd[t.pair]).toFixed(3)}\nsigma ${t.sigma}` +
+  (several ? `\nfold ${t.fold + 1}` : "");
+
+function byAntigen(items) {
+  const groups = new Map();
+  for (const one of items) {
+    const name = pairs.groups[pairs.antigen[one.pair]];
+    if (!groups.has(name)) groups.set(name, []);
+    groups.get(name).push(one);
+  }
+  const largest = [...groups].sort((a, b) => b[1].length - a[1].length);
+  const series = largest.slice(0, 9).map(([name, own], rank) => ({ name, colour: `c${rank + 1}`, items: own }));
+  return [...series, { name: "other antigens", colour: "c0", items: largest.slice(9).flatMap((one) => one[1]) }];
+}
+
+const charts = {
+  measured() {
+    const items = tested().map((t) => ({
+      ...t, x: pairs.pkd[t.pair], y: t.predicted, tip: () => describeTest(t),
+    }));
+    const exact = items.filter((one) => !pairs.bound[one.pair]);
+    const censored = items.filter((one) => pairs.bound[one.pair]);
+    return {
+      x: "measured pKd", y: "predicted pKd", equal: true, diagonal: true,
+      series: [...byAntigen(exact), { name: "censored", colour: "hollow", items: censored }],
+    };
+  },
+  residuals(v) {
+    const { edges, counts } = v.residuals ?? { edges: [], counts: [] };
+    const items = counts.map((y, i) => ({
+      x: (edges[i] + edges[i + 1]) / 2, y, width: edges[i + 1] - edges[i],
+      tip: () => `${edges[i]} to ${edges[i + 1]}\n${y} test rows`,
+    }));
+    return {
+      x: "predicted − measured pKd", y: "test rows", from: 0,
+      series: [{ name: "residuals", colour: "c1", kind: "bars", items }],
+    };
+  },
+  antigens({ antigens }) {
+    const series = ["ridge", "head"].map((name) => ({
+      name, colour: `${name === "head" ? "c1" : "c0"} large`,
+      items: zip(antigens[name], [...antigens.rows.keys()], (x, y) =>
+        `${antigens.names[y]}, ${antigens.rows[y]} rows\nhead ${antigens.head[y]}\n` +
+        `ridge ${antigens.ridge[y]}`),
+    }));
+    return { x: "Spearman within the antigen", categories: antigens.names, xs: [-1, 0, 1], series };
+  },
+  calibration({ calibration }) {
+    if (!calibration) return { series: [] };
+    const items = zip(calibration.x, calibration.y, (x, y, i) =>
+      `mean predicted ${x}\nmean measured ${y} ± ${calibration.error[i]}`);
+    items.forEach((one, i) => { one.error = calibration.error[i]; });
+    return {
+      x: "predicted pKd, mean per bin", y: "measured pKd, mean ± s.e.", diagonal: true,
+      series: [{ name: "bins", colour: "c1", kind: "line", items }],
+      note: calibration.slope === null ? "" : `Slope ${calibration.slope.toFixed(3)}.`,
+    };
+  },
+  coverage({ coverage }) {
+    if (!coverage) return { series: [] };
+    const items = zip(coverage.x, coverage.y, (x, y) => `nominal ${x}\nfound ${y}`);
+    return {
+      x: "nominal coverage", y: "share of test rows inside", xs: [0, 1], ys: [0, 1],
+      diagonal: true, series: [{ name: "coverage", colour: "c1", kind: "line", items }],
+    };
+  },
+  sigma({ deciles }) {
+    const exact = tested().filter((t) => !pairs.bound[t.pair]);
+    const items = exact.map((t) => ({
+      x: t.sigma, y: Math.abs(t.predicted - pairs.pkd[t.pair]), tip: () => describeTest(t),
+    }));
+    const line = zip(deciles?.x ?? [], deciles?.y ?? [], (x, y) => `mean sigma ${x}\nRMSE ${y}`);
+    return {
+      x: "sigma, pKd", y: "|predicted − measured|, pKd", from: 0, diagonal: true,
+      series: [
+        { name: "test rows", colour: "c0", items },
+        { name: "RMSE per decile of sigma", colour: "c2", kind: "line", items: line },
+      ],
+    };
+  },
+  loss({ training }) {
+    const series = training.map((one) => ({
+      name: "training loss", colour: "c1", kind: "line", plain: true,
+      items: zip(one.step, one.loss, (x, y) => `fold ${one.fold + 1}, step ${x}\nloss ${y}`),
+    }));
+    return { x: "step", y: "training loss", series };
+  },
+  validation({ training }) {
+    const series = training.flatMap((one) => ["spearman", "rmse"].map((name, i) => ({
+      name: { spearman: "Spearman", rmse: "RMSE" }[name], colour: `c${i + 1}`, kind: "line",
+      plain: training.length > 1,
+      items: zip(one.epoch, one.validation[name], (x, y) =>
+        `fold ${one.fold + 1}, epoch ${x}\n${name} ${y}`),
+    })));
+    return { x: "epoch", y: "validation score", series };
+  },
+  mapLabels() {
+    const sorted = data.map.pair.map((p) => pairs.pkd[p]).sort((a, b) => a - b);
+    const ends = [0.2, 0.4, 0.6, 0.8, 1].map((q) => sorted[Math.ceil(q * sorted.length) - 1]);
+    const classes = [...new Set(ends)];
+    return mapChart(classes.map((end, i) => ({
+      name: `pKd ${i ? "to" : "up to"} ${end}`, colour: `r${i}`,
+      holds: (k) => classes.findIndex((e) => pairs.pkd[data.map.pair[k]] <= e) === i,
+    })));
+  },
+  mapParts() {
+    const fold = several && view === 0 ? 0 : view - several;
+    const parts = [["train", "c0", 0], ["validation", "c3", 1], ["test", "c2", 2], ["unused", "c7", 3]];
+    const chart = mapChart(parts.map(([name, colour, digit]) => ({
+      name, colour, holds: (k) => Number(data.parts[fold][k]) === digit,
+    })));
+    return { ...chart, note: several ? `Parts of fold ${fold + 1}.` : "" };
+  },
+};
+
+function mapChart(groups) {
+  const series = groups.map(({ name, colour, holds }) => ({
+    name, colour,
+    items: data.map.pair.map((p, k) => ({
+      k, x: data.map.x[k], y: data.map.y[k], tip: () => describe(p),
+    })).filter((one) => holds(one.k)),
+  }));
+  return { x: "first component", y: "second component", series };
+}
+
+// ---- drawing ---------------------------------------------------------------------------------
+
+function add(parent, tag, attributes = {}, text = "") {
+  const svg = tag === "svg" ? "http://www.w3.org/2000/svg" : parent.namespaceURI;
+  const node = document.createElementNS(svg, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.textContent = text;
+  return parent.appendChild(node);
+}
+
+function ticks([low, high], most) {
+  const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
+  const count = Math.floor(high / step + 1e-9) - Math.ceil(low / step - 1e-9) + 1;
+  const first = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: count }, (_, i) => Number(((first + i) * step).toPrecision(9)));
+}
+
+function extent(values) {
+  const known = values.filter(Number.isFinite);
+  if (!known.length) return [0, 1];
+  let [low, high] = known.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [known[0], known[0]]);
+  const margin = (high - low || 1) * 0.04;
+  return [low - margin, high + margin];
+}
+
+function draw(name) {
+  const figure = document.getElementById(name), box = figure.querySelector(".plot");
+  const spec = charts[name](data.views[view]);
+  const series = spec.series
+    .map((one) => ({ ...one, items: one.items.filter((i) => i.x !== null && i.y !== null) }))
+    .filter((one) => one.items.length);
+  figure.hidden = !series.length;
+  box.replaceChildren();
+  if (!series.length) return;
+  figure.querySelector(".noted").textContent = spec.note ?? "";
+
+  const items = series.flatMap((one) => one.items), rows = spec.categories;
+  const width = box.clientWidth, height = rows ? 60 + 22 * rows.length : Math.min(360, width * 0.72);
+  const left = rows ? Math.min(170, width * 0.38) : 54, bottom = height - 40;
+  const margins = items.flatMap((i) => (i.error ? [i.y - i.error, i.y + i.error] : []));
+  let xs = extent([...items.flatMap((i) => (i.width ? [i.x - i.width / 2, i.x + i.width / 2] : [i.x])), ...(spec.xs ?? []), ...(spec.from === 0 && !items[0].width ? [0] : [])]);
+  let ys = extent([...items.map((i) => i.y), ...margins, ...(spec.ys ?? []), ...(spec.from === 0 ? [0] : [])]);
+  if (spec.equal) xs = ys = [Math.min(xs[0], ys[0]), Math.max(xs[1], ys[1])];
+  if (rows) ys = [rows.length - 0.5, -0.5];
+  if (items[0].width) ys[0] = 0;
+  const X = (v) => left + ((v - xs[0]) / (xs[1] - xs[0])) * (width - left - 12);
+  const Y = (v) => bottom - ((v - ys[0]) / (ys[1] - ys[0])) * (bottom - 10);
+
+  const svg = add(box, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": figure.querySelector("h3").textContent });
+  for (const t of ticks(xs, width < 420 ? 4 : 7)) {
+    add(svg, "path", { class: t === 0 && rows ? "axis" : "grid", d: `M${X(t)} 10V${bottom}` });
+    add(svg, "text", { x: X(t), y: bottom + 16, "text-anchor": "middle" }, t);
+  }
+  const yTicks = rows ? [...rows.keys()] : ticks(ys, 6);
+  for (const t of yTicks) {
+    add(svg, "path", { class: "grid", d: `M${left} ${Y(t)}H${width - 12}` });
+    const text = rows ? shorten(rows[t], Math.floor((left - 10) / 6.4)) : t;
+    add(svg, "text", { x: left - 6, y: Y(t) + 4, "text-anchor": "end" }, text);
+  }
+  add(svg, "text", { class: "label", x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, spec.x);
+  if (spec.y) {
+    const place = `translate(11 ${bottom / 2}) rotate(-90)`;
+    add(svg, "text", { class: "label", transform: place, "text-anchor": "middle" }, spec.y);
+  }
+  if (spec.diagonal) {
+    const low = Math.max(xs[0], ys[0]), high = Math.min(xs[1], ys[1]);
+    if (low < high) add(svg, "path", { class: "axis", d: `M${X(low)} ${Y(low)}L${X(high)} ${Y(high)}` });
+  }
+  const shown = series.filter((one) => !hidden.has(`${name}/${one.name}`));
+  for (const one of shown) drawSeries(svg, one, X, Y);
+  drawLegend(box, name, series);
+  listen(svg, shown.flatMap((one) => one.items.map((i) => ({ px: X(i.x), py: Y(i.y), half: i.width ? (X(i.width) - X(0)) / 2 : 0, tip: i.tip }))));
+}
+
+const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+function drawSeries(svg, { items, kind, colour, plain }, X, Y) {
+  if (kind === "bars") {
+    for (const { x, y, width } of items) {
+      const side = X(x + width / 2) - X(x - width / 2);
+      add(svg, "rect", { class: colour, x: X(x - width / 2) + 0.5, y: Y(y), width: Math.max(1, side - 1), height: Y(0) - Y(y) });
+    }
+    return;
+  }
+  const at = items.map((i) => `${X(i.x).toFixed(1)} ${Y(i.y).toFixed(1)}`);
+  if (kind === "line") {
+    add(svg, "path", { class: `line ${colour}`, d: `M${at.join("L")}` });
+    const bars = items.filter((i) => i.error).map((i) => `M${X(i.x)} ${Y(i.y - i.error)}V${Y(i.y + i.error)}`);
+    add(svg, "path", { class: `line ${colour}`, d: bars.join("") });
+  }
+  // a line of no length with round ends is a dot: one element draws thousands of points
+  if (!plain) add(svg, "path", { class: `dots ${colour}`, d: at.map((p) => `M${p}h0`).join("") });
+}
+
+function drawLegend(box, chart, series) {
+  const names = new Map(series.map((one) => [one.name, one.colour]));
+  if (names.size < 2) return;
+  const legend = add(box, "div", { class: "legend" });
+  for (const [name, colour] of names) {
+    const key = `${chart}/${name}`;
+    const button = add(legend, "button", { type: "button", "aria-pressed": !hidden.has(key) });
+    const swatch = add(button, "svg", { width: 12, height: 12 });
+    add(swatch, "path", { class: `dots ${colour}`, d: "M6 6h0" });
+    add(button, "span", {}, name);
+    button.addEventListener("click", () => {
+      if (!hidden.delete(key)) hidden.add(key);
+      draw(chart);
+    });
+  }
+}
+
+const tip = add(document.body, "div", { id: "tip", hidden: "" });
+
+function listen(svg, points) {
+  const mark = add(svg, "circle", { class: "mark", r: 6, visibility: "hidden" });
+  const leave = () => { tip.hidden = true; mark.setAttribute("visibility", "hidden"); };
+  const move = (event) => {
+    const box = svg.getBoundingClientRect();
+    const scale = svg.viewBox.baseVal.width / box.width;
+    const x = (event.clientX - box.left) * scale, y = (event.clientY - box.top) * scale;
+    let best = null, least = 20;
+    for (const p of points) {
+      const far = p.half ? (Math.abs(p.px - x) <= p.half ? 0 : 99) : Math.hypot(p.px - x, p.py - y);
+      if (far < least) [best, least] = [p, far];
+    }
+    if (!best) return leave();
+    mark.setAttribute("cx", best.px);
+    mark.setAttribute("cy", best.py);
+    mark.setAttribute("visibility", best.half ? "hidden" : "visible");
+    tip.textContent = best.tip();
+    tip.hidden = false;
+    const right = Math.min(event.clientX + 14, document.documentElement.clientWidth - tip.offsetWidth - 8);
+    tip.style.left = `${Math.max(8, right)}px`;
+    tip.style.top = `${Math.max(8, event.clientY - tip.offsetHeight - 14)}px`;
+  };
+  svg.addEventListener("pointermove", move);
+  svg.addEventListener("pointerdown", move);
+  svg.addEventListener("pointerleave", leave);
+}
+
+// ---- controls --------------------------------------------------------------------------------
+
+const drawAll = () => Object.keys(charts).forEach(draw);
+
+function addCsv(table) {
+  const button = add(table.parentElement.parentElement, "button", { type: "button", class: "csv" }, "Download as CSV");
+  table.parentElement.after(button);
+  button.addEventListener("click", () => {
+    const lines = [...table.rows].map((row) => [...row.cells].map((c) => quote(c.textContent.trim())).join(","));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([`\ufeff${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
+    link.download = `${table.dataset.csv}.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+}
+
+function quote(text) {
+  // spreadsheets run cells that begin like this as formulas, and the names are not ours
+  const safe = /^[=@\t]|^[+-](?![\d.])/.test(text) ? `'${text}` : text;
+  return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+}
+
+document.querySelectorAll("table[data-csv]").forEach(addCsv);
+document.querySelectorAll("[data-scripted]").forEach((node) => { node.hidden = false; });
+document.getElementById("theme").addEventListener("click", () => {
+  const style = document.documentElement.style;
+  const dark = style.colorScheme ? style.colorScheme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  style.colorScheme = dark ? "light" : "dark";
+});
+const select = document.getElementById("fold");
+select?.addEventListener("change", () => { view = select.selectedIndex; drawAll(); });
+let waiting;
+addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(drawAll, 150); });
+drawAll();
