@@ -1,6 +1,6 @@
 """Compare encoder implementations on one GPU: the old loop, transformers, and abag.
 
-    python benchmarks/bench_encoders.py --out DIR [--encoder igt5 esm2-650m] [--tiny] [--quick]
+    python benchmarks/bench_encoders.py --out DIR [--encoder igt5 esmc-300m ...] [--tiny] [--quick]
 
 The models have their real sizes and seeded random weights, unless --checkpoint gives folders. Share of
 peak is (2 x matmul weights x tokens + 4 x layers x inner width x sum of squared lengths) / seconds,
@@ -23,17 +23,16 @@ import torch.nn.functional as F
 
 from abag.core.device import DevicePlan, plan_device
 from abag.embed.encoders.loading import count_flops, identify, load_encoder
-from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
-from abag.embed.families.registry import SHAPES
+from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES, family_of
 from abag.embed.packing.batches import fill_batches
 from abag.embed.packing.pooling import pool_tokens
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
-TINY = {"igt5": "tiny-igt5", "esm2-650m": "tiny-esm2"}
 
 
 def config_of(name, tiny):
-    return TINY_CONFIG[TINY[name]] if tiny else SHAPES[name]
+    return FAMILIES[ALIASES[name].family].tiny_config if tiny else SHAPES[name]
 
 
 def draw_chains(kind, count, rng):
@@ -70,7 +69,8 @@ class Bench:
     """One encoder on one device: its workload, its peak, its table."""
 
     def __init__(self, name, folder, config, device, peak, count):
-        self.kind = "antibody" if config["model_type"] == "t5" else "antigen"
+        pairs = family_of(config).vocabulary.separator is not None
+        self.kind = "antibody" if pairs else "antigen"
         self.identity = identify(str(folder), self.kind)
         self.config, self.device, self.peak = config, device, peak
         chains = draw_chains(self.kind, count, np.random.default_rng(0))
@@ -157,13 +157,9 @@ class Bench:
 
     def products(self):
         """Time the matrix products of the encoder alone, on as many tokens."""
-        config, d = self.config, {"device": self.device, "dtype": torch.bfloat16}
-        if config["model_type"] == "t5":
-            m, i, f = config["d_model"], config["num_heads"] * config["d_kv"], config["d_ff"]
-            shapes, layers = [(3 * i, m), (m, i), (f, m), (m, f)], config["num_layers"]
-        else:
-            m, f = config["hidden_size"], config["intermediate_size"]
-            shapes, layers = [(3 * m, m), (m, m), (f, m), (m, f)], config["num_hidden_layers"]
+        d = {"device": self.device, "dtype": torch.bfloat16}
+        layers, m, i, f, products = self.identity.family.shape(self.config)
+        shapes = [(3 * i, m), (m, i), ((products - 1) * f, m), (m, f)]
         weights = [torch.randn(s, **d) for s in shapes]
         inputs: dict = {}
 
@@ -283,7 +279,7 @@ def bench_one(name, folder, config, args, device, peak):
         bench.time(
             f"abag packed, {budget} tokens per batch", encoder, bench.batches(budget), repeat=3
         )
-    if name.startswith("esm") and device.type == "cuda":
+    if name.startswith("esm2") and device.type == "cuda":
         for kernel in ("varlen", "triton"):
             if encoder._attention.name != kernel:
                 other = bench.ours(attention=kernel)
@@ -345,7 +341,7 @@ def report(results, peak, args):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--encoder", nargs="+", default=["igt5", "esm2-650m"])
+    parser.add_argument("--encoder", nargs="+", default=["igt5", "esm2-650m"], choices=SHAPES)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--quick", action="store_true", help="ours only")
