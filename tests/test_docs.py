@@ -18,7 +18,7 @@ from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.options import schema
 from abag.embed.encoders import checkpoint_lookup
-from abag.embed.families.registry import ALIASES
+from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.pipeline.options import EmbedOptions
 from abag.head.data.demo import demo_table
 from abag.head.model.config import FitConfig
@@ -153,6 +153,10 @@ def workplace(tmp_path, monkeypatch):
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    families = dict(FAMILIES)
+    yield
+    FAMILIES.clear()
+    FAMILIES.update(families)
 
 
 RUN = [
