@@ -6,7 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from abag.adapt.config import AdaptConfig
-from abag.core.files import is_partial, read_json, replacing, write_bytes, write_json
+from abag.core.files import (
+    is_partial,
+    make_folder,
+    read_json,
+    replacing,
+    write_bytes,
+    write_json,
+)
 from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
 from abag.embed.weights.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
 from abag.head.model.config import RunMismatch, check_same
@@ -141,7 +148,7 @@ def write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) 
 
 
 def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> EncoderRecord:
-    (out / kind).mkdir(exist_ok=True)
+    make_folder(out / kind)
     weights, config = training.model.adapted()[kind].saved(training.best_factors(kind))
     write_bytes(out / kind / WEIGHTS_FILE, weights)
     write_json(out / kind / CONFIG_FILE, config, sort_keys=True)

@@ -12,7 +12,7 @@ from abag.adapt.folder import AdaptSummary, describe_inputs, finished_summary, w
 from abag.adapt.pairs import assign_pairs
 from abag.adapt.training import AdapterTraining
 from abag.core.device import DevicePlan, plan_device
-from abag.core.files import only_writer, sweep_partials, write_json
+from abag.core.files import make_folder, only_writer, sweep_partials, write_json
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption
 from abag.embed.encoders.loading import identify
@@ -84,7 +84,7 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
     devices = range(torch.cuda.device_count())
     with only_writer(out), torch.random.fork_rng(devices=devices):
         training = AdapterTraining(out, pairs, assignment, identities, plan, config)
-        (out / "checkpoints").mkdir(parents=True, exist_ok=True)
+        make_folder(out / "checkpoints")
         sweep_partials(out)
         write_json(out / "config.json", record, sort_keys=True)
         training.run()

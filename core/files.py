@@ -76,6 +76,15 @@ class Files:
         path.unlink(missing_ok=True)
 
 
+def make_folder(folder: Path, files: Files | None = None) -> None:
+    """Create a folder and those above it, if they are new, so that they survive a power cut."""
+    folder = folder.resolve()
+    new = [one for one in folder.parents if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in (folder, *new):
+        (files or Files()).sync_folder(one.parent)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Replace a file by what the block writes, atomically.
@@ -192,7 +201,7 @@ def only_writer(folder: Path) -> Iterator[None]:
     except UnicodeEncodeError as error:
         msg = f"{folder}: a name that is not UTF-8; expected UTF-8. Rename it, or use another."
         raise NotUtf8(msg) from error
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from abag import AbagError
-from abag.core.files import Files, write_bytes, write_json
+from abag.core.files import Files, make_folder, write_bytes, write_json
 from abag.core.names import check_names, read_inside
 from abag.embed.sequences.chains import KINDS
 from abag.embed.shards.regular_files import DamagedShard, read_regular
@@ -42,16 +42,14 @@ class AdapterDamaged(AbagError):
 
 def create_store(root: Path, files: Files) -> None:
     """Make a folder a store."""
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root, files)
     write_json(root / STORE_FILE, STORE_MARK, files=files)
-    files.sync_folder(root.resolve().parent)
 
 
 def create_encoder_folder(path: Path, info: Mapping[str, object], files: Files) -> None:
     """Create the folder for the vectors of one encoder."""
-    path.mkdir(exist_ok=True)
+    make_folder(path, files)
     write_json(path / ENCODER_FILE, info, files=files)
-    files.sync_folder(path.parent)
 
 
 def read_or_create_info(path: Path, info: dict[str, Any], files: Files) -> dict[str, Any]:
@@ -130,7 +128,7 @@ def write_adapter_files(
     check_names(folder, contents, ADAPTER_PATHS)
     for name, content in contents.items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent, files)
         if not path.exists():
             write_bytes(path, content, files=files)
 

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from abag import AbagError
-from abag.core.files import write_bytes, write_json
+from abag.core.files import make_folder, write_bytes, write_json
 from abag.core.options import BadOption
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
@@ -99,7 +99,7 @@ def save_predictor(
 
     `members` are those of all folds, and their weights add up to 1.
     """
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     tensors: dict[str, NDArray[Any]] = {}
     for k, member in enumerate(members):
         tensors |= {f"{k}.{name}": array for name, array in member.model.arrays().items()}
@@ -136,7 +136,7 @@ def _keep_adapter(folder: Path, files: Mapping[str, bytes]) -> None:
     """Copy the adapter of an encoder, so that users of the folder can encode with it."""
     for name, content in files.items():
         path = folder.joinpath(*Path(name).parts[1:])  # without the adapter folder of the store
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_bytes(path, content)
 
 

@@ -169,7 +169,6 @@ def start_run(
             "--run folder."
         )
         raise RunMismatch(msg)
-    run.mkdir(parents=True, exist_ok=True)
     sweep_partials(run)
     (run / "summary.json").unlink(missing_ok=True)
     # both are followed: the absolute path, and this one if run and store have moved together

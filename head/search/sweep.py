@@ -17,7 +17,7 @@ import numpy as np
 
 from abag import AbagError, cache_dir
 from abag.core.device import resolve_device
-from abag.core.files import is_partial, read_json, sweep_partials, write_json
+from abag.core.files import is_partial, make_folder, read_json, sweep_partials, write_json
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption, flag
 from abag.head.data.vectors import read_vectors
@@ -227,5 +227,5 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
     if folder.exists() and not all(map(is_partial, folder.iterdir())):
         msg = f"{folder}: is not empty and contains no sweep. Use another --sweep folder."
         raise RunMismatch(msg)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_json(path, record, sort_keys=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from abag import AbagError
+from abag.core.files import Files
 
 
 class LogDamaged(AbagError):
@@ -27,9 +28,10 @@ def append_lines(log: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def sync_log(log: Path) -> int:
-    """Write what was appended to the disk; return the size in bytes."""
+    """Write what was appended, and the log's name, to the disk; return the size in bytes."""
     with log.open("a", encoding="utf-8") as file:
         os.fsync(file.fileno())
+        Files().sync_folder(log.parent)
         return file.tell()
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from abag.core.files import make_folder
 from abag.core.messages import say
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
@@ -150,7 +151,7 @@ def train(inputs: TrainingInputs) -> list[TrainedHeads]:
         If a checkpoint cannot be written.
     """
     for folder in (inputs.checkpoints, *(fold.log.parent for fold in inputs.folds)):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     # Every step sets the seed; the caller's random state must not change.
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         training = HeadTraining(inputs)
