@@ -188,6 +188,12 @@ def test_the_command_has_every_option_that_is_not_a_default(single):
     ]  # fmt: skip
 
 
+def test_a_store_below_the_working_directory_is_shown_relative_to_it(single, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    html = render_run(replace(single, facts=single.facts | {"store": str(tmp_path / "a/store")}))
+    assert "abag fit table --store a/store --run runs/first" in html
+
+
 def test_the_same_run_gives_the_same_page(single):
     assert render_run(single) == render_run(results())
 
@@ -243,21 +249,28 @@ def test_curves_are_computed_from_every_row(single):
     view = data_of(render_run(single))["views"][0]
     at = single.splits[0].rows(TEST)
     error = single.predicted[0][at] - single.pairs.pkd[at]
-    assert sum(view["residuals"]["counts"]) == len(at)
+    residuals = view["residuals"]
+    assert sum(residuals["counts"]) == len(at)
+    middle = np.mean([residuals["edges"][:-1], residuals["edges"][1:]], axis=0)
+    assert np.average(middle, weights=residuals["counts"]) == pytest.approx(error.mean(), abs=0.2)
     nominal = chart_data.COVERAGE[24]
     assert nominal == pytest.approx(0.5)
     inside = np.mean(np.abs(error) <= 0.67449 * single.sigma[0][at])
     assert view["coverage"]["y"][24] == pytest.approx(inside, abs=1e-3)
     assert len(view["deciles"]["x"]) == min(10, len(at))
+    constant = replace(single, sigma=[np.full(len(single.pairs), 0.7)])
+    deciles = data_of(render_run(constant))["views"][0]["deciles"]
+    assert deciles["x"] == [0.7]
+    assert deciles["y"] == pytest.approx([np.sqrt(np.mean(error**2))], abs=1e-3)
 
 
 def test_the_bars_of_antigens_have_the_median_that_is_the_metric(repeated):
     run = repeated
     for fold, view in enumerate(data_of(render_run(run))["views"][1:]):
         rows = run.splits[fold].rows(TEST)
-        scores = score_rows(run.pairs, run.predicted[fold], rows)
-        expected = scores["spearman_within_antigen"]
-        assert np.median(view["antigens"]["head"]) == pytest.approx(expected, abs=1e-3)
+        for name, p in (("head", run.predicted[fold]), ("ridge", run.baselines[fold]["ridge"])):
+            expected = score_rows(run.pairs, p, rows)["spearman_within_antigen"]
+            assert np.median(view["antigens"][name]) == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_large_table_is_sampled_and_the_page_says_so(single, monkeypatch):

@@ -183,7 +183,7 @@ def _deciles(t: _Tested) -> Series | None:
     """Return the RMSE of rows with similar sigma."""
     if not len(t.pair):
         return None
-    bins = np.array_split(np.argsort(t.sigma, kind="stable"), min(10, len(t.pair)))
+    bins = np.array_split(np.argsort(t.sigma, kind="stable"), min(10, len(np.unique(t.sigma))))
     return {
         "x": _numbers([t.sigma[b].mean() for b in bins]),
         "y": _numbers([np.sqrt(np.mean(t.error[b] ** 2)) for b in bins]),

@@ -81,7 +81,9 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
 
 def _command(r: RunResults, run: str) -> str:
     """Return a command that repeats the run: its table, and the options that are not defaults."""
-    words = ["abag", "fit", r.pairs.table.source, "--store", str(r.facts["store"]), "--run", run]
+    store, here = Path(r.facts["store"]), Path.cwd()
+    store = store.relative_to(here) if store.is_relative_to(here) else store
+    words = ["abag", "fit", r.pairs.table.source, "--store", str(store), "--run", run]
     default = FitConfig(preset=r.facts["preset"]).to_json()
     for one in schema(FitConfig):
         value = r.facts.get(one.name, default[one.name])
