@@ -34,7 +34,7 @@ STAGES = {
         "distinct sequences": "abag.embed.pipeline.kind_job:KindJob.__init__",
         "look up": "abag.embed.pipeline.kind_job:KindJob.look_up",
         "load encoders": "abag.embed.pipeline.task:EncodeTask.load_encoder",
-        "encode and commit": "abag.embed.pipeline.kind_job:encode_parts",
+        "encode and commit": "abag.embed.pipeline.encode:encode_parts",
     },
     "fit": {
         "read table and vectors": "abag.head.fit:read_inputs",

@@ -54,6 +54,18 @@ def test_a_second_run_encodes_nothing_and_leaves_every_file_as_it_was(table, tmp
     assert {p: p.read_bytes() for p in (tmp_path / "store").rglob("*") if p.is_file()} == before
 
 
+def test_torch_is_not_imported_where_nothing_is_missing(table, tmp_path):
+    table.to_csv(tmp_path / "pairs.csv", index=False)
+    embed_table(table, tmp_path / "store", **TINY)
+    code = (
+        "import sys; from abag.embed.pipeline.run import embed_table\n"
+        f"found = embed_table('pairs.csv', 'store', **{TINY})\n"
+        "assert found['antibodies']['reused'] and not found['antibodies']['encoded']\n"
+        "assert not {'torch', 'transformers', 'scipy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
 def test_a_grown_reordered_and_duplicated_table_encodes_only_what_is_new(table, tmp_path):
     few = embed_table(table, tmp_path / "store", limit=10, **TINY)
     grown = pd.concat([table, table]).sample(frac=1, random_state=0)

@@ -111,6 +111,12 @@ def same_tensors(one, other):
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_step_on_a_cpu_needs_no_symbolic_shapes(case, members, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)  # 1 s, 60 MiB
+    quick_fit(case, f"eager-{members}", epochs=1, members=members, report=False)
+
+
 # --- what a run is ------------------------------------------------------------------------------
 
 

@@ -5,26 +5,28 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import TypedDict
+from functools import cached_property
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.device import DevicePlan
 from abag.core.messages import say
 from abag.embed.encoders.loading import Identity, check_backend, check_loadable
-from abag.embed.kernels.attention import choose_attention
 from abag.embed.packing.batches import BatchTooLarge
 from abag.embed.packing.tokens import SequenceTooLong
-from abag.embed.pipeline.encode import EncodeProgress, encode_parts
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank
-from abag.embed.pipeline.task import EncodeTask, create_folder, find_folder
+from abag.embed.pipeline.task import EncodeTask, create_folder, find_folder, plan_for
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import TableTotals
 from abag.embed.sequences.partitions import Partitions, SequencePart
+from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.store import Store
+
+if TYPE_CHECKING:
+    from abag.core.device import DevicePlan
 
 POLL_SECONDS = 0.5
 """Shortest time between two looks at the store for what other ranks have added."""
@@ -51,6 +53,8 @@ class KindSummary(TypedDict):
 class KindJob:
     """The sequences of one kind, their encoder, and where their vectors go.
 
+    torch is imported as soon as a sequence has to be encoded.
+
     Attributes
     ----------
     unique, missing, long : int
@@ -63,11 +67,12 @@ class KindJob:
     """
 
     def __init__(
-        self, partitions: Partitions, identity: Identity, plan: DevicePlan, options: EmbedOptions
+        self, partitions: Partitions, identity: Identity, device: str, options: EmbedOptions
     ) -> None:
         self.kind: Kind = partitions.kind
         self.plural = "antibodies" if self.kind == "antibody" else "antigens"
-        self.identity, self.plan, self.options = identity, plan, options
+        self.identity, self.options = identity, options
+        self._device = device
         self.missing = self.tokens = self.unique = self.long = 0
         self.forms: Counter[str] = Counter()
         self.replaced = 0
@@ -92,6 +97,16 @@ class KindJob:
             longest = max(max(layout.span_lengths(chains)) for chains in part.chains)
             self._longest_run = max(self._longest_run, longest)
 
+    @cached_property
+    def plan(self) -> DevicePlan:
+        """Device and precision that the encoder runs with."""
+        return plan_for(self.identity, self._device, self.options)
+
+    @property
+    def folder(self) -> EncoderFolder:
+        """The encoder's folder in the store, which may not exist yet; see `look_up`."""
+        return self._folder
+
     @property
     def task(self) -> EncodeTask:
         """Everything needed to encode one of the sequences."""
@@ -109,7 +124,10 @@ class KindJob:
         layout, options = self.identity.layout, self.options
         family, backend = self.identity.family, options.backend(self.kind)
         check_backend(self.identity, backend, layers=bool(options.layers))
-        if family.effective_backend(backend) == "packed" and options.ray is None:
+        chosen = options.attention != "auto" and options.ray is None  # auto finds one everywhere
+        if chosen and family.effective_backend(backend) == "packed":
+            from abag.embed.kernels.attention import choose_attention
+
             choose_attention(self.plan, biased=family.biased_attention, requested=options.attention)
         if self.long and options.long_antigens == "error":
             msg = (
@@ -184,6 +202,8 @@ class KindJob:
         start_s = time.perf_counter()
         if not self._own:
             return 0.0
+        from abag.embed.pipeline.encode import EncodeProgress, encode_parts
+
         task = self.task
         encoder = task.load_encoder()
         load_s = time.perf_counter() - start_s

@@ -1,7 +1,8 @@
 """Which rank of a job encodes which sequences, and how one rank per device is started.
 
 Ranks never communicate. Each computes the same owner for every sequence from the table alone, and
-encodes the sequences that it owns and the store lacks. The results meet in the store.
+encodes the sequences that it owns and the store lacks. The results meet in the store. torch is
+imported where it is used: a job that finds nothing missing does without it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.device import DeviceUnavailable
 
 MAX_RESTARTS = 10
 """Restarts of all ranks together before the job fails."""
@@ -66,7 +65,13 @@ class Rank:
         WrongRank, DeviceUnavailable
             One device was named for several ranks, or the machine has fewer GPUs than ranks.
         """
-        if self.world == 1 or asked == "cpu" or not torch.cuda.is_available():
+        if self.world == 1 or asked == "cpu":
+            return asked
+        import torch
+
+        from abag.core.device import DeviceUnavailable
+
+        if not torch.cuda.is_available():
             return asked
         if asked not in ("auto", "cuda"):
             msg = f"--device {asked}: all {self.world} ranks would share it; give auto or cuda"
@@ -149,6 +154,10 @@ def _drawn(keys: NDArray[np.uint8], job: str) -> NDArray[np.uint64]:
 
 def count_devices(devices: Devices, device: str) -> int:
     """Turn ``--devices`` into a number of ranks; too few GPUs raise `DeviceUnavailable`."""
+    import torch
+
+    from abag.core.device import DeviceUnavailable
+
     on_gpu = device != "cpu" and torch.cuda.is_available()
     seen = torch.cuda.device_count() if on_gpu else 0
     if devices == "all":
@@ -221,6 +230,8 @@ def _in_rank(work: Callable[..., Any], ranks: int, arguments: tuple[Any, ...]) -
 
     def stop(number: int, _frame: object) -> NoReturn:
         sys.exit(128 + number)  # unwinds the stack, which commits
+
+    import torch
 
     for number in _SIGNALS:
         signal.signal(number, stop)

@@ -15,13 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from abag.core.device import DevicePlan, plan_device
 from abag.core.messages import bar, note, reporting, say
 from abag.embed.families.registry import known_alias
 from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
-from abag.embed.pipeline.task import check_layers, identify_for, plan_for
+from abag.embed.pipeline.task import check_layers, identify_for
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.changes import count_changes, describe_counts
 from abag.embed.sequences.pairs import TableTotals, read_pair_chunks
@@ -111,12 +110,15 @@ def _embed(
         partitions = [files.enter_context(Partitions(kind)) for kind in options.kinds]
         ranks = _count_ranks(options, rank)
         device = rank.device(options.device)
-        plan = plan_device(device, options.precision)
+        if (options.device, options.precision) != ("auto", "auto"):
+            from abag.core.device import plan_device
+
+            plan_device(device, options.precision)  # refuses what this machine does not have
         reading = _read(table, options, partitions)
         jobs = []
         for part in partitions:
             identity = identify_for(encoders[part.kind], part.kind, options)
-            jobs.append(KindJob(part, identity, plan_for(identity, device, options), options))
+            jobs.append(KindJob(part, identity, device, options))
         for job in jobs:
             job.check()
         check_layers([job.identity for job in jobs], options.layers)
@@ -126,7 +128,7 @@ def _embed(
         for job in jobs:
             job.look_up(opened, rank)
         if first:
-            _announce(reading, jobs, plan)
+            _announce(reading, jobs, device)
             if options.skipped is not None:
                 reading.skipped.write(options.skipped)
         for job in jobs:
@@ -202,24 +204,22 @@ def _on_ray(
             start_s, name = time.perf_counter(), encoders[job.kind]
             given = str(Path(name).resolve()) if Path(name).is_dir() else name
             task = WorkerTask(given, job.kind, job.identity.fingerprint, store, options)
-            job.task.folder.notes.start_encoding()
+            job.folder.notes.start_encoding()
             encode_on(resource, task, job.own_parts(), sequences=job.missing, tokens=job.tokens)
             job.check_complete()
             seconds.append(time.perf_counter() - start_s)
     return seconds
 
 
-def _announce(reading: TableTotals, jobs: Sequence[KindJob], plan: DevicePlan) -> None:
+def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> None:
     """Say what was read, what will be encoded, and where."""
-    on_ray = jobs[0].options.ray is not None
-    where = "running on Ray" if on_ray else f"running on {plan.reason}, {plan.precision}"
-    say(f"{reading.source}: {reading.rows:,} rows; {where}")
+    say(f"{reading.source}: {reading.rows:,} rows; {_describe_place(jobs, device)}")
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
     counts |= {"skipped_rows": len(reading.skipped), "line_breaks": reading.line_breaks}
     for line in reading.ignored + describe_counts(counts, reading.skipped):
         say(f"  {line}")
-    if not is_local(store := jobs[0].task.folder.path.parent):
+    if not is_local(store := jobs[0].folder.path.parent):
         say(
             f"  {store} is on {mount_of(store).kind}, not on a local disk: each shard is written "
             "and checked locally first, then copied"
@@ -236,6 +236,19 @@ def _announce_licences(checkpoints: Iterable[EncoderCheckpoint]) -> None:
             note(f"{name}: the licence of its weights, {alias.licence}, forbids commercial use")
 
 
+def _describe_place(jobs: Sequence[KindJob], device: str) -> str:
+    """Say where the missing sequences are encoded."""
+    options = jobs[0].options
+    if not any(job.missing for job in jobs):
+        return "nothing to encode"
+    if options.ray is not None:
+        return "running on Ray"
+    from abag.core.device import plan_device
+
+    plan = plan_device(device, options.precision)
+    return f"running on {plan.reason}, {plan.precision}"
+
+
 def _announce_kind(job: KindJob) -> None:
     layout, checkpoint = job.identity.layout, job.identity.checkpoint
     say(
@@ -245,7 +258,7 @@ def _announce_kind(job: KindJob) -> None:
     if job.long:
         policy = "truncated" if layout.long == "truncate" else "encoded in overlapping windows"
         say(f"    {job.long:,} with a chain of more than {layout.limit:,} residues: {policy}")
-    if job.task.layers:
-        say(f"    poolings of layers {', '.join(map(str, job.task.layers))} are stored too")
+    if layers := job.folder.layers:
+        say(f"    poolings of layers {', '.join(map(str, layers))} are stored too")
     if checkpoint.random:
         say(f"    {checkpoint.name}: random weights, its vectors have no biological meaning")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from abag import AbagError
-from abag.core.device import DevicePlan, plan_device
 from abag.embed.encoders.loading import Identity, identify, layer_count, load_encoder
 from abag.embed.families.family import Encoder
 from abag.embed.pipeline.options import EmbedOptions
@@ -14,6 +14,9 @@ from abag.embed.sequences.chains import Kind
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.store import Store
 from abag.embed.weights.adapters import copy_adapter
+
+if TYPE_CHECKING:
+    from abag.core.device import DevicePlan
 
 MAX_LAYERS = 14
 """With four poolings each they fill the 64 datasets of a shard."""
@@ -48,7 +51,7 @@ class EncodeTask:
     @property
     def layers(self) -> tuple[int, ...]:
         """Layers whose poolings are stored beside those of the last layer."""
-        return tuple(self.folder.info.get("layers", ()))
+        return self.folder.layers
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -90,6 +93,8 @@ def identify_for(name: str, kind: Kind, options: EmbedOptions) -> Identity:
 
 def plan_for(identity: Identity, device: str, options: EmbedOptions) -> DevicePlan:
     """Choose device and precision; an encoder without weights always runs on the CPU."""
+    from abag.core.device import plan_device
+
     if identity.checkpoint.folder is None:
         return plan_device("cpu", "fp32")
     return plan_device(device, options.precision)
@@ -118,7 +123,7 @@ def _folder_info(store: Store, identity: Identity, options: EmbedOptions) -> dic
     folder = _existing_folder(store, identity)
     if folder is None:
         return identity.info() | ({"layers": list(asked)} if asked else {})
-    held = tuple(folder.info.get("layers", ()))
+    held = folder.layers
     if options.layers is not None and asked != held:
         begun = f"--layers {','.join(map(str, held))}" if held else "the last layer only"
         msg = (

@@ -105,6 +105,11 @@ class EncoderFolder:
         return self._shards.damaged
 
     @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers whose poolings are stored beside those of the last layer."""
+        return tuple(self.info.get("layers", ()))
+
+    @property
     def poolings(self) -> tuple[str, ...]:
         """Names of the stored poolings; empty if nothing is stored."""
         return next((tuple(block.widths) for block in self.blocks()), ())

@@ -11,7 +11,6 @@ Breiman: Stacked regressions, Machine Learning 24, 1996.
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import nnls
 
 from abag.head.closed_form.pair_model import Floats, Ints
 
@@ -35,6 +34,8 @@ def stack_weights(error_RK: Floats, group: Ints, expected_K: Floats) -> Floats:
     expected_K : NDArray, shape=(K,), dtype=float64
         Weights before any error is known, with sum 1.
     """
+    from scipy.optimize import nnls  # here: most heads need none of scipy.optimize
+
     models = error_RK.shape[1]
     if not error_RK.any():
         return expected_K
