@@ -246,6 +246,7 @@ def test_points_are_the_predictions_of_the_test_rows(repeated):
 
 
 def test_curves_are_computed_from_every_row(single):
+    single = replace(single, predicted=[single.predicted[0] + 1])
     view = data_of(render_run(single))["views"][0]
     at = single.splits[0].rows(TEST)
     error = single.predicted[0][at] - single.pairs.pkd[at]
