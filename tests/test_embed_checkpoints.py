@@ -1,5 +1,6 @@
 """Checkpoints as transformers writes them, and the digest of an encoder's weights."""
 
+import itertools
 import json
 import os
 import shutil
@@ -45,6 +46,7 @@ HEADS = [
     ("bert", "BertForMaskedLM"),
     ("bert", "BertForSequenceClassification"),
 ]
+LAYOUTS = itertools.cycle(["safetensors", "sharded", "bin"])
 
 
 def make_model(family, class_name):
@@ -96,8 +98,13 @@ def assert_equals_transformers(family, folder):
         assert np.linalg.norm(ours - expected) <= 1e-5 * np.linalg.norm(expected), backend
 
 
-@pytest.mark.parametrize("layout", ["safetensors", "sharded", "bin", "old-bin"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    [
+        *(("safetensors", dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)),
+        *((layout, torch.bfloat16) for layout in ("sharded", "bin", "old-bin")),
+    ],
+)
 @pytest.mark.parametrize("family", CONFIG)
 def test_every_file_layout_and_dtype_gives_the_vectors_of_transformers(
     tmp_path, family, dtype, layout
@@ -107,8 +114,10 @@ def test_every_file_layout_and_dtype_gives_the_vectors_of_transformers(
     assert layout != "sharded" or len(list((tmp_path / "model").glob("*.safetensors"))) > 1
 
 
-@pytest.mark.parametrize("layout", ["safetensors", "sharded", "bin"])
-@pytest.mark.parametrize(("family", "class_name"), HEADS)
+@pytest.mark.parametrize(
+    ("family", "class_name", "layout"),
+    [(*head, layout) for head, layout in zip(HEADS, LAYOUTS, strict=False)],
+)
 def test_task_heads_and_decoders_leave_vectors_and_fingerprint_unchanged(
     tmp_path, family, class_name, layout
 ):
