@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 _FIT, _EMBED = "abag.head.model.config:FitConfig", "abag.embed.pipeline.options:EmbedOptions"
-_SCORES = "abag.head.report.score_table:describe_scores"
+_SCORES = "abag.head.report.score_table:describe_briefly"
 _FUNCTIONS = {
     "adapt_encoders": {
         "place": "abag.adapt.train:adapt_encoders",

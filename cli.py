@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from abag.core.command_line import CommandGroup, OptionsCommand, click_options, outline
-from abag.core.messages import printable
+from abag.core.messages import printable, reporting
 
 T = TypeVar("T")
 
@@ -104,10 +104,15 @@ def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # n
 @_STORE
 @_RUN
 @click.option("--no-compile", is_flag=True, help="Alias of --compile off.")
-@click.option("-v", "--verbose", is_flag=True, help="Print the score of every validation.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Print every message, all scores and those of every validation.",
+)
 @_JSON
 def fit(table: Path, store: Path, run: Path, as_json: bool, no_compile: bool,
-        **options: Any) -> None:  # noqa: ANN401  # fmt: skip
+        verbose: bool = False, **options: Any) -> None:  # noqa: ANN401  # fmt: skip
     """Train a head on stored vectors and compare it with baselines.
 
     The command can be stopped at any time; run it again to continue.
@@ -117,11 +122,15 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, no_compile: bool,
       abag fit pairs.csv --store store --run runs/first
     """
     from abag.head.fit import fit as fit_head
-    from abag.head.report.score_table import describe_scores
+    from abag.head.report.score_table import describe_fit, describe_scores
 
     if no_compile:
         options["compile"] = "off"
-    _print(fit_head(table, store, run, progress=True, **options), as_json, describe_scores)
+    with reporting(details=verbose):
+        summary = fit_head(table, store, run, progress=True, verbose=verbose, **options)
+    if verbose and not as_json:
+        click.echo(describe_scores(summary) + "\n")
+    _print(summary, as_json, describe_fit)
 
 
 @_command("head.runs.options:EvaluateOptions")
@@ -298,7 +307,7 @@ def demo(folder: Path, force: bool) -> None:
     from abag.embed.pipeline.run import describe_embedding, embed_table
     from abag.head.data.demo import planted_ceiling, write_demo_table
     from abag.head.fit import fit as fit_head
-    from abag.head.report.score_table import describe_scores
+    from abag.head.report.score_table import describe_fit
 
     pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
     folder.mkdir(parents=True, exist_ok=True)
@@ -310,7 +319,8 @@ def demo(folder: Path, force: bool) -> None:
     click.secho("\nThe same command again: nothing is encoded twice", bold=True)
     click.echo(describe_embedding(embed_table(pairs, store, **encoders)))
     click.secho("\nStage two: abag fit", bold=True)
-    click.echo(describe_scores(fit_head(pairs, store, run, progress=True, split="random")))
+    with reporting(details=False):
+        click.echo(describe_fit(fit_head(pairs, store, run, progress=True, split="random")))
     click.echo(
         "\nThe rule that generated the labels, without their noise, reaches a Spearman of "
         f"{planted_ceiling(table):.3f}: the best possible score on this table.\n"

@@ -10,18 +10,33 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from operator import length_hint
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+BAR_INTERVAL_S = 0.5
+LINE_INTERVAL_S = 30.0
+"""Time between two lines of progress where stderr is not a terminal."""
+LINE_DELAY_S = 1.0
+"""Shorter work is not worth a line."""
+WHOLE_BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left"
+AS_LINE = "{desc} {percentage:3.0f}%, {elapsed}, {remaining} left{postfix}"
+AS_LINE_OF_UNKNOWN_LENGTH = "{desc} {n_fmt}{unit}, {elapsed}{postfix}"
 
 
-class _Channel(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Channel:
     send: Callable[[str], None]
-    bars: bool
+    bars: bool = False
     silent: bool = False
+    details: bool = True
+    whole: _WholeBar | None = None
+    """The bar that stands for all others, if there is one."""
 
 
 def _to_stderr(text: str) -> None:
@@ -29,7 +44,7 @@ def _to_stderr(text: str) -> None:
         tqdm.write(printable(text), file=sys.stderr)  # keeps a bar that is being drawn in one piece
 
 
-_STDERR = _Channel(_to_stderr, False)
+_STDERR = _Channel(_to_stderr)
 _channel: ContextVar[_Channel] = ContextVar("abag messages", default=_STDERR)
 
 
@@ -38,6 +53,12 @@ def say(text: str) -> None:
     channel = _channel.get()
     if not channel.silent:
         channel.send(text)
+
+
+def detail(text: str) -> None:
+    """Send one message that a terminal shows only with ``--verbose``."""
+    if _channel.get().details:
+        say(text)
 
 
 def note(text: str) -> None:
@@ -60,22 +81,141 @@ def first_line(error: BaseException) -> str:
     return line if len(line) <= 300 else line[:300] + " ..."
 
 
-def bar(**options: Any) -> tqdm[Any]:  # noqa: ANN401 - tqdm's own options
-    """Make a tqdm progress bar on stderr; it draws nothing where bars are not wanted."""
-    options = {**options, "desc": printable(options.get("desc") or "") or None}
-    return tqdm(**({"disable": not _channel.get().bars, "dynamic_ncols": True} | options))
+def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that acts like tqdm's
+    """Make a tqdm progress bar on stderr; it draws nothing where bars are not wanted.
+
+    Inside `whole_bar` it advances that one instead. Where stderr is not a terminal, it is a line
+    every `LINE_INTERVAL_S`.
+    """
+    channel = _channel.get()
+    if channel.whole is not None:
+        return _PartOfWhole(channel.whole, **options)
+    return _draw({"disable": not channel.bars} | options)
+
+
+def _draw(options: dict[str, Any]) -> tqdm[Any]:
+    options["desc"] = printable(options.get("desc") or "") or None
+    if _draws_over_lines():
+        return tqdm(**({"dynamic_ncols": True, "mininterval": BAR_INTERVAL_S} | options))
+    known = options.get("total") is not None or options.get("iterable") is not None
+    as_line = {
+        "file": _Lines(), "leave": False, "delay": LINE_DELAY_S, "mininterval": LINE_INTERVAL_S,
+        "bar_format": AS_LINE if known else AS_LINE_OF_UNKNOWN_LENGTH,
+    }  # fmt: skip
+    return tqdm(**(options | as_line))
+
+
+def _draws_over_lines() -> bool:
+    """Whether stderr is a terminal, or a notebook's, which is none but can draw over a line."""
+    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+
+
+class _Lines:
+    """A file to which tqdm draws bars, and which makes them lines of stderr."""
+
+    def write(self, drawn: str) -> None:
+        if text := drawn.strip("\r\n "):
+            _to_stderr(text)
+
+    def flush(self) -> None:
+        pass
+
+
+class _WholeBar:
+    """One bar over the stages of a command; its length is 1."""
+
+    def __init__(self, title: str) -> None:
+        # smoothing 0: the time left follows from the average so far. miniters 0: float steps
+        drawn = {"total": 1.0, "smoothing": 0, "miniters": 0, "leave": False}
+        self.drawn = _draw({"desc": title, "bar_format": WHOLE_BAR, **drawn})
+        self.title, self._start, self._share = title, 0.0, 0.0
+
+    def begin(self, stage: str, share: float) -> None:
+        """Begin a stage that takes a share of the time."""
+        self.advance(1.0)
+        self._start, self._share = self._start + self._share, share
+        self.drawn.set_description_str(f"{self.title}: {stage}", refresh=False)
+
+    def advance(self, done: float) -> None:
+        """Move to a share of the stage."""
+        to = min(1.0, self._start + self._share * min(1.0, done))
+        self.drawn.update(max(0.0, to - self.drawn.n))
+
+
+class _PartOfWhole:
+    """A bar that is not drawn, but advances the stage of a `_WholeBar`."""
+
+    def __init__(
+        self,
+        whole: _WholeBar,
+        *,
+        iterable: Iterable[Any] = (),
+        total: float | None = None,
+        initial: float = 0,
+        **_others: object,
+    ) -> None:
+        self._whole, self._iterable, self.n = whole, iterable, initial
+        self._total = total or length_hint(iterable)
+
+    def __enter__(self) -> _PartOfWhole:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[Any]:
+        for one in self._iterable:
+            yield one
+            self.update()
+
+    def update(self, n: float = 1) -> None:
+        self.n += n
+        if self._total:
+            self._whole.advance(self.n / self._total)
+
+
+@contextmanager
+def whole_bar(title: str) -> Iterator[None]:
+    """Draw one bar for everything inside, if bars are wanted; `stage` names what it is at."""
+    if not _channel.get().bars:
+        yield
+        return
+    whole = _WholeBar(title)
+    token = _channel.set(replace(_channel.get(), whole=whole))
+    try:
+        yield
+    finally:
+        _channel.reset(token)
+        whole.drawn.close()
+
+
+def stage(name: str, share: float) -> None:
+    """Begin a stage of the command, which takes about this share of its time."""
+    whole = _channel.get().whole
+    if whole is not None:
+        whole.begin(name, share)
 
 
 @contextmanager
 def reporting(
-    to: Callable[[str], None] | None = None, *, bars: bool | None = None, silent: bool = False
+    to: Callable[[str], None] | None = None,
+    *,
+    bars: bool | None = None,
+    silent: bool = False,
+    details: bool | None = None,
 ) -> Iterator[None]:
     """Choose where messages go and whether bars are drawn, for the code inside the block.
 
-    None leaves either as it was. With `silent`, messages are discarded, but not notes.
+    None leaves each as it was. With `silent`, messages are discarded, but not notes.
     """
     before = _channel.get()
-    channel = _Channel(to or before.send, before.bars if bars is None else bars, silent)
+    channel = _Channel(
+        to or before.send,
+        before.bars if bars is None else bars,
+        silent,
+        before.details if details is None else details,
+        before.whole if bars is None else None,
+    )
     token = _channel.set(channel)
     try:
         yield

@@ -17,7 +17,7 @@ import numpy as np
 from abag import cache_dir
 from abag.core.device import resolve_device
 from abag.core.files import FolderBusy, only_writer
-from abag.core.messages import reporting, say
+from abag.core.messages import bar, detail, reporting, say, stage, whole_bar
 from abag.core.options import BadOption
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.data.labels import training_labels
@@ -55,6 +55,15 @@ if TYPE_CHECKING:
     import torch
 
     from abag.head.training.train import TrainedHeads
+
+READING_SHARE, CLUSTERS_SHARE, HEADS_SHARE, BASELINES_SHARE, REPORT_SHARE = (
+    0.03,
+    0.07,
+    0.7,
+    0.1,
+    0.1,
+)
+"""Shares of the time of a fit, for the time left that the progress bar shows."""
 
 
 def fit(
@@ -101,7 +110,7 @@ def fit(
         written; or if training diverges.
     """
     config = FitConfig.from_keywords(options, "fit")
-    with reporting(say, bars=progress), ExitStack() as held:
+    with reporting(say, bars=progress), whole_bar("fit"), ExitStack() as held:
         return _fit(table, store, Path(run), config, held, verbose=verbose, report=report)
 
 
@@ -122,11 +131,13 @@ def _fit(
             "Use --compile auto."
         )
         raise BadOption(msg)
+    stage("reading", READING_SHARE)
     inputs = read_inputs(table, store, config)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
         say(f"{run}: nothing to do, this run has finished")
         return finished
+    stage("clusters", CLUSTERS_SHARE)
     splits = _split(inputs, config)
     clustered = with_antigen_clusters(inputs.pairs, config, cache_dir() / "clusters")
     inputs = replace(inputs, pairs=clustered)
@@ -142,10 +153,10 @@ def _fit(
     ]
     with torch_settings(device, config):
         trained = _train(run, inputs, splits, paths, names, config, device, verbose=verbose)
-        fitted = [
-            _fit_split(inputs, split, config, one, name)
-            for split, one, name in zip(splits, trained, names, strict=True)
-        ]
+        stage("fitting the head", HEADS_SHARE - _training_share(config))
+        each = list(zip(splits, trained, names, strict=True))
+        fitted = [_fit_split(inputs, s, config, t, name) for s, t, name in bar(iterable=each)]
+    stage("baselines", BASELINES_SHARE)
     results = RunResults(
         title=run.name,
         facts=record,
@@ -161,12 +172,13 @@ def _fit(
                 antigen.x_ND,
                 device if device.type == "cuda" else None,
             )
-            for split in splits
+            for split in bar(iterable=splits)
         ],
         log=join_logs([fold.log for fold in paths], run / "metrics.jsonl"),
         antibody_ND=antibody.x_ND,
         antigen_ND=antigen.x_ND,
     )
+    stage("scores and report", REPORT_SHARE)
     members = [Member(m.model, m.weight / len(fitted)) for one in fitted for m in one.members]
     sigma = combine([one.sigma for one in fitted])
     save_predictor(
@@ -181,6 +193,13 @@ def _fit(
     summary = write_results(run, results, fitted, report=report)
     _report_summary(run, summary, inputs, time.monotonic() - start)
     return summary
+
+
+def _training_share(config: FitConfig) -> float:
+    """Return the share of the time in which networks are trained."""
+    if config.network is None:
+        return 0.0
+    return HEADS_SHARE / 2 if config.stacks else HEADS_SHARE
 
 
 def _train(
@@ -200,8 +219,11 @@ def _train(
         return trained
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in inputs.vectors.values())
     alone = [i for i, path in enumerate(paths) if has_checkpoint(path.checkpoints)]
+    done = 0
     for group in group_folds(splits, config, antibody_ND.nbytes + antigen_ME.nbytes, alone):
-        first = group[0]
+        first, done = group[0], done + len(group)
+        of_folds = f" {done} of {len(splits)} folds" if splits[1:] else ""
+        stage(f"training{of_folds}", _training_share(config) * len(group) / len(splits))
         found = train(
             TrainingInputs(
                 pairs=inputs.pairs,
@@ -247,21 +269,23 @@ def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:
     for split in splits:
         training_labels(pairs, split.rows(TRAIN))  # raises before anything is written
     for line in describe_splits(splits):
-        say(line)
+        detail(line)
     return splits
 
 
 def _report_summary(run: Path, summary: RunSummary, inputs: RunInputs, seconds: float) -> None:
-    for text in (*summary["warnings"], *summary["verdicts"], describe_sigma(summary["sigma"])):
+    for text in summary["warnings"]:
         say(text)
+    for text in (*summary["verdicts"], describe_sigma(summary["sigma"])):
+        detail(text)
     size = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
-    say(
+    detail(
         f"{run}: {summary['steps']} steps in {seconds:.1f} s; "
         f"the checkpoints take {size / 2**20:.1f} MiB"
     )
     epochs, encoding_s = summary["epochs"], _encoding_seconds(inputs)
     if encoding_s is not None:
-        say(
+        detail(
             f"re-encoding every pair in all {epochs} epochs would have taken "
             f"{epochs * encoding_s / 3600:,.1f} h at the speed of the latest abag embed"
         )

@@ -332,16 +332,10 @@ def verdicts(
     scores : dict
         Scores on ``validation`` and ``test`` of ``head`` and each baseline, averaged over splits.
     """
-
-    def best_by(metric: str) -> str | None:
-        baselines = (name for name in scores if name != "head")
-        defined = [name for name in baselines if scores[name]["test"][metric] is not None]
-        return strongest({name: scores[name]["validation"] for name in defined}, metric)
-
     by_rank = "spearman_within_antigen"
-    if scores["head"]["test"][by_rank] is None or best_by(by_rank) is None:
+    if scores["head"]["test"][by_rank] is None or best_baseline(scores, by_rank) is None:
         by_rank = "spearman"
-    best = {metric: best_by(metric) for metric in (by_rank, "rmse")}
+    best = {metric: best_baseline(scores, metric) for metric in (by_rank, "rmse")}
     against = [(by_rank, best[by_rank]), ("rmse", best["rmse"])]
     against += [("rmse", name) for name in ("ridge", "train_mean") if name != best["rmse"]]
     lines = []
@@ -354,6 +348,13 @@ def verdicts(
     lines.sort(key=lambda line: " train_mean" not in line or " is better than " in line)
     mean = scores["train_mean"]["test"] if "train_mean" in scores else None
     return [*against_mean(scores["head"]["test"], mean), *lines]
+
+
+def best_baseline(scores: Mapping[str, Mapping[str, metrics.Scores]], metric: str) -> str | None:
+    """Name of the baseline that is strongest on validation, of those with a score on test."""
+    baselines = (name for name in scores if name != "head")
+    defined = [name for name in baselines if scores[name]["test"][metric] is not None]
+    return strongest({name: scores[name]["validation"] for name in defined}, metric)
 
 
 def against_mean(own: metrics.Scores, train_mean: metrics.Scores | None) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.core.messages import say
+from abag.core.messages import detail
 from abag.head.closed_form.pair_model import (
     ClosedFormFit,
     ConstantModel,
@@ -91,13 +91,13 @@ def fit_head(
     names = STACKED if config.stacks else (chosen,)
     fits = {one: CLOSED_FORM[one](training) for one in names}
     for one, fit in fits.items():
-        say(f"{name}: {one}: {fit.description}")
+        detail(f"{name}: {one}: {fit.description}")
     unseen = _predict_unseen(training, split, fits, trained, config.stacks)
     shares = dict.fromkeys(unseen.error, 1.0)
     if config.stacks:
         shares = (_choose_best if chosen == "auto" else _stack)(unseen)
         used = ", ".join(f"{one} {share:.2f}" for one, share in shares.items() if share)
-        say(f"{name}: {chosen}: {used}, by the errors on {unseen.source}")
+        detail(f"{name}: {chosen}: {used}, by the errors on {unseen.source}")
     fitted = _combine(training, config, fits, trained, unseen, shares)
     return replace(fitted, seconds=fitted.seconds + time.monotonic() - start)
 
@@ -205,7 +205,7 @@ def _choose_best(unseen: _Unseen) -> dict[str, float]:
     stacked = cross_stacked_error(errors, unseen.fold, unseen.group, expected)
     found = {**unseen.error, "stack": stacked}
     rmse = {name: float(np.sqrt(np.square(error).mean())) for name, error in found.items()}
-    say("auto: RMSE on pairs not seen: " + ", ".join(f"{n} {e:.3f}" for n, e in rmse.items()))
+    detail("auto: RMSE on pairs not seen: " + ", ".join(f"{n} {e:.3f}" for n, e in rmse.items()))
     best = min(rmse, key=rmse.__getitem__)
     if best == "stack":
         return _stack(unseen)

@@ -87,6 +87,8 @@ class ModelScores(TypedDict):
     """Scores of the head and the baselines, and how they compare."""
 
     warnings: list[str]
+    verdict: NotRequired[str]
+    """One sentence in plain words; older runs have none."""
     verdicts: list[str]
     metrics: dict[str, Scores | None]
     """Scores of the head by part: ``validation``, ``test`` and, for a table, ``table`` ..."""
@@ -108,6 +110,8 @@ class RunSummary(ModelScores):
     kept: float
     """Factor by which predictions were shrunk toward the training mean; mean over folds."""
     split: dict[str, Any]
+    data: NotRequired[dict[str, str | int]]
+    """The table's ``source``, and how many ``pairs``, ``antibodies`` and ``antigens`` it has."""
     noise: float | None
     counts: Mapping[str, int]
     members: int

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from abag.head.evaluation.comparison import best_baseline
 from abag.head.evaluation.metrics import table_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+WIDTH = 80
+"""Columns of the text of a fit."""
 
 
 def describe_scores(summary: Mapping[str, Any]) -> str:
@@ -42,12 +49,60 @@ def describe_test_rows(n: int, split: Mapping[str, Any]) -> str:
     return f"{n:,} test rows: {pairs:,} pairs, {times} {split['folds']} folds"
 
 
+def describe_fit(summary: Mapping[str, Any]) -> str:
+    """Describe a finished fit in at most twelve lines of 80 columns."""
+    lines = [*_describe_data(summary), *_main_scores(summary).splitlines()]
+    test = int(summary["metrics"]["test"]["n"] or 0)
+    if explained := describe_test_rows(test, summary["split"]):
+        lines.append(explained)
+    lines += textwrap.wrap(summary.get("verdict", ""), WIDTH)
+    run = Path(summary["run"])
+    places = {"report": run / "report.html", "predictor": run / "predictor"}
+    return "\n".join(lines + [f"{n:10} {path}" for n, path in places.items() if path.exists()])
+
+
+def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
+    """Describe a finished fit in four lines."""
+    shown = {n: summary["metrics"]["test"][n] for n in table_metrics()}
+    scores = ", ".join(f"{n} {value:.3f}" for n, value in shown.items() if value is not None)
+    return [*_describe_data(summary), f"test: {scores}", summary.get("verdict", "")]
+
+
+def _describe_data(summary: Mapping[str, Any]) -> list[str]:
+    split, data = summary["split"], summary.get("data")
+    lines = []
+    if data is not None:
+        lines.append(
+            f"{summary['run']}: {data['pairs']:,} pairs of {data['antibodies']:,} antibodies and "
+            f"{data['antigens']:,} antigens"
+        )
+    rows = ", ".join(f"{n:,} {part}" for part, n in split["rows"].items() if n)
+    lines.append(
+        f"split {split['name']}: "
+        + (f"{split['folds']} folds" if split["folds"] > 1 else f"{rows} pairs")
+    )
+    return lines
+
+
+def _main_scores(summary: Mapping[str, Any]) -> str:
+    """Lay out the scores of the head, of the strongest baseline and of the training mean."""
+    of_all = {"head": summary["metrics"], **summary["baselines"]}
+    best = best_baseline(of_all, "rmse")
+    names = dict.fromkeys(n for n in (best, "train_mean") if n in summary["baselines"])
+    rows = {"head": summary["metrics"]["test"]}
+    return _lay_out("test rows", rows | {str(n): of_all[str(n)]["test"] for n in names})
+
+
 def _lay_out(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    widths = {metric: max(12, len(metric) + 2) for metric in table_metrics()}
-    names = "".join(f"{metric:>{width}}" for metric, width in widths.items())
-    lines = [f"{title + ': ' + str(rows['head']['n']):24}{names}"]
+    headings = {metric: metric.removeprefix("spearman_") for metric in table_metrics()}
+    widths = {metric: max(8, len(heading) + 2) for metric, heading in headings.items()}
+    titles = f"{title}: {rows['head']['n']:,}"
+    first = max(map(len, (titles, *(name[:24] for name in rows))))
+    lines = [f"{titles:{first}}" + "".join(f"{h:>{widths[m]}}" for m, h in headings.items())]
     for name, scores in rows.items():
         values = {metric: scores.get(metric) for metric in widths}
         cells = {metric: "-" if x is None else f"{x:.3f}" for metric, x in values.items()}
-        lines.append(f"{name:24.24}" + "".join(f"{cells[m]:>{w}}" for m, w in widths.items()))
+        lines.append(
+            f"{name:{first}.{first}}" + "".join(f"{cells[m]:>{w}}" for m, w in widths.items())
+        )
     return "\n".join(lines)

@@ -11,6 +11,7 @@ import pandas as pd
 from abag.core.files import replacing, write_json, write_text
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import MeasuredPairs, score_rows, verdicts, warnings
+from abag.head.evaluation.plain_verdict import plain_verdict
 from abag.head.report.report import model_card, write_report
 from abag.head.report.results import ModelScores, RunResults, RunSummary
 from abag.head.splits.split_files import split_assignments
@@ -77,6 +78,12 @@ def _summarise(run: Path, results: RunResults, fitted: Sequence[FittedHead]) -> 
         "used": {"split": splits[0].name} | _settings_used([t.used for t in trained]),
         "kept": float(np.mean([t.shrinkage for t in trained])) if trained else 1.0,
         "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
+        "data": {
+            "source": pairs.table.source,
+            "pairs": len(pairs),
+            "antibodies": len(np.unique(pairs.antibody)),
+            "antigens": len(np.unique(pairs.antigen)),
+        },
         "noise": pairs.noise,
         "counts": pairs.counts,
         "members": len(fitted[0].members),
@@ -110,6 +117,7 @@ def score_models(results: RunResults) -> ModelScores:
     means = {name: average_parts(folds) for name, folds in scores.items()}
     found: ModelScores = {
         "warnings": warnings(pairs, splits),
+        "verdict": plain_verdict(results.compared_with, means, splits[0].name),
         "verdicts": verdicts(results.compared_with, means),
         "metrics": {**means.pop("head")},
         "baselines": means,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from abag.core.messages import say
+from abag.core.messages import detail
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.data.labels import training_labels
 from abag.head.data.scaling import Standardizer
@@ -311,7 +311,7 @@ def _place_tables(
         free = torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else float("inf")
         place = "device" if needed <= free else "host"
     if device.type != "cpu":
-        say(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
+        detail(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
     if place == "host":
         return HostVectorTables(antibody_ND, antigen_ME, pairs, device, shape_AB)
     dtype = torch.bfloat16 if in_bf16 else torch.float32

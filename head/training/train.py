@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from abag.core.files import make_folder
-from abag.core.messages import say
+from abag.core.messages import detail
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
 from abag.head.splits.splits import TRAIN, VALIDATION
@@ -280,7 +280,7 @@ class HeadTraining(ResumableTraining):
             away = predicted_MR.mean(axis=0) - scaling.pkd_mean
             found.append(fit_shrinkage(away, pairs.pkd[rows] - scaling.pkd_mean))
             if found[-1] < 1:
-                say(
+                detail(
                     f"{fold.name}: predictions are shrunk toward the training mean "
                     f"(factor {found[-1]:.2f}, fitted on validation)"
                 )
@@ -306,9 +306,9 @@ class HeadTraining(ResumableTraining):
         why = self.stack.set_mode(left, before)
         progress.compiled = self.training_step.mode
         if self.inputs.device.type != "cpu":
-            say(f"{self.name}: --compile {progress.compiled}: {why}")
+            detail(f"{self.name}: --compile {progress.compiled}: {why}")
         total = sum(len(fold.split.rows(VALIDATION)) for fold in folds)
-        say(
+        detail(
             f"{self.name}: {members}{self.epochs} epochs of {self.steps_per_epoch} steps, "
             f"{self.stack.batch_size} x {self.stack.accumulate} pairs per step; validation every "
             f"{config.validate_every} epoch{'s' * (config.validate_every > 1)} on "
@@ -333,7 +333,7 @@ class HeadTraining(ResumableTraining):
                         for name in metrics.headline_metrics()
                         if (value := scores[name]) is not None
                     )
-                    say(f"{fold.name}: epoch {epochs_done}: validation {headline}")
+                    detail(f"{fold.name}: epoch {epochs_done}: validation {headline}")
         seconds = round(self.elapsed_s() / len(fields), 3)  # each fold took its share
         self._write_log([one | {"seconds": seconds} for one in fields])
 

@@ -1,0 +1,111 @@
+"""Messages and progress bars, on a terminal and elsewhere."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from abag.core import messages
+from abag.core.messages import bar, detail, note, reporting, say, stage, whole_bar
+
+SCRIPT = """
+import time
+from abag.core.messages import bar, reporting, say, stage, whole_bar
+with reporting(bars=True), whole_bar("fit"):
+    stage("clusters", 0.2)
+    stage("training", 0.8)
+    for k in bar(iterable=range(4)):
+        time.sleep(0.3)
+        if k == 1:
+            say("a message")
+"""
+
+
+def on_terminal(script, columns=80):
+    """Return what a script writes to a terminal as stderr."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with subprocess.Popen([sys.executable, "-c", script], stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:  # the other end was closed
+                break
+    os.close(ours)
+    assert process.returncode == 0, shown
+    return shown.decode()
+
+
+def test_a_terminal_shows_one_bar_over_all_stages_that_disappears():
+    shown = on_terminal(SCRIPT)
+    frames = [frame for frame in shown.replace("\n", "\r").split("\r") if frame.strip()]
+    bars = [frame for frame in frames if frame.startswith("fit")]
+    assert "a message" in frames
+    assert all(len(frame) <= 80 for frame in frames)
+    assert bars[-1].startswith("fit: training ")
+    shares = [int(frame.split("%")[0].split()[-1]) for frame in bars]
+    assert shares == sorted(shares)
+    assert shares[-1] > 50
+    assert " left" in bars[-1]
+    assert not shown.rstrip("\r").split("\r")[-1].strip()  # the bar is wiped out
+
+
+def shown_lines(capsys, seconds, monkeypatch, script):
+    monkeypatch.setattr(messages, "LINE_INTERVAL_S", seconds)
+    script()
+    return capsys.readouterr().err.splitlines()
+
+
+def stages():
+    with reporting(bars=True), whole_bar("fit"):
+        stage("training", 0.5)
+        with bar(total=10, desc="fold 1", unit="step") as drawn:
+            for _ in range(10):
+                drawn.update()
+
+
+def test_elsewhere_progress_is_a_line_now_and_then(capsys, monkeypatch):
+    assert shown_lines(capsys, 30, monkeypatch, stages) == []
+    monkeypatch.setattr(messages, "LINE_DELAY_S", 0)
+    lines = shown_lines(capsys, 0, monkeypatch, stages)
+    assert lines[-1].startswith("fit: training  50%, 00:00, 00:00 left")
+    assert all("|" not in line for line in lines)
+
+
+def test_bars_of_known_and_unknown_length_are_lines_without_a_terminal(capsys, monkeypatch):
+    def bars():
+        with reporting(bars=True):
+            with bar(desc="reading", unit=" rows") as drawn:
+                drawn.update(1500)
+            with bar(total=3, desc="scoring") as drawn:
+                drawn.set_postfix_str("fast")
+                drawn.update(3)
+
+    monkeypatch.setattr(messages, "LINE_DELAY_S", 0)
+    lines = shown_lines(capsys, 0, monkeypatch, bars)
+    assert any(line.startswith("reading 1500 rows") for line in lines)
+    assert any(line.startswith("scoring 100%") and line.endswith(", fast") for line in lines)
+
+
+def test_bars_are_drawn_only_where_they_are_wanted(capsys):
+    with whole_bar("fit"), bar(total=1) as drawn:
+        stage("training", 1.0)
+        drawn.update()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("details", [True, False])
+def test_details_are_left_out_on_request_but_neither_messages_nor_notes(details):
+    said = []
+    with reporting(said.append, details=details), reporting(bars=False):
+        say("message")
+        detail("detail")
+        note("note")
+    assert said == ["message", *["detail"] * details, "note: note"]
