@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
 
     from abag.adapt.train import adapt_encoders as adapt_encoders
@@ -186,6 +188,9 @@ def _predict(
     table: Path | str | pd.DataFrame,
     run: Path | str,
     out: Path | str,
+    *,
+    say: Callable[[str], None] | None = None,
+    progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of PredictOptions, then those of embed_table
 ) -> PredictSummary:
     """Predict the affinity of the pairs of a table, and write the table with the predictions.
@@ -198,6 +203,10 @@ def _predict(
         Folder of a run, or a copy of its folder ``predictor``.
     out : path
         Table to write.
+    say : callable, optional
+        Receives each message; by default they go to stderr.
+    progress : bool
+        Whether to draw progress bars on stderr.
     **options
         See `abag.head.prediction.predict.predict`; others are those of `embed_table`.
 
@@ -208,4 +217,4 @@ def _predict(
     """
     from abag.head.prediction.predict import predict as predict_table
 
-    return predict_table(table, load_predictor(run), out, **options)
+    return predict_table(table, load_predictor(run), out, say=say, progress=progress, **options)

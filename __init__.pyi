@@ -222,6 +222,8 @@ def predict(
     run: Path | str,
     out: Path | str,
     *,
+    say: Callable[[str], None] | None = None,
+    progress: bool = False,
     columns: Mapping[str, str] = ...,
     antigen: str | None = None,
     bad_rows: Literal['error', 'skip'] = 'error',
@@ -244,7 +246,6 @@ def predict(
     store_dtype: Literal['float16', 'float32'] = 'float16',
     devices: int | Literal['all'] | None = None,
     ray: str | None = None,
-    progress: bool = False,
 ) -> PredictSummary: ...
 def runs(
     folders: Path | str | Sequence[Path | str],

@@ -144,9 +144,7 @@ def test_auto_takes_the_model_with_the_smallest_error_on_pairs_not_seen(case, tm
 
 @pytest.mark.parametrize("head", ["ridge", "kernel", "gp"])
 def test_members_of_a_head_in_closed_form_are_refused(case, tmp_path, head):
-    with pytest.raises(
-        BadOption, match=f"--members: 4, but --head {head} is fitted in closed form"
-    ):
+    with pytest.raises(BadOption, match=f'members: 4, but head="{head}" is fitted in closed form'):
         fit(case, tmp_path / "run", head=head, members=4)
     assert not (tmp_path / "run").exists()
 

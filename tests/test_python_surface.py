@@ -12,6 +12,7 @@ from abag.core.options import BadOption, schema
 from abag.core.python_surface import SHOWN_LINES, Summary, in_python, shorten
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
+from abag.head.prediction.predict import predict as predict_table
 
 sys.path.insert(0, str(Path(__file__).parent))
 from make_stub import stub
@@ -36,6 +37,11 @@ def test_dir_and_help_show_every_public_name():
 def test_a_public_function_has_no_open_keywords(name):
     parameters = inspect.signature(getattr(abag, name)).parameters.values()
     assert inspect.Parameter.VAR_KEYWORD not in {one.kind for one in parameters}
+
+
+def test_the_function_behind_predict_takes_its_arguments_and_more():
+    inner = inspect.signature(predict_table).parameters.keys() - {"predictor", "options"}
+    assert inner <= inspect.signature(abag.predict).parameters.keys()
 
 
 def test_the_signature_of_fit_has_every_option_with_its_default():
