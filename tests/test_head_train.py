@@ -604,9 +604,9 @@ def test_weights_that_are_not_finite_are_never_saved(case):
 def test_an_unknown_option_and_device_are_refused(case):
     with pytest.raises(BadOption, match="learning_rate: is not an option of fit; did you mean lr"):
         quick_fit(case, learning_rate=1)
-    with pytest.raises(DeviceUnavailable, match="^device warp"):
+    with pytest.raises(DeviceUnavailable, match=r"^device warp"):
         quick_fit(case, device="warp")
-    with pytest.raises(BadOption, match='^compile="graph"'):
+    with pytest.raises(BadOption, match=r'^compile="graph"'):
         quick_fit(case, compile="graph")
 
 
