@@ -47,6 +47,15 @@ def test_capability_decides_precision_and_attention(
     assert choose_attention(plan, biased=False) == plain
 
 
+def test_heads_that_triton_cannot_divide_use_another_attention(gpu):
+    gpu("A100", (8, 0))
+    plan = plan_device()
+    assert choose_attention(plan, biased=False, head_width=24) == "varlen"  # ESM-2 35M
+    assert choose_attention(plan, biased=True, head_width=24) == "sdpa"
+    with pytest.raises(AttentionUnavailable, match="triton: does not support heads of 24"):
+        choose_attention(plan, biased=False, head_width=24, requested="triton")
+
+
 def test_a_t4_refuses_bf16_and_fast_attention_before_any_weights(gpu):
     gpu("Tesla T4", (7, 5))
     with pytest.raises(DeviceUnavailable, match=r"bf16 on Tesla T4: compute capability 7.5.*fp16"):

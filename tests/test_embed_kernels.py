@@ -139,11 +139,12 @@ def test_norms_equal_their_plain_versions(width):
     assert far(ours, PLAIN.layer_norm(x, shift, weight, bias, 1e-5)) < NEAR
 
 
+@pytest.mark.parametrize("width", [16, 24])
 @pytest.mark.parametrize("norm", [False, True])
-def test_rotary_equals_its_plain_version(norm):
+def test_rotary_equals_its_plain_version(norm, width):
     from abag.embed.families.packed import rotary_tables
 
-    heads, width = 3, 16
+    heads = 3
     cos, sin = rotary_tables(40, width, HERE)
     positions = torch.tensor([0, 1, 2, 39, 0, 7], dtype=torch.int32, device=HERE)
     qkv = draw(6, 3 * heads * width) + 3

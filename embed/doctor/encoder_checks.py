@@ -93,13 +93,15 @@ def check_attention(
     """Report the attention kernel that an encoder will use, and why not the others."""
     title = f"{kind} attention"
     family = guess_family(name)
+    config = family.reduced_config
     if isinstance(found, EncoderCheckpoint):
-        family = FAMILIES[found.family]
+        family, config = FAMILIES[found.family], found.config
     if "packed" not in family.backends:
         own = "transformers' own" if family.transformers_class else "none: it has no attention"
         return Check(title, "ok", f"{own} ({name})", {"attention": None})
-    kernel = choose_attention(plan, biased=family.biased_attention)
-    problems = kernel_problems(plan, biased=family.biased_attention)
+    biased, head_width = family.biased_attention, family.shape(config).head_width
+    kernel = choose_attention(plan, biased=biased, head_width=head_width)
+    problems = kernel_problems(plan, biased=biased, head_width=head_width)
     usable = ", ".join(n for n, problem in problems.items() if not problem and n != kernel)
     text = f"{kernel}, the fastest on this device" + (f"; also {usable}" if usable else "")
     text += "".join(f"; {n}: {problem}" for n, problem in problems.items() if problem)

@@ -26,7 +26,10 @@ class _BertFamily(Family):
     def shape(self, config: Config) -> EncoderShape:
         full = self.complete(config)
         width = full["hidden_size"]
-        return EncoderShape(full["num_hidden_layers"], width, width, full["intermediate_size"])
+        return EncoderShape(
+            full["num_hidden_layers"], width, width, full["intermediate_size"],
+            heads=full["num_attention_heads"],
+        )  # fmt: skip
 
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str

@@ -20,8 +20,9 @@ class _EsmcFamily(Family):
     def shape(self, config: Config) -> EncoderShape:
         width = config["hidden_size"]
         return EncoderShape(
-            config["num_hidden_layers"], width, width, config["intermediate_size"], 3
-        )
+            config["num_hidden_layers"], width, width, config["intermediate_size"], 3,
+            config["num_attention_heads"],
+        )  # fmt: skip
 
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str

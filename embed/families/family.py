@@ -72,6 +72,12 @@ class EncoderShape(NamedTuple):
     attention_width: int = 0
     feed_forward_width: int = 0
     feed_forward_products: int = 2  # 3 if it is gated
+    heads: int = 1
+
+    @property
+    def head_width(self) -> int:
+        """Dimensions of the queries of a head."""
+        return self.attention_width // self.heads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,8 +32,11 @@ class PackedEncoder(ABC):
     def __init__(self, plan: DevicePlan, attention: str, *, width: int, heads: int) -> None:
         self.width, self._heads = width, heads
         self._device, self._dtype = plan.device, plan.dtype
-        name, self._ops = load_kernels(plan, biased=False, requested=attention)
-        self._attention = Attention(name, heads, (width // heads) ** -0.5)
+        head_width = width // heads
+        name, self._ops = load_kernels(
+            plan, biased=False, head_width=head_width, requested=attention
+        )
+        self._attention = Attention(name, heads, head_width**-0.5)
 
     @torch.inference_mode()
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:

@@ -71,7 +71,9 @@ class PackedEsm:
         self._eps = float(config["layer_norm_eps"])
         self._heads = int(config["num_attention_heads"])
         head_width = self.width // self._heads
-        name, self._ops = load_kernels(plan, biased=False, requested=attention)
+        name, self._ops = load_kernels(
+            plan, biased=False, head_width=head_width, requested=attention
+        )
         with EncoderWeights(checkpoint, plan) as weights:
             embed_VD = weights(
                 "embeddings.word_embeddings.weight", int(config["vocab_size"]), self.width,

@@ -73,7 +73,9 @@ class PackedT5:
         self._device = plan.device
         self._eps = float(config["layer_norm_epsilon"])
         heads, inner = int(config["num_heads"]), int(config["num_heads"]) * int(config["d_kv"])
-        name, self._ops = load_kernels(plan, biased=True, requested=attention)
+        name, self._ops = load_kernels(
+            plan, biased=True, head_width=inner // heads, requested=attention
+        )
         # the residual stream and all weights before they are scaled: fp16 could not hold them
         self._dtype = plan.dtype
         self._wide = torch.float32 if plan.dtype is torch.float16 else plan.dtype

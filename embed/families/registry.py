@@ -101,6 +101,10 @@ SHAPES: dict[str, Config] = {
         **ESM.tiny_config, "hidden_size": 1280, "intermediate_size": 5120,
         "num_hidden_layers": 33, "num_attention_heads": 20,
     },
+    "esm2-35m": {
+        **ESM.tiny_config, "hidden_size": 480, "intermediate_size": 1920,
+        "num_hidden_layers": 12, "num_attention_heads": 20,
+    },
     "igbert": {
         **PROTBERT.tiny_config, "hidden_size": 1024, "intermediate_size": 4096,
         "num_hidden_layers": 30, "num_attention_heads": 16,

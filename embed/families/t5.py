@@ -32,8 +32,9 @@ class _T5Family(Family):
         attention_width = config["num_heads"] * config["d_kv"]
         products = 3 if _is_gated(config) else 2
         return EncoderShape(
-            config["num_layers"], config["d_model"], attention_width, config["d_ff"], products
-        )
+            config["num_layers"], config["d_model"], attention_width, config["d_ff"], products,
+            config["num_heads"],
+        )  # fmt: skip
 
     def weight_names(self, config: Config) -> WeightNames:
         """Return the names of the weights; the embedding of the residues has two."""
@@ -53,7 +54,7 @@ class _T5Family(Family):
         Query weights include the 1 / sqrt(d_kv) that T5's attention omits, so that the softmax
         is neither flat nor one-hot.
         """
-        layers, model, inner, hidden, _ = self.shape(config)
+        layers, model, inner, hidden = self.shape(config)[:4]
         ups = ("wi_0", "wi_1") if _is_gated(config) else ("wi",)
         q_scale = (model * config["d_kv"]) ** -0.5
         bias_shape = (config["relative_attention_num_buckets"], config["num_heads"])

@@ -169,10 +169,13 @@ def loads_by_descriptors() -> bool:
     return all(torch.cuda.get_device_capability(i) >= (9, 0) for i in range(count))
 
 
-def kernel_problems(plan: DevicePlan, *, biased: bool) -> dict[AttentionName, str]:
+def kernel_problems(
+    plan: DevicePlan, *, biased: bool, head_width: int = 64
+) -> dict[AttentionName, str]:
     """Return why each kernel cannot run, or an empty string; the fastest kernel first.
 
-    `biased` says whether attention adds a bias by relative position.
+    `biased` says whether attention adds a bias by relative position, `head_width` how many
+    dimensions the queries of a head have.
     """
     if plan.device.type != "cuda":
         problem = "needs a CUDA device"
@@ -183,23 +186,26 @@ def kernel_problems(plan: DevicePlan, *, biased: bool) -> dict[AttentionName, st
     else:
         fast = "" if capable else "needs compute capability 8.0"
     no_bias = "does not support a bias by position"
+    uneven = f"does not support heads of {head_width} dimensions: no power of 2"
     return {
-        "triton": fast or _missing("triton"),
+        "triton": fast or _missing("triton") or uneven * (head_width.bit_count() != 1),
         "flash-attn": no_bias if biased else fast or _missing("flash_attn"),
         "varlen": no_bias if biased else fast or _missing("torch.nn.attention.varlen"),
         "sdpa": "",
     }
 
 
-def choose_attention(plan: DevicePlan, *, biased: bool, requested: str = "auto") -> AttentionName:
-    """Choose the attention kernel; ``"auto"`` is the fastest that runs.
+def choose_attention(
+    plan: DevicePlan, *, biased: bool, head_width: int = 64, requested: str = "auto"
+) -> AttentionName:
+    """Choose the attention kernel; ``"auto"`` is the fastest that runs. See `kernel_problems`.
 
     Raises
     ------
     AttentionUnavailable
         If the requested kernel is unknown or cannot run on this device.
     """
-    problems = kernel_problems(plan, biased=biased)
+    problems = kernel_problems(plan, biased=biased, head_width=head_width)
     usable = [name for name, problem in problems.items() if not problem]
     for name in usable:
         if requested in (name, "auto"):
@@ -210,7 +216,7 @@ def choose_attention(plan: DevicePlan, *, biased: bool, requested: str = "auto")
 
 
 def load_kernels(
-    plan: DevicePlan, *, biased: bool, requested: str = "auto"
+    plan: DevicePlan, *, biased: bool, head_width: int = 64, requested: str = "auto"
 ) -> tuple[AttentionName, PlainOps]:
     """Choose the attention kernel and the operations of an encoder; tries Triton on the device.
 
@@ -222,7 +228,7 @@ def load_kernels(
     AttentionUnavailable
         See `choose_attention`; also if ``"triton"`` was requested and does not work.
     """
-    name = choose_attention(plan, biased=biased, requested=requested)
+    name = choose_attention(plan, biased=biased, head_width=head_width, requested=requested)
     if plan.device.type != "cuda" or plan.precision == "fp32":
         return name, PlainOps()
     problem = triton_problem(plan.device)

@@ -325,12 +325,16 @@ class FusedOps(PlainOps):
         sin: Tensor, heads: int,
     ) -> Tensor:  # fmt: skip
         """See `PlainOps`."""
+        if cos.shape[1].bit_count() != 1:  # Triton's blocks are powers of 2
+            return super().norm_rotary_(qkv, weight, eps, positions_T, cos, sin, heads)
         return triton_gated.norm_rotary_(qkv, weight, eps, positions_T, cos, sin, heads)
 
     def rotary_(
         self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
     ) -> Tensor:
         """See `PlainOps`."""
+        if cos.shape[1].bit_count() != 1:  # Triton's blocks are powers of 2
+            return super().rotary_(qkv, bias, positions_T, cos, sin, heads)
         _rotary_kernel[(len(qkv),)](
             qkv, bias, positions_T, cos, sin, qkv.stride(0), HEADS2=2 * heads, HALF=cos.shape[1],
             BLOCK_H=triton.next_power_of_2(2 * heads), num_warps=4,

@@ -128,7 +128,12 @@ class KindJob:
         if chosen and family.effective_backend(backend) == "packed":
             from abag.embed.kernels.attention import choose_attention
 
-            choose_attention(self.plan, biased=family.biased_attention, requested=options.attention)
+            choose_attention(
+                self.plan,
+                biased=family.biased_attention,
+                head_width=family.shape(self.identity.checkpoint.config).head_width,
+                requested=options.attention,
+            )
         if self.long and options.long_antigens == "error":
             msg = (
                 f"{self.long} {self.kind} sequences have a chain of more than {layout.limit} "
