@@ -1,11 +1,13 @@
 """Time the clustering of synthetic antibodies and antigens, and check it against all pairs.
 
-    python benchmarks/bench_clusters.py [--antibodies N] [--antigens N] [--sample N] [--libraries]
+    python benchmarks/bench_clusters.py [--case CASE ...] [--antibodies N] [--antigens N]
 
 The antibodies resemble a repertoire: 50 x 40 germlines of unequal frequency, random CDRH3 loops,
-clones of several members, and 0 to 20 % of mutations. The antigens are unrelated, or mutants. The
-clusters of a sample are compared with those of aligning every pair. `--libraries` times single
-alignments by rapidfuzz, edlib and parasail, as far as they are installed.
+clones of several members, and 0 to 20 % of mutations. The antigens are unrelated proteins of
+different lengths, or mutants. Those called drawn are the random chains of one length of the table
+of `bench_time_to_answer.py`. The clusters of a sample are compared with those of aligning every
+pair. `--libraries` times single alignments by rapidfuzz, edlib and parasail, as far as they are
+installed.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 from scipy import sparse
 
-from abag.head.clustering.alignment import Residues, contained_distances, count_cores
+from abag.head.clustering.alignment import Residues, contained_distances
 from abag.head.clustering.clusters import antibody_clusters, antigen_clusters
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
+from abag.head.clustering.threads import count_cores
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 
@@ -88,7 +91,7 @@ def every_pair(texts, identity):
     for start in range(0, len(texts), 500):
         block = slice(start, start + 500)
         found = cdist(texts[block], texts, scorer=Levenshtein.distance, dtype=np.int32, workers=-1,
-                      score_cutoff=int(lengths.max() * (1 - identity)))  # fmt: skip
+                      score_cutoff=int(lengths.max() * (1 - identity)) + 1)  # fmt: skip
         longer = np.maximum.outer(lengths[block], lengths)
         first, second = np.nonzero(found <= np.floor((1 - identity) * longer + 1e-9))
         firsts.append(first + start)
@@ -104,7 +107,9 @@ def timed(name, call):
     found = call()
     wall, cpu = time.perf_counter() - begun, cpu_seconds() - before
     counts = ", ".join(f"{labels.max() + 1:,}" for labels in found)
-    return found, f"| {name} | {counts} | {wall:.1f} | {cpu:.1f} | {peak_mib():.0f} |"
+    line = f"| {name} | {counts} | {wall:.1f} | {cpu:.1f} | {peak_mib():.0f} |"
+    print(line, file=sys.stderr, flush=True)
+    return found, line
 
 
 def cpu_seconds():
@@ -118,35 +123,69 @@ def peak_mib():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def clusterings(n_antibodies, n_antigens, sample):
-    """Markdown table of all clusterings, and the check of the sample."""
+def drawn(n, length):
+    """Random chains of one length."""
+    numbers = np.random.default_rng(0).integers(20, size=(n, length), dtype=np.uint8)
+    return [(row.tobytes().decode(),) for row in RESIDUES.astype("S1")[numbers]]
+
+
+def cases(n_antibodies, n_antigens):
+    """By name: sequences, method and identities."""
+    return {
+        "antibodies": (lambda: synthetic_antibodies(n_antibodies), antibody_clusters, [0.9]),
+        "drawn antibodies": (
+            lambda: [(a[:120], a[120:]) for (a,) in drawn(n_antibodies, 228)],
+            antibody_clusters,
+            [0.9],
+        ),
+        "drawn antigens": (lambda: drawn(n_antigens, 300), antigen_clusters, [0.9, 0.7, 0.4]),
+        "unrelated antigens": (
+            lambda: synthetic_antigens(n_antigens),
+            antigen_clusters,
+            [0.9, 0.7, 0.4],
+        ),
+        "mutants of 20 antigens": (
+            lambda: synthetic_antigens(n_antigens * 5, families=20),
+            antigen_clusters,
+            [0.4],
+        ),
+    }
+
+
+def clusterings(names, n_antibodies, n_antigens):
+    """Markdown table of clusterings."""
     lines = ["| what | clusters | s | CPU s | peak MiB so far |", "|---|---|---|---|---|"]
+    for name, (make, method, identities) in cases(n_antibodies, n_antigens).items():
+        if name not in names:
+            continue
+        sequences = make()
+        at = ", ".join(f"{t:.0%}" for t in identities)
+        what = f"{len(sequences):,} {name}, {at}"
+        lines.append(timed(what, lambda: method(sequences, identities))[1])
+        if name == "antibodies" and mmseqs_version():
+            what += f", MMseqs2 {mmseqs_version()}"
+            lines.append(
+                timed(what, lambda: antibody_clusters(sequences, [0.9], mmseqs_cluster))[1]
+            )
+    return lines
+
+
+def checked(n_antibodies, sample):
+    """Markdown table of a sample of the antibodies, and whether its clusters are right."""
     antibodies = synthetic_antibodies(n_antibodies)
     few = [antibodies[i] for i in np.random.default_rng(2).permutation(n_antibodies)[:sample]]
-    unrelated = synthetic_antigens(n_antigens)
-    mutants = synthetic_antigens(n_antigens * 5, families=20)
-    runs = [
-        (f"{len(few):,} antibodies, 90 %", few, antibody_clusters, [0.9]),
-        (f"{len(few):,} antibodies, 95, 90 and 80 %", few, antibody_clusters, [0.95, 0.9, 0.8]),
-        (f"{len(antibodies):,} antibodies, 90 %", antibodies, antibody_clusters, [0.9]),
-        (f"{len(unrelated):,} unrelated antigens, 90, 70 and 40 %", unrelated, antigen_clusters,
-         [0.9, 0.7, 0.4]),
-        (f"{len(mutants):,} mutants of 20 antigens, 40 %", mutants, antigen_clusters, [0.4]),
-    ]  # fmt: skip
-    found = {}
-    for name, sequences, method, identities in runs:
-        found[name], line = timed(name, lambda: method(sequences, identities))
-        lines.append(line)
-        print(line, file=sys.stderr, flush=True)
-    if mmseqs_version():
-        name = f"{len(antibodies):,} antibodies, 90 %, MMseqs2 {mmseqs_version()}"
-        lines.append(timed(name, lambda: antibody_clusters(antibodies, [0.9], mmseqs_cluster))[1])
-    expected = every_pair(["".join(chains) for chains in few], 0.9)
-    ours = found[runs[0][0]][0]
-    n_joint = len(np.unique(np.stack([ours, expected]), axis=1).T)
-    equal = n_joint == ours.max() + 1 == expected.max() + 1
-    verdict = "equal to" if equal else "DIFFERENT FROM"
-    lines += ["", f"Clusters of the {len(few):,} antibodies at 90 %: {verdict} aligning all pairs."]
+    levels = [0.95, 0.9, 0.8]
+    what = f"{len(few):,} antibodies, 95%, 90%, 80%"
+    found, line = timed(what, lambda: antibody_clusters(few, levels))
+    lines = [line, ""]
+    for labels, identity in zip(found, levels, strict=True):
+        expected = every_pair(["".join(chains) for chains in few], identity)
+        n_joint = len(np.unique(np.stack([labels, expected]), axis=1).T)
+        equal = n_joint == labels.max() + 1 == expected.max() + 1
+        verdict = "equal to" if equal else "DIFFERENT FROM"
+        lines.append(
+            f"Clusters of the {len(few):,} at {identity:.0%}: {verdict} aligning all pairs."
+        )
     return lines
 
 
@@ -192,9 +231,10 @@ def libraries(n=8192):
 def main():
     """Run and print; write the report into a folder if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", nargs="+", choices=cases(0, 0), default=list(cases(0, 0)))
     parser.add_argument("--antibodies", type=int, default=110_000)
     parser.add_argument("--antigens", type=int, default=3_000)
-    parser.add_argument("--sample", type=int, default=10_000)
+    parser.add_argument("--sample", type=int, default=0, help="Antibodies to check.")
     parser.add_argument("--libraries", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -205,8 +245,10 @@ def main():
         f"({platform.machine()}), Python {platform.python_version()}, numpy {np.__version__}, "
         f"rapidfuzz {rapidfuzz_version}.",
         "",
-        *clusterings(args.antibodies, args.antigens, args.sample),
+        *clusterings(args.case, args.antibodies, args.antigens),
     ]
+    if args.sample:
+        lines += checked(args.antibodies, args.sample)
     if args.libraries:
         lines += libraries()
     print("\n".join(lines))

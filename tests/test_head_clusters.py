@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,7 @@ LIGHT = (
 )
 
 
+@cache
 def plain_distance(x, y, contained):
     """Edits between two strings, by dynamic programming."""
     above = [0 if contained else k for k in range(len(y) + 1)]
@@ -84,9 +86,13 @@ def mutated(rng, text, edits):
 
 
 def family_members(rng, n, longest=60):
-    """Variants of four parents: near-duplicates, near misses and unrelated strings."""
-    parents = ["".join(rng.choice(list("ACDE"), rng.integers(1, longest))) for _ in range(4)]
-    return [mutated(rng, parents[rng.integers(4)], rng.integers(0, 8)) for _ in range(n)]
+    """Variants of five parents: near-duplicates, near misses and unrelated strings.
+
+    One parent is a tandem repeat, and one has a single letter, or a single residue.
+    """
+    parents = ["".join(rng.choice(list("ACDE"), rng.integers(1, longest))) for _ in range(3)]
+    parents += [parents[0][:3] * int(rng.integers(1, longest // 3)), "A" * rng.integers(1, longest)]
+    return [mutated(rng, parents[rng.integers(5)], rng.integers(0, 8)) for _ in range(n)]
 
 
 @settings(deadline=None, max_examples=60)
@@ -129,10 +135,44 @@ def test_processes_align_like_one_process_even_if_some_are_killed(monkeypatch):
 def test_profiles_bound_the_edit_distance_from_below(strings):
     found, first, second = profiles.Profiles(strings), np.array([0]), np.array([1])
     edits = plain_distance(*strings, contained=False)
-    assert found.differing(first, second).item() <= profiles.BITS_PER_EDIT * edits
+    differing = found.differing(first, second).item()
+    assert differing == np.abs(found.bits(first) - found.bits(second)).sum()
+    assert differing <= profiles.BITS_PER_EDIT * edits
     assert found.differing(first, first).item() == 0
     edits = plain_distance(*strings, contained=True)
     assert found.lost(first, second).item() <= profiles.BITS_PER_LOSS * edits
+
+
+@pytest.mark.parametrize("sample", [4, 10_000])
+def test_projections_bound_the_differing_bits_from_below(sample, monkeypatch):
+    monkeypatch.setattr(profiles, "SAMPLE", sample)
+    found = profiles.Profiles(family_members(np.random.default_rng(8), 30))
+    projections = profiles.Projections(found, edits=3)
+    is_late = np.arange(30) % 3 > 0
+    order = projections.sort(is_late)
+    found.sort(order)
+    assert sorted(order) == list(range(30))
+    assert is_late[order].tolist() == sorted(is_late)
+    first, second = (axis.ravel() for axis in np.indices((30, 30)))
+    differing = found.differing(first, second).reshape(30, 30)
+    bounds = projections.distances(slice(0, 30), np.arange(30))
+    assert np.all(bounds <= differing + profiles.ROUNDING)
+    if sample > 30:
+        np.testing.assert_allclose(bounds, differing, atol=1e-3)
+
+
+@pytest.mark.parametrize("windows", [1, 8])
+def test_common_subsequences_bound_the_edits_of_a_contained_string_from_below(windows, monkeypatch):
+    monkeypatch.setattr(alignment, "WINDOWS", windows)
+    monkeypatch.setattr(alignment, "SIMILAR", 5)
+    rng = np.random.default_rng(windows)
+    texts = family_members(rng, 20)
+    texts += ["C" * 70 + text[len(text) // 3 :] + "D" * 90 for text in texts[:6]]
+    strings = np.array(sorted(texts, key=len), dtype=object)
+    bounds = alignment.contained_bounds(strings, np.array(texts, dtype=object))
+    expected = [[plain_distance(x, y, True) for y in texts] for x in strings]
+    assert np.all(bounds <= expected)
+    assert np.mean(bounds > 0) > 0.5
 
 
 def test_each_string_is_in_one_family_of_similar_strings():
@@ -153,13 +193,14 @@ def test_each_string_is_in_one_family_of_similar_strings():
 @pytest.mark.parametrize("contained", [False, True])
 def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
     identities = [0.9, 0.4, 0.95, 0.8]
-    for seed in range(6):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
         size = int(rng.choice([1, 5, 10_000]))
         monkeypatch.setattr(families, "VARIANT_DIFFERENCE", rng.choice([0.1, 0.4]))
         monkeypatch.setattr(profiles, "PIVOTS", int(rng.choice([1, 7, 256])))
-        monkeypatch.setattr(profiles, "BLOCK", size)
-        for name in ("BATCH_PAIRS", "CHUNK", "BLOCK", "MEMBER_PAIRS"):
+        monkeypatch.setattr(profiles, "SAMPLE", int(rng.choice([4, 10_000])))
+        monkeypatch.setattr(search, "WORTH_BOUNDS", rng.choice([-1, 0.1, 2]))
+        for name in ("BATCH_PAIRS", "QUEUE_PAIRS", "CHUNK", "BLOCK", "MEMBER_PAIRS"):
             monkeypatch.setattr(search, name, size)
         strings = family_members(rng, 24)
         queries = rng.random(24) < 0.5 if seed % 2 else None
@@ -194,6 +235,16 @@ def test_pairs_exactly_at_the_identity_threshold_are_clustered():
     at_edge = 1 - edits / len(HEAVY)
     assert cluster([HEAVY, "".join(heavy)], [at_edge])[0].tolist() == [0, 0]
     assert cluster([HEAVY, "".join(heavy)], [at_edge + 1e-3])[0].tolist() == [0, 1]
+
+
+def test_edits_that_change_the_most_bits_of_a_profile_are_clustered():
+    letters = "ACDEFGHIKLMNPQRSTVWY"
+    text = letters + letters[-2::-1]  # no pair of neighbours occurs twice
+    edited = text[:6] + "S" + text[7:24] + "D" + text[25:]
+    differing = profiles.Profiles([text, edited]).differing(np.array([0]), np.array([1]))
+    assert differing.item() == 2 * profiles.BITS_PER_EDIT
+    assert cluster([text, edited], [1 - 2 / 39])[0].tolist() == [0, 0]
+    assert cluster([text, edited], [1 - 1 / 39])[0].tolist() == [0, 1]
 
 
 def test_a_domain_clusters_with_the_antigen_that_contains_it():

@@ -16,6 +16,7 @@ from abag.head.evaluation.baselines import BASELINES
 from abag.head.report.score_table import describe_scores
 from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate
 from abag.head.runs.saved_run import NoFinishedRun
+from abag.head.splits import groups
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -206,6 +207,14 @@ def test_a_run_without_its_sequences_counts_exact_matches_only(case, tmp_path):
     assert found["table"]["near_training"] is None
     assert found["metrics"]["table_new_antibodies"]["n"] == 30
     assert any(line.startswith("near-duplicates in training are not counted") for line in said)
+
+
+def test_clusters_of_another_table_are_kept_for_the_next_evaluation(case, monkeypatch):
+    found, _ = run_evaluate(case, table=case.new)
+    for name in ("antibody_clusters", "antigen_clusters"):
+        monkeypatch.setattr(groups, name, None)
+    again, _ = run_evaluate(case, table=case.new)
+    assert again["table"]["near_training"] == found["table"]["near_training"]
 
 
 def test_intervals_on_another_table_draw_clusters_of_antigens(case):

@@ -14,7 +14,6 @@ Legend: K pairs, W words of 64 residues, L residues.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,14 +25,19 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.head.clustering.threads import count_cores
+
 Ints: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
+Strings: TypeAlias = NDArray[np.object_]
 
 LETTERS = 27
 """Codes 0 to 25 are A to Z; 26 is padding and equals nothing."""
 BITS = 64
 BATCH_PAIRS = 8192
 """Pairs per call of the alignment: few enough for the processor's cache, enough for numpy."""
+WINDOWS, SIMILAR = 8, 32
+"""Windows of `contained_bounds` in the length of a string, and strings that share windows."""
 WORTH_PROCESSES = 8 * BATCH_PAIRS
 """From this many pairs in one call on, starting processes takes less time than it saves."""
 _ONE, _TOP = np.uint64(1), np.uint64(BITS - 1)
@@ -65,9 +69,7 @@ class Residues:
         return rows
 
 
-def whole_distances(
-    strings: NDArray[np.object_], i: Ints, j: Ints, largest: int | None = None
-) -> Ints:
+def whole_distances(strings: Strings, i: Ints, j: Ints, largest: int | None = None) -> Ints:
     """Edit distance of strings i and j, shape (K,).
 
     A distance above `largest` may be any number above it.
@@ -80,6 +82,40 @@ def whole_distances(
         score_cutoff=largest, dtype=np.int32, workers=-1,
     )  # fmt: skip
     return np.asarray(found, np.int64)
+
+
+def contained_bounds(strings: Strings, texts: Strings) -> Ints:
+    """Lower bounds on the edits that turn each of C strings into a part of each of B texts.
+
+    `strings` are sorted by length. The result has shape (C, B).
+
+    A string of m residues that becomes a part of a text by d edits keeps m - d residues in order,
+    and has them in common with at most m residues of the text: those of a longer part beyond m
+    are insertions. So d is at least m minus the longest common subsequence with any part of m
+    residues. Overlapping windows contain all of them.
+    """
+    bounds = np.empty((len(strings), len(texts)), np.int64)
+    for start in range(0, len(strings), SIMILAR):
+        group = strings[start : start + SIMILAR].tolist()
+        lengths = np.array([len(text) for text in group])
+        bounds[start : start + SIMILAR] = lengths[:, None] - _longest_common(group, texts)
+    return bounds
+
+
+def _longest_common(strings: list[str], texts: Strings) -> NDArray[np.int32]:
+    from rapidfuzz.distance import LCSseq
+    from rapidfuzz.process import cdist
+
+    longest = max(len(text) for text in strings)
+    step = -(-longest // WINDOWS)
+    windows: list[str] = []
+    first = []
+    for text in texts:
+        first.append(len(windows))
+        starts = range(0, max(len(text) - longest, 1), step)
+        windows += [text[at : at + longest + step] for at in starts]
+    common = cdist(strings, windows, scorer=LCSseq.similarity, dtype=np.int32)
+    return np.maximum.reduceat(common, first, axis=1)
 
 
 def contained_distances(residues: Residues, i: Ints, j: Ints) -> Ints:
@@ -199,13 +235,6 @@ class Aligners:
             for batch, found in zip(batches, threads.map(align, batches), strict=True):
                 distance[batch] = found
         return distance
-
-
-def count_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _start(residues: Residues) -> subprocess.Popen[bytes]:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from abag.core.messages import bar
 from abag.head.clustering.search import ContainedSearch, WholeSearch
@@ -54,9 +55,11 @@ def cluster(
     if queries is not None:
         is_query[:] = False
         is_query[index[queries]] = True
-    search = (ContainedSearch if contained else WholeSearch)(unique, identities, is_query)
-    with bar(desc="clusters", total=len(unique), unit=" sequences", delay=2) as drawn:
-        search.run(drawn.update)
+    # Matrix products in several threads, each in threads of its own, would wait for each other.
+    with threadpool_limits(1, user_api="blas"):
+        search = (ContainedSearch if contained else WholeSearch)(unique, identities, is_query)
+        with bar(desc="clusters", total=len(search.tiles()), unit=" tiles", delay=2) as drawn:
+            search.run(drawn.update)
     labels_KN = search.labels_KN[:, np.argsort(search.order)]
     return [number_by_appearance(labels[index]) for labels in labels_KN]
 

@@ -2,31 +2,40 @@
 
 A string's profile has two bits for each pair of residues: it occurs, and it occurs again. One edit
 changes at most `BITS_PER_EDIT` of them, so the number of differing bits bounds the distance from
-below. It is itself a distance: strings whose distances to a third one differ too much are not
-compared at all.
+below. So does the squared distance between projections of profiles, which is never larger and is
+a matrix product of few columns.
 
-Legend: N strings, P pivots, B strings of a block, C candidates.
+Legend: N strings, B strings of a block, C candidates, D dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.head.clustering.threads import in_order
+
 Ints: TypeAlias = NDArray[np.int64]
 Counts: TypeAlias = NDArray[np.int16]
+Floats: TypeAlias = NDArray[np.float32]
 
+BITS = 832
+"""Two for each pair of 20 residues, rounded up to words of 64."""
 BITS_PER_EDIT = 4
 """A substitution removes two pairs of residues and adds two."""
 BITS_PER_LOSS = 2
 """Largest number of bits of a string that are lost by one edit."""
+SAMPLE = 8192
+"""Strings whose principal components become the axes; up to twice as many are not projected."""
+DIMENSIONS = (64, 96, 128, 160, 192, 256)
+ROUNDING = 0.5
+"""More than the error of `Projections.distances`."""
+PAIR_COST = 3000
+"""Time to compare the profiles of one pair, in dimensions of the matrix product."""
 PIVOTS = 256
-BLOCK = 128
-"""Strings that are compared with their candidates at a time."""
-_CHUNK = 4096
 _RESIDUES = 20
 _NUMBER = np.zeros(128, np.int64)  # of a residue; others count as A, which adds no difference
 _NUMBER[[ord(letter) for letter in "ACDEFGHIKLMNPQRSTVWY"]] = np.arange(_RESIDUES)
@@ -36,67 +45,101 @@ class Profiles:
     """Profiles of N strings of residues."""
 
     def __init__(self, strings: Sequence[str]) -> None:
-        chunks = [strings[k : k + _CHUNK] for k in range(0, len(strings), _CHUNK)]
-        self._bits = np.concatenate([_pack(chunk) for chunk in chunks])
-        self._ones = np.bitwise_count(self._bits).sum(axis=1, dtype=np.int16)
+        parts = [strings[part] for part in _chunks(len(strings))]
+        self._words = np.concatenate(list(in_order(_pack, parts)))
+
+    def __len__(self) -> int:
+        return len(self._words)
 
     def sort(self, order: Ints) -> None:
         """Rearrange the strings."""
-        self._bits, self._ones = self._bits[order], self._ones[order]
+        self._words = self._words[order]
 
     def lost(self, i: Ints, j: Ints) -> Counts:
         """Number of bits of each of strings i that each of j lacks, shape (C, B)."""
-        shared = self._unpack(i) @ self._unpack(j).T
-        return np.asarray(self._ones[i][:, None] - shared.astype(np.int16))
+        bits_CD = self.bits(i)
+        shared_CB = bits_CD @ self.bits(j).T
+        return np.asarray(bits_CD.sum(axis=1)[:, None] - shared_CB, np.int16)
 
-    def differing(self, i: Ints, j: Ints) -> Counts:
-        """Number of bits that differ between each of strings i and each of j, shape (C, B)."""
-        lost = self.lost(i, j)
-        lost += lost
-        lost += self._ones[j] - self._ones[i][:, None]
-        return lost
+    def differing(self, i: Ints, j: Ints) -> Ints:
+        """Number of bits that differ between strings i and j, shape (pairs,)."""
+        differing = np.empty(len(i), np.int64)
+        for part in _chunks(len(i)):  # each pair takes over 200 bytes
+            words = self._words[i[part]] ^ self._words[j[part]]
+            differing[part] = np.bitwise_count(words).sum(axis=1)
+        return differing
 
-    def _unpack(self, which: Ints) -> NDArray[np.float32]:
-        return np.unpackbits(self._bits[which], axis=1).astype(np.float32)
+    def bits(self, which: Ints | slice) -> Floats:
+        """Profiles as zeros and ones, shape (C, BITS)."""
+        return np.unpackbits(self._words[which].view(np.uint8), axis=1).astype(np.float32)
 
 
-class Neighbours:
-    """N strings in an order in which neighbours are similar.
+class Projections:
+    """Projections of N profiles, to compare many pairs at once.
 
-    Attributes
+    Parameters
     ----------
-    order : NDArray, shape=(N,), dtype=int64
-        Where each string was; all indices refer to the new order.
     profiles : Profiles
-        In the new order.
+    edits : int
+        Distance at which pairs are to be told apart; decides the number of dimensions.
     """
 
-    def __init__(self, profiles: Profiles, n: int) -> None:
-        every = np.arange(n)
+    def __init__(self, profiles: Profiles, edits: int) -> None:
+        axes = _axes(profiles, edits) if len(profiles) > 2 * SAMPLE else None
+        width = BITS if axes is None else axes.shape[1]
+        self._x_ND = np.ones((len(profiles), width + 2), np.float32)
+
+        def project(part: slice) -> None:
+            x_CD = profiles.bits(part) if axes is None else profiles.bits(part) @ axes
+            self._x_ND[part, :width] = x_CD
+            np.einsum("CD,CD->C", x_CD, x_CD, out=self._x_ND[part, width])
+
+        list(in_order(project, _chunks(len(profiles))))
+
+    def sort(self, group: NDArray[np.bool_]) -> Ints:
+        """Rearrange the strings by group and then by similarity; return where each was."""
+        n = len(self._x_ND)
         pivots = np.random.default_rng(0).permutation(n)[:PIVOTS]
-        chunks = [every[k : k + _CHUNK] for k in range(0, n, _CHUNK)]
-        to_pivot_NP = np.concatenate([profiles.differing(chunk, pivots) for chunk in chunks])
-        nearest = to_pivot_NP.argmin(axis=1)
-        self.order: Ints = np.lexsort((to_pivot_NP[every, nearest], nearest))
-        self._to_pivot_PN = np.ascontiguousarray(to_pivot_NP[self.order].T)
-        self.profiles = profiles
-        profiles.sort(self.order)
+        nearest, distance = np.empty(n, np.int64), np.empty(n, np.float32)
+        for part in _chunks(n):
+            to_pivots = self.distances(part, pivots)
+            nearest[part], distance[part] = to_pivots.argmin(axis=1), to_pivots.min(axis=1)
+        order = np.lexsort((distance, nearest, group))
+        for few in _chunks(self._x_ND.shape[1], 16):  # a second copy of all would take much memory
+            self._x_ND[:, few] = self._x_ND[order, few]
+        return order
 
-    def blocks(self, edits: int) -> Iterator[tuple[Ints, Ints]]:
-        """Yield blocks of strings, and the strings from there on that may be within `edits`."""
-        slack = BITS_PER_EDIT * edits
-        for start in range(0, len(self.order), BLOCK):
-            block_PB = self._to_pivot_PN[:, start : start + BLOCK]
-            rest_PN = self._to_pivot_PN[:, start:]
-            near = np.ones(rest_PN.shape[1], bool)
-            low, high = block_PB.min(axis=1) - slack, block_PB.max(axis=1) + slack
-            for to_pivot_N, lowest, highest in zip(rest_PN, low, high, strict=True):
-                near &= (to_pivot_N >= lowest) & (to_pivot_N <= highest)
-            yield start + np.arange(block_PB.shape[1]), start + np.flatnonzero(near)
+    def distances(self, i: Ints | slice, j: Ints | slice) -> Floats:
+        """Squared distance of each of strings i to each of j, shape (C, B).
+
+        Except for an error below `ROUNDING`, it is at most the number of bits that differ.
+        """
+        y_BD = self._x_ND[j]
+        square_B, one_B = y_BD[:, -2:-1], y_BD[:, -1:]
+        y_BD = np.concatenate([-2 * y_BD[:, :-2], one_B, square_B], axis=1)
+        return np.asarray(self._x_ND[i] @ y_BD.T)
 
 
-def _pack(strings: Sequence[str]) -> NDArray[np.uint8]:
-    """Bits of the profile of each string, eight per byte."""
+def _axes(profiles: Profiles, edits: int) -> Floats:
+    """Orthonormal axes of the largest variance, as many as make comparisons cheapest."""
+    drawn = np.random.default_rng(0).permutation(len(profiles))
+    x_CD = profiles.bits(drawn[:SAMPLE])
+    x_CD -= x_CD.mean(axis=0)
+    axes = np.linalg.eigh(x_CD.T @ x_CD)[1][:, : -max(DIMENSIONS) - 1 : -1]
+    # Other strings than those of the axes, to which distances are too large.
+    first, second = (profiles.bits(drawn[-k:][: SAMPLE // 2]) @ axes for k in (SAMPLE, SAMPLE // 2))
+    bounds_CD = ((first - second) ** 2).cumsum(axis=1)
+    near = {d: (bounds_CD[:, d - 1] <= BITS_PER_EDIT * edits).mean() for d in DIMENSIONS}
+    cheapest = min(near, key=lambda d: d + PAIR_COST * near[d])
+    return np.ascontiguousarray(axes[:, :cheapest])
+
+
+def _chunks(n: int, size: int = 2048) -> list[slice]:
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def _pack(strings: Sequence[str]) -> NDArray[np.uint64]:
+    """Bits of the profile of each string, in words."""
     codes = _NUMBER[np.frombuffer("".join(strings).encode("ascii"), np.uint8)]
     lengths = np.array([len(text) for text in strings])
     owner = np.repeat(np.arange(len(strings)), lengths)
@@ -104,4 +147,5 @@ def _pack(strings: Sequence[str]) -> NDArray[np.uint8]:
     pairs = owner[1:] * _RESIDUES**2 + codes[:-1] * _RESIDUES + codes[1:]
     counts = np.bincount(pairs[within], minlength=len(strings) * _RESIDUES**2)
     counts = counts.reshape(len(strings), -1)
-    return np.packbits(np.concatenate([counts > 0, counts > 1], axis=1), axis=1)
+    bits = np.packbits(np.concatenate([counts > 0, counts > 1], axis=1), axis=1)
+    return np.pad(bits, ((0, 0), (0, BITS // 8 - bits.shape[1]))).view(np.uint64)

@@ -1,10 +1,10 @@
 """Search for the connected components of near-duplicates, exact, at several identities at once.
 
-Two kinds of pairs are skipped without losing a near-duplicate: those whose profiles differ too much
-(see `profiles`), and those that already share a component at every identity where they could be
-near-duplicates.
+Two kinds of pairs are skipped without losing a near-duplicate: those that lower bounds exclude
+(see `profiles` and `alignment.contained_bounds`), and those that already share a component at
+every identity where they could be near-duplicates.
 
-Legend: N strings, K identities, C rows and B columns of pairs.
+Legend: N strings, K identities, C rows and B columns of a tile of pairs.
 """
 
 from __future__ import annotations
@@ -16,19 +16,30 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from abag.head.clustering.alignment import Aligners, whole_distances
+from abag.head.clustering.alignment import Aligners, contained_bounds, whole_distances
 from abag.head.clustering.families import Families
-from abag.head.clustering.profiles import BITS_PER_EDIT, BITS_PER_LOSS, Neighbours, Profiles
+from abag.head.clustering.profiles import (
+    BITS_PER_EDIT,
+    BITS_PER_LOSS,
+    ROUNDING,
+    Profiles,
+    Projections,
+)
+from abag.head.clustering.threads import in_order
 
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 Strings: TypeAlias = NDArray[np.object_]
 Progress: TypeAlias = Callable[[int], object]
+Pairs: TypeAlias = tuple[Ints, ...]
+Tile: TypeAlias = tuple[slice, slice]
 
-BATCH_PAIRS = 1 << 17
-"""Pairs that are aligned before it is checked which others are still worth it."""
-CHUNK, BLOCK = 4096, 128
-"""Rows and columns of pairs whose profiles are compared at a time; they bound memory."""
+BATCH_PAIRS, QUEUE_PAIRS = 1 << 15, 1 << 17
+"""Pairs, whole and contained, that are aligned before it is checked which others are worth it."""
+BLOCK, CHUNK = 256, 2048
+"""Sides of a tile, the pairs whose bounds are computed at a time; they limit memory."""
+WORTH_BOUNDS = 0.1
+"""Share of undecided pairs of a tile above which `contained_bounds` saves more than it takes."""
 MEMBER_PAIRS = 1 << 20
 """Pairs with the members of families that are decided at a time."""
 
@@ -60,6 +71,14 @@ class Search:
         """Edits up to which the pairs i < j are near-duplicates, shape (K, pairs)."""
         raise NotImplementedError
 
+    def tiles(self) -> list[Tile]:
+        """All pairs, in tiles."""
+        raise NotImplementedError
+
+    def run(self, progress: Progress) -> None:
+        """Find all components; `progress` gets the number of tiles that are finished."""
+        raise NotImplementedError
+
     def undecided(self, i: Ints, j: Ints, least: Ints) -> Bools:
         """Which pairs, of at least `least` edits, could still join components, shape (pairs,)."""
         apart_K = self.labels_KN[:, i] != self.labels_KN[:, j]
@@ -85,38 +104,71 @@ class WholeSearch(Search):
     """Near-duplicates by the edit distance of whole strings, relative to the longer one."""
 
     def __init__(self, strings: Strings, identities: Sequence[float], is_query: Bools) -> None:
-        self._neighbours = Neighbours(Profiles(strings.tolist()), len(strings))
-        super().__init__(strings, identities, is_query, self._neighbours.order)
+        self._profiles = Profiles(strings.tolist())
+        longest = max(len(text) for text in strings)
+        self._projections = Projections(self._profiles, int((1 - min(identities)) * longest))
+        # Every pair has a query first, so the blocks of the others are not needed.
+        order = self._projections.sort(~is_query)
+        self._profiles.sort(order)
+        super().__init__(strings, identities, is_query, order)
 
     def allowed(self, i: Ints, j: Ints) -> Ints:
         """See `Search`."""
         return np.maximum(self.edits_KN[:, i], self.edits_KN[:, j])
 
     def run(self, progress: Progress) -> None:
-        """Find all components; `progress` gets the number of strings that are finished."""
-        most = int(self.edits_N.max())
-        for block, rest in self._neighbours.blocks(most):
-            label = self.labels_N[block[0]]
-            if (self.labels_N[block] == label).all():
-                rest = rest[self.labels_N[rest] != label]
-            for start in range(0, len(rest), CHUNK):
-                self._compare(block, rest[start : start + CHUNK], most)
-            progress(len(block))
+        """See `Search`."""
+        queue: list[Pairs] = []
+        for found in in_order(self._possible, self.tiles()):
+            queue.append(found)
+            if sum(len(i) for i, _, _ in queue) >= BATCH_PAIRS:
+                self._align(queue)
+            progress(1)
+        self._align(queue)
 
-    def _compare(self, block: Ints, rest: Ints, most: int) -> None:
-        differing_CB = self._neighbours.profiles.differing(rest, block)
-        possible_CB = differing_CB <= BITS_PER_EDIT * most
-        possible_CB &= self.labels_N[rest][:, None] != self.labels_N[block]
-        possible_CB &= rest[:, None] > block
-        j, i = np.nonzero(possible_CB)
-        least = -(-differing_CB[j, i].astype(np.int64) // BITS_PER_EDIT)
+    def tiles(self) -> list[Tile]:
+        """See `Search`."""
+        n, n_queries = len(self.strings), int(self.is_query.sum())
+        return [
+            (block, rest)
+            for block in slices(0, n_queries, BLOCK)
+            for rest in slices(block.start, n, CHUNK)
+        ]
+
+    def _possible(self, tile: Tile) -> Pairs:
+        """Pairs that could be near-duplicates, and their least number of edits.
+
+        Runs while components are joined; at worst, it finds a pair in vain.
+        """
+        block, rest = tile
+        i, j = np.arange(block.start, block.stop), np.arange(rest.start, rest.stop)
+        label = self.labels_N[block.start]
+        if (self.labels_N[block] == label).all():
+            j = j[self.labels_N[rest] != label]
+        most = max(self.edits_N[i].max(), self.edits_N[j].max(initial=0))
+        bounds_CB = self._projections.distances(j, i)
+        near = np.flatnonzero(bounds_CB <= BITS_PER_EDIT * most + ROUNDING)
+        at_C, at_B = np.divmod(near, len(i))
+        i, j = i[at_B], j[at_C]
+        apart = (i < j) & (self.labels_N[i] != self.labels_N[j])
+        i, j = i[apart], j[apart]
+        least = -(-self._profiles.differing(i, j) // BITS_PER_EDIT)
+        wanted = self.undecided(i, j, least)
+        return i[wanted], j[wanted], least[wanted]
+
+    def _align(self, queue: list[Pairs]) -> None:
+        """Align the queued pairs, and empty the queue."""
+        if not queue:
+            return
+        i, j, least = (np.concatenate(ends) for ends in zip(*queue, strict=True))
+        queue.clear()
         # First the likely near-duplicates, which make others superfluous.
-        closest = np.argsort(least, kind="stable")
-        i, j, least = block[i[closest]], rest[j[closest]], least[closest]
-        for start in range(0, len(i), BATCH_PAIRS):
-            left, right = i[start : start + BATCH_PAIRS], j[start : start + BATCH_PAIRS]
-            wanted = self.undecided(left, right, least[start : start + BATCH_PAIRS])
-            left, right = left[wanted], right[wanted]
+        order = np.argsort(least, kind="stable")
+        for start in range(0, len(order), BATCH_PAIRS):
+            batch = order[start : start + BATCH_PAIRS]
+            batch = batch[self.undecided(i[batch], j[batch], least[batch])]
+            left, right = i[batch], j[batch]
+            most = int(self.allowed(left, right).max(initial=0))
             self.join(left, right, whole_distances(self.strings, left, right, most))
 
 
@@ -139,34 +191,43 @@ class ContainedSearch(Search):
         return self.edits_KN[:, i]
 
     def run(self, progress: Progress) -> None:
-        """Find all components; `progress` gets the number of strings that are finished."""
+        """See `Search`."""
         families = self._families
         parent = np.repeat(families.parent, families.size)  # the first member of each
         self.join(parent, families.members, families.differing)
-        queue: list[tuple[Ints, Ints]] = []
+        queue: list[Pairs] = []
         with self._aligners:
-            for start in range(0, len(families.parent), BLOCK):
-                block = np.arange(start, min(start + BLOCK, len(families.parent)))
-                stop = int(families.last[block].max())
-                for first in range(0, stop, CHUNK):
-                    queue.append(self._possible(np.arange(first, min(first + CHUNK, stop)), block))
-                    if sum(len(i) for i, _ in queue) >= BATCH_PAIRS:
-                        self._compare(queue)
-                progress(int(families.size[block].sum()))
+            for found in in_order(self._possible, self.tiles()):
+                queue.append(found)
+                if sum(len(i) for i, _ in queue) >= QUEUE_PAIRS:
+                    self._compare(queue)
+                progress(1)
             if queue:
                 self._compare(queue)
 
-    def _possible(self, rows: Ints, block: Ints) -> tuple[Ints, Ints]:
+    def tiles(self) -> list[Tile]:
+        """See `Search`. The second slice is of families."""
+        lengths = np.array([len(text) for text in self.strings])
+        of_families = lengths[self._families.parent]
+        return [
+            (rows, block)
+            for rows in slices(0, len(lengths), BLOCK)
+            for block in slices(
+                int(np.searchsorted(of_families, lengths[rows.start])), len(of_families), CHUNK
+            )
+        ]
+
+    def _possible(self, tile: Tile) -> Pairs:
         """Pairs of a string and a family that may contain near-duplicates."""
         families = self._families
-        parents = families.parent[block]
-        lost_CB = self._profiles.lost(rows, parents)
-        possible_CB = lost_CB <= BITS_PER_LOSS * (
-            self.edits_N[rows][:, None] + self._families.radius[block]
-        )
-        possible_CB &= rows[:, None] < families.last[block]
-        mixed_B = ~self._uniform(block)
+        rows, block = (np.arange(part.start, part.stop) for part in tile)
+        parents, mixed_B = families.parent[block], ~self._uniform(block)
+        most_CB = self.edits_N[rows][:, None] + families.radius[block]
+        possible_CB = rows[:, None] < families.last[block]
         possible_CB &= (self.labels_N[rows][:, None] != self.labels_N[parents]) | mixed_B
+        possible_CB &= self._profiles.lost(rows, parents) <= BITS_PER_LOSS * most_CB
+        if possible_CB.mean() > WORTH_BOUNDS:
+            possible_CB &= contained_bounds(self.strings[rows], self.strings[parents]) <= most_CB
         i, at = np.nonzero(possible_CB)
         return rows[i], block[at]
 
@@ -177,7 +238,7 @@ class ContainedSearch(Search):
         differs = labels != self.labels_N[self._families.parent[block]][pair]
         return np.asarray(np.bincount(pair, differs, len(block)) == 0)
 
-    def _compare(self, queue: list[tuple[Ints, Ints]]) -> None:
+    def _compare(self, queue: list[Pairs]) -> None:
         """Align the queued strings with the parents, and empty the queue."""
         i, family = (np.concatenate(ends) for ends in zip(*queue, strict=True))
         queue.clear()
@@ -199,3 +260,8 @@ class ContainedSearch(Search):
         unsure = unsure[self.undecided(i[unsure], j[unsure], (distance - slack)[unsure])]
         i, j = i[unsure], j[unsure]
         self.join(i, j, self._aligners.distances(i, j))
+
+
+def slices(start: int, stop: int, size: int) -> list[slice]:
+    """Divide a range into slices of at most `size`."""
+    return [slice(k, min(k + size, stop)) for k in range(start, stop, size)]

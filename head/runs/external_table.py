@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag import AbagError
+from abag import AbagError, cache_dir
 from abag.core.keys import hex_keys, keys_from_hex
 from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS, Kind
@@ -23,7 +23,7 @@ from abag.head.evaluation.comparison import against_mean, compare, score_rows, v
 from abag.head.evaluation.ridge import FeatureBlock, ridge
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import Predictor
-from abag.head.splits.groups import cluster_method
+from abag.head.splits.groups import cached_clusters, choose_method
 from abag.head.splits.splits import TEST, TRAIN, Split
 from abag.head.training.uncertainty import coverage
 
@@ -58,20 +58,24 @@ def _overlap(
 ) -> _Overlap:
     """Compare the sequences of a table with the training set, at the identities of the split."""
     same, near, clusters = {}, {}, {}
+    cache = cache_dir() / "clusters"
     for kind in KINDS:
         seen, saved_chains = trained[f"{kind}_key"].unique(), saved.sequences
         same[kind] = keys[f"{kind}_key"].isin(seen).to_numpy()
         known: list[Chains] = []
+        own, identity = pairs.table.sequences[kind], saved.config[f"{kind}_identity"]
+        both = own.keys
         if saved_chains is not None:
-            texts = saved_chains.loc[saved_chains["key"].isin(seen), "chains"]
-            known = [tuple(text.split("|")) for text in texts]
-        own = pairs.table.sequences[kind].chains
-        method = cluster_method(kind, saved.config["antibody_by"])
-        (cluster,) = method([*known, *own], [saved.config[f"{kind}_identity"]])
+            found = saved_chains[saved_chains["key"].isin(seen)]
+            known = [tuple(text.split("|")) for text in found["chains"]]
+            both = np.concatenate([keys_from_hex(found["key"].tolist()), own.keys])
+        chains = [*known, *own.chains]
+        method = choose_method(kind, len(chains), saved.config["antibody_by"])
+        cluster = cached_clusters(method, both, chains, [identity], cache)[identity]
         clusters[kind] = cluster[len(known) :][pairs.index(kind)]
         near[kind] = same[kind] | np.isin(clusters[kind], cluster[: len(known)])
         if kind == "antigen":
-            i, j = contained_peptides([*known, *own]).T
+            i, j = contained_peptides(chains).T
             parts = np.concatenate([j[i < len(known)], i[j < len(known)]]) - len(known)
             near[kind] |= np.isin(pairs.antigen, parts)
     return _Overlap(same, near, clusters["antigen"])

@@ -7,12 +7,12 @@ the order of the rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,44 +141,16 @@ class PairGroups:
 
     def _load_or_compute(self, kind: Kind, identity: float, tool: ClusterTool) -> Ints:
         """Cluster of each unique sequence; one search finds those of all counted identities."""
-        method, name = self._method(kind, tool)
+        unique = self.pairs.table.sequences[kind]
+        chosen = choose_method(kind, len(unique.keys), self.options.antibody_by, tool)
         if tool == self.options.cluster_tool:
-            self.tools[kind] = name
-        if (kind, identity, name) not in self._labels:
-            unique = self.pairs.table.sequences[kind]
-            wanted = {identity} if name.startswith("MMseqs2") else {identity, *self._counted(kind)}
-            paths = {t: self._path(kind, t, name) for t in sorted(wanted, reverse=True)}
-            known = {t: _read(path, len(unique.keys)) for t, path in paths.items()}
-            missing = [t for t, labels in known.items() if labels is None]
-            found = method(unique.chains, missing) if missing else []
-            for t, labels in zip(missing, found, strict=True):
-                known[t] = labels
-                _keep(paths[t], labels)
-            self._labels |= {(kind, t, name): v for t, v in known.items() if v is not None}
-        return self._labels[kind, identity, name]
-
-    def _path(self, kind: Kind, identity: float, name: str) -> Path | None:
-        """File of the clusters of one kind, or None if they are not kept."""
-        if self.cache is None:
-            return None
-        what = f"{CLUSTERS_VERSION} {name} {identity:g}".encode() + b"\0"
-        keys = self.pairs.table.sequences[kind].keys.tobytes()
-        digest = hashlib.blake2b(what + keys, digest_size=16).hexdigest()
-        return self.cache / f"clusters-{digest}.npy"
-
-    def _method(
-        self, kind: Kind, tool: ClusterTool
-    ) -> tuple[Callable[[list[Chains], list[float]], list[Ints]], str]:
-        """Choose how to cluster, and name it for the summary and the cache."""
-        method = cluster_method(kind, self.options.antibody_by)
-        if method is cdrh3_clusters:
-            return method, "built-in, CDRH3"
-        many = len(self.pairs.table.sequences[kind].keys) > MANY_SEQUENCES[kind]
-        # Leaks are counted by the exact method even if MMseqs2 made the split.
-        version = mmseqs_version() if tool == "mmseqs" or (tool == "auto" and many) else None
-        if tool == "mmseqs" or version:
-            return partial(method, method=mmseqs_cluster), f"MMseqs2 {version}"
-        return method, "built-in"
+            self.tools[kind] = chosen.name
+        if (kind, identity, chosen.name) not in self._labels:
+            is_exact = not chosen.name.startswith("MMseqs2")
+            wanted = {identity, *self._counted(kind)} if is_exact else {identity}
+            found = cached_clusters(chosen, unique.keys, unique.chains, wanted, self.cache)
+            self._labels |= {(kind, t, chosen.name): labels for t, labels in found.items()}
+        return self._labels[kind, identity, chosen.name]
 
 
 def with_antigen_clusters(
@@ -196,11 +168,58 @@ def with_antigen_clusters(
     return replace(pairs, antigen_cluster=PairGroups(pairs, options, cache).of_method("antigen"))
 
 
-def cluster_method(kind: Kind, antibody_by: AntibodyRegion) -> Callable[..., list[Ints]]:
-    """Return the function that clusters the chains of a kind at an identity."""
-    if kind == "antigen":
-        return antigen_clusters
-    return cdrh3_clusters if antibody_by == "cdrh3" else antibody_clusters
+class ClusterMethod(NamedTuple):
+    """How sequences are clustered."""
+
+    name: str
+    """For the summary and the cache."""
+    call: Callable[[Sequence[Chains], Sequence[float]], list[Ints]]
+
+
+def choose_method(
+    kind: Kind, n: int, antibody_by: AntibodyRegion, tool: ClusterTool = "auto"
+) -> ClusterMethod:
+    """Choose how n sequences of a kind are clustered."""
+    method: Callable[..., list[Ints]] = antigen_clusters
+    if kind == "antibody":
+        if antibody_by == "cdrh3":
+            return ClusterMethod("built-in, CDRH3", cdrh3_clusters)
+        method = antibody_clusters
+    many = n > MANY_SEQUENCES[kind]
+    # Leaks are counted by the exact method even if MMseqs2 made the split.
+    version = mmseqs_version() if tool == "mmseqs" or (tool == "auto" and many) else None
+    if tool == "mmseqs" or version:
+        return ClusterMethod(f"MMseqs2 {version}", partial(method, method=mmseqs_cluster))
+    return ClusterMethod("built-in", method)
+
+
+def cached_clusters(
+    method: ClusterMethod,
+    keys: NDArray[np.uint8],
+    chains: Sequence[Chains],
+    identities: Iterable[float],
+    cache: Path | None,
+) -> dict[float, Ints]:
+    """Return the cluster of each of N sequences, shape (N,), at each identity.
+
+    One search finds those that are not in the folder `cache`, and they are kept there. `keys`, of
+    shape (N, 16), identify the sequences.
+    """
+    levels = sorted(identities, reverse=True)
+    paths = {t: cache and _path(cache, f"{method.name} {t:g}", keys) for t in levels}
+    known = {t: labels for t in levels if (labels := _read(paths[t], len(keys))) is not None}
+    missing = [t for t in levels if t not in known]
+    found = method.call(chains, missing) if missing else []
+    for t, labels in zip(missing, found, strict=True):
+        known[t] = labels
+        _keep(paths[t], labels)
+    return known
+
+
+def _path(cache: Path, name: str, keys: NDArray[np.uint8]) -> Path:
+    """File of the clusters of sequences."""
+    what = f"{CLUSTERS_VERSION} {name}".encode() + b"\0" + keys.tobytes()
+    return cache / f"clusters-{hashlib.blake2b(what, digest_size=16).hexdigest()}.npy"
 
 
 def _read(path: Path | None, n: int) -> Ints | None:
