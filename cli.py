@@ -12,7 +12,13 @@ from typing import Any, TypeVar
 
 import click
 
-from abag.core.command_line import CommandGroup, OptionsCommand, click_options, outline
+from abag.core.command_line import (
+    CommandGroup,
+    GroupedOption,
+    OptionsCommand,
+    click_options,
+    outline,
+)
 from abag.core.messages import printable, reporting
 
 T = TypeVar("T")
@@ -32,7 +38,8 @@ class _Path(click.Path):
 
 _PATH = _Path()
 _TABLE = click.argument("table", type=_PATH)
-_STORE = click.option("--store", type=_PATH, required=True, help="Folder of vectors.")
+_STORE = click.option("--store", cls=GroupedOption, group="Data", type=_PATH, required=True,
+                      help="Folder of vectors.")  # fmt: skip
 _RUN = click.option("--run", type=_PATH, required=True, help="Folder of the run.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 
@@ -103,7 +110,14 @@ def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # n
 @_TABLE
 @_STORE
 @_RUN
-@click.option("--no-compile", is_flag=True, help="Alias of --compile off.")
+@click.option(
+    "--no-compile",
+    cls=GroupedOption,
+    group="Hardware",
+    rare=True,
+    is_flag=True,
+    help="Alias of --compile off.",
+)
 @click.option(
     "-v",
     "--verbose",

@@ -19,24 +19,31 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptConfig(DeviceOptions, Lora, LabelOptions, TableOptions, EncoderOptions):
+class AdaptConfig(
+    DeviceOptions, Lora, LabelOptions, TableOptions, EncoderOptions, group="Training"
+):
     """All options of ``adapt``."""
 
     split_from: Path | str = option(
         metavar="RUN|FILE",
         may_change=True,
+        group="Split",
         help="Run folder, or a file like its splits.parquet, that names the training pairs.",
     )
     fold: int | None = option(
-        None, help="Fold of the split, counted from 0.", default_text="the only one"
+        None, group="Split", help="Fold of the split, counted from 0.", default_text="the only one"
     )
-    sides: Sides = option("both", help="Encoders to adapt.")
+    sides: Sides = option("both", group="Encoders", help="Encoders to adapt.")
     head_share: float = option(
-        0.5, low=0, high=0.95, help="Share of the training pairs that is left to abag fit."
+        0.5,
+        low=0,
+        high=0.95,
+        group="Split",
+        help="Share of the training pairs that is left to abag fit.",
     )
     epochs: int = option(10, low=1, help="Most passes over the adapter's training pairs.")
     batch_size: int = option(16, low=1, help="Pairs per batch.")
-    accumulate: int = option(1, low=1, help="Batches per optimizer step.")
+    accumulate: int = option(1, low=1, rare=True, help="Batches per optimizer step.")
     lr: float = option(3e-4, above=0, high=10, help="Peak learning rate of the adapter.")
     head_lr: float = option(
         1e-3, above=0, high=10, help="Peak learning rate of the regression head."
@@ -45,13 +52,23 @@ class AdaptConfig(DeviceOptions, Lora, LabelOptions, TableOptions, EncoderOption
         3, low=0, metavar="N",
         help="Epochs without a better validation loss before training stops; 0: never stop early.",
     )  # fmt: skip
-    gradient_checkpointing: bool = option(False, help="Compute activations twice to save memory.")
+    gradient_checkpointing: bool = option(
+        False, rare=True, group="Hardware", help="Compute activations twice to save memory."
+    )
     seed: int = option(0, low=0, help="Seed of the shares, initial weights and order.")
     save_every: int = option(
-        100, low=1, metavar="N", may_change=True, help="Steps between checkpoints."
+        100,
+        low=1,
+        metavar="N",
+        may_change=True,
+        rare=True,
+        group="Hardware",
+        help="Steps between checkpoints.",
     )
     precision: Precision = option(
-        "auto", help="Precision of the encoders; auto: bf16 on a GPU that supports it, else fp32."
+        "auto",
+        group="Hardware",
+        help="Precision of the encoders; auto: bf16 on a GPU that supports it, else fp32.",
     )
 
     def kinds(self) -> tuple[Kind, ...]:

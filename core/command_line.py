@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
@@ -31,6 +32,8 @@ class CommandGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command."""
+        if os.environ.get("NO_COLOR"):
+            ctx.color = False
         _open_standard_streams()
         with _raising_on_signals():
             try:
@@ -90,6 +93,41 @@ def _raising_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class GroupedOption(click.Option):
+    """An option under a heading in help; `rare` ones are shown by ``--help-all`` only."""
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - click's own arguments
+        group: str = "Output",
+        rare: bool = False,
+        **settings: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.group, self.rare = group, rare
+
+
+_ASKED_FOR_ALL = "abag.help_all"
+
+
+def _print_all_help(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[_ASKED_FOR_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+HELP_ALL = GroupedOption(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_print_all_help,
+    help="Show all options and exit.",
+)  # fmt: skip
+HEADINGS = (
+    "Data", "Encoders", "Adapter", "Split", "Search", "Head", "Training", "Hardware", "Checks",
+    "Output",
+)  # fmt: skip
+"""Headings of options in help, in their order."""
+
+
 class OptionsCommand(click.Command):
     """A command with options that are made when first needed and passed on only if given.
 
@@ -110,7 +148,27 @@ class OptionsCommand(click.Command):
         """Return all parameters."""
         self.params += self._make_options()
         self._make_options = tuple
-        return super().get_params(ctx)
+        rare = [HELP_ALL] if any(getattr(one, "rare", False) for one in self.params) else []
+        return [*super().get_params(ctx), *rare]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings, the rare ones only for ``--help-all``."""
+        headings: dict[str, list[tuple[str, str]]] = {name: [] for name in HEADINGS}
+        left_out = 0
+        for one in self.get_params(ctx):
+            if not isinstance(one, click.Option):
+                continue
+            if getattr(one, "rare", False) and _ASKED_FOR_ALL not in ctx.meta:
+                left_out += 1
+            elif (record := one.get_help_record(ctx)) is not None:
+                headings.setdefault(getattr(one, "group", "Output"), []).append(record)
+        for name, records in headings.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+        if left_out:
+            formatter.write_paragraph()
+            formatter.write_text(f"{left_out} more options: {ctx.command_path} --help-all")
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         """Run the command with the options that were given; the schema holds the defaults."""
@@ -143,14 +201,15 @@ def _click_option(one: OptionSchema, path: click.Path) -> click.Option:
         settings["is_flag"] = True
     else:
         settings |= _reading(one, path)
-    return click.Option([name, one.name], **(settings | dict(one.declaration.get("click", {}))))
+    settings |= {"group": one.group, "rare": one.declaration.get("rare", False)}
+    return GroupedOption([name, one.name], **(settings | dict(one.declaration.get("click", {}))))
 
 
 def _reading(one: OptionSchema, path: click.Path) -> dict[str, Any]:
     """Choose how a value is read; its range and choices are for `Options` to check."""
     types = one.type if isinstance(one.type, tuple) else (one.type,)
     metavar = one.declaration.get("metavar") or (f"[{'|'.join(one.choices)}]" * bool(one.choices))
-    settings: dict[str, Any] = {"metavar": metavar or None}
+    settings: dict[str, Any] = {"metavar": metavar or None, "shell_complete": partial(_begin, one)}
     if isinstance(one.default, dict):
         return settings | {"multiple": True, "callback": _read_roles}
     if Path in types:
@@ -160,6 +219,13 @@ def _reading(one: OptionSchema, path: click.Path) -> dict[str, Any]:
     if len(types) > 1:
         return settings | {"type": _read_number_or_all}
     return settings | {"type": types[0] if types[0] in (int, float) else str}
+
+
+def _begin(
+    one: OptionSchema, _ctx: click.Context, _param: click.Parameter, begun: str
+) -> list[str]:
+    """Return the choices that begin with what was typed, for the completion of shells."""
+    return [choice for choice in one.choices if choice.startswith(begun)]
 
 
 def _read_names(text: str) -> tuple[str, ...]:

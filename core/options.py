@@ -14,7 +14,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Real
 from types import NoneType
-from typing import Any, Literal, NamedTuple, Required, Self, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Literal, NamedTuple, Required, Self, TypedDict, TypeVar, Unpack
 
 from abag import AbagError
 
@@ -65,6 +65,10 @@ class Declaration(TypedDict, total=False):
     """Placeholder of the value on the command line."""
     flag: str
     """Name on the command line, where it is not that of the field."""
+    group: str
+    """Heading in help, where it is not that of the class."""
+    rare: bool
+    """Whether only ``--help-all`` shows the option."""
     python_only: bool
     """Whether the option has no flag."""
     may_change: bool
@@ -94,6 +98,8 @@ class OptionSchema:
     default: Any
     """`dataclasses.MISSING` if the option is required."""
     declaration: Declaration
+    group: str = ""
+    """Heading in help."""
 
     @property
     def flag(self) -> str:
@@ -150,6 +156,13 @@ class Options:
         If a value is out of range, not one of the choices, or contradicts another option.
     """
 
+    def __init_subclass__(cls, group: str = "", **others: object) -> None:
+        """Name the heading in help of the options that this class adds."""
+        super().__init_subclass__(**others)
+        cls._group = group
+
+    _group: ClassVar[str] = ""
+
     def __post_init__(self) -> None:
         """Validate each field; a subclass that checks combinations calls this first."""
         for one in schema(type(self)):
@@ -190,9 +203,14 @@ def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
             _without_none(types[one.name]),
             one.default if one.default_factory is MISSING else one.default_factory(),
             one.metadata["option"],
+            one.metadata["option"].get("group") or _declared_by(cls, one.name)._group,
         )
         for one in fields(cls)
     )
+
+
+def _declared_by(cls: type[Options], name: str) -> type[Options]:
+    return next(c for c in cls.__mro__ if name in vars(c).get("__annotations__", {}))
 
 
 def unknown_option(name: str, known: Sequence[OptionSchema], command: str) -> BadOption:
@@ -218,7 +236,7 @@ def flag(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceOptions(Options):
+class DeviceOptions(Options, group="Hardware"):
     """Where torch computes."""
 
     device: str = option(
@@ -227,7 +245,7 @@ class DeviceOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderOptions(Options):
+class EncoderOptions(Options, group="Encoders"):
     """Which encoders turn sequences into vectors."""
 
     antibody_encoder: str = option(

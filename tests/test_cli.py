@@ -8,10 +8,12 @@ import click
 import pandas as pd
 import pytest
 import torch
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import abag
 from abag.cli import main
+from abag.core.command_line import HEADINGS
 from abag.head.data.demo import demo_table, planted_ceiling, planted_pkd
 
 ROOT = Path(__file__).parent.parent
@@ -81,7 +83,8 @@ OPTIONS = {
 
 def options_of(command):
     parameters = command.get_params(click.Context(command))
-    return [p for p in parameters if isinstance(p, click.Option) and "--help" not in p.opts]
+    of_click = {"--help", "--help-all"}
+    return [p for p in parameters if isinstance(p, click.Option) and not of_click & {*p.opts}]
 
 
 def test_the_commands_and_their_options_are_these():
@@ -107,6 +110,45 @@ def test_every_option_has_help_and_no_list_of_commands_is_cut_short():
             assert option.help, (path, option.name)
     assert "..." not in run("--help").output.split("Commands:")[1]
     assert "..." not in run("store", "--help").output.split("Commands:")[1]
+
+
+HEADINGS_OF_FIT = ["Data", "Encoders", "Split", "Head", "Training", "Hardware", "Output"]
+
+
+def test_help_groups_the_options_and_help_all_adds_the_rare_ones():
+    short, whole = (run("fit", asked).output for asked in ("--help", "--help-all"))
+    for text in (short, whole):
+        assert [h for h in re.findall(r"^(\w+):$", text, re.M) if h != "Example"] == HEADINGS_OF_FIT
+    assert "--lr FLOAT" in short.split("Training:")[1].split("Hardware:")[0]
+    assert "--warmup" not in short
+    rare = len([p for p in options_of(main.commands["fit"]) if getattr(p, "rare", False)])
+    assert f"{rare} more options: main fit --help-all" in short
+    assert all(p.opts[-1] in whole for p in options_of(main.commands["fit"]) if "--" in p.opts[-1])
+    assert "more options" not in whole
+    assert all(len(line) <= 80 for line in short.splitlines() if "|" not in line)
+
+
+def test_every_heading_of_an_option_has_its_place():
+    used = {getattr(p, "group", "Output") for _, command in commands() for p in options_of(command)}
+    assert used == {*HEADINGS}
+
+
+def test_a_shell_completes_commands_options_and_choices():
+    complete = ShellComplete(main, {}, "abag", "_ABAG_COMPLETE").get_completions
+    assert [c.value for c in complete([], "ad")] == ["adapt"]
+    assert "--validate-every" in [c.value for c in complete(["fit"], "--val")]
+    assert [c.value for c in complete(["fit", "--preset"], "s")] == ["small", "seed"]
+
+
+def test_colours_are_left_out_where_no_color_asks_for_it(tmp_path, monkeypatch):
+    @main.command("paint")
+    def paint():
+        click.secho("bold", bold=True)
+
+    monkeypatch.setitem(main.commands, "paint", main.commands.pop("paint"))
+    assert "\x1b[" in CliRunner().invoke(main, ["paint"], color=True).output
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in CliRunner().invoke(main, ["paint"], color=True).output
 
 
 def one_line(result):

@@ -9,7 +9,7 @@ from abag.core.options import DeviceOptions, EncoderOptions, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions(DeviceOptions, EncoderOptions):
+class DoctorOptions(DeviceOptions, EncoderOptions, group="Checks"):
     """All options of ``doctor``."""
 
     store: Path | str | None = option(None, help="Store to check; it need not exist.")

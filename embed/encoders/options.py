@@ -8,7 +8,7 @@ from abag.core.options import Options, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lora(Options):
+class Lora(Options, group="Adapter"):
     """Where low-rank factors go, and how large they are."""
 
     rank: int = option(8, low=1, high=1024, metavar="R", help="Rank of the weight change B A.")

@@ -17,32 +17,40 @@ Precision: TypeAlias = Literal["auto", "bf16", "fp16", "fp32"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedOptions(DeviceOptions, TableOptions):
+class EmbedOptions(DeviceOptions, TableOptions, group="Encoders"):
     """Options of stage one."""
 
     kind: Literal["both", "antibody", "antigen"] = option(
-        "both", help="Encode only the antibodies or only the antigens; the table may lack the rest."
+        "both",
+        group="Data",
+        help="Encode only the antibodies or only the antigens; the table may lack the rest.",
     )
     long_antigens: Literal["window", "truncate", "error"] = option(
         "window",
+        group="Data",
         help="Antigen chains over 1,022 residues: overlapping windows, truncation or an error.",
     )
     precision: Precision = option(
         "auto",
+        group="Hardware",
         help="Precision of the encoders; auto: bf16, fp16 on a GPU without bf16, fp32 on a CPU.",
     )
     skipped: Path | None = option(
         None, metavar="FILE", default_text="not listed",
+        rare=True, group="Data",
         help="CSV that lists the rows skipped by --bad-rows skip, with the reasons.",
     )  # fmt: skip
     strict_precision: bool = option(
-        False, help="Refuse to add to a store that holds vectors of another precision."
+        False,
+        rare=True,
+        group="Output",
+        help="Refuse to add to a store that holds vectors of another precision.",
     )
     antibody_backend: Literal["packed", "reference"] = option(
-        "packed", help="Packed encoders of abag, or the modules of transformers."
+        "packed", rare=True, help="Packed encoders of abag, or the modules of transformers."
     )
     antigen_backend: Literal["packed", "reference", "faesm"] = option(
-        "packed", help="As for antibodies, or FAESM's modules for ESM-2."
+        "packed", rare=True, help="As for antibodies, or FAESM's modules for ESM-2."
     )
     antibody_adapter: Path | str | None = option(
         None,
@@ -56,27 +64,42 @@ class EmbedOptions(DeviceOptions, TableOptions):
     )
     layers: tuple[int, ...] | None = option(
         None, metavar="NUMBERS", default_text="those of the store",
+        rare=True,
         help="Also store poolings of these layers, such as 24,28, for abag fit --antigen-pooling "
         "mean@24.",
     )  # fmt: skip
     attention: Literal["auto", "triton", "flash-attn", "varlen", "sdpa"] = option(
-        "auto", help="Attention kernel of the packed encoders; auto: the fastest that runs here."
+        "auto",
+        rare=True,
+        group="Hardware",
+        help="Attention kernel of the packed encoders; auto: the fastest that runs here.",
     )
     batch_tokens: int | None = option(
-        None, low=1, metavar="N", default_text="from the device", help="Most tokens per batch."
+        None,
+        low=1,
+        metavar="N",
+        default_text="from the device",
+        rare=True,
+        group="Hardware",
+        help="Most tokens per batch.",
     )
     commit_seconds: float = option(
-        30.0, low=0, help="Most seconds of work at risk; 0: commit after every batch."
+        30.0,
+        low=0,
+        rare=True,
+        group="Output",
+        help="Most seconds of work at risk; 0: commit after every batch.",
     )
     store_dtype: Literal["float16", "float32"] = option(
-        "float16", help="Type of the stored vectors."
+        "float16", group="Output", help="Type of the stored vectors."
     )
     devices: int | Literal["all"] | None = option(
         None, metavar="all|N", default_text="this process",
-        help="Start one process per GPU, or N processes.",
+        group="Hardware", help="Start one process per GPU, or N processes.",
     )  # fmt: skip
     ray: str | None = option(
         None, metavar="[ADDRESS]", click={"is_flag": False, "flag_value": ""},
+        group="Hardware",
         help="Run on a Ray cluster: the one at ADDRESS, the current one, or one started here.",
     )  # fmt: skip
     progress: bool = option(

@@ -13,7 +13,7 @@ ChainPlaces: TypeAlias = Literal["as-given", "auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnOptions(Options):
+class ColumnOptions(Options, group="Data"):
     """Where a table holds its sequences."""
 
     columns: Mapping[str, str] = option(
@@ -42,7 +42,7 @@ class ColumnOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BadRowOptions(Options):
+class BadRowOptions(Options, group="Data"):
     """What happens to a row that cannot be used."""
 
     bad_rows: Literal["error", "skip"] = option(
@@ -51,17 +51,20 @@ class BadRowOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(BadRowOptions, ColumnOptions):
+class TableOptions(BadRowOptions, ColumnOptions, group="Data"):
     """How a table of pairs is read."""
 
     limit: int | None = option(
         None, low=1, metavar="N", help="Read only the first N rows.", default_text="all rows"
     )
     antibody_region: AntibodyRegion = option(
-        "as-given", help="Encode antibody chains as given, or cut to their variable domains."
+        "as-given",
+        rare=True,
+        help="Encode antibody chains as given, or cut to their variable domains.",
     )
     chains: ChainPlaces = option(
         "as-given",
+        rare=True,
         help="auto: put heavy and light chains in the wrong column into their places, and split "
         "single-chain Fvs.",
     )

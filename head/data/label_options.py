@@ -16,7 +16,7 @@ Floor: TypeAlias = Literal["keep", "censor", "drop"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelOptions(BadRowOptions):
+class LabelOptions(BadRowOptions, group="Data"):
     """How the label column is read."""
 
     label: Label = option(
@@ -25,10 +25,14 @@ class LabelOptions(BadRowOptions):
         "antibody.",
     )
     replicates: Replicates = option(
-        "median", help="How several labels of one pair are combined; keep: each is a pair."
+        "median",
+        rare=True,
+        help="How several labels of one pair are combined; keep: each is a pair.",
     )
     floor: Floor = option(
-        "keep", help="What to do with the lowest value if more than 5 % of the rows share it."
+        "keep",
+        rare=True,
+        help="What to do with the lowest value if more than 5 % of the rows share it.",
     )
     affinity_type: str | None = option(
         None,

@@ -81,7 +81,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadOptions(Options):
+class HeadOptions(Options, group="Head"):
     """Shape of the head."""
 
     preset: PresetName = option("small", help="Size of the head and its optimization.")
@@ -92,19 +92,19 @@ class HeadOptions(Options):
         "weighted mean of mlp, gp, kernel, ridge and training mean; auto: the best of these on "
         "pairs not seen.",
     )  # fmt: skip
-    rank: int = option(64, low=1, help="Width of the low-rank interaction.")
+    rank: int = option(64, low=1, rare=True, help="Width of the low-rank interaction.")
     widths: tuple[int, ...] | None = option(
         None, low=1, metavar="NUMBERS", default_text=FROM_PRESET,
         help="Hidden widths of the mlp, such as 320,128.",
     )  # fmt: skip
     dropout: float | None = option(
         None, low=0, high=0.95, default_text=FROM_PRESET,
-        help="Share of hidden units dropped per training step.",
+        rare=True, help="Share of hidden units dropped per training step.",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizationOptions(Options):
+class OptimizationOptions(Options, group="Training"):
     """How the head is trained."""
 
     epochs: int | None = option(
@@ -116,75 +116,95 @@ class OptimizationOptions(Options):
         help="Pairs per batch.",
     )  # fmt: skip
     accumulate: int | None = option(
-        None, low=1, default_text=FROM_PRESET, help="Batches per optimizer step."
+        None, low=1, default_text=FROM_PRESET, rare=True, help="Batches per optimizer step."
     )
     lr: float | None = option(
         None, above=0, high=10, default_text=FROM_PRESET, help="Peak learning rate."
     )
     scale_lr: bool = option(
-        False, help=f"Multiply --lr by pairs per optimizer step / {NOTEBOOK_BATCH}."
+        False, rare=True, help=f"Multiply --lr by pairs per optimizer step / {NOTEBOOK_BATCH}."
     )
     weight_decay: float | None = option(
         None, low=0, default_text=FROM_PRESET, help="AdamW weight decay of the weight matrices."
     )
     warmup: float | None = option(
         None, low=0, high=1, default_text=FROM_PRESET,
-        help="Share of all steps in which the learning rate rises from 0.",
+        rare=True, help="Share of all steps in which the learning rate rises from 0.",
     )  # fmt: skip
-    clip: float = option(1.0, low=0, help="Largest gradient norm; 0: no clipping.")
+    clip: float = option(1.0, low=0, rare=True, help="Largest gradient norm; 0: no clipping.")
     loss: str = option(
         "mse",
         choices=loss_names,
         help="Training loss; rank: pairwise logistic plus mse. Censored rows are one-sided.",
     )
     rank_scope: RankScope = option(
-        "antigen", help="Pairs that --loss rank compares: of one antigen, or of the whole batch."
+        "antigen",
+        rare=True,
+        help="Pairs that --loss rank compares: of one antigen, or of the whole batch.",
     )
     members: int = option(
         1, low=1, high=1024, metavar="K",
         help="Heads trained together; their mean predicts and their spread adds to sigma.",
     )  # fmt: skip
     bootstrap: bool = option(
-        True, help="Train each of several members on its own bootstrap sample of groups."
+        True, rare=True, help="Train each of several members on its own bootstrap sample of groups."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig(
-    DeviceOptions, OptimizationOptions, HeadOptions, SplitOptions, LabelOptions, TableOptions
+    DeviceOptions,
+    OptimizationOptions,
+    HeadOptions,
+    SplitOptions,
+    LabelOptions,
+    TableOptions,
+    group="Training",
 ):
     """All options of ``fit``; None means the preset's value unless the field says otherwise."""
 
     antibody_encoder: str | None = option(
         None, metavar="NAME", default_text="the only one in the store",
-        help="Encoder of the antibody vectors.",
+        group="Encoders", help="Encoder of the antibody vectors.",
     )  # fmt: skip
     antigen_encoder: str | None = option(
         None, metavar="NAME", default_text="the only one in the store",
-        help="Encoder of the antigen vectors.",
+        group="Encoders", help="Encoder of the antigen vectors.",
     )  # fmt: skip
     antibody_pooling: str = option(
         "mean",
         metavar="NAME",
+        group="Encoders",
         help="Pooling of the antibody vectors: mean, heavy_mean, light_mean, cls or mean@LAYER.",
     )
     antigen_pooling: str = option(
-        "mean", metavar="NAME", help="Pooling of the antigen vectors: mean, cls or mean@LAYER."
+        "mean",
+        metavar="NAME",
+        group="Encoders",
+        help="Pooling of the antigen vectors: mean, cls or mean@LAYER.",
     )
     adapter_rows: AdapterRows = option(
-        "leave-out", help="What to do with training pairs that an encoder's adapter was trained on."
+        "leave-out",
+        rare=True,
+        group="Split",
+        help="What to do with training pairs that an encoder's adapter was trained on.",
     )
     allow_adapter_leak: bool = option(
-        False, help="Continue, with a warning, if held-out pairs trained an encoder's adapter."
+        False,
+        rare=True,
+        group="Split",
+        help="Continue, with a warning, if held-out pairs trained an encoder's adapter.",
     )
     select: str = option(
         "spearman",
         choices=_selectable_metrics,
         help="Validation metric that selects the best checkpoint.",
     )
-    validate_every: int = option(1, low=1, metavar="N", help="Epochs between validations.")
+    validate_every: int = option(
+        1, low=1, metavar="N", rare=True, help="Epochs between validations."
+    )
     validate_pairs: int = option(
-        2048, low=0, metavar="N", help="Validation pairs scored while training; 0: all."
+        2048, low=0, metavar="N", rare=True, help="Validation pairs scored while training; 0: all."
     )
     patience: int = option(
         0, low=0, metavar="N",
@@ -192,28 +212,41 @@ class FitConfig(
     )  # fmt: skip
     save_every: int | None = option(
         None, low=1, metavar="N", may_change=True,
-        default_text="at most 1 % of the time, and every 30 s", help="Steps between checkpoints.",
+        default_text="at most 1 % of the time, and every 30 s", rare=True, group="Hardware",
+        help="Steps between checkpoints.",
     )  # fmt: skip
     threads: int = option(
-        1, low=1, metavar="N", help="CPU threads; results depend on it in the last bit."
+        1,
+        low=1,
+        metavar="N",
+        rare=True,
+        group="Hardware",
+        help="CPU threads; results depend on it in the last bit.",
     )
     precision: Precision = option(
         "auto",
+        group="Hardware",
         help="Precision of matrix products, fp32 being TF32 on a GPU; auto: bf16 for several "
         "members on a GPU that supports it, else fp32.",
     )
     tables: TablesPlace = option(
         "auto", may_change=True,
+        rare=True, group="Hardware",
         help="Memory that holds the vectors; auto: the device if they fit in half of its free "
         "memory.",
     )  # fmt: skip
     compile: Compile = option(
         "auto", may_change=True,
+        rare=True, group="Hardware",
         help="off: eager; graph: CUDA graph; full: CUDA graph and torch.compile; auto: on a GPU "
         "full if that saves more time than it takes, else graph; off on a CPU.",
     )  # fmt: skip
     deterministic: bool = option(
-        False, may_change=True, help="Use only kernels that give the same bits every time."
+        False,
+        may_change=True,
+        rare=True,
+        group="Hardware",
+        help="Use only kernels that give the same bits every time.",
     )
 
     def filled(self) -> Preset:

@@ -18,20 +18,22 @@ SET_BY_RUN = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(DeviceOptions, TableOptions):
+class PredictOptions(DeviceOptions, TableOptions, group="Encoders"):
     """All options of ``predict``."""
 
     cross: Path | str | Any | None = option(
         None, metavar="ANTIGENS",
+        group="Data",
         help="Score every antibody of TABLE against every antigen of this table, which may be "
         "TABLE itself.",
     )  # fmt: skip
     store: Path | str | None = option(
         None,
         default_text="the store of the run",
+        group="Data",
         help="Store that holds the vectors and receives those of new sequences.",
     )
-    force: bool = option(False, help="Overwrite the output file if it exists.")
+    force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
     antibody_encoder: str | None = option(
         None, metavar="NAME", default_text="as in the run",
         help="Alias or folder of the run's antibody encoder on this machine.",

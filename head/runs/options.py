@@ -12,7 +12,7 @@ from abag.head.data.label_options import LabelOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(ColumnOptions):
+class EvaluateOptions(ColumnOptions, group="Data"):
     """All options of ``evaluate``."""
 
     store: Path | str | None = option(
@@ -27,7 +27,7 @@ class EvaluateOptions(ColumnOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(LabelOptions, TableOptions, EncoderOptions):
+class PlanOptions(LabelOptions, TableOptions, EncoderOptions, group="Hardware"):
     """All options of ``plan``."""
 
     price_per_hour: float | None = option(

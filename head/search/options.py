@@ -16,7 +16,7 @@ CHOSEN_BY_SWEEP = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions(Options):
+class SweepOptions(Options, group="Search"):
     """The options of ``sweep`` beside those of ``fit`` that are not searched."""
 
     trials: int | None = option(

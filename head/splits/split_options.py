@@ -18,7 +18,7 @@ SPLIT_VALUES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitOptions(Options):
+class SplitOptions(Options, group="Split"):
     """How pairs are split into training, validation and test parts."""
 
     split: str = option(
@@ -37,16 +37,20 @@ class SplitOptions(Options):
         0.9, above=0, high=1, help="Sequence identity from which antibodies stay in one part."
     )
     antibody_by: AntibodyRegion = option(
-        "fv", help="Region of an antibody that is compared: both variable domains, or CDRH3."
+        "fv",
+        rare=True,
+        help="Region of an antibody that is compared: both variable domains, or CDRH3.",
     )
     cluster_tool: ClusterTool = option(
-        "auto", help="Clustering method; auto: MMseqs2 for many antigens if it is installed."
+        "auto",
+        rare=True,
+        help="Clustering method; auto: MMseqs2 for many antigens if it is installed.",
     )
     seed: int = option(
         0, low=0, help="Seed of the split, and of all else that is random in training."
     )
     split_seed: int | None = option(
-        None, low=0, help="Seed of the split alone.", default_text="--seed"
+        None, low=0, rare=True, help="Seed of the split alone.", default_text="--seed"
     )
 
     def __post_init__(self) -> None:
