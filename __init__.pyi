@@ -198,6 +198,7 @@ def fit(
     tables: Literal['auto', 'device', 'host'] = 'auto',
     compile: Literal['auto', 'off', 'graph', 'full'] = 'auto',
     deterministic: bool = False,
+    learning_curve: bool = False,
 ) -> RunSummary: ...
 def plan(
     table: TableLike,

@@ -218,7 +218,8 @@ def unknown_option(name: str, known: Sequence[OptionSchema], command: str) -> Ba
     names = sorted(one.name for one in known)
     words = name.replace("_", " ").lower()
     meant = [one.name for one in known if words in one.declaration["help"].lower()]
-    meant = get_close_matches(name, names, n=2) or meant[:2]
+    close = get_close_matches(name, names, n=2)
+    meant = (meant[:2] or close) if " " in words else (close or meant[:2])
     hint = f"did you mean {' or '.join(meant)}" if meant else f"expected one of {', '.join(names)}"
     return BadOption(f"{name}: is not an option of {command}; {hint}.")
 

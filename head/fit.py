@@ -20,13 +20,13 @@ from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import bar, detail, reporting, say, stage, whole_bar
 from abag.core.options import BadOption
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
-from abag.head.data.labels import training_labels
+from abag.head.data.labels import NothingToLearn, training_labels
 from abag.head.evaluation.baselines import inner_folds_of_pairs, predict_baselines
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
 from abag.head.prediction.fitted import FittedHead, fit_head
 from abag.head.prediction.predictor import Member
-from abag.head.report.results import RunResults, RunSummary
+from abag.head.report.results import CurvePoint, RunResults, RunSummary
 from abag.head.runs.run_folder import (
     FoldPaths,
     RunInputs,
@@ -37,11 +37,11 @@ from abag.head.runs.run_folder import (
     stack_folder,
     start_run,
 )
-from abag.head.runs.summary import join_logs, write_results
+from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.splits.adapter_leaks import apply_adapter_policy
 from abag.head.splits.groups import with_antigen_clusters
 from abag.head.splits.partition import describe_splits, make_splits
-from abag.head.splits.splits import TRAIN, Split
+from abag.head.splits.splits import TRAIN, Split, thinned
 from abag.head.training.checkpoint import has_checkpoint
 from abag.head.training.fold_groups import group_folds
 from abag.head.training.torch_settings import torch_settings
@@ -64,6 +64,8 @@ READING_SHARE, CLUSTERS_SHARE, HEADS_SHARE, BASELINES_SHARE, REPORT_SHARE = (
     0.1,
 )
 """Shares of the time of a fit, for the time left that the progress bar shows."""
+LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
+"""Shares of the training groups that ``--learning-curve`` fits beside the whole."""
 
 
 def fit(
@@ -153,9 +155,10 @@ def _fit(
     ]
     with torch_settings(device, config):
         trained = _train(run, inputs, splits, paths, names, config, device, verbose=verbose)
-        stage("fitting the head", HEADS_SHARE - _training_share(config))
+        stage("fitting the head", _heads_share(config) - _training_share(config))
         each = list(zip(splits, trained, names, strict=True))
         fitted = [_fit_split(inputs, s, config, t, name) for s, t, name in bar(iterable=each)]
+        curve = _learning_curve(run, inputs, splits, config, device)
     stage("baselines", BASELINES_SHARE)
     results = RunResults(
         title=run.name,
@@ -177,6 +180,7 @@ def _fit(
         log=join_logs([fold.log for fold in paths], run / "metrics.jsonl"),
         antibody_ND=antibody.x_ND,
         antigen_ND=antigen.x_ND,
+        learning_curve=curve,
     )
     stage("scores and report", REPORT_SHARE)
     members = [Member(m.model, m.weight / len(fitted)) for one in fitted for m in one.members]
@@ -195,11 +199,16 @@ def _fit(
     return summary
 
 
+def _heads_share(config: FitConfig) -> float:
+    """Return the share of the time for the heads of all training groups."""
+    return HEADS_SHARE / (1 + sum(LEARNING_CURVE_SHARES) * config.learning_curve)
+
+
 def _training_share(config: FitConfig) -> float:
-    """Return the share of the time in which networks are trained."""
+    """Return the share of the time in which networks are trained on all training groups."""
     if config.network is None:
         return 0.0
-    return HEADS_SHARE / 2 if config.stacks else HEADS_SHARE
+    return _heads_share(config) / (2 if config.stacks else 1)
 
 
 def _train(
@@ -212,8 +221,12 @@ def _train(
     device: torch.device,
     *,
     verbose: bool,
+    share: float = 1.0,
 ) -> list[TrainedHeads | None]:
-    """Train the networks of every split, in stacks of folds whose steps have the same shapes."""
+    """Train the networks of every split, in stacks of folds whose steps have the same shapes.
+
+    `share` is that of the training groups, for the time left.
+    """
     trained: list[TrainedHeads | None] = [None] * len(splits)
     if config.network is None:
         return trained
@@ -223,7 +236,7 @@ def _train(
     for group in group_folds(splits, config, antibody_ND.nbytes + antigen_ME.nbytes, alone):
         first, done = group[0], done + len(group)
         of_folds = f" {done} of {len(splits)} folds" if splits[1:] else ""
-        stage(f"training{of_folds}", _training_share(config) * len(group) / len(splits))
+        stage(f"training{of_folds}", share * _training_share(config) * len(group) / len(splits))
         found = train(
             TrainingInputs(
                 pairs=inputs.pairs,
@@ -239,6 +252,39 @@ def _train(
         for i, one in zip(group, found, strict=True):
             trained[i] = one
     return trained
+
+
+def _learning_curve(
+    run: Path,
+    inputs: RunInputs,
+    splits: Sequence[Split],
+    config: FitConfig,
+    device: torch.device,
+) -> list[CurvePoint]:
+    """Fit the head to smaller shares of the training groups; test parts stay the same."""
+    points = []
+    for share in LEARNING_CURVE_SHARES if config.learning_curve else ():
+        name = f"{share:.1%} of the training groups"
+        smaller = [thinned(split, share, config.effective_split_seed) for split in splits]
+        try:
+            for split in smaller:
+                training_labels(inputs.pairs, split.rows(TRAIN))
+        except NothingToLearn:
+            say(f"learning curve: {name} have no different labels in some fold; left out")
+            continue
+        folder = run / "learning_curve" / str(share)
+        paths, names = fold_paths(folder, len(splits)), [name] * len(splits)
+        trained = _train(
+            folder, inputs, smaller, paths, names, config, device, verbose=False, share=share
+        )
+        fitted = [
+            _fit_split(inputs, split, config, one, name)
+            for split, one in zip(smaller, trained, strict=True)
+        ]
+        point = curve_point(inputs.pairs, smaller, [one.predicted for one in fitted], share)
+        detail(f"learning curve: {name}, {point['training_pairs']} pairs")
+        points.append(point)
+    return points
 
 
 def _fit_split(

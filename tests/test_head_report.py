@@ -287,6 +287,14 @@ def test_a_large_table_is_sampled_and_the_page_says_so(single, monkeypatch):
     assert sum(data["views"][0]["residuals"]["counts"]) == tested
 
 
+def test_the_learning_curve_of_the_summary_is_drawn(single):
+    point = {"share": 0.5, "training_pairs": 48, "test": {"spearman": None, "rmse": 1.25}}
+    summary = score_models(single) | {"run": "runs/first", "used": {}}
+    assert data_of(render(single, summary, DATE))["learningCurve"] == []
+    html = render(single, summary | {"learning_curve": [point]}, DATE)
+    assert data_of(html)["learningCurve"] == [[48, None, 1.25]]
+
+
 @pytest.mark.parametrize("shape", [(200, 30), (3, 30), (1, 4), (50, 1)])
 def test_the_map_shows_the_principal_components(shape):
     rng = np.random.default_rng(0)

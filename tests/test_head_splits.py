@@ -28,6 +28,7 @@ from abag.head.splits.splits import (
     SplitFileMismatch,
     TooFewGroups,
     grouped_folds,
+    thinned,
 )
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -376,3 +377,17 @@ def test_leaks_of_an_mmseqs2_split_are_counted_by_the_exact_method(monkeypatch):
     (split,) = make_splits(pairs, options)
     assert split.description["cluster_tool"]["antibody"] == "MMseqs2 0"
     assert split.description["leaks"]["antibody"]["0.9"] > 0
+
+
+@given(st.integers(0, 9), st.integers(1, 12))
+def test_a_thinned_split_keeps_whole_training_groups_and_everything_else(seed, groups):
+    group = np.random.default_rng(seed).integers(groups, size=60)
+    part = np.where(np.arange(60) < 40, TRAIN, TEST).astype(np.int8)
+    split = Split(name="drawn", part=part, group=group)
+    half, quarter = thinned(split, 0.5, seed), thinned(split, 0.25, seed)
+    kept = set(group[half.rows(TRAIN)])
+    assert len(kept) == max(1, round(0.5 * len(set(group[:40]))))
+    assert half.rows(TRAIN).tolist() == [i for i in range(40) if group[i] in kept]
+    assert set(quarter.rows(TRAIN)) <= set(half.rows(TRAIN)) <= set(split.rows(TRAIN))
+    assert half.rows(TEST).tolist() == split.rows(TEST).tolist()
+    assert (half.part[:40] != TEST).all()

@@ -93,6 +93,38 @@ def quick_fit(case, name="run", **options):
     return summary, said
 
 
+@pytest.mark.parametrize("head", ["mlp", "ridge"])
+def test_a_learning_curve_scores_heads_of_fewer_training_groups_on_the_same_test_rows(case, head):
+    options = {"head": head, "split": "random", "folds": 2}
+    summary, _ = quick_fit(case, learning_curve=True, **options)
+    curve, own = summary["learning_curve"], summary["metrics"]["test"]
+    assert [point["share"] for point in curve] == [0.125, 0.25, 0.5, 1.0]
+    sizes = [point["training_pairs"] for point in curve]
+    assert sizes == pytest.approx([sizes[-1] * point["share"] for point in curve], abs=1)
+    assert {point["test"]["n"] for point in curve} == {own["n"]}
+    assert curve[-1]["test"] == own
+    assert curve[0]["test"]["rmse"] != own["rmse"]
+    plain, _ = quick_fit(case, "plain", **options)
+    assert without_times(plain) == without_times(
+        {key: value for key, value in summary.items() if key != "learning_curve"}
+    )
+    (case.at / "run" / "summary.json").unlink()  # as if it had been interrupted at the very end
+    resumed, _ = quick_fit(case, learning_curve=True, **options)
+    assert without_times(resumed) == without_times(summary)
+
+
+def test_a_learning_curve_leaves_out_sizes_with_nothing_to_learn(case):
+    frame = case.frame.head(12).assign(pKd=[8.0] * 6 + [7.0] * 6)
+    said = []
+    summary = abag.fit(
+        frame, case.store, case.at / "run", learning_curve=True, head="ridge",
+        **QUICK | {"say": said.append},
+    )  # fmt: skip
+    left_out = "learning curve: 12.5% of the training groups have no different labels in some fold"
+    assert any(line.startswith(left_out) for line in said)
+    assert summary["learning_curve"][-1]["share"] == 1.0
+
+
 def lines_of(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 

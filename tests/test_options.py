@@ -252,12 +252,12 @@ ADAPT = """{"accumulate": 1, "affinity_type": null, "antibody_encoder": "igt5", 
 
 
 LATER = {"antibody_region": "as-given", "chains": "as-given"}
-"""Options added since, with their defaults."""
+"""Options that both have since, with their defaults."""
 
 
 def test_a_configuration_is_written_as_version_0_1_wrote_it():
     fitted = FitConfig(preset="seed", columns={"heavy": "VH"}, seed=3)
-    assert fitted.to_json() == json.loads(FIT) | LATER
+    assert fitted.to_json() == json.loads(FIT) | LATER | {"learning_curve": False}
     assert AdaptConfig(split_from="run").to_json() == json.loads(ADAPT) | LATER
     assert isinstance(fitted, TableOptions)
 

@@ -249,6 +249,12 @@ class FitConfig(
         help="Use only kernels that give the same bits every time.",
     )
 
+    learning_curve: bool = option(
+        False,
+        help="Also fit the head to 1/8, 1/4 and 1/2 of the training groups; the report shows the "
+        "test scores.",
+    )
+
     def filled(self) -> Preset:
         """Return the preset with the fields given here in place of its own."""
         given = {f.name: getattr(self, f.name) for f in fields(Preset)}

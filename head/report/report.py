@@ -52,6 +52,10 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
     """Return the report as HTML; its script is the only one that the page lets a browser run."""
     r, names = results, PairNames(results.pairs)
     charts, script = chart_data(r, names), _template("report.js")
+    charts["learningCurve"] = [
+        [point["training_pairs"], *(point["test"][name] for name in ("spearman", "rmse"))]
+        for point in summary.get("learning_curve", ())
+    ]
     shown, tested = sum(len(one["pair"]) for one in charts["tests"]), sum(charts["tested"])
     return _render_template(
         "report.html.j2",

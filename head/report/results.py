@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 Floats: TypeAlias = NDArray[np.float64]
 
 
+class CurvePoint(TypedDict):
+    """Scores of the head by the size of its training part."""
+
+    share: float
+    """Share of the training groups."""
+    training_pairs: int
+    """Mean over folds."""
+    test: Scores
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResults:
     """Predictions and inputs of a run that has finished training."""
@@ -41,6 +51,8 @@ class RunResults:
     """One vector per unique antibody."""
     antigen_ND: NDArray[np.floating]
     """One vector per unique antigen."""
+    learning_curve: Sequence[CurvePoint] = ()
+    """Scores of heads that were fitted to fewer training groups."""
     _intervals: dict[tuple[str, str], Interval | None] = field(default_factory=dict)
 
     def compared_with(self, baseline: str, metric: str) -> Interval | None:
@@ -119,5 +131,7 @@ class RunSummary(ModelScores):
     shares: Mapping[str, float]
     """Weight of each kind of model in the prediction; mean over folds."""
     sigma: Mapping[str, Any]
+    learning_curve: NotRequired[list[CurvePoint]]
+    """Only with ``--learning-curve``; the last point is the run itself."""
     table: NotRequired[TableSummary]
     predictions: NotRequired[PredictionsSummary]

@@ -13,9 +13,9 @@ from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import MeasuredPairs, score_rows, verdicts, warnings
 from abag.head.evaluation.plain_verdict import plain_verdict
 from abag.head.report.report import model_card, write_report
-from abag.head.report.results import ModelScores, RunResults, RunSummary
+from abag.head.report.results import CurvePoint, Floats, ModelScores, RunResults, RunSummary
 from abag.head.splits.split_files import split_assignments
-from abag.head.splits.splits import TEST, VALIDATION, Split
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import uncertainty
 from abag.head.training.step_log import read_lines
 
@@ -92,7 +92,23 @@ def _summarise(run: Path, results: RunResults, fitted: Sequence[FittedHead]) -> 
         },
         "sigma": uncertainty.summarise(pairs, splits, fitted, [one.sigma for one in fitted]),
     }
-    return cast("RunSummary", own | score_models(results))
+    summary = cast("RunSummary", own | score_models(results))
+    if results.learning_curve:
+        last = curve_point(results.pairs, splits, results.predicted, 1.0)
+        summary["learning_curve"] = [*results.learning_curve, last]
+    return summary
+
+
+def curve_point(
+    pairs: MeasuredPairs, splits: Sequence[Split], predicted: Sequence[Floats], share: float
+) -> CurvePoint:
+    """Score heads that were fitted to a share of the groups, on the test parts."""
+    folds = [score_parts(pairs, split, p) for split, p in zip(splits, predicted, strict=True)]
+    return {
+        "share": share,
+        "training_pairs": round(float(np.mean([len(split.rows(TRAIN)) for split in splits]))),
+        "test": average_parts(folds)["test"],
+    }
 
 
 def _settings_used(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

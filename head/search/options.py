@@ -8,7 +8,7 @@ from abag.core.options import Options, option
 
 CHOSEN_BY_SWEEP = frozenset(
     {
-        "antibody_pooling", "antigen_pooling", "dropout", "folds", "head", "loss",
+        "antibody_pooling", "antigen_pooling", "dropout", "folds", "head", "learning_curve", "loss",
         "lr", "members", "preset", "rank", "repeats", "weight_decay", "widths",
     }
 )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,6 +60,16 @@ class Split:
     def rows_per_part(self) -> dict[str, int]:
         """Number of pairs in each part, by its name."""
         return {name: int((self.part == part).sum()) for name, part in PART_NAMES.items()}
+
+
+def thinned(split: Split, share: float, seed: int) -> Split:
+    """Keep a random share of the training groups, at least one; smaller shares are subsets."""
+    train = split.rows(TRAIN)
+    groups = np.random.default_rng([seed, split.fold]).permutation(np.unique(split.group[train]))
+    kept = groups[: max(1, round(share * len(groups)))]
+    part = split.part.copy()
+    part[train[~np.isin(split.group[train], kept)]] = UNUSED
+    return replace(split, part=part)
 
 
 def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:

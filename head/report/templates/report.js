@@ -124,6 +124,15 @@ const charts = {
     })));
     return { x: "epoch", y: "validation score", series };
   },
+  learningCurve() {
+    const sizes = data.learningCurve.map((point) => point[0]);
+    const series = ["Spearman", "RMSE"].map((name, i) => {
+      const scores = data.learningCurve.map((point) => point[i + 1]);
+      const items = zip(sizes, scores, (x, y) => `${x} training pairs\n${name} ${y.toFixed(3)}`);
+      return { name, colour: `c${i + 1}`, kind: "line", items };
+    });
+    return { x: "training pairs", y: "test score", from: 0, series };
+  },
   mapLabels() {
     const sorted = data.map.pair.map((p) => pairs.pkd[p]).sort((a, b) => a - b);
     const ends = [0.2, 0.4, 0.6, 0.8, 1].map((q) => sorted[Math.ceil(q * sorted.length) - 1]);
