@@ -6,7 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from abag.embed.families.esm import ESM
-from abag.embed.families.family import Config, Encoder, EncoderShape, Family
+from abag.embed.families.family import (
+    PIPELINE_FILE,
+    Config,
+    DrawNormal,
+    Encoder,
+    EncoderShape,
+    Family,
+    Weights,
+)
+from abag.embed.sequences.chains import RESIDUES
 from abag.embed.weights.checkpoints import BadCheckpoint
 
 if TYPE_CHECKING:
@@ -43,8 +52,35 @@ class _EsmcFamily(Family):
             raise BadCheckpoint(msg)
         return PackedEsmc(checkpoint, config, plan, attention)
 
+    def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
+        """Draw weights of an ESM C encoder; versions of transformers before it lack its module."""
+        layers, d, _, f = self.shape(config)[:4]
+        shapes = {f"self_attn.{p}_proj": (d, d) for p in "qkvo"}
+        shapes |= {"mlp.gate_proj": (f, d), "mlp.up_proj": (f, d), "mlp.down_proj": (d, f)}
+        weights = {"embed_tokens.weight": draw((config["vocab_size"], d), 1.0)}
+        for i in range(layers):
+            at = f"layers.{i}"
+            for name, shape in shapes.items():
+                weights[f"{at}.{name}.weight"] = draw(shape, shape[1] ** -0.5)
+            for norm in ("self_attn.q_norm", "self_attn.k_norm"):
+                weights[f"{at}.{norm}.weight"] = 1 + draw((d,), 0.1)
+            for norm in ("input_layernorm", "post_attention_layernorm"):
+                weights[f"{at}.{norm}.weight"] = 1 + draw((d,), 0.1)
+                weights[f"{at}.{norm}.bias"] = draw((d,), 0.1)
+        return weights | {"norm.weight": 1 + draw((d,), 0.1)}
+
     def tokenizer_files(self) -> dict[str, bytes]:
-        return {"tokenizer_config.json": b'{"tokenizer_class": "EsmcTokenizer"}'}
+        """Return a tokenizer with a piece per letter, as ESM C's."""
+        from tokenizers import Tokenizer, models, processors
+
+        vocabulary = self.vocabulary
+        ids = {"<cls>": 0, "<pad>": 1, "<eos>": 2, "<unk>": 3}
+        ids |= {letter: int(vocabulary.ids[ord(letter)]) for letter in RESIDUES}
+        pipeline = Tokenizer(models.BPE(vocab=ids, merges=[], unk_token="<unk>"))
+        pipeline.post_processor = processors.TemplateProcessing(
+            single="<cls> $A <eos>", special_tokens=[("<cls>", 0), ("<eos>", 2)]
+        )
+        return {PIPELINE_FILE: str(pipeline.to_str()).encode()}
 
 
 _TINY_CONFIG: Config = {
@@ -73,6 +109,7 @@ ESMC = _EsmcFamily(
     ),
     layer_list="layers",
     spaced=False,
+    own_pipeline=True,  # so that no version of transformers with its tokenizer is needed
     tiny_config=_TINY_CONFIG,
     reduced_config={
         **_TINY_CONFIG, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4,

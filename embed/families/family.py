@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Backend = Literal["packed", "reference", "faesm"]
 Config: TypeAlias = Mapping[str, Any]
 Weights: TypeAlias = dict[str, NDArray[np.float32]]
+PIPELINE_FILE = "tokenizer.json"
 DrawNormal: TypeAlias = Callable[[Sequence[int], float], NDArray[np.float32]]
 
 
@@ -107,6 +108,7 @@ class Family:
     lora_projections: tuple[str, ...] = ()  # linear layers that can be adapted
     layer_list: str = "encoder.layer"  # attribute of the transformers module: its layers
     spaced: bool = True  # whether the tokenizer needs a space between residues
+    own_pipeline: bool = False  # whether tokenizer.json is run as it is, without transformers
     prefix_text: str = ""  # what the tokenizer must be given before the residues ...
     separator_text: str = ""  # ... and between heavy and light chain
     chain_texts: tuple[str, str] = ("", "")  # before a heavy and a light chain
@@ -205,6 +207,13 @@ class Family:
 
     def load_tokenizer(self, checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - untyped
         """Load the checkpoint's tokenizer."""
+        assert checkpoint.folder is not None
+        path = checkpoint.folder / PIPELINE_FILE
+        if self.own_pipeline and path.is_file():
+            from tokenizers import Tokenizer
+
+            pipeline = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            return lambda text: {"input_ids": pipeline.encode(text).ids}
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(checkpoint.folder, do_lower_case=False)

@@ -7,7 +7,15 @@ import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
+from abag.embed.families.family import (
+    PIPELINE_FILE,
+    Config,
+    DrawNormal,
+    Encoder,
+    EncoderShape,
+    Family,
+    Weights,
+)
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
@@ -79,23 +87,10 @@ class _T5Family(Family):
         weights["encoder.final_layer_norm.weight"] = 1 + draw((model,), 0.1)
         return weights
 
-    def load_tokenizer(self, checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - untyped
-        """Load the checkpoint's tokenizer.
-
-        transformers 5 makes every T5 tokenizer mark the starts of words, which Ankh's does not.
-        """
-        if self.spaced:
-            return super().load_tokenizer(checkpoint)
-        from tokenizers import Tokenizer
-
-        assert checkpoint.folder is not None
-        pipeline = Tokenizer.from_str((checkpoint.folder / _PIPELINE).read_text(encoding="utf-8"))
-        return lambda text: {"input_ids": pipeline.encode(text).ids}
-
     def tokenizer_files(self) -> dict[str, bytes]:
         """Return the files of a tokenizer with the pieces and the added tokens of the family."""
-        if not self.spaced:
-            return {_PIPELINE: _letter_pipeline()}
+        if self.own_pipeline:
+            return {PIPELINE_FILE: _letter_pipeline()}
         files = {
             "spiece.model": _sentencepiece_model(),
             "tokenizer_config.json": json.dumps(_TOKENIZER_CONFIG).encode(),
@@ -106,7 +101,6 @@ class _T5Family(Family):
 
 
 _LETTERS = "ALGVSREDTIPKFQNYMHWCXBOUZ"
-_PIPELINE = "tokenizer.json"
 _TOKENIZER_CONFIG = {
     "tokenizer_class": "T5Tokenizer", "extra_ids": 100, "do_lower_case": False,
     "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>",
@@ -202,6 +196,7 @@ ANKH = replace(
     vocab_sizes=(144,),
     vocabulary=Vocabulary(_RESIDUES, end=1),
     spaced=False,
+    own_pipeline=True,  # transformers 5 makes every T5 tokenizer mark the starts of words
     lora_projections=("q", "k", "v", "o", "wi_0", "wi_1", "wo"),
     tiny_config={**_TINY_CONFIG, **_ANKH_CONFIG},
     reduced_config={**T5.reduced_config, **_ANKH_CONFIG},
