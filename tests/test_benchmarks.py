@@ -21,6 +21,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_adapt_skempi.py", [], "adapt_skempi.md"),
         ("bench_heads.py", [], "heads.md"),
         ("bench_members.py", ["--device", "cpu"], "members.md"),
+        ("bench_steps.py", [], "steps.md"),
         ("bench_sigma.py", [], "sigma.md"),
         ("bench_intervals.py", [], "intervals.md"),
         ("bench_region.py", [], "region.md"),

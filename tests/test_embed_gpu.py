@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 from abag.core.device import plan_device
 from abag.embed.encoders.loading import identify, load_encoder
@@ -57,6 +58,28 @@ def test_every_attention_kernel_agrees_with_fp32(family, attention, tmp_path):
     assert float((ours - exact).norm() / exact.norm()) < 2e-2
     wide = load_encoder(identity, plan_device("cuda", "fp32"))(batch).cpu()
     torch.testing.assert_close(wide, exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_gelu_of_mostly_negative_values_is_as_close_to_fp32_as_in_transformers(precision, tmp_path):
+    # as in trained weights; random ones hide the error of GELU's tanh form
+    folder = save_random_checkpoint(tmp_path / "esm", WIDE["esm"], 1)
+    weights = load_file(folder / "model.safetensors")
+    for name in weights:
+        if name.endswith("intermediate.dense.bias"):
+            weights[name] -= np.float32(1.3)
+        elif ".attention." not in name and name.endswith("output.dense.weight"):
+            weights[name] *= np.float32(30)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    identity = identify(str(folder), "antigen")
+    batch = random_batch(identity.layout, np.random.default_rng(1))
+    exact = load_encoder(identity, plan_device("cpu"))(batch)
+    ours, theirs = (
+        load_encoder(identity, plan_device("cuda", precision), backend=backend)(batch)
+        for backend in ("packed", "reference")
+    )
+    error, their_error = ((x.float().cpu() - exact).norm() / exact.norm() for x in (ours, theirs))
+    assert error <= their_error
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -173,6 +173,20 @@ def test_activations_equal_their_plain_versions():
     x, weight, bias = draw(7, 24), draw(48, 24, seed=1), draw(48, seed=2)
     assert far(FUSED.linear_relu(x, weight), PLAIN.linear_relu(x, weight)) < NEAR
     assert far(FUSED.linear_gelu(x, weight, bias), PLAIN.linear_gelu(x, weight, bias)) < NEAR
+    half = [t.bfloat16() for t in (x, weight, bias)]
+    assert far(FUSED.linear_gelu(*half).float(), PLAIN.linear_gelu(*half).float()) < 8e-3
+
+
+@pytest.mark.parametrize("outliers", [0, 0.01])
+def test_the_tanh_form_of_gelu_is_closer_than_the_rounding_in_bf16_but_not_in_fp16(outliers):
+    # as in the feed-forward layers of antiberty, half of whose inputs are between -3.2 and -1
+    x = draw(100_000).double() * 1.28 - 1.33
+    x[: int(outliers * len(x))] *= 1000
+    exact = torch.nn.functional.gelu(x)
+    error = far(torch.nn.functional.gelu(x, approximate="tanh"), exact)
+    rounding = {t: far(exact.to(t).double(), exact) for t in (torch.bfloat16, torch.float16)}
+    assert error < rounding[torch.bfloat16]
+    assert outliers or error > 3 * rounding[torch.float16]
 
 
 @pytest.mark.parametrize("family", [n for n, f in FAMILIES.items() if "packed" in f.backends])

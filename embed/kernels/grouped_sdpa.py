@@ -98,8 +98,13 @@ def _make_group(
     added_GL = np.zeros((size, -(-length // _ALIGNED) * _ALIGNED), dtype=np.float32)
     added_GL[:, :length][~is_token_GL] = -np.inf
     mask = to_device(added_GL, device).to(dtype)[:, None, None, :length]
+    tokens = rows_GL[is_token_GL]
+    if np.array_equal(tokens, tokens[0] + np.arange(len(tokens))):  # adjacent: no scattered writes
+        targets: slice | Tensor = slice(int(tokens[0]), int(tokens[-1]) + 1)
+    else:
+        targets = to_device(tokens, device)
     kept = to_device(np.flatnonzero(is_token_GL), device)
-    return Group(size, length, rows, kept, rows[kept], mask)
+    return Group(size, length, rows, kept, targets, mask)
 
 
 def grouped_sdpa(qkv: Tensor, groups: list[Group], heads: int, scale: float) -> Tensor:
