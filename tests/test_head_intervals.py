@@ -82,7 +82,7 @@ def test_five_test_rows_give_no_interval_although_they_form_five_groups():
     predicted = [pairs.pkd + 0.01], [pairs.pkd + 1.0]
     found = compare(pairs, [all_tested(np.arange(5))], *predicted, "rmse")
     assert (found.clusters, found.low, found.high) == (5, None, None)
-    assert "5 test rows are too few for an interval" in verdict("head", "mean", "rmse", found)
+    assert "5 test rows, too few for an interval" in verdict("head", "mean", "rmse", found)
 
 
 def test_single_pairs_are_drawn_as_pairs_and_again_by_antigen_cluster():

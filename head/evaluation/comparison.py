@@ -307,7 +307,8 @@ def verdict(
     if not units:
         few = "cluster" if interval.clusters == 1 else interval.unit
         within = "" if interval.unit == "pairs" else f" in {interval.clusters} {few}"
-        basis = f"{interval.rows} test rows{within} are too few for an interval"
+        rows = f"{interval.rows} test row{'s' * (interval.rows != 1)}"
+        basis = f"{rows}{within}, too few for an interval"
     return (
         f"{subject} {found} {reference}{note}: {label} {format_difference(interval)} "
         f"({model} minus {reference}; {direction(metric)}; {basis})."

@@ -197,7 +197,8 @@ def _format_cell(value: object) -> object:
 def _score_tables(r: RunResults, found: ModelScores) -> dict[str, Any]:
     """Scores of the head and each baseline, and their differences with intervals."""
     own = found["metrics"]["test"] or {}
-    columns, compared = table_metrics(report=True), (rank_metric(own), "rmse")
+    columns = table_metrics(report=True)
+    compared = dict.fromkeys([rank_metric(own), "rmse"])
     rows = {"head": own} | {name: parts["test"] for name, parts in found["baselines"].items()}
     n, folds = sum(len(split.rows(TEST)) for split in r.splits), len(r.splits)
     tested = describe_test_rows(n, {**r.splits[0].description, "folds": folds})
@@ -209,14 +210,14 @@ def _score_tables(r: RunResults, found: ModelScores) -> dict[str, Any]:
             (name, *(_difference(r, name, metric) for metric in compared))
             for name in found["baselines"]
         ],
-        "tested": tested or f"{n:,} test rows",
+        "tested": tested or f"{n:,} test row{'s' * (n != 1)}",
     }
 
 
-def _difference(r: RunResults, baseline: str, metric: str) -> str | None:
+def _difference(r: RunResults, baseline: str, metric: str) -> str:
     interval = r.compared_with(baseline, metric)
     if interval is None:
-        return None
+        return "–"
     better = relation(interval, metric) == "better"
     return Markup("<b>{}</b>" if better else "{}").format(format_difference(interval))
 
