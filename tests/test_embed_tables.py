@@ -367,6 +367,7 @@ def test_text_that_is_not_utf8_is_refused_in_one_line(tmp_path):
         (b"\xd0\xcf\x11\xe0" + bytes(60), "it is an Excel file in an old format; export it as CSV"),
         ("heavy,antigen\nEVQ,MKT\n".encode("utf-16"), "it is UTF-16 text; save it as UTF-8"),
     ],
+    ids=["gzip", "zip", "old Excel", "UTF-16"],  # gzip's bytes hold the time
 )
 def test_a_text_file_that_is_something_else_is_named(tmp_path, content, words):
     (tmp_path / "a.csv").write_bytes(content)
