@@ -1,16 +1,16 @@
 """Measure how long a command takes from start to answer, stage by stage, with cold and warm caches.
 
-    python benchmarks/bench_time_to_answer.py --out DIR                       # drawn pairs
-    python benchmarks/bench_time_to_answer.py --out DIR --table pairs.csv --store store
-    python benchmarks/bench_time_to_answer.py --out DIR --case "embed, first" --encoders igt5 esm2-650m
-    python benchmarks/bench_time_to_answer.py --out DIR --tiny                # seconds
+    python benchmarks/bench_time_to_answer.py --out DIR --table skempi.csv       # every case
+    python benchmarks/bench_time_to_answer.py --out DIR --case "fit, one split"  # some
+    python benchmarks/bench_time_to_answer.py --out DIR --case "whole job" --encoders igt5 esm2-650m
+    python benchmarks/bench_time_to_answer.py --out DIR --tiny                   # seconds
 
-Without --table, draws --pairs, --antibodies and --antigens, and for the cases of fit a store of
-random vectors with the widths of the default encoders; their chains are random, too. The cases of
-embed use --encoders and stores of their own. Each command runs in a process of its own: first with empty caches
-(clusters, compiled kernels, fonts), then --repeats times with those that the first run left; of
-these the fastest counts. The stages of a command are functions in STAGES; the seconds of a stage
-exclude those of the stages inside it.
+Draws --pairs, --antibodies and --antigens, whose chains are random, and for the cases of fit a store of
+random vectors with the widths of the default encoders. --table adds the cases of a real table, with --store or
+with random vectors of --widths. The cases of embed use --encoders and stores of their own. Each command runs in a
+process of its own: first with empty caches (clusters, compiled kernels, fonts), then --repeats times with those
+that the first run left; of these the fastest counts. The stages of a command are functions in STAGES; the
+seconds of a stage exclude those of the stages inside it. The file is written again after every case.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STAGES = {
         "distinct sequences": "abag.embed.pipeline.kind_job:KindJob.__init__",
         "look up": "abag.embed.pipeline.kind_job:KindJob.look_up",
         "load encoders": "abag.embed.pipeline.task:EncodeTask.load_encoder",
-        "encode and commit": "abag.embed.pipeline.encode:encode_parts",
+        "encode and commit": "abag.embed.pipeline.kind_job:KindJob.encode",
     },
     "fit": {
         "read table and vectors": "abag.head.fit:read_inputs",
@@ -58,11 +58,22 @@ _EMBED = [
 ]
 _FIT = ["fit", "{table}", "--store", "{store}", "--run", "{out}"]
 CASES = {
-    "embed, first": [*_EMBED, "--store", "{out}"],
-    "embed, nothing missing": [*_EMBED, "--store", "{embedded}"],
-    "fit, one split": [*_FIT, "--split", "random"],
-    "fit, default split": _FIT,
+    "table: fit, one split": ("given", [[*_FIT, "--split", "random"]], 8),
+    "table: fit, default split": ("given", [_FIT], 45),
+    "fit, one split": ("drawn", [[*_FIT, "--split", "random"]], 20),
+    "fit, default split": ("drawn", [_FIT], 45),
+    "embed, first": ("drawn", [[*_EMBED, "--store", "{out}"]], None),
+    "embed, nothing missing": ("drawn", [[*_EMBED, "--store", "{embedded}"]], 4),
+    "whole job": (
+        "drawn",
+        [
+            [*_EMBED, "--store", "{out}-store"],
+            ["fit", "{table}", "--store", "{out}-store", "--run", "{out}", "--split", "random"],
+        ],
+        150,
+    ),
 }
+"""By name: the table, the commands, and the seconds aimed at with cold caches."""
 CACHES = {"XDG_CACHE_HOME": "user", "MPLCONFIGDIR": "fonts",
           "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}  # fmt: skip
 
@@ -116,33 +127,55 @@ def measure(case, places, caches, options):
     for name, folder in CACHES.items():
         (caches / folder).mkdir(parents=True, exist_ok=True)
         os.environ[name] = str(caches / folder)
+    total = {"seconds": {}, "peak_mib": 0}
     with tempfile.TemporaryDirectory() as out:
-        texts = [text.format(**{"out": f"{out}/run", **places}) for text in CASES[case]]
-        command = [sys.executable, __file__, "--timed", str(time.time()), *texts, *options]
-        done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+        for command in CASES[case][1]:
+            texts = [text.format(**{"out": f"{out}/run", **places}) for text in command]
+            child = [sys.executable, __file__, "--timed", str(time.time()), *texts, *options]
+            done = subprocess.run(child, capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(done.stderr)
+            found = json.loads(done.stdout.splitlines()[-1])
+            total["peak_mib"] = max(total["peak_mib"], found["peak_mib"])
+            for stage, seconds in found["seconds"].items():
+                total["seconds"][stage] = total["seconds"].get(stage, 0.0) + seconds
+    return total
 
 
 def make_inputs(folder, args):
-    """Draw what the cases need and was not given: a table, and a store of random vectors."""
-    from bench_rows import fill, make_table
+    """Draw what the cases need and was not given: tables, and stores of random vectors."""
+    import bench_rows
 
     antibody_encoder, antigen_encoder = args.encoders
-    places = {"table": args.table or folder / "pairs.csv", "store": args.store or folder / "store",
-              "embedded": folder / "embedded", "antibody_encoder": antibody_encoder,
-              "antigen_encoder": antigen_encoder}  # fmt: skip
-    if args.table is None:
-        drawn = make_table(args.pairs, args.antibodies, args.antigens)
-        drawn.to_csv(places["table"], index=False)
-    if args.store is None and any(case.startswith("fit") for case in args.case):
-        fill(places["store"], places["table"])
-    return places
+    encoders = {"antibody_encoder": antibody_encoder, "antigen_encoder": antigen_encoder}
+    drawn = {"table": folder / "pairs.csv", "store": folder / "store",
+             "embedded": folder / "embedded"}  # fmt: skip
+    given = {"table": args.table, "store": args.store or folder / "given"}
+    used = {CASES[case][0] for case in args.case}
+    if "drawn" in used:
+        pairs = bench_rows.make_table(args.pairs, args.antibodies, args.antigens)
+        pairs.to_csv(drawn["table"], index=False)
+        bench_rows.fill(drawn["store"], drawn["table"])
+    if "given" in used and args.store is None:
+        bench_rows.WIDTHS = dict(zip(("antibody", "antigen"), args.widths, strict=True))
+        bench_rows.fill(given["store"], given["table"])
+    return {"drawn": drawn | encoders, "given": given}
 
 
-def describe(found):
+def summarise(found):
+    """Return a table of all cases."""
+    lines = ["| case | aim, cold | cold | warm | peak memory |", "|---|---|---|---|---|"]
+    for case, (cold, warm) in found.items():
+        aim = CASES[case][2]
+        seconds = " | ".join(f"{one['seconds']['whole']:.1f} s" for one in (cold, warm))
+        peak = max(one["peak_mib"] for one in (cold, warm))
+        lines.append(f"| {case} | {f'{aim} s' if aim else '-'} | {seconds} | {peak:,.0f} MiB |")
+    return [*lines, ""]
+
+
+def describe(cold, warm):
     """Return a table of stages for one case."""
+    found = {"cold": cold, "warm": warm}
     stages = dict.fromkeys(stage for one in found.values() for stage in one["seconds"])
     lines = [f"| stage | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
     for stage in stages:
@@ -166,35 +199,48 @@ def main(argv=None):
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--widths", type=int, nargs=2, default=[512, 256])
     parser.add_argument("--pairs", type=int, default=160_000)
     parser.add_argument("--antibodies", type=int, default=110_000)
     parser.add_argument("--antigens", type=int, default=3_000)
     parser.add_argument("--encoders", nargs=2, default=["composition"] * 2)
-    parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
+    parser.add_argument("--case", choices=CASES, nargs="+")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--options", default="", help="Further options of the commands.")
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args(argv)
     if args.tiny:
         args.pairs, args.antibodies, args.antigens, args.repeats = 120, 60, 8, 1
+    have = {"drawn"} | ({"given"} if args.table else set())
+    args.case = args.case or [case for case, (table, *_) in CASES.items() if table in have]
+    found = {}
     with tempfile.TemporaryDirectory() as scratch:
-        places = make_inputs(Path(scratch), args)
-        source = args.table.name if args.table else f"{args.pairs:,} drawn pairs"
-        lines = [f"# Time to answer: {source}, {date.today()}", "", f"{hardware()};", ""]
-        lines[2] += f" `python benchmarks/bench_time_to_answer.py {' '.join(sys.argv[1:])}`"
+        tables = make_inputs(Path(scratch), args)
         for case in args.case:
+            places = tables[CASES[case][0]]
             options = args.options.split() + ["--device", "cpu"] * args.tiny
-            if case.startswith("fit"):
-                options += ["--epochs", "2"] * args.tiny
+            options += ["--epochs", "2"] * (args.tiny and "fit" in case)
             if case == "embed, nothing missing":
                 filled = {**places, "out": places["embedded"]}
                 measure("embed, first", filled, Path(scratch, "filling"), options)
             caches = Path(scratch, case)
             cold = measure(case, places, caches, options)
             warm = [measure(case, places, caches, options) for _ in range(args.repeats)]
-            found = {"cold": cold, "warm": min(warm, key=lambda one: one["seconds"]["whole"])}
-            print(case, json.dumps(found), file=sys.stderr, flush=True)
-            lines += [f"## abag {case}", "", *describe(found)]
+            found[case] = cold, min(warm, key=lambda one: one["seconds"]["whole"])
+            print(case, json.dumps(found[case]), file=sys.stderr, flush=True)
+            write(args, found, argv or sys.argv[1:])
+
+
+def write(args, found, argv):
+    """Write what has been measured so far."""
+    lines = [
+        f"# Time to answer, {date.today()}", "",
+        f"{hardware()}; {args.pairs:,} drawn pairs{f', {args.table.name}' * bool(args.table)};"
+        f" `python benchmarks/bench_time_to_answer.py {' '.join(argv)}`", "",
+        *summarise(found),
+    ]  # fmt: skip
+    for case, (cold, warm) in found.items():
+        lines += [f"## abag {case}", "", *describe(cold, warm)]
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "time_to_answer.md").write_text("\n".join(lines))
 
