@@ -1,7 +1,7 @@
-"""How long ``abag fit`` takes: start, training, baselines and report.
+"""How long ``abag fit`` takes: start, table, clusters, training, baselines, scores and report.
 
-The constants were measured with ``benchmarks/bench_time_to_answer.py`` and ``bench_fit.py``
-(benchmarks/results). Clusters that are not cached yet come on top.
+The constants were measured with ``benchmarks/bench_time_to_answer.py``, ``bench_clusters.py`` and
+``bench_fit.py`` (benchmarks/results). Clusters are counted as if they were not cached.
 """
 
 from __future__ import annotations
@@ -14,12 +14,22 @@ from abag.head.model.config import FitConfig
 from abag.head.splits.partition import FOLDS, REPEATS
 
 TRAIN_SHARE = 0.8
-START_S = 4.5
-"""Imports, tables, scores, files and report."""
-GPU_START_S = 6.0
-"""Further start of a GPU: the driver's libraries and the capture of a step."""
+START_S = 3.0
+"""Imports and files."""
+GPU_START_S = 4.0
+"""Further start of a GPU: imports, the driver's libraries and the capture of a step."""
+ROW_S = 3e-5
+"""Reading, labelling and drawing a row."""
+FOLD_ROW_S = 1.5e-5
+"""Predicting and scoring a row with the head and all baselines of a fold."""
 SPLIT_S = 0.05
 """Scores and files of each fold."""
+CLUSTER_S, ALIGN_S = 5e-4, 1.5e-6
+"""One core's time to cluster an antibody, and to compare a pair of antigens (both orders)."""
+CORES_USED = 0.75
+"""Share of the cores that clustering keeps busy."""
+GPU_CORES = 8
+"""Cores assumed beside a GPU that is not of this machine."""
 CPU_STEP_S = 1.3e-3
 """Overhead of a step of one head on a CPU, beside its products."""
 CPU_FLOPS = 4e10
@@ -28,8 +38,14 @@ GPU_STEP_S = 1 / 2900
 """A step of the default head on one H200, as a CUDA graph."""
 STACKED = 0.6
 """Time of a fold's step in a stack of folds, relative to a step of its own."""
-BASELINES_S, BASELINES_COLUMNS = 0.35, 600
-"""Time of the baselines of a split with so many columns; it grows with their cube."""
+VALIDATE_S = 1.5e-5
+"""Scoring a validation pair after an epoch."""
+FACTORISE_S = 7e-10
+"""Baselines of a split on a CPU, times the cube of the columns: 0.32 s for 768."""
+SUM_S = 2e-11
+"""Their sums on a CPU, for each antibody and pair of columns."""
+VALUE_S = 3.5e-8
+"""Standardising a value of the vectors."""
 
 
 class FitSize(NamedTuple):
@@ -42,8 +58,19 @@ class FitSize(NamedTuple):
     """Of their vectors."""
 
 
-def fit_seconds(size: FitSize, *, on_gpu: bool, folds: int = 1) -> float:
-    """Estimate the wall time of a default fit with cached clusters, in seconds."""
+def fit_seconds(size: FitSize, *, on_gpu: bool, folds: int = 1, cores: int = GPU_CORES) -> float:
+    """Estimate the wall time of a default fit whose clusters are not cached, in seconds."""
+    once_s = START_S + GPU_START_S * on_gpu + ROW_S * size.rows + _cluster_seconds(size, cores)
+    fold_s = _training_seconds(size, on_gpu, folds) + _baseline_seconds(size, on_gpu)
+    return once_s + folds * (fold_s + SPLIT_S + FOLD_ROW_S * size.rows)
+
+
+def _cluster_seconds(size: FitSize, cores: int) -> float:
+    antibodies, antigens = size.unique
+    return (CLUSTER_S * antibodies + ALIGN_S * antigens**2) / max(1, CORES_USED * cores)
+
+
+def _training_seconds(size: FitSize, on_gpu: bool, folds: int) -> float:
     config, pairs = FitConfig(), max(1, int(TRAIN_SHARE * size.rows))
     batch, accumulate = config.fitting_batch(pairs)
     filled = config.filled()
@@ -52,9 +79,16 @@ def fit_seconds(size: FitSize, *, on_gpu: bool, folds: int = 1) -> float:
     weights = sum(inner * outer for inner, outer in pairwise(layers))
     step_s = CPU_STEP_S + 6 * weights * batch / CPU_FLOPS
     step_s = (GPU_STEP_S if on_gpu else step_s) * (STACKED if folds > 1 else 1)
-    columns = sum(min(both) for both in zip(size.unique, size.widths, strict=True))
-    split_s = SPLIT_S + BASELINES_S * (columns / BASELINES_COLUMNS) ** 3
-    return START_S + GPU_START_S * on_gpu + folds * (steps * step_s + split_s)
+    validated = min(config.validate_pairs, pairs // 8)
+    return steps * step_s + filled.epochs * validated * VALIDATE_S
+
+
+def _baseline_seconds(size: FitSize, on_gpu: bool) -> float:
+    standardise_s = VALUE_S * sum(n * width for n, width in zip(*size[1:], strict=True))
+    if on_gpu:
+        return standardise_s
+    columns = sum(min(both) for both in zip(*size[1:], strict=True))
+    return standardise_s + FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
 
 
 DEFAULT_FOLDS = FOLDS * REPEATS

@@ -8,6 +8,7 @@ speed at which a store was written, or from ``abag doctor --bench``.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,10 +31,12 @@ from abag.head.data.label_sense import describe_columns, label_sense, suggest_la
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation.label_problems import LabelSummary, label_problems, summarize_labels
-from abag.head.fit_cost import DEFAULT_FOLDS, FitSize, fit_seconds
+from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, FitSize, fit_seconds
 from abag.head.runs.options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)
+NEGLIGIBLE = 0.01
+"""Share of the time of encoding below which the time of a fit is not shown."""
 UNKNOWN_WIDTH = 1024
 """Assumed width of the vectors of an encoder that is not an alias."""
 
@@ -173,6 +176,7 @@ def plan(
     size = FitSize(rows, unique, (widths[0], widths[1]))
     work = _Work(encoders, tokens, size, chosen.price_per_hour)
     machines = {n: _on_gpu(gpu, work, measured=n == MEASURED_ON) for n, gpu in GPUS.items()}
+    work = work._replace(cores=os.cpu_count() or 1)
     name, here = _on_this_machine(work)
     seen = None if chosen.store is None else _at_store_speed(chosen.store, work, here)
     machines[name] = seen or _at_bench_speed(work, here) or here
@@ -242,6 +246,7 @@ class _Work(NamedTuple):
     tokens: tuple[int, int]
     fit: FitSize
     price_per_hour: float | None
+    cores: int = GPU_CORES
 
     def speeds(self) -> tuple[EncoderSpeed, EncoderSpeed] | None:
         """Speeds of the encoders; None if one is not known."""
@@ -252,11 +257,13 @@ class _Work(NamedTuple):
         self, embed_s: float, memory_gib: float | None, basis: str, *, on_gpu: bool, measured: bool
     ) -> MachinePlan:
         """Add the time of a fit, and turn seconds into sessions and a price."""
-        fit_s = fit_seconds(self.fit, on_gpu=on_gpu)
+        fit_s, fit_folds_s = (
+            fit_seconds(self.fit, on_gpu=on_gpu, folds=folds, cores=self.cores)
+            for folds in (1, DEFAULT_FOLDS)
+        )
         hours = (embed_s + fit_s) / 3600
         return {
-            "embed_s": embed_s, "fit_s": fit_s,
-            "fit_folds_s": fit_seconds(self.fit, on_gpu=on_gpu, folds=DEFAULT_FOLDS),
+            "embed_s": embed_s, "fit_s": fit_s, "fit_folds_s": fit_folds_s,
             "memory_gib": memory_gib, "measured": measured, "basis": basis,
             "sessions": {f"{h} h": math.ceil(hours / h) for h in SESSION_HOURS},
             "price": self.price_per_hour and hours * self.price_per_hour,
@@ -374,11 +381,15 @@ def _machine_line(name: str, machine: MachinePlan) -> str:
     sessions = ", ".join(f"{n} of {hours}" for hours, n in machine["sessions"].items())
     price = "" if machine["price"] is None else f", price {machine['price']:.2f}"
     memory = "" if machine["memory_gib"] is None else f"{machine['memory_gib']:.0f} GiB; "
+    fit = (
+        f", fit {format_duration(machine['fit_s'])}, in {DEFAULT_FOLDS} folds "
+        f"{format_duration(machine['fit_folds_s'])}"
+    )
+    if machine["fit_folds_s"] < NEGLIGIBLE * machine["embed_s"]:
+        fit = ""
     return (
-        f"{name}: embed {format_duration(machine['embed_s'])}, fit "
-        f"{format_duration(machine['fit_s'])}, in {DEFAULT_FOLDS} folds "
-        f"{format_duration(machine['fit_folds_s'])} ({machine['basis']}); {memory}"
-        f"sessions: {sessions}{price}"
+        f"{name}: embed {format_duration(machine['embed_s'])}{fit} ({machine['basis']}); "
+        f"{memory}sessions: {sessions}{price}"
     )
 
 
