@@ -19,7 +19,7 @@ from abag.core.command_line import (
     click_options,
     outline,
 )
-from abag.core.messages import printable, reporting
+from abag.core.messages import printable, reporting, wrapped
 
 T = TypeVar("T")
 
@@ -80,7 +80,8 @@ def _command(*classes: str) -> Callable[[Callable[..., None]], click.Command]:
 
 def _print(result: T, as_json: bool, describe: Callable[[T], str]) -> None:
     """Print a result as JSON, or as text."""
-    click.echo(json.dumps(result) if as_json else printable(describe(result)))
+    text = json.dumps(result) if as_json else wrapped(printable(describe(result)), sys.stdout)
+    click.echo(text)
 
 
 @_command("core.options:EncoderOptions", "embed.pipeline.options:EmbedOptions")

@@ -7,12 +7,14 @@ entry point, and no function in between has to hand it down.
 
 from __future__ import annotations
 
+import os
 import sys
+import textwrap
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from operator import length_hint
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
@@ -24,7 +26,7 @@ LINE_INTERVAL_S = 30.0
 """Time between two lines of progress where stderr is not a terminal."""
 LINE_DELAY_S = 1.0
 """Shorter work is not worth a line."""
-WHOLE_BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left"
+AS_BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left{postfix}"
 AS_LINE = "{desc} {percentage:3.0f}%, {elapsed}, {remaining} left{postfix}"
 AS_LINE_OF_UNKNOWN_LENGTH = "{desc} {n_fmt}{unit}, {elapsed}{postfix}"
 
@@ -41,7 +43,8 @@ class _Channel:
 
 def _to_stderr(text: str) -> None:
     with suppress(OSError):  # a closed terminal must not stop the work
-        tqdm.write(printable(text), file=sys.stderr)  # keeps a bar that is being drawn in one piece
+        # keeps a bar that is being drawn in one piece
+        tqdm.write(wrapped(printable(text), sys.stderr), file=sys.stderr)
 
 
 _STDERR = _Channel(_to_stderr)
@@ -75,6 +78,26 @@ def printable(text: str) -> str:
     )
 
 
+def wrapped(text: str, stream: TextIO) -> str:
+    """Wrap prose at words if the stream is a terminal; lines of tables stay as they are."""
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # not a terminal
+        return text
+    lines: list[str] = []
+    for line in text.split("\n"):
+        is_table = "  " in line.strip()
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        lines += [line] if is_table or len(line) <= columns else _wrap(line, columns, indent)
+    return "\n".join(lines)
+
+
+def _wrap(line: str, columns: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, shortened to 300 characters."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -95,9 +118,10 @@ def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that
 
 def _draw(options: dict[str, Any]) -> tqdm[Any]:
     options["desc"] = printable(options.get("desc") or "") or None
-    if _draws_over_lines():
-        return tqdm(**({"dynamic_ncols": True, "mininterval": BAR_INTERVAL_S} | options))
     known = options.get("total") is not None or options.get("iterable") is not None
+    if _draws_over_lines():
+        drawn = {"dynamic_ncols": True, "mininterval": BAR_INTERVAL_S, "leave": False}
+        return tqdm(**(drawn | ({"bar_format": AS_BAR} if known else {}) | options))
     as_line = {
         "file": _Lines(), "leave": False, "delay": LINE_DELAY_S, "mininterval": LINE_INTERVAL_S,
         "bar_format": AS_LINE if known else AS_LINE_OF_UNKNOWN_LENGTH,
@@ -126,8 +150,8 @@ class _WholeBar:
 
     def __init__(self, title: str) -> None:
         # smoothing 0: the time left follows from the average so far. miniters 0: float steps
-        drawn = {"total": 1.0, "smoothing": 0, "miniters": 0, "leave": False}
-        self.drawn = _draw({"desc": title, "bar_format": WHOLE_BAR, **drawn})
+        drawn = {"total": 1.0, "smoothing": 0, "miniters": 0}
+        self.drawn = _draw({"desc": title, **drawn})
         self.title, self._start, self._share = title, 0.0, 0.0
 
     def begin(self, stage: str, share: float) -> None:

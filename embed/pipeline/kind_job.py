@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.messages import say
+from abag.core.messages import detail, say
 from abag.embed.encoders.loading import Identity, check_backend, check_loadable
 from abag.embed.packing.batches import BatchTooLarge
 from abag.embed.packing.tokens import SequenceTooLong
@@ -218,7 +218,7 @@ class KindJob:
             encode_parts(task, encoder, self.own_parts(), progress)
         self._folder.notes.note_speed(progress.residues, progress.seconds, str(self.plan.device))
         name = f"{rank}: " if rank.world > 1 else ""
-        say(
+        detail(
             f"{name}{progress.sequences:,} {self.plural}, {progress.tokens:,} tokens; loaded in "
             f"{load_s:.1f} s, encoded in {progress.seconds:.2f} s = "
             f"{progress.tokens / progress.seconds:,.0f} tokens/s"

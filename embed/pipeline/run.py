@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from abag.core.messages import bar, note, reporting, say
+from abag.core.messages import bar, detail, note, reporting, say
 from abag.embed.families.registry import known_alias
 from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
@@ -213,7 +213,7 @@ def _on_ray(
 
 def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> None:
     """Say what was read, what will be encoded, and where."""
-    say(f"{reading.source}: {reading.rows:,} rows; {_describe_place(jobs, device)}")
+    detail(f"{reading.source}: {reading.rows:,} rows; {_describe_place(jobs, device)}")
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
     counts |= {"skipped_rows": len(reading.skipped), "line_breaks": reading.line_breaks}
@@ -251,7 +251,7 @@ def _describe_place(jobs: Sequence[KindJob], device: str) -> str:
 
 def _announce_kind(job: KindJob) -> None:
     layout, checkpoint = job.identity.layout, job.identity.checkpoint
-    say(
+    detail(
         f"  {job.unique:,} unique {job.plural}: {job.unique - job.missing:,} already stored, "
         f"{job.missing:,} to encode with {checkpoint.name}"
     )

@@ -353,13 +353,14 @@ def encode_new(
         "long_antigens": predictor.antigen.long.partition("-")[0].replace("whole", "window"),
     }
     of_run |= {f"{kind}_adapter": path for kind, path in predictor.adapters.items()}
-    predictor.embed(
-        table,
-        store,
-        antibody_fingerprint=predictor.antibody.fingerprint,
-        antigen_fingerprint=predictor.antigen.fingerprint,
-        **of_run | {name: value for name, value in options.items() if value is not None},
-    )
+    with reporting(details=False):  # which encoders, and how many sequences, has been said
+        predictor.embed(
+            table,
+            store,
+            antibody_fingerprint=predictor.antibody.fingerprint,
+            antigen_fingerprint=predictor.antigen.fingerprint,
+            **of_run | {name: value for name, value in options.items() if value is not None},
+        )
 
 
 def existing_store(path: Path) -> Store | None:
