@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-HIDDEN = "<style>ul, section:first-of-type, header, header + p { display: none !important }</style>"
+HIDDEN = "<style>ul, section:first-of-type, header, header ~ p { display: none !important }</style>"
 
 
 def photograph(report: Path, out: Path, size: str) -> None:

@@ -175,6 +175,7 @@ def test_the_page_tells_what_was_run_and_the_settings_that_were_used(single):
     assert rows["batch size"] == ["1024", "32"]
     assert rows["lr"] == ["0.001", ""]
     assert DATE in html
+    assert f'<p class="verdict">{score_models(single)["verdict"]}</p>' in html
     assert "abag fit table --store store --run runs/first --split random" in html
 
 

@@ -67,6 +67,7 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         command=_command(r, summary["run"]),
         folds=len(r.splits),
         draws=comparison.DRAWS,
+        verdict=summary["verdict"],
         verdicts=summary["verdicts"],
         warnings=summary["warnings"],
         scores=_score_tables(r, summary),
