@@ -92,19 +92,15 @@ def keep_parts(path):
         kept["fold"] = split.fold
         return predict_unseen(training, split, *rest)
 
-    def combine_of(training, config, fits, trained, unseen, shares):
+    def combine_of(training, config, fits, trained, models, unseen, shares):
         fold = kept["fold"]
-        predicted = {name: fit.model.predict(training.vectors) for name, fit in fits.items()}
-        if trained is not None:
-            predicted["network"] = trained.predicted
-        predicted["mean"] = np.full(len(training.pairs), training.pkd.mean())
         kept["names"] = np.array(list(unseen.error))
         kept[f"{fold}.error"] = np.stack(list(unseen.error.values()), axis=1)
         kept[f"{fold}.group"], kept[f"{fold}.inner_variance"] = unseen.group, unseen.variance
         kept[f"{fold}.predicted"] = np.stack(
-            [predicted[name].astype(np.float32) for name in unseen.error]
+            [models.predicted[name].astype(np.float32) for name in unseen.error]
         )
-        head = combine(training, config, fits, trained, unseen, shares)
+        head = combine(training, config, fits, trained, models, unseen, shares)
         kept[f"{fold}.variance"] = head.variance
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(path, **kept)

@@ -65,7 +65,9 @@ def losses(folder, fold):
     return [json.loads(line)["loss"] for line in lines]
 
 
-@pytest.mark.parametrize("options", [{}, {"loss": "rank"}, {"accumulate": 2}, {"head": "lowrank"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"loss": "rank"}, {"accumulate": 2}, {"head": "lowrank"}, {"head": "stack"}]
+)
 def test_stacked_folds_equal_folds_trained_one_by_one(tmp_path, options):
     options |= {"dropout": 0.0}
     stacked = train_folds(tmp_path / "stack", FOLDS, **options)
@@ -120,7 +122,15 @@ def test_folds_whose_steps_have_the_same_shape_are_grouped():
     assert group_folds(fewer, config, 2**29) == [[0, 1], [2, 3], [4, 5]]
 
 
-@pytest.mark.parametrize("option", [{"members": 2}, {"patience": 3}, {"head": "stack"}])
+def test_folds_of_stacks_with_and_without_networks_that_leave_pairs_out_are_not_grouped(
+    monkeypatch,
+):
+    monkeypatch.setattr("abag.head.training.stack.INNER_PAIRS", 57)
+    config = FitConfig(head="stack", batch_size=16)
+    assert group_folds(FOLDS, config, 100) == [[0, 3], [1, 2]]
+
+
+@pytest.mark.parametrize("option", [{"members": 2}, {"patience": 3}])
 def test_folds_with_several_heads_or_early_stopping_train_one_by_one(option):
     assert group_folds(FOLDS, FitConfig(**option), 100) == [[0], [1], [2], [3]]
 

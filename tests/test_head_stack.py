@@ -102,8 +102,11 @@ def test_a_head_scores_tables_and_all_pairs_and_is_listed(case, tmp_path, head):
     assert listed["state"] == "finished"
 
 
-def test_each_network_of_a_stack_leaves_out_one_inner_fold(case, tmp_path, monkeypatch):
-    found = []
+@pytest.mark.parametrize(("members", "networks"), [(1, 2), (4, 4)])
+def test_each_network_of_a_stack_leaves_out_one_inner_fold(
+    case, tmp_path, monkeypatch, members, networks
+):
+    found, said = [], []
     plain = stack_module.make_training_sets
 
     def make_training_sets(config, pairs, split):
@@ -111,14 +114,14 @@ def test_each_network_of_a_stack_leaves_out_one_inner_fold(case, tmp_path, monke
         return found[-1][0]
 
     monkeypatch.setattr("abag.head.training.train.make_training_sets", make_training_sets)
-    summary = fit(case, tmp_path / "run", head="stack")
+    summary = fit(case, tmp_path / "run", head="stack", members=members, say=said.append)
     ((sets, split),) = found
     training = split.rows(0)
     left_out = [np.setdiff1d(training, one) for one in sets]
-    assert sorted(np.concatenate(left_out)) == training.tolist()
+    assert [round(5 * len(rows) / len(training)) for rows in left_out] == [1] * networks
     groups = [set(split.group[rows]) for rows in left_out]
     assert not set.intersection(*groups[:2])
-    assert len(sets) == 5
+    assert sum(f"{sum(map(len, left_out))} training pairs" in text for text in said) == 1
     assert summary["kept"] == 1.0  # the weights take the place of the shrinkage
 
 

@@ -1,7 +1,7 @@
 """The head of one split: the models that make up its prediction, and its uncertainty.
 
-A stack weighs its models by their errors on pairs that they had not seen: training pairs predicted
-from the other inner folds or, for large tables, the validation pairs.
+A stack weighs its models by their errors on pairs that they had not seen: training pairs in inner
+folds that its networks left out or, for large tables, the validation pairs.
 
 P pairs, R pairs of which unseen predictions are known, K models.
 """
@@ -9,13 +9,14 @@ P pairs, R pairs of which unseen predictions are known, K models.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from abag.core.messages import detail
+from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.closed_form.pair_model import (
     ClosedFormFit,
     ConstantModel,
@@ -42,7 +43,10 @@ if TYPE_CHECKING:
 
 STACKED = ("gp", "kernel", "ridge")
 """Closed-form models of a stack, beside the network and the mean."""
+SLOW = ("gp",)
+"""Left out of the stack of a large table, where its errors differ little from kernel ridge's."""
 NETWORK, MEAN = "network", "mean"
+LEAST_WEIGHT = 0.5
 UNEXPECTED = ("ridge",)
 """Models that get a weight only for their errors. The others are expected to have equal weights."""
 
@@ -88,17 +92,22 @@ def fit_head(
             trained=trained,
             seconds=trained.progress.seconds,
         )
-    names = STACKED if config.stacks else (chosen,)
+    names: Sequence[str] = (chosen,)
+    if config.stacks:
+        large = len(training.rows) > INNER_PAIRS
+        names = [one for one in STACKED if not (large and one in SLOW)]
     fits = {one: CLOSED_FORM[one](training) for one in names}
     for one, fit in fits.items():
         detail(f"{name}: {one}: {fit.description}")
-    unseen = _predict_unseen(training, split, fits, trained, config.stacks)
+    models = _predict(training, fits, trained, config.stacks)
+    unseen = _predict_unseen(training, split, fits, trained, models)
     shares = dict.fromkeys(unseen.error, 1.0)
     if config.stacks:
         shares = (_choose_best if chosen == "auto" else _stack)(unseen)
         used = ", ".join(f"{one} {share:.2f}" for one, share in shares.items() if share)
-        detail(f"{name}: {chosen}: {used}, by the errors on {unseen.source}")
-    fitted = _combine(training, config, fits, trained, unseen, shares)
+        rows = f"{unseen.complete.sum():,} {unseen.source}"
+        detail(f"{name}: {chosen}: {used}, by the errors on {rows}")
+    fitted = _combine(training, config, fits, trained, models, unseen, shares)
     return replace(fitted, seconds=fitted.seconds + time.monotonic() - start)
 
 
@@ -117,13 +126,37 @@ def network_members(config: FitConfig, trained: TrainedHeads) -> tuple[Member, .
     )
 
 
+class _Models(NamedTuple):
+    """Predictions of all pairs by each model."""
+
+    predicted: dict[str, Floats]
+    """pKd, (P,) each."""
+    variance: dict[str, Floats]
+    """Of the models that have one, (P,) each in pKd^2."""
+
+
+def _predict(
+    training: TrainingRows,
+    fits: Mapping[str, ClosedFormFit],
+    trained: TrainedHeads | None,
+    with_mean: bool,
+) -> _Models:
+    predicted = {name: fit.model.predict(training.vectors) for name, fit in fits.items()}
+    if trained is not None:
+        predicted[NETWORK] = trained.predicted
+    if with_mean:
+        predicted[MEAN] = np.full(len(training.pairs), training.pkd.mean())
+    variance = {name: fit.model.variance(training.vectors) for name, fit in fits.items()}
+    return _Models(predicted, {name: one for name, one in variance.items() if one is not None})
+
+
 @dataclass(frozen=True, slots=True)
 class _Unseen:
     """Errors of each model on R pairs that it has not seen."""
 
     source: str
     error: Mapping[str, Floats]
-    """Measured minus predicted pKd by model, (R,) each."""
+    """Measured minus predicted pKd by model, (R,) each; NaN where all networks saw the pair."""
     variance: Floats
     """Mean of the models that have one, (R,) in pKd^2; 0 if none has."""
     fold: NDArray[np.int64]
@@ -131,10 +164,33 @@ class _Unseen:
     group: Ints
     """Group of the split of each pair, (R,)."""
 
-    def table(self) -> tuple[Floats, Floats]:
-        """Return the errors as columns, (R, K), and the expected weights of a stack, (K,)."""
+    @property
+    def complete(self) -> NDArray[np.bool_]:
+        """Which pairs no model has seen, (R,)."""
+        return np.asarray(np.isfinite(self.table()).all(axis=1))
+
+    @property
+    def expected(self) -> Floats:
+        """The weights of a stack before any error is known, (K,)."""
         expected = np.array([float(name not in UNEXPECTED) for name in self.error])
-        return np.stack(list(self.error.values()), axis=1), expected / expected.sum()
+        return np.asarray(expected / expected.sum())
+
+    def table(self) -> Floats:
+        """Return the errors as columns, (R, K)."""
+        return np.stack(list(self.error.values()), axis=1)
+
+    def calibrate(self, shares: Mapping[str, float], labels: Floats) -> Sigma:
+        """Fit sigma to the errors of the weighted models.
+
+        Where a network has seen a pair, the other models stand for the stack if they have at least
+        half of the weight: more groups give a better sigma.
+        """
+        weight = np.array([shares[name] for name in self.error])
+        known = np.isfinite(self.table())
+        weight_R = known @ weight
+        used = weight_R >= LEAST_WEIGHT
+        error = (np.where(known, self.table(), 0) @ weight)[used] / weight_R[used]
+        return calibrate_unseen(error, np.sqrt(self.variance[used]), self.group[used], labels)
 
 
 def _predict_unseen(
@@ -142,35 +198,26 @@ def _predict_unseen(
     split: Split,
     fits: Mapping[str, ClosedFormFit],
     trained: TrainedHeads | None,
-    with_mean: bool,
+    models: _Models,
 ) -> _Unseen:
     """Predict the training pairs from the other inner folds, or else the validation pairs."""
     pairs, rows, fold = training.pairs, training.rows, training.fold
     columns = {name: fit.inner for name, fit in fits.items()}
+    variances = [fit.inner_variance for fit in fits.values() if fit.inner_variance is not None]
     if trained is not None:
-        columns |= {NETWORK: _out_of_bag(trained, rows)}
-    inner = all(np.isfinite(column).all() for column in columns.values())
-    if inner:
-        mean = _mean_of_other_folds(training)
-        variances = [f.inner_variance for f in fits.values() if f.inner_variance is not None]
-    else:
+        columns[NETWORK] = _out_of_bag(trained, rows)
+    if MEAN in models.predicted:
+        columns[MEAN] = _mean_of_other_folds(training)
+    where = "training pairs, each predicted from other groups"
+    if not np.isfinite(list(columns.values())).all(axis=0).any():
         rows = split.rows(VALIDATION)
         rows = rows[pairs.censored[rows] == 0]
         fold = inner_folds(split.group[rows]) if len(rows) else rows
-        vectors = training.vectors._replace(
-            antibody=pairs.antibody[rows], antigen=pairs.antigen[rows]
-        )
-        columns = {name: fit.model.predict(vectors) for name, fit in fits.items()}
-        if trained is not None:
-            columns |= {NETWORK: trained.predicted[rows]}
-        mean = np.full(len(rows), training.pkd.mean())
-        found = (fit.model.variance(vectors) for fit in fits.values())
-        variances = [variance for variance in found if variance is not None]
-    if with_mean:
-        columns |= {MEAN: mean}
-    where = "training pairs, each predicted from other groups" if inner else "validation pairs"
+        columns = {name: predicted[rows] for name, predicted in models.predicted.items()}
+        variances = [variance[rows] for variance in models.variance.values()]
+        where = "validation pairs"
     return _Unseen(
-        f"{len(rows):,} {where}",
+        where,
         {name: pairs.pkd[rows] - column for name, column in columns.items()},
         np.mean(variances or [np.zeros(len(rows))], axis=0),
         fold,
@@ -194,16 +241,17 @@ def _mean_of_other_folds(training: TrainingRows) -> Floats:
 
 def _stack(unseen: _Unseen) -> dict[str, float]:
     """Weigh all models."""
-    errors, expected = unseen.table()
-    weights = stack_weights(errors, unseen.group, expected)
+    rows = unseen.complete
+    weights = stack_weights(unseen.table()[rows], unseen.group[rows], unseen.expected)
     return dict(zip(unseen.error, weights.tolist(), strict=True))
 
 
 def _choose_best(unseen: _Unseen) -> dict[str, float]:
     """Use the model or the stack with the smallest error on pairs that it has not seen."""
-    errors, expected = unseen.table()
-    stacked = cross_stacked_error(errors, unseen.fold, unseen.group, expected)
-    found = {**unseen.error, "stack": stacked}
+    rows = unseen.complete
+    errors, fold, group = unseen.table()[rows], unseen.fold[rows], unseen.group[rows]
+    found = dict(zip(unseen.error, errors.T, strict=True))
+    found["stack"] = cross_stacked_error(errors, fold, group, unseen.expected)
     rmse = {name: float(np.sqrt(np.square(error).mean())) for name, error in found.items()}
     detail("auto: RMSE on pairs not seen: " + ", ".join(f"{n} {e:.3f}" for n, e in rmse.items()))
     best = min(rmse, key=rmse.__getitem__)
@@ -217,34 +265,26 @@ def _combine(
     config: FitConfig,
     fits: Mapping[str, ClosedFormFit],
     trained: TrainedHeads | None,
+    models: _Models,
     unseen: _Unseen,
     shares: Mapping[str, float],
 ) -> FittedHead:
     """Put the models together; those with a variance are kept even without a share."""
-    members: list[Member] = []
-    predicted = np.zeros(len(training.pairs))
-    variances: list[Floats] = []
-    for name, fit in fits.items():
-        own = fit.model.variance(training.vectors)
-        if own is not None:
-            variances.append(own)
-        if own is not None or shares[name]:
-            members.append(Member(fit.model, shares[name]))
-            predicted += shares[name] * fit.model.predict(training.vectors)
+    members = [
+        Member(fit.model, shares[name])
+        for name, fit in fits.items()
+        if name in models.variance or shares[name]
+    ]
     if trained is not None and (share := shares[NETWORK]):
         members += [Member(m.model, m.weight * share) for m in network_members(config, trained)]
-        predicted += share * trained.predicted
     if share := shares.get(MEAN, 0.0):
-        mean = ConstantModel(ConstantSettings(float(training.pkd.mean())))
-        members.append(Member(mean, share))
-        predicted += share * mean.settings.pkd_mean
-    error = sum((shares[name] * error for name, error in unseen.error.items()), np.zeros(1))
-    sigma = calibrate_unseen(error, np.sqrt(unseen.variance), unseen.group, training.pkd)
+        members.append(Member(ConstantModel(ConstantSettings(float(training.pkd.mean()))), share))
+    of_pair = np.zeros(len(training.pairs))
     return FittedHead(
         members=tuple(members),
-        predicted=predicted,
-        variance=np.mean(variances or [np.zeros(len(predicted))], axis=0),
-        sigma=sigma,
+        predicted=sum((shares[name] * one for name, one in models.predicted.items()), of_pair),
+        variance=np.mean(list(models.variance.values()) or [of_pair], axis=0),
+        sigma=unseen.calibrate(shares, training.pkd),
         shares=shares,
         trained=trained,
         seconds=0.0 if trained is None else trained.progress.seconds,

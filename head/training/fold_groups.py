@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from abag.head.splits.splits import TRAIN
+from abag.head.training.stack import leaves_folds_out
 from abag.head.training.step import steps_per_epoch
 
 if TYPE_CHECKING:
@@ -37,12 +38,13 @@ def group_folds(
     list of list of int
         Every fold once.
     """
-    one_by_one = config.members > 1 or config.stacks or config.patience > 0
+    one_by_one = config.members > 1 or config.patience > 0
     groups: dict[tuple[int, ...], list[int]] = {}
     for fold, split in enumerate(splits):
         n_pairs = len(split.rows(TRAIN))
         batch = config.fitting_batch(n_pairs)
-        shape = (*batch, steps_per_epoch(n_pairs, *batch))
+        sets = leaves_folds_out(config, n_pairs)
+        shape = (*batch, steps_per_epoch(n_pairs, *batch), sets)
         groups.setdefault((fold,) if one_by_one or fold in alone else shape, []).append(fold)
     size = max(1, MAX_TABLE_BYTES // table_bytes)
     return [g[at : at + size] for g in groups.values() for at in range(0, len(g), size)]

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from abag.head.training.step import EpochBatches
 
 INITIAL, BOOTSTRAP = 3, 5  # streams of the seed, beside those of step.py and train.py
+STACK_NETWORKS = 2
+"""Networks of a stack, at least; its models are weighed by what these leave out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +114,7 @@ def make_members(config: FitConfig, n_training: int, training_sets: int) -> list
     """Return the members of a fit, in the order of their training sets."""
     filled = config.filled()
     size, accumulate = config.fitting_batch(n_training)
-    # a set per head, unless `--members` share one, or each set of a stack has as many
-    heads = config.members * (training_sets if config.stacks else 1)
+    heads = max(config.members, training_sets)
     return [
         Member(
             seed=seed,
@@ -134,13 +135,19 @@ def make_training_sets(
     which they predict for the weights of the stack, unless the table is large.
     """
     training = split.rows(TRAIN)
-    if config.stacks and len(training) <= INNER_PAIRS:
-        fold_P = inner_folds_of_pairs(pairs, split)
-        return [training[fold_P[training] != k] for k in range(fold_P.max() + 1)]
+    if leaves_folds_out(config, len(training)):
+        fold = inner_folds_of_pairs(pairs, split)[training]
+        heads = range(max(config.members, STACK_NETWORKS))
+        return [training[fold != k % (fold.max() + 1)] for k in heads]
     if config.members == 1 or not config.bootstrap:
         return [training]
     seeds = range(config.seed, config.seed + config.members)
     return [draw_bootstrap_sample(training, split.group[training], seed) for seed in seeds]
+
+
+def leaves_folds_out(config: FitConfig, n_training: int) -> bool:
+    """Whether the networks of a split leave out inner folds of the training pairs."""
+    return config.stacks and n_training <= INNER_PAIRS
 
 
 def draw_bootstrap_sample(
@@ -278,8 +285,9 @@ class StackedHeads:
         """
         if len(parts) == 1:
             return [self.predict(parts[0])]
-        longest = max(map(len, parts))
-        predicted_MR = self.predict(np.stack([np.resize(rows, longest) for rows in parts]))
+        longest, sets_per_part = max(map(len, parts)), len(self.training_sets) // len(parts)
+        rows_GR = np.stack([np.resize(rows, longest) for rows in parts]).repeat(sets_per_part, 0)
+        predicted_MR = self.predict(rows_GR)
         each = np.split(predicted_MR, len(parts))
         return [one[:, : len(rows)] for one, rows in zip(each, parts, strict=True)]
 
