@@ -223,6 +223,16 @@ def test_copied_encoder_folders_are_a_store_without_its_mark(filled):
     assert open_store(filled.path.parent).folder("antibody").missing(keys_of(50)).sum() == 0
 
 
+def test_a_store_whose_mark_and_encoder_json_are_not_visible_yet_is_continued(filled):
+    store = filled.path.parent
+    (store / "abag-store.json").unlink()
+    (filled.path / "encoder.json").unlink()
+    with pytest.raises(NotAStore, match="is not a store, it holds antibody-"):
+        open_store(store)
+    continued = open_store(store, create=True).create_folder("antibody", INFO)
+    assert np.array_equal(continued.read(keys_of(50)), vectors_of(50))
+
+
 def test_a_store_of_a_later_version_is_refused(filled):
     (filled.path.parent / "abag-store.json").write_text('{"format": "abag-store", "version": 2}')
     with pytest.raises(NotAStore, match="newer abag"):

@@ -237,8 +237,12 @@ def _open(path: Path, files: Files, *, create: bool) -> Store:
         return _open_packed(path)
     found = _list_folder(path)  # first: another process may be creating the store
     if not _is_store(path):
-        if found:
-            msg = f"{path}: is not a store, it holds {found[0].name}. Give a store or a new folder."
+        # on a network file system, the other files of a new store may not be visible yet
+        foreign = [one for one in found if not (create and FOLDER_NAME.fullmatch(one.name))]
+        if foreign:
+            msg = (
+                f"{path}: is not a store, it holds {foreign[0].name}. Give a store or a new folder."
+            )
             raise NotAStore(msg)
         if not create:
             what = "is empty" if path.exists() else "does not exist"

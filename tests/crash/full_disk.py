@@ -42,13 +42,13 @@ def commands(inputs, disk):
     }  # fmt: skip
 
 
-def call(arguments, log):
+def call(arguments, log, retry_s=0.1):
     """Run the command line in this process, with its output in a file."""
     from abag.cli import main
     from abag.embed.store.encoder_folder import EncoderFolder
 
     real = EncoderFolder.writer
-    EncoderFolder.writer = lambda *a, **o: real(*a, **{"retry_seconds": 0.1, **o})
+    EncoderFolder.writer = lambda *a, **o: real(*a, **{"retry_seconds": retry_s, **o})
     with log.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
             main([str(a) for a in arguments], standalone_mode=False)
