@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ from abag.head.search.search import (
     SHAPES,
     score_batch,
 )
-from abag.head.search.study import OptunaMissing
+from abag.head.search.study import OptunaMissing, open_study
 from abag.head.search.sweep import NoTrials, SweepClosed
 from abag.head.splits.splits import BadSplit, TooFewGroups
 from abag.head.training.step import TrainingStep
@@ -234,6 +235,15 @@ def test_a_sweep_resumes_after_its_process_was_killed(case, tmp_path):
     summary, _ = quick_sweep(case, folder, epochs=2, trials=8)
     assert sum(n for state, n in summary["trials"].items() if state != "fail") >= 8
     assert "running" not in summary["trials"]
+
+
+def test_a_sweep_needs_no_links_which_a_mounted_drive_lacks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "no links")
+
+    monkeypatch.setattr(os, "symlink", refuse)
+    monkeypatch.setattr(os, "link", refuse)
+    assert open_study(tmp_path / "journal.log", "spearman").get_trials() == []
 
 
 @pytest.mark.slow

@@ -73,9 +73,10 @@ def quiet_optuna() -> Iterator[None]:
 def open_study(journal: Path, select: str) -> Study:
     """Open the study of a journal file, or create both; `select` is the metric to optimise."""
     import optuna
-    from optuna.storages.journal import JournalFileBackend
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-    storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
+    lock = JournalFileOpenLock(str(journal))  # the default one needs links: a Drive has none
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal), lock_obj=lock))
     pruner = optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED_TRIALS)
     if storage.get_all_studies():
         return optuna.load_study(storage=storage, study_name=STUDY_NAME, pruner=pruner)

@@ -1,0 +1,76 @@
+"""Kill ranks of ``abag embed`` at random times, stop the others, and start all of them again.
+
+    python tests/crash/ranks_kill.py FOLDER [KILLS]
+
+Each rank is a fork with the variables of torchrun. Prints one JSON object.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from full_disk import PLAIN, call, in_child_value, problem
+from fuse_drive import rows
+
+RANKS = 2
+STOPPED = (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+def start(arguments, log, rank, job):
+    pid = os.fork()
+    if pid == 0:
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank),
+                       "TORCHELASTIC_RUN_ID": str(job)}  # fmt: skip
+        try:
+            call(arguments, log)
+            os._exit(0)
+        finally:
+            os._exit(3)
+    return pid
+
+
+def main(folder, kills=100):
+    import abag.embed.pipeline.run  # noqa: F401 - imported once, before the forks
+    from abag.head.data.demo import demo_table
+
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "local").mkdir(parents=True)
+    tempfile.tempdir = str(folder / "local")
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    demo_table().to_csv(folder / "pairs.csv", index=False)
+    counts, rng, whole = Counter(), random.Random(1), None
+    while counts["kills"] < kills:
+        store = folder / f"store{counts['stores']}"
+        arguments = ["embed", folder / "pairs.csv", "--store", store, *PLAIN,
+                     "--commit-seconds", "0", "--batch-tokens", "3000"]  # fmt: skip
+        for attempt in range(6):
+            logs = [folder / f"log{rank}" for rank in range(RANKS)]
+            children = [start(arguments, logs[rank], rank, attempt) for rank in range(RANKS)]
+            if attempt < 5:  # the last attempt is left alone
+                for pid in rng.sample(children, rng.randint(1, RANKS)):
+                    time.sleep(rng.random() * 0.3)
+                    os.kill(pid, signal.SIGKILL)
+                for pid in children:  # as a launcher does
+                    os.kill(pid, signal.SIGTERM)
+            codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+            counts["kills"] += codes.count(-signal.SIGKILL)
+            counts["bad ends"] += sum(
+                code not in STOPPED and bool(problem(code, log))
+                for code, log in zip(codes, logs, strict=True)
+            )
+        counts["stores"] += 1
+        held = in_child_value(lambda at=store: rows(at), folder)
+        whole = whole or held
+        counts["incomplete"] += codes != [0] * RANKS or held != whole or held == "failed"
+    print(json.dumps({**counts, "rows": sum(whole.values())}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -1,0 +1,54 @@
+"""A sweep that is killed at any point is continued by the same command."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+TRIALS = 12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_killed_sweep_is_continued_to_the_wanted_number_of_trials(killed_anywhere):
+    killed_anywhere(__file__, 30, 1)
+
+
+def search(folder, out):
+    import abag
+
+    return abag.sweep(
+        folder / "pairs.csv", folder / "store", out, trials=TRIALS, folds=2, epochs=2, device="cpu",
+        split="random", say=lambda _text: None,
+    )  # fmt: skip
+
+
+def snapshot(out):
+    """Return what no kill may change: the trials that are finished, and whether some still run."""
+    counts = json.loads((out / "summary.json").read_text())["trials"]
+    finished = sum(n for state, n in counts.items() if state in ("complete", "pruned"))
+    return finished >= TRIALS, "running" in counts, (out / "trials.csv").exists()
+
+
+def main(folder, kills, seed):
+    folder.mkdir(parents=True, exist_ok=True)
+    # Import what a sweep imports on first use once, before the forks.
+    import pyarrow.parquet  # noqa: F401
+    import torch
+    from forks import in_child, kill_anywhere
+    from test_fit_kill import make_inputs
+
+    import abag.head.search.sweep  # noqa: F401
+    from abag.head.training.step import TrainingStep
+
+    torch.set_num_threads(1)
+    assert in_child(lambda: make_inputs(folder)) == 0
+    kill_anywhere(
+        folder, kills, seed, lambda out: search(folder, out), step=(TrainingStep, "run"),
+        snapshot=snapshot, summary=lambda _out: {"resumed_from_step": 0},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
