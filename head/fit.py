@@ -153,7 +153,7 @@ def _fit(
     names = [
         run.name if len(splits) == 1 else f"{run.name} fold {i + 1}" for i in range(len(splits))
     ]
-    with torch_settings(device, config):
+    with torch_settings(device, config, inputs.store.path):
         trained = _train(run, inputs, splits, paths, names, config, device, verbose=verbose)
         stage("fitting the head", _heads_share(config) - _training_share(config))
         each = list(zip(splits, trained, names, strict=True))

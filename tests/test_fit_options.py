@@ -48,6 +48,7 @@ NUMBERS = {
     "cluster_tool": ["auto", "builtin"],
     "antibody_pooling": ["mean"] * 9 + ["cls"],
     "compile": ["auto", "off"],
+    "compile_cache": ["user"],
 }  # fmt: skip
 """Values of the options that are not choices; the others keep their default."""
 

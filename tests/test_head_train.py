@@ -550,9 +550,27 @@ def test_the_learning_rate_rises_and_then_decays_to_zero():
 def test_compiled_and_eager_agree_over_the_first_steps(case):
     options = {"batch_size": 16, "epochs": 4, "dropout": 0.0}
     quick_fit(case, "eager", compile="off", **options)
-    quick_fit(case, "compiled", compile="full", **options)
+    quick_fit(case, "compiled", compile="full", compile_cache="store", **options)
     eager, compiled = (lines_of(case.at / name)[:20] for name in ("eager", "compiled"))
     assert [x["loss"] for x in eager] == pytest.approx([x["loss"] for x in compiled], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own
+def test_another_session_finds_the_kernels_that_were_compiled_beside_the_store(case, monkeypatch):
+    from torch._dynamo.utils import counters
+
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    options = {"batch_size": 16, "epochs": 1, "compile": "full", "compile_cache": "store"}
+    quick_fit(case, "first", **options)
+    assert any(case.at.glob("store-compiled/**/*.so"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(case.at / "other"))
+    torch._dynamo.reset()
+    counters.clear()
+    quick_fit(case, "second", **options)
+    assert counters["inductor"]["fxgraph_cache_hit"]
+    assert not counters["inductor"]["fxgraph_cache_miss"]
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
 
 
 def test_the_seed_changes_the_result_and_the_global_random_state_is_restored(case):

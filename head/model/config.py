@@ -26,6 +26,7 @@ STACKS = ("stack", "auto")
 PresetName = Literal["small", "medium", "large", "seed"]
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto", "off", "graph", "full"]
+CompileCache = Literal["user", "store"]
 TablesPlace = Literal["auto", "device", "host"]
 NOTEBOOK_BATCH = 48
 """Pairs per optimizer step of the old notebooks, which the linear learning-rate rule refers to."""
@@ -240,6 +241,12 @@ class FitConfig(
         rare=True, group="Hardware",
         help="off: eager; graph: CUDA graph; full: CUDA graph and torch.compile; auto: on a GPU "
         "full if that saves more time than it takes, else graph; off on a CPU.",
+    )  # fmt: skip
+    compile_cache: CompileCache = option(
+        "user", may_change=True,
+        rare=True, group="Hardware",
+        help="Folder of compiled kernels, which are programs: the user's cache, or STORE-compiled "
+        "beside the store, where a new session finds them.",
     )  # fmt: skip
     deterministic: bool = option(
         False,

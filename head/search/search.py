@@ -23,6 +23,8 @@ from abag.head.training.stack import Member, PairStandardizer, StackedHeads
 from abag.head.training.step import step_seed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from numpy.typing import NDArray
 
@@ -66,6 +68,8 @@ class SearchProblem:
     config: FitConfig
     """Everything that is not searched, such as epochs, the selecting metric and the seed."""
     device: torch.device
+    store: Path | None = None
+    """Folder of the vectors, for the place of ``--compile-cache``."""
 
     @property
     def folds(self) -> int:

@@ -208,6 +208,7 @@ def _define_search(
         poolings={kind: found.folder.poolings for kind, found in inputs.vectors.items()},
         config=config,
         device=resolve_device(config.device),
+        store=inputs.store.path,
     )
     say(
         f"{len(pairs)} pairs in {len(np.unique(group))} groups are searched on {folds} inner "

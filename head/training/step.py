@@ -13,7 +13,6 @@ capture, so a replay cannot overwrite a tensor that is still in use.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abag import cache_dir
 from abag.head.model.layers import bf16_copy, supports_bf16
 from abag.head.model.losses import LOSSES, PredictedPairs
 from abag.head.model.optimizer import AdamW, stacked_update
@@ -185,8 +183,6 @@ class TrainingStep:
         compiled, stacked, update = self.mode == "full", bool(self.lr.ndim), stacked_update
         if compiled:
             torch.compiler.reset()  # or torch silently runs the ninth training eagerly
-            # torch's default is a temporary folder.
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
             options = COMBO_KERNELS if stacked else None
             self._loss = torch.compile(self._batch_loss, dynamic=False, options=options)
             update = torch.compile(stacked_update, dynamic=False, options=COMBO_KERNELS)

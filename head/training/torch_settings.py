@@ -9,22 +9,30 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from abag import cache_dir
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from abag.head.model.config import FitConfig
 
 
+KERNELS = "TORCHINDUCTOR_CACHE_DIR"
+"""Where torch.compile keeps what it has compiled; by default a temporary folder."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt."""
 
 
 @contextmanager
-def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
+def torch_settings(
+    device: torch.device, config: FitConfig, store: Path | None = None
+) -> Iterator[None]:
     """Set torch's process-wide settings for one training, and restore them afterwards.
 
-    The device is made the current one, because CUDA graphs are captured there. What a CPU frees
-    stays with the process from then on, see `keep_freed_memory`.
+    The device is made the current one, because CUDA graphs are captured there. Compiled kernels are
+    kept in the user's cache, or in ``STORE-compiled`` if ``compile_cache`` says so. What a CPU
+    frees stays with the process from then on, see `keep_freed_memory`.
     """
     if device.type == "cpu":
         keep_freed_memory()
@@ -35,10 +43,18 @@ def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
     if config.deterministic and not deterministic:  # the call imports the compiler: 2 s
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
         torch.use_deterministic_algorithms(True)
+    kernels = os.environ.get(KERNELS)
+    if store is not None and config.compile_cache == "store":
+        os.environ[KERNELS] = str(store.absolute().with_name(f"{store.name}-compiled"))
+    else:
+        os.environ.setdefault(KERNELS, str(cache_dir() / "inductor"))
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
     finally:
+        os.environ.pop(KERNELS)
+        if kernels is not None:
+            os.environ[KERNELS] = kernels
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
         if config.deterministic and not deterministic:
