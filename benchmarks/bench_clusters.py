@@ -6,7 +6,7 @@ The antibodies resemble a repertoire: 50 x 40 germlines of unequal frequency, ra
 clones of several members, and 0 to 20 % of mutations. The antigens are unrelated proteins of
 different lengths, or mutants. Those called drawn are the random chains of one length of the table
 of `bench_time_to_answer.py`. The clusters of a sample are compared with those of aligning every
-pair. `--libraries` times single alignments by rapidfuzz, edlib and parasail, as far as they are
+pair. `--table CSV` clusters the column `antigen` of a table instead. `--libraries` times single alignments by rapidfuzz, edlib and parasail, as far as they are
 installed.
 """
 
@@ -22,6 +22,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from rapidfuzz import __version__ as rapidfuzz_version
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
@@ -152,12 +153,17 @@ def cases(n_antibodies, n_antigens):
     }
 
 
-def clusterings(names, n_antibodies, n_antigens):
+def from_table(path):
+    """The case of a table's antigens, with their chains separated by `|`."""
+    antigens = sorted(set(pd.read_csv(path)["antigen"]))
+    chains = [tuple(text.split("|")) for text in antigens]
+    return {f"antigens of {path.name}": (lambda: chains, antigen_clusters, [0.9, 0.7, 0.4])}
+
+
+def clusterings(chosen):
     """Markdown table of clusterings."""
     lines = ["| what | clusters | s | CPU s | peak MiB so far |", "|---|---|---|---|---|"]
-    for name, (make, method, identities) in cases(n_antibodies, n_antigens).items():
-        if name not in names:
-            continue
+    for name, (make, method, identities) in chosen.items():
         sequences = make()
         at = ", ".join(f"{t:.0%}" for t in identities)
         what = f"{len(sequences):,} {name}, {at}"
@@ -232,12 +238,15 @@ def main():
     """Run and print; write the report into a folder if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", nargs="+", choices=cases(0, 0), default=list(cases(0, 0)))
+    parser.add_argument("--table", type=Path)
     parser.add_argument("--antibodies", type=int, default=110_000)
     parser.add_argument("--antigens", type=int, default=3_000)
     parser.add_argument("--sample", type=int, default=0, help="Antibodies to check.")
     parser.add_argument("--libraries", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    every = cases(args.antibodies, args.antigens)
+    chosen = from_table(args.table) if args.table else {name: every[name] for name in args.case}
     lines = [
         "# Clusters",
         "",
@@ -245,7 +254,7 @@ def main():
         f"({platform.machine()}), Python {platform.python_version()}, numpy {np.__version__}, "
         f"rapidfuzz {rapidfuzz_version}.",
         "",
-        *clusterings(args.case, args.antibodies, args.antigens),
+        *clusterings(chosen),
     ]
     if args.sample:
         lines += checked(args.antibodies, args.sample)

@@ -210,6 +210,16 @@ def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
             assert partition(labels) == partition(expected)
 
 
+@pytest.mark.parametrize("share", [-1, 2])  # with and without the bounds from subsequences
+def test_a_near_duplicate_of_a_family_member_need_not_be_one_of_its_parent(share, monkeypatch):
+    monkeypatch.setattr(search, "WORTH_BOUNDS", share)
+    parent = "ACDEFGHIKLMNPQRSTVWA" * 2
+    member = parent[:9] + "Y" + parent[10:16] + "Y" + parent[17:25] + "Y" + parent[26:]
+    assert families.Families.of(np.array([parent, member], dtype=object)).size.tolist() == [2]
+    found = cluster([parent, member, member[:38]], [0.95], contained=True)
+    assert found[0].tolist() == [0, 1, 1]
+
+
 def test_clusters_do_not_depend_on_the_order_of_the_strings():
     rng = np.random.default_rng(5)
     strings = family_members(rng, 40)

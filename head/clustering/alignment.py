@@ -38,8 +38,9 @@ BATCH_PAIRS = 8192
 """Pairs per call of the alignment: few enough for the processor's cache, enough for numpy."""
 WINDOWS, SIMILAR = 8, 32
 """Windows of `contained_bounds` in the length of a string, and strings that share windows."""
-WORTH_PROCESSES = 8 * BATCH_PAIRS
-"""From this many pairs in one call on, starting processes takes less time than it saves."""
+WORTH_PROCESSES = 10**8
+"""From this many residues times words in one call on, starting processes takes less time than it
+saves."""
 _ONE, _TOP = np.uint64(1), np.uint64(BITS - 1)
 
 
@@ -214,11 +215,13 @@ class Aligners:
     def distances(self, i: Ints, j: Ints) -> Ints:
         """As `contained_distances`, of any number of pairs."""
         lengths = self._residues.lengths
-        order = np.lexsort((lengths[j], (lengths[i] - 1) // BITS))  # wastes little on padding
-        batches = [order[k : k + BATCH_PAIRS] for k in range(0, len(order), BATCH_PAIRS)]
-        if len(i) >= WORTH_PROCESSES and not self._started and (cores := count_cores()) > 1:
+        words, cores = -(-lengths[i] // BITS), count_cores()
+        if words @ lengths[j] >= WORTH_PROCESSES and not self._started and cores > 1:
             self._started = [_start(self._residues) for _ in range(cores)]
         idle = list(self._started)
+        size = min(BATCH_PAIRS, -(-len(i) // max(1, len(idle)))) or 1
+        order = np.lexsort((lengths[j], words))  # wastes little on padding
+        batches = [order[k : k + size] for k in range(0, len(order), size)]
 
         def align(batch: Ints) -> Ints:
             with suppress(EOFError, BrokenPipeError):  # a killed process costs time only

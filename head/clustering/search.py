@@ -9,7 +9,7 @@ Legend: N strings, K identities, C rows and B columns of a tile of pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -79,11 +79,20 @@ class Search:
         """Find all components; `progress` gets the number of tiles that are finished."""
         raise NotImplementedError
 
+    def joins_up_to(self, i: Ints, j: Ints) -> Ints:
+        """Edits up to which pairs i < j would join components, shape (pairs,); -1 if joined."""
+        apart_K = self.labels_KN[:, i] != self.labels_KN[:, j]
+        return np.asarray(np.where(apart_K, self.allowed(i, j), -1).max(axis=0))
+
     def undecided(self, i: Ints, j: Ints, least: Ints) -> Bools:
         """Which pairs, of at least `least` edits, could still join components, shape (pairs,)."""
-        apart_K = self.labels_KN[:, i] != self.labels_KN[:, j]
-        apart_K &= least <= self.allowed(i, j)
-        return np.asarray(apart_K.any(axis=0) & (self.is_query[i] | self.is_query[j]))
+        asked = self.is_query[i] | self.is_query[j]
+        return np.asarray((np.maximum(least, 0) <= self.joins_up_to(i, j)) & asked)
+
+    def join_similar(self, i: Ints, j: Ints) -> None:
+        """Join the components of the pairs whose edit distance as whole strings is small enough."""
+        most = int(self.joins_up_to(i, j).max(initial=0))
+        self.join(i, j, whole_distances(self.strings, i, j, most))
 
     def join(self, i: Ints, j: Ints, distance: Ints) -> None:
         """Join the components of the pairs that are near-duplicates."""
@@ -118,13 +127,9 @@ class WholeSearch(Search):
 
     def run(self, progress: Progress) -> None:
         """See `Search`."""
-        queue: list[Pairs] = []
-        for found in in_order(self._possible, self.tiles()):
-            queue.append(found)
-            if sum(len(i) for i, _, _ in queue) >= BATCH_PAIRS:
-                self._align(queue)
-            progress(1)
-        self._align(queue)
+        found = in_order(self._possible, self.tiles())
+        for i, j, least in joined(found, BATCH_PAIRS, progress):
+            self._align(i, j, least)
 
     def tiles(self) -> list[Tile]:
         """See `Search`."""
@@ -156,20 +161,13 @@ class WholeSearch(Search):
         wanted = self.undecided(i, j, least)
         return i[wanted], j[wanted], least[wanted]
 
-    def _align(self, queue: list[Pairs]) -> None:
-        """Align the queued pairs, and empty the queue."""
-        if not queue:
-            return
-        i, j, least = (np.concatenate(ends) for ends in zip(*queue, strict=True))
-        queue.clear()
+    def _align(self, i: Ints, j: Ints, least: Ints) -> None:
         # First the likely near-duplicates, which make others superfluous.
         order = np.argsort(least, kind="stable")
-        for start in range(0, len(order), BATCH_PAIRS):
-            batch = order[start : start + BATCH_PAIRS]
+        for some in slices(0, len(order), BATCH_PAIRS):
+            batch = order[some]
             batch = batch[self.undecided(i[batch], j[batch], least[batch])]
-            left, right = i[batch], j[batch]
-            most = int(self.allowed(left, right).max(initial=0))
-            self.join(left, right, whole_distances(self.strings, left, right, most))
+            self.join_similar(i[batch], j[batch])
 
 
 class ContainedSearch(Search):
@@ -195,15 +193,10 @@ class ContainedSearch(Search):
         families = self._families
         parent = np.repeat(families.parent, families.size)  # the first member of each
         self.join(parent, families.members, families.differing)
-        queue: list[Pairs] = []
+        found = in_order(self._possible, self.tiles())
         with self._aligners:
-            for found in in_order(self._possible, self.tiles()):
-                queue.append(found)
-                if sum(len(i) for i, _ in queue) >= QUEUE_PAIRS:
-                    self._compare(queue)
-                progress(1)
-            if queue:
-                self._compare(queue)
+            for i, family, least in joined(found, QUEUE_PAIRS, progress):
+                self._compare(i, family, least)
 
     def tiles(self) -> list[Tile]:
         """See `Search`. The second slice is of families."""
@@ -218,31 +211,50 @@ class ContainedSearch(Search):
         ]
 
     def _possible(self, tile: Tile) -> Pairs:
-        """Pairs of a string and a family that may contain near-duplicates."""
-        families = self._families
+        """Pairs of a string and a family, and the least number of edits to its parent.
+
+        Those that cannot contain near-duplicates that matter are left out.
+        """
         rows, block = (np.arange(part.start, part.stop) for part in tile)
-        parents, mixed_B = families.parent[block], ~self._uniform(block)
-        most_CB = self.edits_N[rows][:, None] + families.radius[block]
-        possible_CB = rows[:, None] < families.last[block]
-        possible_CB &= (self.labels_N[rows][:, None] != self.labels_N[parents]) | mixed_B
-        possible_CB &= self._profiles.lost(rows, parents) <= BITS_PER_LOSS * most_CB
+        parents = self._families.parent[block]
+        lost_CB = self._profiles.lost(rows, parents).astype(np.int64)
+        least_CB = -(-lost_CB // BITS_PER_LOSS)
+        i_CB, family_CB = np.broadcast_arrays(rows[:, None], block)
+        possible_CB = rows[:, None] < self._families.last[block]
+        possible_CB &= self._open(i_CB, family_CB, least_CB)
         if possible_CB.mean() > WORTH_BOUNDS:
-            possible_CB &= contained_bounds(self.strings[rows], self.strings[parents]) <= most_CB
+            bounds_CB = contained_bounds(self.strings[rows], self.strings[parents])
+            np.maximum(least_CB, bounds_CB, out=least_CB)
+            possible_CB &= self._open(i_CB, family_CB, least_CB)
         i, at = np.nonzero(possible_CB)
-        return rows[i], block[at]
+        return rows[i], block[at], least_CB[i, at]
 
-    def _uniform(self, block: Ints) -> Bools:
-        """Which families lie within one component, shape (B,)."""
-        pair, at = self._families.member_pairs(block, block)
-        labels = self.labels_N[self._families.members[at]]
-        differs = labels != self.labels_N[self._families.parent[block]][pair]
-        return np.asarray(np.bincount(pair, differs, len(block)) == 0)
+    def _open(self, i: Ints, family: Ints, least: Ints) -> Bools:
+        """Which strings could still join components with members of families.
 
-    def _compare(self, queue: list[Pairs]) -> None:
-        """Align the queued strings with the parents, and empty the queue."""
-        i, family = (np.concatenate(ends) for ends in zip(*queue, strict=True))
-        queue.clear()
-        distance = self._aligners.distances(i, self._families.parent[family])
+        `least` are edits to the parent, from which a member differs by at most the radius.
+        """
+        families = self._families
+        labels = self.labels_N[families.members]
+        differs = labels != self.labels_N[np.repeat(families.parent, families.size)]
+        is_mixed = np.add.reduceat(differs, np.cumsum(families.size) - families.size) > 0
+        parent, radius = families.parent[family], families.radius[family]
+        most = np.where(is_mixed[family], self.edits_N[i], self.joins_up_to(i, parent))
+        return np.asarray(np.maximum(least - radius, 0) <= most)
+
+    def _compare(self, i: Ints, family: Ints, least: Ints) -> None:
+        """Decide the pairs of strings and families."""
+        parent = self._families.parent[family]
+        # Whole strings are aligned faster, and those that are near-duplicates make others
+        # superfluous, most of all the closest.
+        order = np.argsort(least, kind="stable")
+        for some in slices(0, len(order), BATCH_PAIRS):
+            batch = order[some]
+            batch = batch[self.undecided(i[batch], parent[batch], least[batch])]
+            self.join_similar(i[batch], parent[batch])
+        is_open = self._open(i, family, least)
+        i, family = i[is_open], family[is_open]
+        distance = self._aligners.distances(i, parent[is_open])
         pairs = np.cumsum(self._families.size[family])
         for part in np.split(np.arange(len(i)), np.flatnonzero(np.diff(pairs // MEMBER_PAIRS)) + 1):
             self._compare_members(i[part], family[part], distance[part])
@@ -260,6 +272,21 @@ class ContainedSearch(Search):
         unsure = unsure[self.undecided(i[unsure], j[unsure], (distance - slack)[unsure])]
         i, j = i[unsure], j[unsure]
         self.join(i, j, self._aligners.distances(i, j))
+
+
+def joined(parts: Iterable[Pairs], enough: int, progress: Progress) -> Iterator[Pairs]:
+    """Concatenate parts until they hold enough pairs; `progress` gets the number of parts."""
+    held: list[Pairs] = []
+    n_held = 0
+    for part in parts:
+        held.append(part)
+        n_held += len(part[0])
+        progress(1)
+        if n_held >= enough:
+            yield tuple(np.concatenate(ends) for ends in zip(*held, strict=True))
+            held, n_held = [], 0
+    if n_held:
+        yield tuple(np.concatenate(ends) for ends in zip(*held, strict=True))
 
 
 def slices(start: int, stop: int, size: int) -> list[slice]:
