@@ -1,6 +1,5 @@
 """A sweep that is killed at any point is continued by the same command."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -26,9 +25,10 @@ def search(folder, out):
 
 def snapshot(out):
     """Return what no kill may change: the trials that are finished, and whether some still run."""
-    counts = json.loads((out / "summary.json").read_text())["trials"]
-    finished = sum(n for state, n in counts.items() if state in ("complete", "pruned"))
-    return finished >= TRIALS, "running" in counts, (out / "trials.csv").exists()
+    import pandas as pd
+
+    states = pd.read_csv(out / "trials.csv")["state"]
+    return states.isin(["complete", "pruned"]).sum() >= TRIALS, (states == "running").any()
 
 
 def main(folder, kills, seed):
