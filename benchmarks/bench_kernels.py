@@ -136,9 +136,8 @@ def bench_steps(tokens):
     qkv = torch.randn(tokens, 3840, device=device, dtype=bf16)
     cos = torch.randn(1026, 32, device=device)
     pos = torch.arange(tokens, device=device, dtype=torch.int32) % 400
-    zero = torch.zeros(2560, device=device)
     rotary_ = kernels.FusedOps().rotary_
-    line("rotary", lambda: rotary_(qkv, zero, pos, cos, cos, 20), byte=tokens * 2560 * 4)
+    line("rotary", lambda: rotary_(qkv, pos, cos, cos, 20), byte=tokens * 2560 * 4)
 
 
 if __name__ == "__main__":

@@ -119,13 +119,6 @@ class ExactGelu:
         return gelu_(F.linear(x_TD, weight_FD), bias_F)
 
 
-class HalfEpilogue(HalfOps):
-    """GELU of tanh in the epilogue, in fp16: too inaccurate for trained weights."""
-
-    def linear_gelu(self, x_TD, weight_FD, bias_F):
-        return torch._addmm_activation(bias_F, x_TD, weight_FD.T, use_gelu=True)
-
-
 class CompiledOps(PlainOps):
     """Elementwise steps under torch.compile, one graph each, as in FAESM."""
 
@@ -139,15 +132,15 @@ class CompiledOps(PlainOps):
         return self._gelu(F.linear(x_TD, weight_FD), bias_F)
 
     @staticmethod
-    def _rotate(x, bias, positions, cos, sin, heads):
+    def _rotate(x, positions, cos, sin, heads):
         """Return rotated queries and keys; not in place, which the compiler would copy twice."""
-        low, high = (x + bias).view(len(x), 2 * heads, 2, -1).unbind(2)
+        low, high = x.view(len(x), 2 * heads, 2, -1).unbind(2)
         c, s = cos[positions][:, None], sin[positions][:, None]
         return torch.stack([low * c - high * s, high * c + low * s], 2).flatten(1).to(x.dtype)
 
-    def rotary_(self, qkv, bias, positions_T, cos, sin, heads):
-        own = qkv[:, : len(bias)]
-        own.copy_(self._rotated(own, bias, positions_T, cos, sin, heads))
+    def rotary_(self, qkv, positions_T, cos, sin, heads):
+        own = qkv[:, : qkv.shape[1] // 3 * 2]
+        own.copy_(self._rotated(own, positions_T, cos, sin, heads))
         return qkv
 
 
@@ -212,9 +205,6 @@ def fp16_rows(steps):
     steps.row("grouped SDPA, fused steps", encoder)
     encoder._ops = HalfOps()
     steps.row("grouped SDPA, no Triton", encoder)
-    encoder._ops = HalfEpilogue()
-    steps.row("grouped SDPA, no Triton, GELU of tanh", encoder)
-    encoder._ops = HalfOps()
     steps.kernels("grouped SDPA, no Triton", encoder)
     del encoder
     steps.row("transformers fp16", steps.bench.padded(steps.bench.theirs()))
@@ -228,10 +218,6 @@ def igt5_rows(steps):
     torch.backends.cuda.preferred_blas_library("cublaslt")
     steps.row("cuBLASLt for all products", encoder)
     torch.backends.cuda.preferred_blas_library("default")
-    torch.cuda.tunable.enable()
-    torch.cuda.tunable.write_file_on_exit(False)
-    steps.row("torch.cuda.tunable", encoder)
-    torch.cuda.tunable.enable(False)
     fused = encoder._ops
     encoder._ops = type("Apart", (type(fused),), {"linear_relu": PlainOps.linear_relu})()
     steps.row("ReLU apart", encoder)

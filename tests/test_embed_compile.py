@@ -29,10 +29,13 @@ def signatures(half, descriptors):
     yield "_add_rms_norm_kernel", norm | {"x_ptr": f}, row[1024], warps[1024], 3
     norm = {"x_ptr": x, "shift_ptr": f, "weight_ptr": f, "bias_ptr": f, "out_ptr": x, "eps": "fp32"}
     yield "_layer_norm_kernel", norm, row[1280], warps[1280], 3
+    norm = {name: norm[name] for name in norm if name not in ("weight_ptr", "bias_ptr")}
+    without = {"weight_ptr": None, "bias_ptr": None}
+    yield "_layer_norm_kernel", norm, row[1280] | without, warps[1280], 3
     gelu = {"x_ptr": x, "bias_ptr": x, "tokens": "i32"}
     yield "_gelu_kernel", gelu, {"WIDTH": 5120, "ROWS": 8, "COLUMNS": 512}, 4, 3
-    names = ("qkv_ptr", "bias_ptr", "position_ptr", "cos_ptr", "sin_ptr", "token_stride")
-    rotary = dict(zip(names, (x, f, "*i32", f, f, "i32"), strict=True))
+    names = ("qkv_ptr", "position_ptr", "cos_ptr", "sin_ptr", "token_stride")
+    rotary = dict(zip(names, (x, "*i32", f, f, "i32"), strict=True))
     yield "_rotary_kernel", rotary, {"HEADS2": 40, "HALF": 32, "BLOCK_H": 64}, 4, 3
     for biased, heads, width in ((True, 32, 128), (False, 20, 64)):
         chosen = _TILES if descriptors else _POINTER_TILES
@@ -107,10 +110,12 @@ def compile_all(capability, only):
         if not re.fullmatch(only, name):
             continue
         signature = types | dict.fromkeys(constants, "constexpr")
-        aligned = [i for i, kind in enumerate(types.values()) if kind.startswith("*")]
+        kernel = getattr(module, name)
+        kinds = [types.get(argument, "") for argument in kernel.arg_names]
+        aligned = [i for i, kind in enumerate(kinds) if kind.startswith("*")]
         hints = {(i,): [["tt.divisibility", 16]] for i in aligned}
         built = triton.compile(
-            ASTSource(getattr(module, name), signature, constants, hints),
+            ASTSource(kernel, signature, constants, hints),
             target=GPUTarget("cuda", capability, 32),
             options={"num_warps": warps, "num_stages": stages},
         )

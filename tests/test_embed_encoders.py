@@ -297,9 +297,8 @@ def test_rotary_angles_are_those_of_transformers():
     q, k = (torch.randn(1, heads, length, width, generator=generator) for _ in range(2))
     flat = [x[0].transpose(0, 1).reshape(length, heads * width) for x in (q, k, k)]
     cos, sin = rotary_tables(1026, width, torch.device("cpu"))
-    zero = torch.zeros(2 * heads * width)
     positions = torch.arange(length, dtype=torch.int32)
-    ours = PlainOps().rotary_(torch.cat(flat, dim=1), zero, positions, cos, sin, heads)
+    ours = PlainOps().rotary_(torch.cat(flat, dim=1), positions, cos, sin, heads)
     ours = ours.view(length, 3, heads, width).permute(1, 2, 0, 3)
     for mine, theirs in zip(ours, transformers_rotary(q, k, length), strict=False):
         torch.testing.assert_close(mine, theirs[0])

@@ -13,7 +13,7 @@ from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention, query_tiles
 from abag.embed.kernels.grouped_sdpa import dense_bias, group_lengths
-from abag.embed.kernels.ops import PlainOps
+from abag.embed.kernels.ops import HalfOps, PlainOps
 from abag.embed.packing.batches import pack_spans
 from abag.embed.packing.tokens import TokenSpan
 
@@ -135,8 +135,10 @@ def test_norms_equal_their_plain_versions(width):
     )
     assert far(ours, theirs) < NEAR
     assert torch.equal(x1, x2)
-    ours = FUSED.layer_norm(x, shift, weight, bias, 1e-5)
-    assert far(ours, PLAIN.layer_norm(x, shift, weight, bias, 1e-5)) < NEAR
+    for factors in [(weight, bias), (None, None)]:
+        exact = PLAIN.layer_norm(x, shift, *factors, 1e-5)
+        for ops in (FUSED, HalfOps()):
+            assert far(ops.layer_norm(x, shift, *factors, 1e-5), exact) < NEAR
 
 
 @pytest.mark.parametrize("width", [16, 24])
@@ -149,14 +151,15 @@ def test_rotary_equals_its_plain_version(norm, width):
     positions = torch.tensor([0, 1, 2, 39, 0, 7], dtype=torch.int32, device=HERE)
     qkv = draw(6, 3 * heads * width) + 3
     per_width = draw(2 * heads * width, seed=1)
-    ours, theirs = (
+    *ours, theirs = (
         ops.norm_rotary_(qkv.clone(), per_width, 1e-5, positions, cos, sin, heads)
         if norm
-        else ops.rotary_(qkv.clone(), per_width, positions, cos, sin, heads)
-        for ops in (FUSED, PLAIN)
+        else ops.rotary_(qkv.clone(), positions, cos, sin, heads)
+        for ops in (FUSED, HalfOps(), PLAIN)
     )
-    assert far(ours, theirs) < NEAR
-    assert torch.equal(ours[:, 2 * heads * width :], qkv[:, 2 * heads * width :])
+    for rotated in ours:
+        assert far(rotated, theirs) < NEAR
+        assert torch.equal(rotated[:, 2 * heads * width :], qkv[:, 2 * heads * width :])
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])

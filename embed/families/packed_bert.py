@@ -26,7 +26,7 @@ Norm = tuple[Tensor, Tensor]
 @dataclass(frozen=True, slots=True)
 class _Layer:
     qkv_3DD: Tensor
-    qk_bias: Tensor  # shape (2 * D,) with rotary positions, else (3 * D,) with zeros for values
+    qkv_bias_3D: Tensor  # zeros for the values
     out_DD: Tensor
     out_bias_D: Tensor  # includes that of the values
     norm1: Norm
@@ -86,14 +86,11 @@ class PackedBert(PackedEncoder):
         q_bias, k_bias, v_bias = (weights(f"{n}.bias", d, dtype=full) for n in names)
         if self._rotary is not None:
             query, key, q_bias, k_bias = map(self._halves, (query, key, q_bias, k_bias))
-            qk_bias = torch.cat([q_bias, k_bias])
-        else:
-            qk_bias = torch.cat([q_bias, k_bias, torch.zeros_like(v_bias)]).to(self._dtype)
         out_DD = weights(f"{at}.attention.output.dense.weight", d, d, dtype=full)
         out_bias_D = weights(f"{at}.attention.output.dense.bias", d, dtype=full)
         return _Layer(
             torch.cat([query, key, value]),
-            qk_bias,
+            torch.cat([q_bias, k_bias, torch.zeros_like(v_bias)]).to(self._dtype),
             out_DD.to(self._dtype),
             # attention weights sum to 1, so the bias of the values is a constant of the output
             out_bias_D + out_DD @ v_bias,
@@ -122,17 +119,12 @@ class PackedBert(PackedEncoder):
         x_TD = ops.layer_norm(x_TD, self._type_D, *self._norm, eps)
         yield x_TD
         for layer in self._layers:
-            qkv = self._projected(x_TD, layer, geometry)
+            qkv = torch.addmm(layer.qkv_bias_3D, x_TD, layer.qkv_3DD.T)
+            if self._rotary is not None:
+                ops.rotary_(qkv, geometry.positions, *self._rotary, self._heads)
             x_TD.addmm_(self._attention(qkv, geometry), layer.out_DD.T)
             x_TD = ops.layer_norm(x_TD, layer.out_bias_D, *layer.norm1, eps)
             hidden_TF = ops.linear_gelu(x_TD, layer.up_FD, layer.up_bias_F)
             x_TD.addmm_(hidden_TF, layer.down_DF.T)
             x_TD = ops.layer_norm(x_TD, layer.down_bias_D, *layer.norm2, eps)
             yield x_TD
-
-    def _projected(self, x_TD: Tensor, layer: _Layer, geometry: BatchGeometry) -> Tensor:
-        """Return queries, keys and values, shape (T, 3 * D)."""
-        if self._rotary is None:
-            return torch.addmm(layer.qk_bias, x_TD, layer.qkv_3DD.T)
-        qkv = x_TD @ layer.qkv_3DD.T
-        return self._ops.rotary_(qkv, layer.qk_bias, geometry.positions, *self._rotary, self._heads)

@@ -31,14 +31,10 @@ class _Layer:
     """Weights of one layer; a `shift` is the sum of all biases added to the stream before."""
 
     shift1_D: Tensor
-    norm1_D: Tensor
-    norm1_bias_D: Tensor
     qkv_3DD: Tensor
-    qk_bias_2D: Tensor
+    qkv_bias_3D: Tensor
     out_DD: Tensor
     shift2_D: Tensor
-    norm2_D: Tensor
-    norm2_bias_D: Tensor
     up_FD: Tensor
     up_bias_F: Tensor
     down_DF: Tensor
@@ -49,7 +45,8 @@ class PackedEsm:
 
     The residual stream is kept without the biases that each layer adds. They are constant, so
     their running sum is added where the stream is read, in the norms, and the matrix product can
-    accumulate into the stream in place.
+    accumulate into the stream in place. Each norm's factors and offsets are part of the projection
+    that follows it.
 
     Raises
     ------
@@ -84,39 +81,54 @@ class PackedEsm:
             self._layers = [
                 self._load_layer(weights, i) for i in range(int(config["num_hidden_layers"]))
             ]
-            self._final = self._norm(weights, "encoder.emb_layer_norm_after")
+            self._final = weights.norm("encoder.emb_layer_norm_after", self.width)
         self._attention = Attention(name, self._heads, head_width**-0.5)
         self._cos, self._sin = rotary_tables(
             int(config["max_position_embeddings"]), head_width, plan.device
         )
 
-    def _norm(self, weights: EncoderWeights, name: str) -> tuple[Tensor, Tensor]:
-        return (
-            weights(f"{name}.weight", self.width, dtype=torch.float32),
-            weights(f"{name}.bias", self.width, dtype=torch.float32),
-        )
+    def _projection(
+        self, weights: EncoderWeights, norm: str, *names: str, rows: int
+    ) -> tuple[Tensor, Tensor]:
+        """Merge a norm's factors and offsets into the projections after it.
+
+        With ``n`` the standardized stream: ``W (n * w + b) + c = (W * w) n + (W b + c)``.
+
+        Returns
+        -------
+        weight : Tensor, shape=(len(names) * rows, D), in the plan's type
+        bias : Tensor, shape=(len(names) * rows,), dtype=float32
+        """
+        d, full = self.width, torch.float32
+        norm_D, norm_bias_D = weights.norm(norm, d)
+        weight = torch.cat([weights(f"{n}.weight", rows, d, dtype=full) for n in names])
+        bias = torch.cat([weights(f"{n}.bias", rows, dtype=full) for n in names])
+        return (weight * norm_D).to(self._dtype), bias + weight @ norm_bias_D
 
     def _load_layer(self, weights: EncoderWeights, i: int) -> _Layer:
         at, d, f = f"encoder.layer.{i}", self.width, int(weights.config["intermediate_size"])
-        projections = [f"{at}.attention.self.{p}" for p in ("query", "key", "value")]
-        query, key, value = projections
+        names = [f"{at}.attention.self.{p}" for p in ("query", "key", "value")]
+        qkv_3DD, qkv_bias_3D = self._projection(
+            weights, f"{at}.attention.LayerNorm", *names, rows=d
+        )
+        up_FD, up_bias_F = self._projection(
+            weights, f"{at}.LayerNorm", f"{at}.intermediate.dense", rows=f
+        )
         out_DD = weights(f"{at}.attention.output.dense.weight", d, d, dtype=torch.float32)
         # attention weights sum to 1, so the bias of the values is a constant of the output
         out_bias_D = weights(f"{at}.attention.output.dense.bias", d, dtype=torch.float32)
-        value_bias_D = weights(f"{value}.bias", d, dtype=torch.float32)
         shift1_D = self._shift_D
-        shift2_D = shift1_D + out_bias_D + out_DD @ value_bias_D
+        shift2_D = shift1_D + out_bias_D + out_DD @ qkv_bias_3D[2 * d :]
+        qkv_bias_3D[2 * d :] = 0
         self._shift_D = shift2_D + weights(f"{at}.output.dense.bias", d, dtype=torch.float32)
         return _Layer(
             shift1_D,
-            *self._norm(weights, f"{at}.attention.LayerNorm"),
-            torch.cat([weights(f"{p}.weight", d, d) for p in projections]),
-            torch.cat([weights(f"{p}.bias", d, dtype=torch.float32) for p in (query, key)]),
+            qkv_3DD,
+            qkv_bias_3D.to(self._dtype),
             out_DD.to(self._dtype),
             shift2_D,
-            *self._norm(weights, f"{at}.LayerNorm"),
-            weights(f"{at}.intermediate.dense.weight", f, d),
-            weights(f"{at}.intermediate.dense.bias", f),
+            up_FD,
+            up_bias_F.to(self._dtype),
             weights(f"{at}.output.dense.weight", d, f),
         )
 
@@ -130,13 +142,11 @@ class PackedEsm:
         for i, layer in enumerate(self._layers):
             if layer_pooling is not None and i in layer_pooling:
                 layer_pooling.add(i, x_TD + layer.shift1_D)
-            y_TD = ops.layer_norm(x_TD, layer.shift1_D, layer.norm1_D, layer.norm1_bias_D, eps)
-            qkv = y_TD @ layer.qkv_3DD.T
-            ops.rotary_(
-                qkv, layer.qk_bias_2D, geometry.positions, self._cos, self._sin, self._heads
-            )
+            y_TD = ops.layer_norm(x_TD, layer.shift1_D, None, None, eps)
+            qkv = torch.addmm(layer.qkv_bias_3D, y_TD, layer.qkv_3DD.T)
+            ops.rotary_(qkv, geometry.positions, self._cos, self._sin, self._heads)
             x_TD.addmm_(self._attention(qkv, geometry), layer.out_DD.T)
-            y_TD = ops.layer_norm(x_TD, layer.shift2_D, layer.norm2_D, layer.norm2_bias_D, eps)
+            y_TD = ops.layer_norm(x_TD, layer.shift2_D, None, None, eps)
             hidden_TF = ops.linear_gelu(y_TD, layer.up_FD, layer.up_bias_F)
             x_TD.addmm_(hidden_TF, layer.down_DF.T)
         last_TD = ops.layer_norm(x_TD, self._shift_D, *self._final, eps)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -33,13 +32,14 @@ class PlainOps:
         return F.rms_norm(x, weight_D.shape, weight_D, eps).to(delta_TD.dtype)
 
     def layer_norm(
-        self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
-    ) -> Tensor:
+        self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor | None, bias_D: Tensor | None,
+        eps: float,
+    ) -> Tensor:  # fmt: skip
         """Return the layer norm of ``x + shift``, shape=(T, D), in the type of `x_TD`.
 
-        `shift_D`, `weight_D` and `bias_D` have dtype=float32.
+        `shift_D`, `weight_D` and `bias_D` have dtype=float32; the last two may be None together.
         """
-        normal = F.layer_norm(x_TD + shift_D, weight_D.shape, weight_D, bias_D, eps)
+        normal = F.layer_norm(x_TD + shift_D, shift_D.shape, weight_D, bias_D, eps)
         return normal.to(x_TD.dtype)
 
     def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
@@ -62,22 +62,19 @@ class PlainOps:
         return F.gelu(gate_TF, approximate="tanh").mul_(up_TF)
 
     def rotary_(
-        self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
+        self, qkv: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
     ) -> Tensor:
-        """Add a bias to queries and keys and rotate them; returns `qkv`.
+        """Rotate queries and keys in place; returns `qkv`.
 
         Parameters
         ----------
         qkv : Tensor, shape=(T, 3 * D)
-        bias : Tensor, shape=(2 * D,), dtype=float32
         positions_T : Tensor, shape=(T,), dtype=int32
         cos, sin : Tensor, shape=(positions, D / H / 2), dtype=float32
         """
-        half = cos.shape[1]
-        pair = qkv[:, : len(bias)].view(len(qkv), 2 * heads, 2, half)
-        low, high = (pair + bias.view(2 * heads, 2, half)).unbind(2)
+        low, high = _halves(qkv, heads, cos.shape[1])
         c, s = cos[positions_T.long(), None, :], sin[positions_T.long(), None, :]
-        pair[:, :, 0], pair[:, :, 1] = low * c - high * s, high * c + low * s
+        low[:], high[:] = low * c - high * s, high * c + low * s
         return qkv
 
     def norm_rotary_(
@@ -92,20 +89,33 @@ class PlainOps:
         pair = qkv[:, : len(weight)].view(len(qkv), 2, -1)
         normal = F.layer_norm(pair.float(), pair.shape[2:], eps=eps) * weight.view(2, -1)
         pair.copy_(normal)
-        return self.rotary_(qkv, torch.zeros_like(weight), positions_T, cos, sin, heads)
+        return self.rotary_(qkv, positions_T, cos, sin, heads)
 
 
 class HalfOps(PlainOps):
-    """For fp16 where Triton does not work: rotates in fp16, as transformers does."""
+    """For fp16 where Triton does not work: fewer passes over memory, each rounded to fp16."""
+
+    def layer_norm(
+        self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor | None, bias_D: Tensor | None,
+        eps: float,
+    ) -> Tensor:  # fmt: skip
+        """See `PlainOps`; factors in fp16 would be as far from fp32 as transformers' are."""
+        if weight_D is not None:
+            return super().layer_norm(x_TD, shift_D, weight_D, bias_D, eps)
+        return F.layer_norm(x_TD + shift_D.to(x_TD.dtype), shift_D.shape, eps=eps)
 
     def rotary_(
-        self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
+        self, qkv: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
     ) -> Tensor:
         """See `PlainOps`."""
-        half, at = cos.shape[1], positions_T.long()
-        pair = qkv[:, : len(bias)].view(len(qkv), 2 * heads, 2, half)
-        low, high = (pair + bias.to(qkv.dtype).view(2 * heads, 2, half)).unbind(2)
-        c, s = (table.to(qkv.dtype)[at, None, :] for table in (cos, sin))
-        torch.mul(low, c, out=pair[:, :, 0]).addcmul_(high, s, value=-1)
-        torch.mul(high, c, out=pair[:, :, 1]).addcmul_(low, s)
+        low, high = _halves(qkv, heads, cos.shape[1])
+        c, s = (table.to(qkv.dtype)[positions_T.long(), None, :] for table in (cos, sin))
+        before = low.clone()
+        low.mul_(c).addcmul_(high, s, value=-1)
+        high.mul_(c).addcmul_(before, s)
         return qkv
+
+
+def _halves(qkv: Tensor, heads: int, half: int) -> tuple[Tensor, ...]:
+    """Return views of both halves of every query and key, each shape=(T, 2 * H, half)."""
+    return qkv[:, : 4 * heads * half].view(len(qkv), 2 * heads, 2, half).unbind(2)

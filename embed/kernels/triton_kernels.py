@@ -142,9 +142,10 @@ def _layer_norm_kernel(
     mean = tl.sum(x) / WIDTH
     centred = tl.where(mask, x - mean, 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred) / WIDTH + eps)
-    weight = tl.load(weight_ptr + at, mask=mask, other=0.0)
-    bias = tl.load(bias_ptr + at, mask=mask, other=0.0)
-    y = centred * scale * weight + bias
+    y = centred * scale
+    if weight_ptr is not None:
+        weight = tl.load(weight_ptr + at, mask=mask, other=0.0)
+        y = y * weight + tl.load(bias_ptr + at, mask=mask, other=0.0)
     tl.store(out_ptr + row * WIDTH + at, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
@@ -175,10 +176,10 @@ def _gelu_kernel(
 
 @triton.jit
 def _rotary_kernel(
-    qkv_ptr, bias_ptr, position_ptr, cos_ptr, sin_ptr, token_stride,
+    qkv_ptr, position_ptr, cos_ptr, sin_ptr, token_stride,
     HEADS2: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Add the bias to and rotate one token's queries and keys: the first 2 H heads of a row."""
+    """Rotate one token's queries and keys: the first 2 H heads of a row."""
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + token)
     dims = tl.arange(0, HALF)
@@ -190,8 +191,6 @@ def _rotary_kernel(
     at = qkv_ptr + token * token_stride + column
     low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     high = tl.load(at + HALF, mask=mask, other=0.0).to(tl.float32)
-    low += tl.load(bias_ptr + column, mask=mask, other=0.0)
-    high += tl.load(bias_ptr + column + HALF, mask=mask, other=0.0)
     tl.store(at, (low * cos - high * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
     tl.store(at + HALF, (high * cos + low * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
 
@@ -295,8 +294,9 @@ class FusedOps(PlainOps):
         return out
 
     def layer_norm(
-        self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
-    ) -> Tensor:
+        self, x_TD: Tensor, shift_D: Tensor, weight_D: Tensor | None, bias_D: Tensor | None,
+        eps: float,
+    ) -> Tensor:  # fmt: skip
         """See `PlainOps`: shape (T, D); computed in fp32."""
         out = torch.empty_like(x_TD)
         _layer_norm_kernel[(len(x_TD),)](
@@ -333,13 +333,13 @@ class FusedOps(PlainOps):
         return triton_gated.norm_rotary_(qkv, weight, eps, positions_T, cos, sin, heads)
 
     def rotary_(
-        self, qkv: Tensor, bias: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
+        self, qkv: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
     ) -> Tensor:
         """See `PlainOps`."""
         if cos.shape[1].bit_count() != 1:  # Triton's blocks are powers of 2
-            return super().rotary_(qkv, bias, positions_T, cos, sin, heads)
+            return super().rotary_(qkv, positions_T, cos, sin, heads)
         _rotary_kernel[(len(qkv),)](
-            qkv, bias, positions_T, cos, sin, qkv.stride(0), HEADS2=2 * heads, HALF=cos.shape[1],
+            qkv, positions_T, cos, sin, qkv.stride(0), HEADS2=2 * heads, HALF=cos.shape[1],
             BLOCK_H=triton.next_power_of_2(2 * heads), num_warps=4,
         )  # fmt: skip
         return qkv
