@@ -16,7 +16,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from abag import AbagError
-from abag.core.options import Options, OptionSchema, schema, unknown_option
+from abag.core.options import BadOption, Options, OptionSchema, schema, unknown_option
 
 SHOWN_LINES, SHOWN_WIDTH = 5, 160
 _FLAG = re.compile(
@@ -38,7 +38,7 @@ class PublicFunction(NamedTuple):
 
     def options(self) -> dict[str, OptionSchema]:
         """Return the options by name, without those that the function declares itself."""
-        without: Container[str] = resolve_name(self.without) if self.without else ()
+        without = self._without()
         own = inspect.signature(resolve_name(self.place)).parameters
         found: dict[str, OptionSchema] = {}
         for number, name in enumerate(self.classes):
@@ -47,6 +47,9 @@ class PublicFunction(NamedTuple):
                 if one.name not in own and not (number and one.name in without):
                     found.setdefault(one.name, one)
         return found
+
+    def _without(self) -> Container[str]:
+        return resolve_name(self.without) if self.without else ()  # type: ignore[no-any-return]
 
     def signature(self) -> inspect.Signature:
         """Return the signature of the function, with every option."""
@@ -76,6 +79,9 @@ class PublicFunction(NamedTuple):
         @functools.wraps(function)
         def public(*args: Any, **keywords: Any) -> Any:  # noqa: ANN401 - see __signature__
             for keyword in keywords.keys() - signature.parameters.keys():
+                if keyword in self._without():
+                    msg = f"{keyword}: is chosen by {name} itself. Leave it out."
+                    raise BadOption(msg)
                 raise unknown_option(keyword, list(options.values()), name)
             try:
                 result = function(*args, **keywords)

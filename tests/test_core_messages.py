@@ -76,6 +76,7 @@ def shown_lines(capsys, seconds, monkeypatch, script):
 
 def stages():
     with reporting(bars=True), whole_bar("fit"):
+        stage("clusters", 0.25)
         stage("training", 0.5)
         with bar(total=10, desc="fold 1", unit="step") as drawn:
             for _ in range(10):
@@ -86,7 +87,7 @@ def test_elsewhere_progress_is_a_line_now_and_then(capsys, monkeypatch):
     assert shown_lines(capsys, 30, monkeypatch, stages) == []
     monkeypatch.setattr(messages, "LINE_DELAY_S", 0)
     lines = shown_lines(capsys, 0, monkeypatch, stages)
-    assert lines[-1].startswith("fit: training  50%, 00:00, 00:00 left")
+    assert lines[-1].startswith("fit: training  75%, 00:00, 00:00 left")
     assert all("|" not in line for line in lines)
 
 

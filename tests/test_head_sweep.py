@@ -328,9 +328,9 @@ def test_parameters_of_trials_are_valid_options_of_fit(case):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"select": "luck"}, BadOption, "--select"),
-        ({"lr": 0.1}, BadOption, "--lr: is not an option of sweep"),
-        ({"folds": 50}, TooFewGroups, "--inner-folds 50: only 11 groups"),
+        ({"select": "luck"}, BadOption, "^select: 'luck' is unknown"),
+        ({"lr": 0.1}, BadOption, "lr: is chosen by sweep itself"),
+        ({"folds": 50}, TooFewGroups, "folds=50: only 11 groups"),
         ({"trials": None, "final": True}, NoTrials, "no trial is complete"),
         ({"split": "column=heavy"}, None, ""),
     ],
