@@ -197,6 +197,7 @@ def fit(
     precision: Literal['auto', 'fp32', 'bf16'] = 'auto',
     tables: Literal['auto', 'device', 'host'] = 'auto',
     compile: Literal['auto', 'off', 'graph', 'full'] = 'auto',
+    compile_cache: Literal['user', 'store'] = 'user',
     deterministic: bool = False,
     learning_curve: bool = False,
 ) -> RunSummary: ...
@@ -301,5 +302,6 @@ def sweep(
     precision: Literal['auto', 'fp32', 'bf16'] = 'auto',
     tables: Literal['auto', 'device', 'host'] = 'auto',
     compile: Literal['auto', 'off', 'graph', 'full'] = 'auto',
+    compile_cache: Literal['user', 'store'] = 'user',
     deterministic: bool = False,
 ) -> SweepSummary: ...

@@ -49,7 +49,7 @@ class PublicFunction(NamedTuple):
         return found
 
     def _without(self) -> Container[str]:
-        return resolve_name(self.without) if self.without else ()  # type: ignore[no-any-return]
+        return resolve_name(self.without) if self.without else ()
 
     def signature(self) -> inspect.Signature:
         """Return the signature of the function, with every option."""

@@ -30,6 +30,9 @@ from abag.head.search.search import BATCH_PARAMETERS, RANGES, SHAPES
 from abag.head.splits.split_methods import SPLIT_METHODS
 from abag.head.splits.split_options import SPLIT_VALUES
 
+sys.path.insert(0, str(Path(__file__).parent))
+from make_stub import stub
+
 ROOT = Path(__file__).parent.parent
 CLASSES = {
     "adapt": [AdaptConfig],
@@ -139,6 +142,11 @@ def test_every_option_of_fit_and_embed_has_a_flag():
         for cls in CLASSES[command]:
             named = {one.flag for one in schema(cls) if not one.declaration.get("python_only")}
             assert named <= flags
+
+
+def test_the_stub_of_the_package_is_what_the_declared_options_give():
+    command = "python tests/make_stub.py > __init__.pyi"
+    assert (ROOT / "__init__.pyi").read_text(encoding="utf-8") == stub(), f"run {command}"
 
 
 def test_a_sweep_leaves_out_what_it_searches():

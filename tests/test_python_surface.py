@@ -3,7 +3,6 @@
 import inspect
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,15 +13,7 @@ from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.prediction.predict import predict as predict_table
 
-sys.path.insert(0, str(Path(__file__).parent))
-from make_stub import stub
-
-ROOT = Path(__file__).parent.parent
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
-
-
-def test_the_stub_is_what_the_declared_options_give():
-    assert (ROOT / "__init__.pyi").read_text() == stub(), "run python tests/make_stub.py"
 
 
 def test_dir_and_help_show_every_public_name():
