@@ -127,7 +127,16 @@ def test_ridges_on_subsets_of_the_blocks_equal_separate_ridges(monkeypatch):
     folds=st.integers(1, 4),
     seed=st.integers(0, 99),
 )
-def test_ridges_on_a_device_equal_those_of_numpy(sizes, folds, seed):
+def test_ridges_with_torch_equal_those_of_numpy(sizes, folds, seed):
+    compare_with_numpy("cpu", sizes, folds, seed)
+
+
+@pytest.mark.gpu
+def test_ridges_on_a_gpu_equal_those_of_numpy():
+    compare_with_numpy("cuda", [(30, 20), (9, 40)], 3, 0)
+
+
+def compare_with_numpy(device, sizes, folds, seed):
     rng = np.random.default_rng(seed)
     blocks = [
         FeatureBlock(rng.normal(size=size).astype(np.float32), rng.integers(size[0], size=50))
@@ -138,7 +147,7 @@ def test_ridges_on_a_device_equal_those_of_numpy(sizes, folds, seed):
     choices = [range(len(blocks)), [len(blocks) - 1]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ridge_on_device, "CHUNK", 7)
-        found = fit_ridges(*inputs, choices, torch.device("cpu"))
+        found = fit_ridges(*inputs, choices, torch.device(device))
     for one, expected in zip(found, fit_ridges(*inputs, choices), strict=True):
         np.testing.assert_allclose(one.weight_D, expected.weight_D, atol=1e-7)
         np.testing.assert_allclose(one.inner, expected.inner, atol=1e-7)
