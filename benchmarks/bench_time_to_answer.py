@@ -235,7 +235,7 @@ def write(args, found, argv):
     """Write what has been measured so far."""
     lines = [
         f"# Time to answer, {date.today()}", "",
-        f"{hardware()}; {args.pairs:,} drawn pairs{f', {args.table.name}' * bool(args.table)};"
+        f"{hardware()}; {args.pairs:,} drawn pairs{f', {args.table.name}' if args.table else ''};"
         f" `python benchmarks/bench_time_to_answer.py {' '.join(argv)}`", "",
         *summarise(found),
     ]  # fmt: skip

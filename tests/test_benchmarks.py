@@ -14,11 +14,11 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     [
         ("bench_encoders.py", ["--encoder", "igt5", "--quick"], "encoders.md"),
         ("bench_embed.py", [], "embed.md"),
-        ("bench_predict.py", [], "predict.md"),
-        ("bench_scale.py", [], "scale.md"),
+        pytest.param("bench_predict.py", [], "predict.md", marks=pytest.mark.slow),
+        pytest.param("bench_scale.py", [], "scale.md", marks=pytest.mark.slow),
         ("bench_tables.py", [], "tables.md"),
         ("bench_adapt.py", [], "adapt.md"),
-        ("bench_adapt_skempi.py", [], "adapt_skempi.md"),
+        pytest.param("bench_adapt_skempi.py", [], "adapt_skempi.md", marks=pytest.mark.slow),
         ("bench_heads.py", [], "heads.md"),
         ("bench_members.py", ["--device", "cpu"], "members.md"),
         ("bench_steps.py", [], "steps.md"),
@@ -26,7 +26,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_intervals.py", [], "intervals.md"),
         ("bench_region.py", [], "region.md"),
         ("bench_report.py", [], "report.md"),
-        ("bench_turing.py", [], "turing.md"),
+        pytest.param("bench_turing.py", [], "turing.md", marks=pytest.mark.slow),
         ("bench_why.py", [], "why.md"),
         (
             "bench_time_to_answer.py",

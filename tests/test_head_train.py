@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -742,7 +743,7 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed(case, monkeypatch):
 def test_every_option_is_written_to_config_json(case):
     quick_fit(case)
     written = json.loads((case.at / "run/config.json").read_text())
-    assert FitConfig.__dataclass_fields__.keys() <= written.keys()
+    assert {field.name for field in fields(FitConfig)} <= written.keys()
     assert written["lr"] is not None
 
 
