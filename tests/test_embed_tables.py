@@ -403,3 +403,12 @@ def test_rows_swallowed_by_a_stray_quote_are_reported(tmp_path, monkeypatch, row
     assert summary["rows"] == 14
     assert f"  {note}" in said
     assert not read_pairs(demo_table().head(3)).notes
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.tsv", "a.fasta.gz"])
+def test_a_line_that_would_fill_the_memory_is_refused(tmp_path, name):
+    text = b">x_H\n" if "fasta" in name else b"heavy,antigen\n"
+    text += b"A" * (33 << 20)
+    (tmp_path / name).write_bytes(gzip.compress(text, 1) if name.endswith("gz") else text)
+    with pytest.raises(BadTable, match="a line has more than 32 MiB"):
+        read_pairs(tmp_path / name)

@@ -68,6 +68,7 @@ _FOREIGN = {
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
 }
 """What text files are mistaken for, by their first bytes."""
+MAX_LINE_BYTES = 32 << 20
 Chunk: TypeAlias = tuple[list[str], pd.DataFrame]
 """Names of all columns of the file; rows with some or all of these columns."""
 WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
@@ -157,7 +158,34 @@ def _opened(path: Path, *, unpack: bool) -> Iterator[IO[bytes]]:
                 packed, file = file, files.enter_context(tempfile.TemporaryFile(prefix="abag-"))
                 shutil.copyfileobj(packed, file, 1 << 20)
                 file.seek(0)
-        yield file
+        yield file if unpack else io.BufferedReader(_BoundedLines(file), 1 << 20)
+
+
+class _BoundedLines(io.RawIOBase):
+    """A text file whose lines are bounded: a parser would hold all of a line in memory."""
+
+    def __init__(self, file: Any) -> None:  # noqa: ANN401 - a binary file
+        self._file, self._line_bytes = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._line_bytes = 0
+        return int(self._file.seek(offset, whence))
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+        n = int(self._file.readinto(buffer))
+        part = bytes(buffer[:n])
+        ended = max(part.rfind(b"\n"), part.rfind(b"\r"))
+        self._line_bytes = n - 1 - ended if ended >= 0 else self._line_bytes + n
+        if self._line_bytes > MAX_LINE_BYTES:
+            msg = f"a line has more than {MAX_LINE_BYTES >> 20} MiB"
+            raise ValueError(msg)
+        return n
 
 
 def _with_partition_columns(chunk: Chunk, file: Path, root: Path, options: ReadOptions) -> Chunk:
