@@ -122,8 +122,7 @@ class GaussianProcess:
         sides = {"antibody": train.antibodies, "antigen": train.antigens}
         found: dict[str, NDArray[Any]] = {"weight": self.weight, "root": self.root}
         for kind, side in sides.items():
-            found |= {f"{kind}.mean": side.scaling.mean, f"{kind}.scale": side.scaling.scale}
-            found |= {f"{kind}.train": side.train_AD}
+            found |= {**side.scaling.arrays(kind), f"{kind}.train": side.train_AD}
         return found | {
             "antibody.of_pair": train.antibody.astype(np.int32),
             "antigen.of_pair": train.antigen.astype(np.int32),
@@ -134,11 +133,7 @@ class GaussianProcess:
         """Restore a process from `arrays` and `settings`."""
         units = {"antibody": settings.antibody_unit, "antigen": settings.antigen_unit}
         antibodies, antigens = (
-            Side(
-                Standardizer(arrays[f"{kind}.mean"], arrays[f"{kind}.scale"]),
-                unit,
-                arrays[f"{kind}.train"],
-            )
+            Side(Standardizer.load(arrays, kind), unit, arrays[f"{kind}.train"])
             for kind, unit in units.items()
         )
         of_pair = arrays["antibody.of_pair"], arrays["antigen.of_pair"]

@@ -50,11 +50,9 @@ class LinearModel:
     def arrays(self) -> Arrays:
         """Return what `load` needs as named arrays."""
         return {
-            "antibody.mean": self.antibody.mean,
-            "antibody.scale": self.antibody.scale,
+            **self.antibody.arrays("antibody"),
+            **self.antigen.arrays("antigen"),
             "antibody.weight": self.antibody_D,
-            "antigen.mean": self.antigen.mean,
-            "antigen.scale": self.antigen.scale,
             "antigen.weight": self.antigen_E,
         }
 
@@ -63,8 +61,8 @@ class LinearModel:
         """Restore a model from `arrays` and `settings`."""
         return cls(
             settings,
-            Standardizer(arrays["antibody.mean"], arrays["antibody.scale"]),
-            Standardizer(arrays["antigen.mean"], arrays["antigen.scale"]),
+            Standardizer.load(arrays, "antibody"),
+            Standardizer.load(arrays, "antigen"),
             arrays["antibody.weight"],
             arrays["antigen.weight"],
         )

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from numpy.typing import NDArray
 
 COLUMNS = 64
@@ -48,3 +51,12 @@ class Standardizer:
         z_ND = x_ND - self.mean
         z_ND *= self.scale
         return np.clip(z_ND, -Z_LIMIT, Z_LIMIT, out=z_ND)
+
+    def arrays(self, kind: str) -> dict[str, NDArray[np.float32]]:
+        """Return mean and scale by the names under which a predictor stores those of a kind."""
+        return {f"{kind}.mean": self.mean, f"{kind}.scale": self.scale}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], kind: str) -> Standardizer:
+        """Restore the standardiser of a kind from the `arrays` of a predictor."""
+        return cls(arrays[f"{kind}.mean"], arrays[f"{kind}.scale"])

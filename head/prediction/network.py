@@ -69,7 +69,7 @@ class NetworkModel:
         """Return what `load` needs as named arrays."""
         weights = {f"{PREFIX}{name}": t.numpy() for name, t in self.model.state_dict().items()}
         for kind, scaling in zip(KINDS, (self.antibody, self.antigen), strict=True):
-            weights |= {f"{kind}.mean": scaling.mean, f"{kind}.scale": scaling.scale}
+            weights |= scaling.arrays(kind)
         return weights
 
     @classmethod
@@ -80,11 +80,7 @@ class NetworkModel:
             for name, array in arrays.items()
             if name.startswith(PREFIX)
         }
-        return cls.of(
-            settings,
-            weights,
-            *(Standardizer(arrays[f"{kind}.mean"], arrays[f"{kind}.scale"]) for kind in KINDS),
-        )
+        return cls.of(settings, weights, *(Standardizer.load(arrays, kind) for kind in KINDS))
 
     @classmethod
     def of(
