@@ -16,6 +16,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_embed.py", [], "embed.md"),
         pytest.param("bench_predict.py", [], "predict.md", marks=pytest.mark.slow),
         pytest.param("bench_scale.py", [], "scale.md", marks=pytest.mark.slow),
+        pytest.param("bench_applicability.py", [], "applicability.md", marks=pytest.mark.slow),
         ("bench_tables.py", [], "tables.md"),
         ("bench_adapt.py", [], "adapt.md"),
         pytest.param("bench_adapt_skempi.py", [], "adapt_skempi.md", marks=pytest.mark.slow),

@@ -327,7 +327,9 @@ def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):
     asked = ["predict", new, "--run", first, "--antigen", "MKTAYIAKQR", "--out", out]
     told = run(*asked, "--column", "heavy=VH")
     assert "2 antibodies and 1 antigens have no vector yet" in told.stderr
-    assert out.read_text().startswith("name,VH,pkd_predicted,sigma,far_antibody,far_antigen\n007,")
+    assert out.read_text().startswith(
+        "name,VH,pkd_predicted,sigma,far_antibody,far_antigen,new_positions,new_residues\n007,"
+    )
     assert "--force" in run(*asked, code=1).stderr
     summary = json.loads(run(*asked, "--force", "--json").stdout)
     assert summary["antibodies"] == {"unique": 2, "reused": 2, "encoded": 0, "far": 2}

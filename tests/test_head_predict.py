@@ -31,7 +31,9 @@ from abag.head.prediction.inputs import CannotPredict
 from abag.head.prediction.predict import predict
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
-OURS = ["pkd_predicted", "sigma", "far_antibody", "far_antigen"]
+OURS = [
+    "pkd_predicted", "sigma", "far_antibody", "far_antigen", "new_positions", "new_residues",
+]  # fmt: skip
 QUICK = {
     "split": "random", "report": False, "widths": (8,), "epochs": 2, "batch_size": 16,
     "device": "cpu", "say": lambda _text: None,

@@ -31,6 +31,7 @@ from abag.head.prediction.inputs import (
     refuse_score_columns,
     row_bar,
 )
+from abag.head.prediction.novelty import as_columns
 from abag.head.prediction.predictor import existing_store
 
 if TYPE_CHECKING:
@@ -73,10 +74,14 @@ def predict_all_pairs(
     refuse_score_columns(right, antigen_table.source)
     store = encode_missing(scorer, antibody_sequences, antigen_sequences)
     keys = antibody_table.antibodies.keys, antigen_table.antigens.keys
-    far = _write_scores(scorer, store, keys, (left, right), out)
+    novelty = scorer.predictor.novelty
+    new_N2 = None if novelty is None else novelty.count(antibody_table.antibodies.chains)
+    far = _write_scores(scorer, store, keys, (left, right), out, new_N2)
+    near = (~far[0]).sum() * (~far[1]).sum()
     return {
         "rows": len(left) * len(right),
         "skipped_rows": len(antibody_table.skipped) + len(antigen_table.skipped),
+        "far_rows": len(left) * len(right) - int(near),
         "antibodies": antibody_sequences.counts(far[0]),
         "antigens": antigen_sequences.counts(far[1]),
     }
@@ -142,8 +147,12 @@ def _write_scores(
     keys: tuple[NDArray[np.uint8], NDArray[np.uint8]],
     columns: tuple[pd.DataFrame, pd.DataFrame],
     out: Path,
+    new_N2: NDArray[np.int16] | None,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Score and write all pairs; returns which antibodies, (N,), and antigens, (M,), are far."""
+    """Score and write all pairs; returns which antibodies, (N,), and antigens, (M,), are far.
+
+    `new_N2` counts what is new in each antibody (`Novelty.count`).
+    """
     predictor, (antibody_keys, antigen_keys) = scorer.predictor, keys
     predictor.refuse_missing(store, "antibody", antibody_keys)
     antigen_ME = predictor.read(store, "antigen", antigen_keys)
@@ -155,6 +164,8 @@ def _write_scores(
             rows = slice(at, at + SLICE)
             antibody_ND = predictor.read(store, "antibody", antibody_keys[rows])
             far_antibody[rows] = predictor.applicability["antibody"].is_far(antibody_ND)
+            if predictor.novelty is not None and new_N2 is not None:
+                far_antibody[rows] |= predictor.novelty.is_far(new_N2[rows])
             for i, j in _index_pairs(len(antibody_ND), len(antigen_ME)):
                 pkd, sigma = predictor.score(antibody_ND, antigen_ME, i, j)
                 scores = pd.DataFrame(
@@ -163,6 +174,7 @@ def _write_scores(
                         "sigma": sigma,
                         "far_antibody": far_antibody[at + i],
                         "far_antigen": far_antigen[j],
+                        **({} if new_N2 is None else as_columns(new_N2[at + i])),
                     }
                 )
                 for first in range(0, len(scores), CHUNK_ROWS):

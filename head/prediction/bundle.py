@@ -1,9 +1,9 @@
 """A predictor as a folder that can be shared: ``predictor/`` in a run.
 
 ``weights.safetensors`` holds the arrays of the members, input statistics included, and the
-representatives of the training sequences. ``predictor.json`` describes them and has a digest of
-both files. ``README.md`` is the model card (`abag.head.report.report.model_card`). Nothing is
-dated and nothing is unpickled.
+representatives of the training sequences. ``predictor.json`` describes them, and has the residues
+of the training antibodies by position and a digest of both files. ``README.md`` is the model card
+(`abag.head.report.report.model_card`). Nothing is dated and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from abag.head.closed_form.linear import LinearModel, LinearSettings
 from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, PairVectors
 from abag.head.prediction.applicability import Applicability, measure_applicability
 from abag.head.prediction.network import NetworkModel, NetworkSettings
+from abag.head.prediction.novelty import Novelty, measure_novelty
 from abag.head.prediction.predictor import EmbedFunction, Member, Predictor, VectorSpec
 from abag.head.splits.splits import TRAIN
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from abag.head.splits.splits import Split
     from abag.head.training.uncertainty import Sigma
 
-SCHEMA = 3
+SCHEMA = 4
 MODELS: Mapping[str, tuple[Any, Any]] = {
     "network": (NetworkModel, NetworkSettings),
     "ridge": (LinearModel, LinearSettings),
@@ -84,6 +85,8 @@ class PredictorRecord:
     antibody: VectorSpec
     antigen: VectorSpec
     antibody_region: AntibodyRegion
+    novelty: dict[str, Any]
+    """See `Novelty.to_json`; empty before schema 4."""
 
 
 def save_predictor(
@@ -103,12 +106,13 @@ def save_predictor(
     tensors: dict[str, NDArray[Any]] = {}
     for k, member in enumerate(members):
         tensors |= {f"{k}.{name}": array for name, array in member.model.arrays().items()}
-    specs = {}
+    in_training = np.any([split.part == TRAIN for split in splits], axis=0)
+    seen = {kind: np.unique(pairs.index(kind)[in_training]) for kind in vectors}
+    specs, chains = {}, pairs.table.antibodies.chains
     for kind, stored in vectors.items():
-        seen = np.unique(np.concatenate([pairs.index(kind)[s.part == TRAIN] for s in splits]))
-        applicability = measure_applicability(stored.x_ND[seen])
+        applicability = measure_applicability(stored.x_ND[seen[kind]])
         tensors[f"{kind}.representatives"] = applicability.vectors_RD
-        specs[kind] = _vector_spec(stored, len(seen), applicability)
+        specs[kind] = _vector_spec(stored, len(seen[kind]), applicability)
         _keep_adapter(folder / f"{kind}-adapter", stored.folder.adapter_files())
     record = PredictorRecord(
         members=tuple(
@@ -121,6 +125,7 @@ def save_predictor(
         antibody_region=antibody_region,
         antibody=specs["antibody"],
         antigen=specs["antigen"],
+        novelty=measure_novelty([chains[n] for n in seen["antibody"].tolist()]).to_json(),
     )
     content = save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
     fields = asdict(record)
@@ -197,6 +202,7 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
             spread=record.spread,
             noise=record.noise,
             calibrated=record.calibrated,
+            novelty=Novelty.from_json(record.novelty) if record.novelty else None,
             antibody_region=record.antibody_region,
             store=_store_of(folder.parent),
             embed=embed,
@@ -225,7 +231,7 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
         )
         raise PredictorDamaged(msg) from error
     schema = written.get("schema") if isinstance(written, dict) else None
-    if schema not in (2, SCHEMA):
+    if schema not in (2, 3, SCHEMA):
         msg = (
             f"{folder / RECORD}: schema {schema!r} is not supported; expected schema {SCHEMA}. Use "
             "the version of abag that wrote it, or train the run again."
@@ -234,7 +240,10 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
     values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
     errors = (TypeError, LookupError, ArithmeticError)
     with _refusing(folder / RECORD, f"invalid predictor of schema {schema}", *errors):
-        record = _parse(PredictorRecord, values if schema == SCHEMA else _from_schema_2(values))
+        current = _from_schema_2(values) if schema == 2 else values
+        if schema != SCHEMA:
+            current = {"novelty": {}} | current
+        record = _parse(PredictorRecord, current)
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()
     if _digest(values, weights) != written.get("digest"):

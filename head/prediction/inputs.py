@@ -25,6 +25,7 @@ from abag.embed.sequences.columns import SEQUENCE_ROLES
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.store.store import open_store
+from abag.head.prediction.novelty import COLUMNS as NOVELTY_COLUMNS
 from abag.head.prediction.predictor import encode_new, existing_store
 
 if TYPE_CHECKING:
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable, UniqueSequences
     from abag.embed.sequences.tables import TableLike
     from abag.embed.store.store import Store
+    from abag.head.prediction.novelty import Novelty
     from abag.head.prediction.predictor import Predictor
 
 MERGE_KEYS = 1 << 18
 """Keys held beyond the distinct ones before repeated keys are merged: 19 MB during the merge."""
-SCORE_COLUMNS = ("pkd_predicted", "sigma", "far_antibody", "far_antigen")
+SCORE_COLUMNS = ("pkd_predicted", "sigma", "far_antibody", "far_antigen", *NOVELTY_COLUMNS)
 
 
 class CannotPredict(AbagError):
@@ -61,6 +63,8 @@ class PairScores(TypedDict):
 
     rows: int
     skipped_rows: int
+    far_rows: int
+    """Rows whose antibody or antigen is far from the training set."""
     antibodies: SequenceCounts
     antigens: SequenceCounts
 
@@ -80,12 +84,16 @@ class CollectedSequences:
     """The distinct sequences of one kind, collected from the chunks of a table."""
 
     kind: Kind
+    novelty: Novelty | None = None
+    """Counts what is new in each sequence."""
     unique: int = 0
     """Distinct sequences, once all are collected."""
     new: dict[bytes, Chains] = field(default_factory=dict)
     """Those that the store lacks, by key."""
     example: Chains = ()
     """One of the sequences."""
+    new_N2: NDArray[np.int16] = field(default_factory=lambda: np.zeros((0, 2), np.int16))
+    """What `novelty` counted in the distinct sequences, in the order of their keys."""
     _keys: list[NDArray[np.uint8]] = field(default_factory=list)
     _of_row: list[NDArray[np.int32]] = field(default_factory=list)
     _held: int = 0
@@ -94,6 +102,8 @@ class CollectedSequences:
         """Add the N sequences of some rows; `missing` (N,) marks those that the store lacks."""
         if not len(part.keys):
             return
+        if self.novelty is not None:
+            self.new_N2 = np.concatenate([self.new_N2, self.novelty.count(part.chains)])
         self._keys.append(part.keys)
         self._of_row.append((part.of_row + self._held).astype(np.int32))
         self._held += len(part.keys)
@@ -110,6 +120,10 @@ class CollectedSequences:
         keys, index = distinct_keys(keys)
         of_row, self._of_row = np.concatenate(self._of_row), []
         self._keys, self._of_row = [keys], [index[of_row]]
+        if self.novelty is not None:
+            merged_N2 = np.empty((len(keys), 2), np.int16)
+            merged_N2[index] = self.new_N2
+            self.new_N2 = merged_N2
         self.unique = self._held = len(keys)
 
     def finish(self) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -174,7 +188,8 @@ def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> Co
     CannotPredict
         If the table has a column that the scores would overwrite.
     """
-    found = CollectedPairs(CollectedSequences("antibody"), CollectedSequences("antigen"))
+    antibodies = CollectedSequences("antibody", scorer.predictor.novelty)
+    found = CollectedPairs(antibodies, CollectedSequences("antigen"))
     store = existing_store(scorer.store_path)
     counts: Counter[str] = Counter()
     with row_bar("reading") as shown:

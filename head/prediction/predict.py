@@ -32,6 +32,7 @@ from abag.head.prediction.inputs import (
     encode_missing,
     row_bar,
 )
+from abag.head.prediction.novelty import as_columns
 from abag.head.prediction.options import PredictOptions
 
 if TYPE_CHECKING:
@@ -92,8 +93,9 @@ def predict(
     Returns
     -------
     dict
-        ``out``, ``rows`` written, ``skipped_rows``, ``seconds``; ``antibodies`` and ``antigens``,
-        each with ``unique``, ``reused``, ``encoded``, ``far``.
+        ``out``, ``rows`` written, ``skipped_rows``, ``far_rows`` (an antibody or antigen is far),
+        ``seconds``; ``antibodies`` and ``antigens``, each with ``unique``, ``reused``, ``encoded``,
+        ``far``.
 
     Raises
     ------
@@ -123,6 +125,11 @@ def predict(
             f"antibodies and {antigens['far']:,} of {antigens['unique']:,} antigens are far from "
             f"the training set{less if antibodies['far'] or antigens['far'] else ''}"
         )
+        if 2 * scored["far_rows"] > scored["rows"]:
+            messages.say(
+                f"most rows ({scored['far_rows']:,} of {scored['rows']:,}) are outside what the "
+                "training set covers: measure some of these pairs before you use the scores"
+            )
         if not predictor.calibrated:
             messages.say(
                 "sigma is not calibrated: it is the error on validation pairs, which training has "
@@ -165,23 +172,30 @@ def _predict_pairs(
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = encode_missing(scorer, found.antibodies, found.antigens)
     pkd, sigma, far_antibody, far_antigen = _score(scorer, store, antibodies, antigens)
-    at = 0
+    novelty, new_N2 = scorer.predictor.novelty, found.antibodies.new_N2
+    if novelty is not None:
+        far_antibody |= novelty.is_far(new_N2)
+    at = far_rows = 0
     with TableWriter(out) as writer, row_bar("writing", found.rows) as shown:
         for part in _read_again(table, found, options):
             rows = slice(at, at + len(part))
             at += len(part)
+            antibody, antigen = antibodies[1][rows], antigens[1][rows]
+            far_rows += int((far_antibody[antibody] | far_antigen[antigen]).sum())
             writer.write(
                 part.assign(
                     pkd_predicted=pkd[rows],
                     sigma=sigma[rows],
-                    far_antibody=far_antibody[antibodies[1][rows]],
-                    far_antigen=far_antigen[antigens[1][rows]],
+                    far_antibody=far_antibody[antibody],
+                    far_antigen=far_antigen[antigen],
+                    **(as_columns(new_N2[antibody]) if novelty is not None else {}),
                 )
             )
             shown.update(len(part))
     return {
         "rows": found.rows,
         "skipped_rows": len(found.skipped),
+        "far_rows": far_rows,
         "antibodies": found.antibodies.counts(far_antibody),
         "antigens": found.antigens.counts(far_antigen),
     }

@@ -30,6 +30,7 @@ from abag.embed.store.store import NoSuchEncoder, open_store
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.vectors import VectorsMissing
 from abag.head.prediction.applicability import Applicability
+from abag.head.prediction.novelty import Novelty, as_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,6 +105,8 @@ class Predictor:
     """Residual noise in sigma, in pKd."""
     calibrated: bool
     """Whether sigma was fitted to groups of pairs that its heads had not seen."""
+    novelty: Novelty | None = None
+    """Residues of the training antibodies; None: a predictor written before schema 4."""
     antibody_region: AntibodyRegion = "as-given"
     """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None
@@ -147,8 +150,9 @@ class Predictor:
         Returns
         -------
         DataFrame
-            One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``far_antibody`` and
-            ``far_antigen`` (bool).
+            One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``far_antibody``,
+            ``far_antigen`` (bool), and ``new_positions`` and ``new_residues`` (Int16; see
+            `Novelty.count`), which predictors written before schema 4 lack.
 
         Raises
         ------
@@ -179,7 +183,8 @@ class Predictor:
                     antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
                     device=device, batch_tokens=batch_tokens, progress=progress,
                 )  # fmt: skip
-            return self.predict_keys(open_store(path), *keys)
+            found = self.predict_keys(open_store(path), *keys)
+            return self.add_novelty(found, antibodies)
 
     def __repr__(self) -> str:
         counts = Counter(type(member.model).__name__ for member in self.members)
@@ -236,7 +241,10 @@ class Predictor:
     def predict_keys(
         self, store: Store, antibody_keys: NDArray[np.uint8], antigen_keys: NDArray[np.uint8]
     ) -> pd.DataFrame:
-        """Predict for pairs of stored sequences, given by keys of shape (P, 16); see `predict`."""
+        """Predict for pairs of stored sequences, given by keys of shape (P, 16); see `predict`.
+
+        `add_novelty` completes the result: keys do not tell residues.
+        """
         antibodies, antibody = distinct_keys(antibody_keys)
         antigens, antigen = distinct_keys(antigen_keys)
         antibody_ND = self.read(store, "antibody", antibodies)
@@ -246,6 +254,14 @@ class Predictor:
             far_antibody=self.applicability["antibody"].is_far(antibody_ND)[antibody],
             far_antigen=self.applicability["antigen"].is_far(antigen_ME)[antigen],
         )
+
+    def add_novelty(self, found: pd.DataFrame, antibodies: Sequence[Chains]) -> pd.DataFrame:
+        """Add the new positions and residues of the antibody of each row, if they are known."""
+        if self.novelty is None:
+            return found
+        new_P2 = self.novelty.count(antibodies)
+        far = found["far_antibody"] | self.novelty.is_far(new_P2)
+        return found.assign(far_antibody=far, **as_columns(new_P2))
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read vectors of the run's encoder, float32 (N, D), by keys of shape (N, 16).

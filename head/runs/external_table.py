@@ -141,6 +141,7 @@ def score_table(
     predictor = load_predictor(run)
     opened = open_store(predictor.resolve_store(store))
     found = predictor.predict_keys(opened, pairs.keys("antibody"), pairs.keys("antigen"))
+    found = predictor.add_novelty(found, [pairs.table.antibodies.chains[i] for i in pairs.antibody])
     head = found["pkd_predicted"].to_numpy(np.float64)
     everything = np.arange(len(pairs))
     own = summary["metrics"]["table"] = score_rows(pairs, head, everything)

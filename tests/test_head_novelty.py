@@ -1,0 +1,140 @@
+"""Positions and residues that no training antibody had."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from abag.embed.sequences.domains import number_domain
+from abag.head.prediction.novelty import UNCOUNTED, Novelty, as_columns, measure_novelty
+
+HEAVY = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
+    "SRWGGDGFYAMDYWGQGTLVTVSS"
+)
+LIGHT = (
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
+    "TFGQGTKVEIK"
+)
+H3 = HEAVY.index("WGGDGFYAMDY")
+
+
+def mutated(chain, *changes):
+    for at, residue in changes:
+        chain = chain[:at] + residue + chain[at + 1 :]
+    return chain
+
+
+def test_a_residue_is_new_at_a_varied_position_and_a_position_is_new_where_none_varied():
+    training = [(mutated(HEAVY, (H3, r)), LIGHT) for r in "WYFA"]
+    novelty = measure_novelty(training)
+    asked = [
+        mutated(HEAVY, (H3, "K")),  # another residue at a varied position
+        mutated(HEAVY, (H3 + 4, "K")),  # a position that never varied
+        mutated(HEAVY, (H3 + 4, "X"), (H3, "X")),
+        HEAVY[: H3 + 4] + HEAVY[H3 + 5 :],  # a deletion
+        HEAVY[2:-2],  # ends are often trimmed
+    ]
+    found = novelty.count([(heavy, LIGHT) for heavy in asked])
+    assert found.tolist() == [[0, 1], [1, 1], [0, 0], [1, 1], [0, 0]]
+    assert novelty.is_far(found).tolist() == [False, True, False, True, False]
+
+
+def test_a_chain_that_no_training_antibody_had_is_new_and_a_missing_one_is_not():
+    alone = measure_novelty([(HEAVY, "")])
+    assert alone.count([(HEAVY, LIGHT)])[0, 0] == len(LIGHT)
+    assert measure_novelty([(HEAVY, LIGHT)]).count([(HEAVY, "")]).tolist() == [[0, 0]]
+
+
+def test_antibodies_that_cannot_be_numbered_are_not_counted_and_not_far():
+    novelty = measure_novelty([(HEAVY, LIGHT), ("W" * 15, "")])
+    found = novelty.count([("W" * 15, ""), (HEAVY, LIGHT)])
+    assert found.tolist() == [[UNCOUNTED] * 2, [0, 0]]
+    assert not novelty.is_far(found).any()
+    assert pd.DataFrame(as_columns(found)).isna().to_numpy().tolist() == [[True] * 2, [False] * 2]
+
+
+def by_hand(training, asked):
+    """The counts of one antibody, from sets of residues."""
+    positions = residues = 0
+    for name, at in (("heavy", 0), ("light", 1)):
+        known = [n for one in training if (n := number_domain(one[at], name))]
+        own = number_domain(asked[at], name)
+        if not own:
+            continue
+        places = {p for n in [own, *known] for p in n}
+
+        def residue(numbered, place):
+            number = [int(p.strip("ABCDEFGHIJ")) for p in numbered]
+            inside = min(number) <= int(place.strip("ABCDEFGHIJ")) <= max(number)
+            return numbered.get(place, "-" if inside else None)
+
+        for place in places:
+            seen = {residue(n, place) for n in known} - {None}
+            if seen and residue(own, place) not in (None, "X", *seen):
+                residues += 1
+                positions += len(seen) == 1
+    return [positions, residues]
+
+
+variants = st.lists(
+    st.tuples(st.integers(20, 112), st.sampled_from("ACWKXY")), max_size=4
+).flatmap(
+    lambda changes: st.builds(
+        lambda cut, light: (mutated(HEAVY, *changes)[cut:], LIGHT if light else ""),
+        st.sampled_from([0, 0, 2]),
+        st.booleans(),
+    )
+)  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(variants, min_size=1, max_size=6), variants)
+def test_counts_equal_a_plain_reference_and_training_antibodies_are_never_far(training, asked):
+    training = [*dict.fromkeys(training), (HEAVY, LIGHT)]
+    novelty = measure_novelty(training)
+    known = novelty.count(training)
+    assert not known.any()
+    assert not novelty.is_far(known).any()
+    assert novelty.count([asked])[0].tolist() == by_hand(training, asked)
+    kept = Novelty.from_json(json.loads(json.dumps(novelty.to_json())))
+    assert kept.count([asked]).tolist() == novelty.count([asked]).tolist()
+
+
+def test_limits_are_what_would_be_new_in_a_training_antibody_among_the_others():
+    training = [
+        (mutated(HEAVY, (30 + n % 8, "A"), (H3 + n // 8, "C" if n % 2 else "W")), LIGHT)
+        for n in range(40)
+    ]
+    novelty = measure_novelty(training)
+    left_out = [
+        measure_novelty(training[:n] + training[n + 1 :]).count([training[n]])[0]
+        for n in range(len(training))
+    ]
+    expected = np.quantile(left_out, 0.99, axis=0).astype(int).tolist()
+    assert [novelty.most_positions, novelty.most_residues] == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"most_positions": -1},
+        {"most_residues": True},
+        {"most_residues": 10**9},
+        {"more": 1},
+        {"heavy": []},
+        {"heavy": {"0": "A"}},
+        {"heavy": {"1": ""}},
+        {"heavy": {"1": "a"}},
+        {"heavy": {"1": ["A"]}},
+        {"light": {str(n): "A" for n in range(1, 1001)}},
+    ],
+)
+def test_invalid_residues_by_position_are_refused(change):
+    record = measure_novelty([(HEAVY, LIGHT)]).to_json()
+    Novelty.from_json(record)
+    with pytest.raises(ValueError, match="by position"):
+        Novelty.from_json(record | change)
