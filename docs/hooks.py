@@ -40,6 +40,8 @@ def places() -> dict[str, str]:
         "README.md": "index.md",
         "CHANGELOG.md": "changelog.md",
         "CONTRIBUTING.md": "contributing.md",
+        "CITATION.cff": "CITATION.cff",
+        "Dockerfile": "Dockerfile",
         **{f"{RESULTS}/{p.name}": f"measurements/{p.name}" for p in sorted(results)},
         **{f"notebooks/{p.name}": f"notebooks/{p.name}" for p in sorted(notebooks)},
     }

@@ -50,3 +50,10 @@ def test_the_chart_of_the_readme_shows_the_numbers_of_its_report(monkeypatch):
 
     assert chart.CHART.read_text() == chart.draw(chart.REPORT.read_text())
     assert ">1,041 (2.1x)<" in chart.draw(chart.REPORT.read_text())
+
+
+def test_the_badges_of_the_readme_state_the_facts_of_pyproject(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import badges
+
+    assert badges.badges() == {p.name: p.read_text() for p in badges.BADGES.iterdir()}

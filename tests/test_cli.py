@@ -398,3 +398,12 @@ def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path):
     assert "Spearman of 0.9" in out
     assert "carry no biology" in out
     assert (tmp_path / "demo" / "run" / "report.html").is_file()
+    summary = re.search(r"abag-demo/run: .*?(?=```)", (ROOT / "README.md").read_text(), re.DOTALL)
+    facts = out.replace(str(tmp_path / "demo"), "abag-demo")
+    assert set(without_scores(summary[0])) <= set(without_scores(facts))
+
+
+def without_scores(text):
+    """Return the lines of a summary with counts, names and columns only."""
+    lines = re.sub(r"-?\d+\.\d+", "#", text).splitlines()
+    return [" ".join(line.split()) for line in lines if re.search(r"[#\d/]", line)]

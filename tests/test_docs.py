@@ -30,7 +30,7 @@ FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = {"", "text", "json"}
 """Languages of blocks that are not code."""
 SKIPPED = {
-    "README.md": ["run by .ci/run", "run by .ci/run"],
+    "README.md": ["run by .ci/run", "installs", "run by .ci/run"],
     "CONTRIBUTING.md": ["installs"],
     "docs/scaling.md": [
         "needs several GPUs",
@@ -43,8 +43,8 @@ SKIPPED = {
     "docs/why-numbers-differ.md": ["a benchmark; the tests run it at tiny size"],
 }
 """Reasons, given in the fences, of the blocks that are not run, by page."""
-TESTED_ELSEWHERE = {ROOT / "docs" / "examples.md"}
-"""Pages run by test_examples.py."""
+TESTED_ELSEWHERE = {ROOT / "README.md", ROOT / "docs" / "examples.md"}
+"""Pages run by the test of a new user's tasks, and by test_examples.py."""
 
 
 # ---- the site ------------------------------------------------------------------------------
@@ -170,7 +170,12 @@ RUN = [
 @pytest.mark.usefixtures("workplace")
 @pytest.mark.parametrize("page", RUN, ids=name)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page):
-    names = {}
+    run_page(page)
+
+
+def run_page(page):
+    """Run the code of a page; return the names that its Python code defines, and all output."""
+    names, printed = {}, ""
     for block in blocks(page):
         if block.reason or block.language in SHOWN:
             continue
@@ -178,16 +183,52 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page):
             exec(compile(block.code, name(page), "exec"), names)
         else:
             for line in block.code.replace("\\\n", " ").splitlines():
-                run(line)
+                printed += f"$ {line}\n{run(line)}"
+    return names, printed
 
 
 def run(line):
     """Run one line in a shell; a plain `abag` command runs in this process, to save imports."""
-    if line.startswith("abag ") and not set(line) & set("|&;<>$*`"):
-        result = CliRunner().invoke(main, shlex.split(line)[1:])
-        assert result.exit_code == 0, f"{line}\n{result.output}{result.exception}"
-    else:
+    if not line.startswith("abag ") or set(line) & set("|&;<>$*`"):
         subprocess.run(["bash", "-euo", "pipefail", "-c", line], check=True)
+        return ""
+    result = CliRunner().invoke(main, shlex.split(line, comments=True)[1:])
+    assert result.exit_code == 0, f"{line}\n{result.output}{result.exception}"
+    return result.output
+
+
+@pytest.mark.usefixtures("workplace")
+def test_a_new_user_does_ten_tasks_with_the_readme_alone():
+    found, printed = run_page(ROOT / "README.md")
+    rows, new = len(pd.read_csv("pairs.csv")), len(pd.read_csv("new.csv"))
+    # 1 install: .ci/run runs the line; the command answers
+    assert run("abag --version").startswith("abag ")
+    # 2 embed, 3 fit
+    assert "antigens: " in printed
+    assert "report     runs/first/report.html" in printed
+    # 4 the worst predictions, the largest first, with their sequences
+    errors = found["worst"]["error"].abs()
+    assert errors.is_monotonic_decreasing
+    assert errors.iloc[0] == found["test"]["error"].abs().max()
+    assert set(found["worst"]["chains"]) <= set(pd.read_csv("pairs.csv")["antigen"])
+    # 5 export
+    assert len(pd.read_csv("test_predictions.csv")) == len(found["test"]) >= rows / 5
+    # 6 predict
+    assert pd.read_csv("scored.csv")["pkd_predicted"].notna().sum() == new
+    # 7 compare two runs on the same test rows
+    compared = printed.split("$ abag runs runs")[1].split("$")[0]
+    assert "[256, 128]" in compared
+    assert "no other run" not in compared
+    # 8 resume
+    assert re.search(r"antigens: (\d+) unique, \1 reused, 0 encoded", printed)
+    assert "runs/first: nothing to do, this run has finished" in printed
+    # 9 the vectors, one row per row of the table
+    assert len(found["antibody_vectors"]) == len(found["antigen_vectors"]) == rows
+    assert found["antigen_vectors"].dtype == "float32"
+    # 10 share the predictor
+    theirs = pd.read_csv("theirs.csv")["pkd_predicted"]
+    assert theirs.equals(pd.read_csv("scored.csv")["pkd_predicted"])
+    assert len(found["scores"]) == new
 
 
 # ---- troubleshooting -----------------------------------------------------------------------
