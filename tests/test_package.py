@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from graphlib import TopologicalSorter
@@ -65,6 +66,26 @@ def test_the_source_archive_contains_every_package_file(archives, checkout):
     expected = package_files(checkout) | {"pyproject.toml", "README.md", "LICENSE"}
     assert not expected - names
     assert "stray.py" not in names
+
+
+# ---- versions and dependencies -------------------------------------------------------------
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RECIPE = (ROOT / "packaging" / "conda" / "meta.yaml").read_text()
+
+
+def test_a_release_has_one_version():
+    version = PROJECT["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f'\n  version: "{version}"\n' in RECIPE
+    assert f"\n## {version} (" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_conda_recipe_has_the_dependencies_of_the_package():
+    _, run = RECIPE.split("\n  run:\n")
+    recipe = [" ".join(line.split()[1:]) for line in run.split("\n\n")[0].splitlines()]
+    ours = [f"python{PROJECT['requires-python']}", *PROJECT["dependencies"]]
+    assert recipe == [one.replace("torch", "pytorch").replace(">=", " >=") for one in ours]
 
 
 # ---- the documented editable install -------------------------------------------------------

@@ -1,0 +1,40 @@
+# Two variants: for CPUs (the default), and for GPUs with --build-arg VARIANT=cuda.
+#
+#   docker build -t abag .
+#   docker run --rm -v "$PWD:/data" -v abag-cache:/cache abag embed pairs.csv --store store
+#
+#   docker build -t abag:cuda --build-arg VARIANT=cuda .
+#   docker run --rm --gpus all -v "$PWD:/data" -v abag-cache:/cache abag:cuda doctor
+#
+# Add --user "$(id -u):$(id -g)" to own the files that it writes.
+ARG VARIANT=cpu
+ARG PYTHON=3.11
+
+FROM python:${PYTHON}-slim AS wheel
+WORKDIR /src
+COPY . .
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:${PYTHON}-slim AS cpu
+# builds of torch without CUDA, which are 4 GB smaller
+ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+
+FROM python:${PYTHON}-slim AS cuda
+# Triton builds the launchers of its kernels with a C compiler; which version does not matter
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+
+# hadolint ignore=DL3006
+FROM ${VARIANT}
+# home and user name of any --user: downloaded weights and compiled kernels are kept in /cache
+ENV HOME=/cache USER=abag
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    --mount=type=bind,source=constraints.txt,target=/constraints.txt \
+    pip install --no-cache-dir -c /constraints.txt /wheels/*.whl \
+    && mkdir -m 1777 /cache /data
+USER 1000
+WORKDIR /data
+VOLUME /cache
+ENTRYPOINT ["abag"]
+CMD ["--help"]
