@@ -28,9 +28,14 @@ from abag.head.prediction import all_pairs
 from abag.head.prediction import predict as predict_module
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.inputs import CannotPredict
+from abag.head.prediction.novelty import measure_novelty
 from abag.head.prediction.predict import predict
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+TRASTUZUMAB = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
+    "SRWGGDGFYAMDYWGQGTLVTVSS"
+)
 OURS = [
     "pkd_predicted", "sigma", "far_antibody", "far_antigen", "new_positions", "new_residues",
 ]  # fmt: skip
@@ -498,3 +503,38 @@ def test_a_sigma_that_is_not_calibrated_is_called_that(case, tmp_path, calibrate
     )  # fmt: skip
     assert not predictor.calibrated  # one head per fold
     assert any(line.startswith("sigma is not calibrated") for line in said) != calibrated
+
+
+# ---- novelty -------------------------------------------------------------------------------------
+
+
+def test_tables_all_pairs_and_the_predictor_agree_on_what_is_new(case, tmp_path, monkeypatch):
+    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 2)
+    monkeypatch.setattr(all_pairs, "SLICE", 2)
+    heavy = [TRASTUZUMAB.replace("WGGDGF", h3) for h3 in ("WGGDGF", "WGADGF", "WAADGF", "AGGDGF")]
+    antigen = case.frame["antigen"][0]
+    table = pd.DataFrame({"heavy": [*heavy[1:], "W" * 15, *heavy], "antigen": antigen})
+    add_vectors(tmp_path / "store", table)
+    seen = replace(load_predictor(case.run), novelty=measure_novelty([(heavy[0], "")]))
+    near = {k: replace(a, far_distance=1e9) for k, a in seen.applicability.items()}
+    predictor, said = replace(seen, applicability=near, store=tmp_path / "store"), []
+    counts = [1, 2, 1, None, 0, 1, 2, 1]
+    summary = predict(table, predictor, tmp_path / "a.csv", say=said.append)
+    found = read_back(tmp_path / "a.csv").astype({"new_positions": "Int16"})
+    assert [None if pd.isna(n) else n for n in found["new_positions"]] == counts
+    assert found["new_residues"].equals(found["new_positions"].astype(found["new_residues"].dtype))
+    assert found["far_antibody"].tolist() == [bool(n) for n in counts]
+    assert summary["far_rows"] == 6
+    assert sum("most rows (6 of 8) are outside" in line for line in said) == 1
+    direct = predictor.predict(list(table["heavy"]), None, antigen)
+    assert direct["new_positions"].equals(found["new_positions"])
+    assert direct["far_antibody"].tolist() == found["far_antibody"].tolist()
+    crossed = predict(table, predictor, tmp_path / "b.parquet", cross=table, say=said.append)
+    each = pd.read_parquet(tmp_path / "b.parquet")
+    assert [None if pd.isna(n) else n for n in each["new_positions"]] == counts[:5]
+    assert each["far_antibody"].tolist() == [bool(n) for n in counts[:5]]
+    assert crossed["far_rows"] == 3
+    older, few = replace(predictor, novelty=None), []
+    predict(table, older, tmp_path / "c.csv", say=few.append)
+    assert list(read_back(tmp_path / "c.csv"))[-4:] == OURS[:4]
+    assert not any("most rows" in line for line in few)

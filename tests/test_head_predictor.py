@@ -211,6 +211,8 @@ def settings(record):
         (lambda r: r["members"][0].update(model="exec"), "does not match"),
         (lambda r: r["members"][0].update(settings=[]), "settings is"),
         (lambda r: r["antibody"].update(width=True), "width is True"),
+        (lambda r: r["novelty"].update(heavy={"1": "?"}), "residues by position"),
+        (lambda r: r.update(novelty=[]), "novelty is"),
         (lambda r: r["members"].append({}), "members has"),
         (lambda r: r["members"].append(r["members"][0]), "does not match"),
         (lambda r: settings(r).update(widths=[10**12]), "does not match"),
