@@ -63,6 +63,7 @@ def notebook(tmp_path, checkout):
         "PIP_DISABLE_PIP_VERSION_CHECK": "1", "OMP_NUM_THREADS": "1",
         "ABAG_SOURCE": str(checkout), "ABAG_WORK": str(tmp_path / "drive"),
         "ABAG_ANTIBODY": "tiny-igt5", "ABAG_ANTIGEN": "tiny-esm2",
+        "ABAG_FIT": "--split random --epochs 2",
     }  # fmt: skip
 
     def run(**settings):
@@ -92,25 +93,40 @@ def test_the_notebook_is_stored_without_outputs():
     assert NOTEBOOK.stat().st_size < 20_000
 
 
-def settings(monkeypatch, folder, address=None):
-    """Run the settings cell in a folder, optionally with a repository address; return SOURCE."""
-    (code,) = (c.source for c in nbformat.read(NOTEBOOK, 4).cells if c.id == "settings")
-    first, rest = code.split("\n", 1)
-    assert first.startswith("REPOSITORY = ")
-    monkeypatch.chdir(folder)
-    monkeypatch.delenv("ABAG_SOURCE", raising=False)
-    names = {}
-    exec(f"REPOSITORY = {address!r}\n{rest}" if address else code, names)
-    return names["SOURCE"]
+@pytest.fixture
+def source(monkeypatch):
+    """Return what the notebook would install, when started in a folder with a given SOURCE."""
+    code = {c.id: c.source for c in nbformat.read(NOTEBOOK, 4).cells}
+    function = code["install"].split("os.environ")[0]
+
+    def found(folder, given=""):
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("ABAG_SOURCE", given)
+        names = {}
+        exec(code["settings"], names)
+        exec(function, names)
+        return names["source"]()
+
+    return found
 
 
-def test_a_missing_repository_address_is_one_clear_line_outside_a_checkout(tmp_path, monkeypatch):
-    with pytest.raises(Exception, match="in the first line of this cell") as stopped:
-        settings(monkeypatch, tmp_path)
+def test_the_notebook_installs_what_source_names_or_a_wheel_in_its_folder(source, tmp_path):
+    assert source(tmp_path, "https://lab.org/abag") == "git+https://lab.org/abag"
+    for given in ("abag", "drive/abag.tar.gz"):
+        assert source(ROOT, given) == given
+    assert source(ROOT) == source(ROOT / "notebooks") == str(ROOT)
+    (tmp_path / "abag-work").mkdir()
+    (tmp_path / "abag-work" / "abag-0.1.0.tar.gz").touch()
+    assert source(tmp_path) == "abag-work/abag-0.1.0.tar.gz"
+    (tmp_path / "abag-work" / "abag-0.1.0-py3-none-any.whl").touch()
+    assert source(tmp_path).endswith(".whl")
+
+
+def test_a_missing_source_is_one_clear_line(source, tmp_path):
+    with pytest.raises(Exception, match="fill in SOURCE above") as stopped:
+        source(tmp_path)
     (line,) = stopped.value._render_traceback_()  # shown by IPython instead of a traceback
     assert line == f"Stopped: {stopped.value}"
-    assert settings(monkeypatch, ROOT) == settings(monkeypatch, ROOT / "notebooks") == str(ROOT)
-    assert settings(monkeypatch, ROOT, "https://lab.org/abag") == "git+https://lab.org/abag"
 
 
 def test_the_notebook_runs_in_a_clean_kernel_from_install_to_predictor(notebook, tmp_path):
@@ -145,7 +161,7 @@ def kill_when(process, found, seconds=500):
 def test_a_kernel_killed_in_stage_one_and_in_stage_two_loses_nothing(notebook, tmp_path):
     table = pd.concat([demo_table(seed) for seed in range(30)]).drop_duplicates("heavy")
     store, run = tmp_path / "drive" / "store", tmp_path / "drive" / "runs" / "first"
-    given = {"ABAG_TABLE": str(tmp_path / "pairs.csv")}
+    given = {"ABAG_TABLE": str(tmp_path / "pairs.csv"), "ABAG_FIT": ""}
     keys = read_pairs(table).antibodies.keys
 
     def missing():
