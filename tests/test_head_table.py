@@ -324,7 +324,7 @@ NOT_LABELS = {
     "huge": [1e300] * 6,
     "seconds": [1_577_836_800] * 6,
     "huge text": ["1e300"] * 6,
-    "integers beyond float64": [10**400] * 6,
+    "integers beyond float64": pd.Series([10**400] * 6, dtype=object),
 }
 LABELS = {
     "decimals": [Decimal("7.1")] * 6,
