@@ -2,6 +2,7 @@
 
 import datetime
 import gzip
+import re
 import sys
 import zipfile
 from io import BytesIO
@@ -182,6 +183,23 @@ def test_an_archive_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypat
     path = workbook(tmp_path / "a.xlsx")
     monkeypatch.setattr(spreadsheets, "_MOST_BYTES", 1000)
     assert "export it as CSV or Parquet" in refusal(path)
+
+
+@pytest.mark.parametrize("text", [b"A", b"<c/>"])
+def test_a_row_that_would_fill_the_memory_is_not_parsed(tmp_path, text):
+    sheet, size = "xl/worksheets/sheet1.xml", 33 << 20
+    path = edited(
+        workbook(tmp_path / "a.xlsx"),
+        sheet,
+        lambda xml: xml.replace(b"</row>", text * (size // len(text)) + b"</row>", 1),
+    )
+    assert "a row or text has more than 32 MiB" in refusal(path)
+
+
+def test_a_part_with_styles_that_would_fill_the_memory_is_not_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr(spreadsheets, "_MOST_PART_BYTES", 1000)
+    path = workbook(tmp_path / "a.xlsx")
+    assert re.search("xl/.*ml.* has 0 MiB; export it as CSV or Parquet", refusal(path))
 
 
 def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import gzip
 import re
 from contextlib import contextmanager
+from io import BytesIO
 
 import numpy as np
 import pandas as pd
@@ -410,5 +411,50 @@ def test_a_line_that_would_fill_the_memory_is_refused(tmp_path, name):
     text = b">x_H\n" if "fasta" in name else b"heavy,antigen\n"
     text += b"A" * (33 << 20)
     (tmp_path / name).write_bytes(gzip.compress(text, 1) if name.endswith("gz") else text)
-    with pytest.raises(BadTable, match="a line has more than 32 MiB"):
+    with pytest.raises(BadTable, match="a row has more than 32 MiB"):
         read_pairs(tmp_path / name)
+
+
+@pytest.mark.parametrize("cell", [b"\n", b"A\r\n", b'""\n', b',""\n'])
+def test_a_quoted_cell_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch, cell):
+    monkeypatch.setattr(formats, "MAX_ROW_BYTES", 3 << 20)
+    text = b'heavy,note\nEVQ,"a"\n"' + cell * ((5 << 20) // len(cell))
+    (tmp_path / "a.csv").write_bytes(text + b'"\n')
+    with pytest.raises(BadTable, match=r"a row has more than .* is a quotation mark not closed"):
+        read_table(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("stray", ['5" tube', '5"" tube', 'x"', '"a, ""b""\n"', '"a,"', '""'])
+def test_quotation_marks_in_a_row_do_not_add_up_the_rows_after_it(stray):
+    text = f"id,note\n1,{stray}\n" + "2,x\n" * 9
+    rows = formats._BoundedRows(BytesIO(text.encode()), ",")
+    rows.read(1 << 20)
+    assert rows._row_bytes == 0
+    rows.seek(0)
+    while rows.read(1):  # the same however it is divided
+        pass
+    assert rows._row_bytes == 0
+
+
+def write_dictionary(path, texts, rows):
+    index = pa.array(np.arange(rows) % len(texts), pa.int32())
+    heavy = pa.DictionaryArray.from_arrays(index, pa.array(texts))
+    pq.write_table(pa.table({"heavy": heavy}), path, store_schema=False)
+
+
+def test_a_parquet_row_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
+    write_dictionary(tmp_path / "a.parquet", ["A" * (1 << 20)], 1)
+    assert len(read_table(tmp_path / "a.parquet").frame) == 1
+    monkeypatch.setattr(formats, "MAX_ROW_BYTES", 1 << 20)
+    with pytest.raises(BadTable, match="a row has more than"):
+        read_table(tmp_path / "a.parquet")
+
+
+def test_long_rows_of_a_small_parquet_file_come_in_smaller_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(formats, "_BATCH_ROWS", 10)
+    texts = ["A" * 50_000, "V"]
+    write_dictionary(tmp_path / "a.parquet", texts, 205)
+    chunks = [c.frame for c in read_table_chunks(tmp_path / "a.parquet", rows=100)]
+    assert max(map(len, chunks)) < 100
+    assert [*pd.concat(chunks)["heavy"]] == [texts[i % 2] for i in range(205)]

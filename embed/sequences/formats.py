@@ -68,7 +68,10 @@ _FOREIGN = {
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
 }
 """What text files are mistaken for, by their first bytes."""
-MAX_LINE_BYTES = 32 << 20
+MAX_ROW_BYTES = 32 << 20
+_TOO_LONG = f"a row has more than {MAX_ROW_BYTES >> 20} MiB"
+_BATCH_ROWS, _BATCH_BYTES = 1_000, 64 << 20
+"""Rows of Parquet decoded at a time, and how much of them is joined to a chunk."""
 Chunk: TypeAlias = tuple[list[str], pd.DataFrame]
 """Names of all columns of the file; rows with some or all of these columns."""
 WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
@@ -158,14 +161,17 @@ def _opened(path: Path, *, unpack: bool) -> Iterator[IO[bytes]]:
                 packed, file = file, files.enter_context(tempfile.TemporaryFile(prefix="abag-"))
                 shutil.copyfileobj(packed, file, 1 << 20)
                 file.seek(0)
-        yield file if unpack else io.BufferedReader(_BoundedLines(file), 1 << 20)
+        yield file
 
 
-class _BoundedLines(io.RawIOBase):
-    """A text file whose lines are bounded: a parser would hold all of a line in memory."""
+class _BoundedRows(io.RawIOBase):
+    """A text file whose rows are bounded: a parser would hold all of a row in memory."""
 
-    def __init__(self, file: Any) -> None:  # noqa: ANN401 - a binary file
-        self._file, self._line_bytes = file, 0
+    def __init__(self, file: IO[bytes], separator: str) -> None:
+        """Wrap a file; `separator` is empty if quotation marks have no meaning."""
+        self._file = file
+        self._opening = {separator.encode(), b"\n", b"\r", b'"'} if separator else set()
+        self.seek(0)
 
     def readable(self) -> bool:
         return True
@@ -174,18 +180,33 @@ class _BoundedLines(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._line_bytes = 0
-        return int(self._file.seek(offset, whence))
+        self._row_bytes, self._quoted, self._last = 0, False, b"\n"
+        return self._file.seek(offset, whence)
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
-        n = int(self._file.readinto(buffer))
-        part = bytes(buffer[:n])
-        ended = max(part.rfind(b"\n"), part.rfind(b"\r"))
-        self._line_bytes = n - 1 - ended if ended >= 0 else self._line_bytes + n
-        if self._line_bytes > MAX_LINE_BYTES:
-            msg = f"a line has more than {MAX_LINE_BYTES >> 20} MiB"
-            raise ValueError(msg)
-        return n
+        part = self._file.read(len(buffer))
+        buffer[: len(part)] = part
+        self._follow(part)
+        if self._row_bytes > MAX_ROW_BYTES:
+            hint = "; is a quotation mark not closed?" if self._quoted else ""
+            raise ValueError(_TOO_LONG + hint)
+        return len(part)
+
+    def _follow(self, part: bytes) -> None:
+        """Measure the last row, as the parser of pandas divides rows and opens quoted cells."""
+        first, *after_marks = part.split(b'"') if self._opening else [part]
+        self._follow_text(first)
+        for text in after_marks:
+            closes = self._quoted
+            self._quoted = not closes and self._last in self._opening
+            self._last = b'"' if closes else b""  # a mark right after a closing one opens again
+            self._row_bytes += 1
+            self._follow_text(text)
+
+    def _follow_text(self, text: bytes) -> None:
+        ended = -1 if self._quoted else max(text.rfind(b"\n"), text.rfind(b"\r"))
+        self._row_bytes = len(text) - 1 - ended if ended >= 0 else self._row_bytes + len(text)
+        self._last = text[-1:] or self._last
 
 
 def _with_partition_columns(chunk: Chunk, file: Path, root: Path, options: ReadOptions) -> Chunk:
@@ -206,13 +227,16 @@ def _with_partition_columns(chunk: Chunk, file: Path, root: Path, options: ReadO
 
 def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     # Public tables have tabs in files called .csv, so the header line decides.
-    header = file.readline()
+    header = file.readline(MAX_ROW_BYTES + 1)
+    if len(header) > MAX_ROW_BYTES:
+        raise ValueError(_TOO_LONG)
     for magic, what in _FOREIGN.items():
         if header.startswith(magic):
             msg = f"it is {what}"
             raise ValueError(msg)
     separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
-    yield from _read_separated(file, separator, options)
+    rows = io.BufferedReader(_BoundedRows(file, separator), 1 << 20)
+    yield from _read_separated(rows, separator, options)
 
 
 def _read_separated(file: IO[Any], separator: str, options: ReadOptions) -> Iterator[Chunk]:
@@ -248,7 +272,7 @@ def _in_chunks(whole: pd.DataFrame, options: ReadOptions) -> Iterator[Chunk]:
 
 
 def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
-    text = file.read().decode("utf-8-sig")
+    text = io.BufferedReader(_BoundedRows(file, "")).read().decode("utf-8-sig")
     yield from _in_chunks(read_fasta(text.replace("\r", "\n").split("\n")), options)
 
 
@@ -298,15 +322,47 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
         raise ValueError(msg)
     # without any sequence column, everything is read and the caller names the missing role
     wanted = (options.sequence_columns(names) or None) if options.only_sequences else None
-    whole = options.rows is None
-    batches = (
-        [parquet.read(wanted)] if whole else parquet.iter_batches(options.rows, columns=wanted)
-    )
+    mean_bytes = _check_row_groups(parquet, wanted)
+    tables: Iterable[pa.Table]
+    if options.rows is None:
+        tables = [parquet.read(wanted)]
+    else:
+        step = min(_BATCH_ROWS, options.rows, max(1, _BATCH_BYTES // max(1, mean_bytes)))
+        tables = _join_batches(parquet.iter_batches(step, columns=wanted), options.rows, step)
     types = pd.ArrowDtype if options.as_written else None
-    for batch in batches:
-        batch.validate(full=True)  # text that is not UTF-8
-        plain = pa.table(batch).replace_schema_metadata()  # what pandas noted may be wrong
+    for table in tables:
+        table.validate(full=True)  # text that is not UTF-8
+        plain = table.replace_schema_metadata()  # what pandas noted may be wrong
         yield names, plain.to_pandas(types_mapper=types)
+
+
+def _check_row_groups(parquet: pq.ParquetFile, wanted: list[str] | None) -> int:
+    """Refuse rows that would fill the memory; return the most bytes of a row on average."""
+    most, prefixes = 0, tuple(f"{name}." for name in wanted or ())
+    for number in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        columns = map(group.column, range(group.num_columns))
+        size = sum(
+            column.total_uncompressed_size
+            for column in columns
+            if wanted is None or f"{column.path_in_schema}.".startswith(prefixes)
+        )
+        most = max(most, size // max(1, group.num_rows))
+    if most > MAX_ROW_BYTES:
+        raise ValueError(_TOO_LONG)
+    return most
+
+
+def _join_batches(batches: Iterable[pa.RecordBatch], rows: int, step: int) -> Iterator[pa.Table]:
+    """Join batches of up to `step` rows to tables of up to `rows` rows and about 64 MiB."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(map(len, held)) > rows - step or sum(b.nbytes for b in held) > _BATCH_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 @contextmanager

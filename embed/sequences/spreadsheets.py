@@ -18,6 +18,11 @@ _MOST_ROWS = 1 << 20
 """As in Excel."""
 _MOST_BYTES = 1 << 29
 """Unpacked size up to which a file is read; reading takes several times as much memory."""
+_MOST_PART_BYTES = 1 << 25
+"""Size of a row, or of a part without rows, which is held in memory as a whole."""
+_HELD = re.compile(r"(?:workbook|styles|theme\d*|\[Content_Types\])\.xml$|\.rels$")
+_WITH_ROWS = re.compile(r"worksheets/[^/]*$|sharedStrings")
+_ROW = re.compile(rb"<(?:\w+:)?(?:row|si)[\s/>]")
 _MERGED = re.compile(rb"<(?:\w+:)?mergeCell\s[^>]*?ref=\"([^\"]*)\"")
 
 
@@ -75,10 +80,29 @@ def _check_archive(file: IO[bytes]) -> None:
         if unpacked > _MOST_BYTES:
             msg = f"it unpacks to {unpacked / 1e9:.1f} GB; export it as CSV or Parquet"
             raise ValueError(msg)
-        for part in archive.namelist():
-            if "worksheets/" in part and (found := _MERGED.search(archive.read(part))):
-                msg = f"cells {found[1].decode()} are merged; unmerge them and fill each one"
+        for part in archive.infolist():
+            if _HELD.search(part.filename) and part.file_size > _MOST_PART_BYTES:
+                msg = f"{part.filename} has {part.file_size >> 20} MiB; export it as CSV or Parquet"
                 raise ValueError(msg)
+            if _WITH_ROWS.search(part.filename):
+                with archive.open(part) as text:
+                    _check_rows(text)
+
+
+def _check_rows(part: IO[bytes]) -> None:
+    """Refuse merged cells and rows that would fill the memory."""
+    tail, row_bytes = b"", 0
+    while piece := part.read(1 << 20):
+        text = tail + piece
+        if found := _MERGED.search(text):
+            msg = f"cells {found[1].decode()} are merged; unmerge them and fill each one"
+            raise ValueError(msg)
+        starts = [row.start() for row in _ROW.finditer(text)]
+        row_bytes = len(text) - starts[-1] if starts else row_bytes + len(piece)
+        if row_bytes > _MOST_PART_BYTES:
+            msg = f"a row or text has more than {_MOST_PART_BYTES >> 20} MiB"
+            raise ValueError(msg)
+        tail = text[-4096:]  # a tag may be divided
 
 
 def _read_cells(file: IO[bytes], *, formulas: bool) -> dict[str, Cells]:
