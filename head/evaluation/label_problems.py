@@ -98,9 +98,11 @@ def _implausible_labels(found: LabelSummary, rows: int) -> list[str]:
     if (n := found["double_logs"]) > FLOOR_SHARE * rows:
         lines.append(f"{n} labels are between 0.3 and 1.2: was the logarithm taken twice?")
     if n := found["out_of_range"]:
-        lines.append(f"{n} labels are outside the usual range of pKd (2 to 14). See --label.")
+        what = "1 label is" if n == 1 else f"{n} labels are"
+        lines.append(f"{what} outside the usual range of pKd (2 to 14). See --label.")
     if n := found["conflicting_pairs"]:
-        lines.append(f"{n} pairs have labels or bounds {apart}. See --replicates.")
+        what = "1 pair has" if n == 1 else f"{n} pairs have"
+        lines.append(f"{what} labels or bounds {apart}. See --replicates.")
     if n := found["disputed_antigens"]:
         lines.append(f"{n} antigens have assay means {apart}: do not mix these assays.")
     return lines
