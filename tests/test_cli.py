@@ -389,7 +389,7 @@ def test_the_demo_does_not_overwrite_a_table_of_the_user(tmp_path):
     assert (tmp_path / "pairs.csv").read_text() == "my,only,copy\n"
 
 
-def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path):
+def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path, without_scores):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "pairs.csv").write_text("mine")
     out = run("demo", tmp_path / "demo", "--force").output
@@ -401,9 +401,3 @@ def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path):
     summary = re.search(r"abag-demo/run: .*?(?=```)", (ROOT / "README.md").read_text(), re.DOTALL)
     facts = out.replace(str(tmp_path / "demo"), "abag-demo")
     assert set(without_scores(summary[0])) <= set(without_scores(facts))
-
-
-def without_scores(text):
-    """Return the lines of a summary with counts, names and columns only."""
-    lines = re.sub(r"-?\d+\.\d+", "#", text).splitlines()
-    return [" ".join(line.split()) for line in lines if re.search(r"[#\d/]", line)]

@@ -43,8 +43,9 @@ SKIPPED = {
     "docs/why-numbers-differ.md": ["a benchmark; the tests run it at tiny size"],
 }
 """Reasons, given in the fences, of the blocks that are not run, by page."""
-TESTED_ELSEWHERE = {ROOT / "README.md", ROOT / "docs" / "examples.md"}
-"""Pages run by the test of a new user's tasks, and by test_examples.py."""
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+TESTED_ELSEWHERE = {ROOT / "README.md", TUTORIAL, ROOT / "docs" / "examples.md"}
+"""Pages with a test of their own, here or in test_examples.py."""
 
 
 # ---- the site ------------------------------------------------------------------------------
@@ -195,6 +196,16 @@ def run(line):
     result = CliRunner().invoke(main, shlex.split(line, comments=True)[1:])
     assert result.exit_code == 0, f"{line}\n{result.output}{result.exception}"
     return result.output
+
+
+@pytest.mark.usefixtures("workplace")
+def test_the_code_of_a_page_prints_what_the_tutorial_shows(without_scores):
+    _, printed = run_page(TUTORIAL)
+    shown = [
+        line for b in blocks(TUTORIAL) if b.language == "text" for line in without_scores(b.code)
+    ]
+    assert len(shown) >= 10
+    assert not set(shown) - set(without_scores(printed))
 
 
 @pytest.mark.usefixtures("workplace")
