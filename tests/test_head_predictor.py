@@ -204,6 +204,8 @@ def settings(record):
     [
         (lambda r: r.update(noise="0.5"), "noise is '0.5'; expected float"),
         (lambda r: r.update(noise=float("nan")), "noise is nan"),
+        (lambda r: r.update(noise=1e308), "noise is 1e.308; expected float"),
+        (lambda r: settings(r).update(pkd_mean=10**310), "does not match"),
         (lambda r: settings(r).update(widths=8), "widths is 8; expected a list"),
         (lambda r: r.update(more=1), "the record has"),
         (lambda r: r.pop("spread"), "the record has"),
@@ -232,6 +234,16 @@ def test_a_forged_tensor_with_values_that_are_not_finite_is_refused(trained, tmp
         save_file(tensors | {name: tensors[name] * float(value)}, bundle / WEIGHTS)
         with pytest.raises(PredictorDamaged, match=f"{name} contains infinity or NaN"):
             load_predictor(signed(bundle))
+
+
+def test_weights_that_overflow_give_no_predictions(trained, tmp_path):
+    tensors = load_file(trained.run / "predictor/weights.safetensors")
+    bundle = copied(trained, tmp_path / "bundle")
+    forged = {n: torch.full_like(x, 3e38) for n, x in tensors.items() if n.startswith("0.")}
+    save_file(tensors | forged, bundle / WEIGHTS)
+    x_ND, first = np.ones((1, 6), np.float32), np.zeros(1, np.int64)
+    with pytest.raises(PredictorDamaged, match="the predictor gives infinity or NaN"):
+        load_predictor(signed(bundle)).score(x_ND, x_ND, first, first)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ of the training antibodies by position and a digest of both files. ``README.md``
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -21,7 +20,6 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from abag import AbagError
 from abag.core.files import make_folder, write_bytes, write_json
 from abag.core.options import BadOption
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
@@ -31,7 +29,13 @@ from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, Pa
 from abag.head.prediction.applicability import Applicability, measure_applicability
 from abag.head.prediction.network import NetworkModel, NetworkSettings
 from abag.head.prediction.novelty import Novelty, measure_novelty
-from abag.head.prediction.predictor import EmbedFunction, Member, Predictor, VectorSpec
+from abag.head.prediction.predictor import (
+    EmbedFunction,
+    Member,
+    Predictor,
+    PredictorDamaged,
+    VectorSpec,
+)
 from abag.head.splits.splits import TRAIN
 
 if TYPE_CHECKING:
@@ -55,12 +59,10 @@ MODELS: Mapping[str, tuple[Any, Any]] = {
 }
 """Classes of models and of their settings, by the name in predictor.json."""
 WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
-_MISMATCHES = (TypeError, LookupError, ValueError, RuntimeError, BadOption)
+_MISMATCHES = (TypeError, LookupError, ValueError, RuntimeError, ArithmeticError, BadOption)
+MOST = 1e15
+"""Of a number in predictor.json; the square of a larger one could overflow."""
 _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
-
-
-class PredictorDamaged(AbagError):
-    """A predictor folder is incomplete, altered or of another version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +289,7 @@ def _parse(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: AN
     if kind is float and type(value) is int:
         value = float(value)
     kind = get_origin(kind) or kind
-    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+    if type(value) is not kind or (kind is float and not abs(value) <= MOST):
         expected = "a list" if kind is tuple else getattr(kind, "__name__", str(kind))
         msg = f"{where} is {value!r}; expected {expected}"
         raise TypeError(msg)
@@ -321,8 +323,9 @@ def _member(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]
         np.zeros((1, spec.width), np.float32) for spec in (record.antibody, record.antigen)
     )
     vectors = PairVectors(antibody_ND, antigen_ME, first, first)
-    model.predict(vectors)
-    model.variance(vectors)
+    with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
+        model.predict(vectors)
+        model.variance(vectors)
     return Member(model, member.weight)
 
 

@@ -45,6 +45,10 @@ class UnequalLengths(AbagError):
     """Lists of chains differ in length."""
 
 
+class PredictorDamaged(AbagError):
+    """A predictor folder is incomplete, altered or of another version."""
+
+
 class EmbedFunction(Protocol):
     """A function that adds the vectors of a table's sequences to a store, like `embed_table`."""
 
@@ -296,8 +300,23 @@ class Predictor:
         tuple of NDArray, shape=(P,), dtype=float64
             Predicted pKd and sigma. Sigma grows with the variance that members give, or else with
             the variance over the members.
+
+        Raises
+        ------
+        PredictorDamaged
+            If the weights are so large that a prediction overflows.
         """
         vectors = PairVectors(antibody_ND, antigen_ME, antibody, antigen)
+        with np.errstate(all="ignore"):  # checked here
+            pkd, sigma = self._score(vectors)
+        if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
+            msg = (
+                "the predictor gives infinity or NaN; expected finite predictions. Train it again."
+            )
+            raise PredictorDamaged(msg)
+        return pkd, sigma
+
+    def _score(self, vectors: PairVectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         first = self.members[0].model.predict(vectors)
         # Sums of differences from the first member: accurate, and two numbers per pair.
         total, squares = np.zeros_like(first), np.zeros_like(first)

@@ -1,0 +1,154 @@
+"""Forge each field and each array of a predictor folder, sign it again, load it and predict.
+
+    python tests/crash/test_forged_bundles.py FOLDER SEED
+
+A forged folder must be refused by one line of an AbagError, or give finite predictions, finite
+sigmas of 0 or more and no warning. Predictors of a network and a Gaussian process are trained in
+FOLDER first.
+"""
+
+import json
+import sys
+import warnings
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import abag
+from abag import AbagError
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.data.demo import demo_table
+from abag.head.prediction.bundle import RECORD, WEIGHTS, _digest, load_predictor
+
+HEADS = ("mlp", "gp")
+QUICK = {
+    "split": "random", "report": False, "widths": (8,), "epochs": 2, "rank": 4,
+    "compile": "off", "device": "cpu", "say": lambda _text: None,
+}  # fmt: skip
+VALUES = [
+    None, True, "", "x", [], {}, [8], 0, -1, 2**31, 2**63, 10**310, 0.0, -0.5, 1e-320, 1e30, -1e30,
+    1e308, float("nan"), float("inf"),
+]  # fmt: skip
+
+
+def make_store(folder, table):
+    store = open_store(folder, create=True)
+    for kind, unique in read_pairs(table).sequences.items():
+        files = store.create_folder(kind, {"name": "x", "fingerprint": "ab" * 16})
+        with files.writer(attrs={}) as writer:
+            x_ND = unique.keys[:, :6].astype(np.float32) / 64
+            writer.add(unique.keys, np.full(len(x_ND), 9, np.int32), {"mean": x_ND})
+    return folder
+
+
+def places(value, where=()):
+    """Yield the path of every field of a record, containers included."""
+    yield where
+    if isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, (*where, name))
+
+
+def forge_record(record, where, value):
+    inner = record = deepcopy(record)
+    for name in where[:-1]:
+        inner = inner[name]
+    if value is KeyError:
+        del inner[where[-1]]
+    else:
+        inner[where[-1]] = value
+    return record
+
+
+def forge_array(array, rng):
+    """Yield an array with other values, another shape or another type."""
+    for value in (0, -1, np.iinfo(np.int32).max, 1e30, -1e30, 3e38):
+        changed = array.copy()
+        with np.errstate(all="ignore"):
+            changed.flat[rng.integers(array.size) if array.size else slice(0)] = np.array(
+                value
+            ).astype(array.dtype)
+        yield changed
+    with np.errstate(all="ignore"):
+        yield np.full_like(array, np.array(3e38).astype(array.dtype))
+    yield -array
+    yield array[:0]
+    yield array.reshape(-1)[:1]
+    yield array[None]
+    yield np.concatenate([array, array]) if array.ndim else array[None]
+    for dtype in (np.float16, np.float64, np.int64, np.uint8, np.bool_):
+        with np.errstate(all="ignore"):
+            yield array.astype(dtype)
+
+
+def forgeries(bundle, rng):
+    """Yield a description, the record and the arrays of each forgery of a folder."""
+    record, arrays = json.loads((bundle / RECORD).read_text()), load_file(bundle / WEIGHTS)
+    for where in places(record):
+        if where and where[0] not in ("schema", "digest"):
+            for value in [KeyError, *VALUES]:
+                yield (where, value), forge_record(record, where, value), arrays
+    for name, array in arrays.items():
+        yield (name, "gone"), record, {n: a for n, a in arrays.items() if n != name}
+        for number, changed in enumerate(forge_array(array, rng)):
+            yield (name, number), record, arrays | {name: changed}
+
+
+def outcome(folder):
+    """Return "refused" or "predicted"; anything else is a fault in words."""
+    rng = np.random.default_rng(0)
+    x_ND, y_ME = (rng.normal(size=(n, 6)).astype(np.float32) for n in (9, 5))
+    i, j = rng.integers(9, size=20), rng.integers(5, size=20)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            predictor = load_predictor(folder)
+            predictor.applicability["antibody"].is_far(x_ND)
+            pkd, sigma = predictor.score(x_ND, y_ME, i, j)
+    except AbagError as error:
+        return "refused" if "\n" not in str(error) else f"several lines: {error}"
+    except Exception as error:  # noqa: BLE001 - this is what is looked for
+        return f"{type(error).__name__}: {error}"
+    if not np.isfinite([pkd, sigma]).all():
+        return "not finite"
+    return "predicted" if (sigma >= 0).all() else "negative sigma"
+
+
+def run(folder, seed):
+    """Return how often each outcome came, and the forgeries with a fault."""
+    rng, table = np.random.default_rng(seed), demo_table().head(60)
+    store, counts, faults = make_store(folder / "store", table), Counter(), []
+    for head in HEADS:
+        abag.fit(table, store, folder / head, head=head, **QUICK)
+        forged = folder / f"{head}-forged"
+        forged.mkdir()
+        assert outcome(folder / head) == "predicted"
+        for what, record, arrays in forgeries(folder / head / "predictor", rng):
+            save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, forged / WEIGHTS)
+            digest = _digest(record, (forged / WEIGHTS).read_bytes())
+            (forged / RECORD).write_text(json.dumps(record | {"digest": digest}))
+            found = outcome(forged)
+            good = found in ("refused", "predicted")
+            counts[found if good else "fault"] += 1
+            if not good:
+                faults.append((head, what, found))
+                print(head, what, found, flush=True)
+    return counts, faults
+
+
+@pytest.mark.slow
+def test_a_forged_predictor_is_refused_or_gives_finite_predictions(tmp_path):
+    counts, faults = run(tmp_path, 1)
+    assert not faults
+    assert min(counts["refused"], counts["predicted"]) > 100
+
+
+if __name__ == "__main__":
+    counts, faults = run(Path(sys.argv[1]), int(sys.argv[2]))
+    print(dict(counts))
+    sys.exit(bool(faults))
