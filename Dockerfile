@@ -1,6 +1,6 @@
 # Two variants: for CPUs (the default), and for GPUs with --build-arg VARIANT=cuda.
 #
-#   docker build -t abag .
+#   docker build -t abag --build-arg TORCH_INDEX=URL .    # of PyTorch's index for CPUs; may be left out
 #   docker run --rm -v "$PWD:/data" -v abag-cache:/cache abag embed pairs.csv --store store
 #
 #   docker build -t abag:cuda --build-arg VARIANT=cuda .
@@ -16,8 +16,9 @@ COPY . .
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:${PYTHON}-slim AS cpu
-# builds of torch without CUDA, which are 4 GB smaller
-ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# builds of torch without CUDA, which are 4 GB smaller, come from PyTorch's own package index
+ARG TORCH_INDEX=""
+ENV PIP_EXTRA_INDEX_URL=${TORCH_INDEX}
 
 FROM python:${PYTHON}-slim AS cuda
 # Triton builds the launchers of its kernels with a C compiler; which version does not matter

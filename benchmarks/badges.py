@@ -43,7 +43,7 @@ def badges() -> dict[str, str]:
     facts = {
         "python": ("python", f"{python} or newer"),
         "licence": ("licence", project["license"]),
-        "notebook": ("notebook", "runs on Colab"),
+        "notebook": ("notebook", "for Colab"),
     }
     return {f"{file}.svg": draw(*fact) for file, fact in facts.items()}
 
