@@ -237,7 +237,12 @@ def family_identity(family, folder, kind, **config):
 
 
 PACKED = [
-    *((name, {}) for name, family in FAMILIES.items() if "packed" in family.backends),
+    *(
+        (name, {})
+        for name, family in FAMILIES.items()
+        # transformers before 5 has no ESM C
+        if "packed" in family.backends and hasattr(transformers, family.transformers_class)
+    ),
     ("ankh", {"feed_forward_proj": "gated-silu"}),
 ]
 
