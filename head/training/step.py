@@ -253,7 +253,7 @@ class TrainingStep:
         for batch, (rows_SB, weight_SB) in enumerate(batches):
             loss = self._loss(self.tables.batch_vectors(batch), rows_SB, weight_SB)
             # Members share no weights, so the gradient of the sum is that of each member's loss.
-            # With a gradient as its argument, backward would import sympy: 1 s and 60 MiB.
+            # With a gradient as its argument, backward would import sympy.
             (loss.sum() if loss.ndim else loss).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             if len(batches) > 1:
