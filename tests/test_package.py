@@ -179,6 +179,7 @@ LAYERS = """
     head.clustering head.data head.splits head.evaluation head.model
     head.closed_form head.training head.prediction
     head.report head.runs
+    head.design
     head.fit head.search head.fit_cost head.plan
     adapt
 """.split()
