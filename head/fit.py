@@ -39,7 +39,7 @@ from abag.head.runs.run_folder import (
 )
 from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.splits.adapter_leaks import apply_adapter_policy
-from abag.head.splits.groups import with_antigen_clusters
+from abag.head.splits.groups import with_clusters
 from abag.head.splits.partition import describe_splits, make_splits
 from abag.head.splits.splits import TRAIN, Split, thinned
 from abag.head.training.checkpoint import has_checkpoint
@@ -141,7 +141,7 @@ def _fit(
         return finished
     stage("clusters", CLUSTERS_SHARE)
     splits = _split(inputs, config)
-    clustered = with_antigen_clusters(inputs.pairs, config, cache_dir() / "clusters")
+    clustered = with_clusters(inputs.pairs, config, cache_dir() / "clusters")
     inputs = replace(inputs, pairs=clustered)
     held.enter_context(only_writer(run))
     if finished_summary(run, record) is not None:

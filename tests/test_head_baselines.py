@@ -28,6 +28,7 @@ from abag.head.evaluation.comparison import compare, strongest, verdict, warning
 from abag.head.evaluation.label_problems import explained
 from abag.head.evaluation.metrics import score
 from abag.head.evaluation.ridge import FeatureBlock, fit_ridges, ridge, ridges
+from abag.head.splits.groups import with_clusters
 from abag.head.splits.partition import make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
@@ -282,6 +283,47 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     hot = score(pairs.pkd[rows], found["one_hot_ridge"][rows], pairs.antigen[rows])
     assert hot["spearman"] > 0.8
     assert "one_hot_ridge" not in predict_baselines(*antibodies_of_different_lengths())
+
+
+def two_families():
+    """Return pairs of variants of two unrelated parents; each mutation costs 0.5 pKd."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for length in (60, 70):
+        parent = rng.choice(RESIDUES, length)
+        for _ in range(120):
+            letters, at = parent.copy(), rng.choice(length, rng.integers(0, 6), replace=False)
+            letters[at] = rng.choice(RESIDUES, len(at))
+            pkd = 9 - 0.5 * (letters != parent).sum() + 0.01 * rng.normal()
+            rows.append({"heavy": "".join(letters), "antigen": "ACDEFGHIKLMN", "pkd": pkd})
+    pairs = label_pairs(read_pairs(pd.DataFrame(rows)), LabelOptions())
+    chains = pairs.table.antibodies.chains
+    family = np.array([len(heavy) for heavy, _ in chains])
+    return with_clusters(pairs, SplitOptions()), family, family[:, None].astype(np.float32)
+
+
+def test_parent_distance_learns_what_mutations_of_any_parent_cost():
+    pairs, _, vectors = two_families()
+    assert len(np.unique(pairs.antibody_cluster)) == 2
+    split, no_antigen = random_split(pairs.antibody, pairs.antigen, 0), np.zeros((1, 2))
+    rows = split.rows(TEST)
+    found = predict_baselines(pairs, split, vectors, no_antigen)
+    assert score(pairs.pkd[rows], found["parent_distance"][rows], pairs.antigen[rows])["r2"] > 0.95
+    unclustered = replace(pairs, antibody_cluster=None)
+    assert "parent_distance" not in predict_baselines(unclustered, split, vectors, no_antigen)
+
+
+def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
+    pairs, family, vectors = two_families()
+    third = pairs.antibody_cluster.copy()
+    third[family[pairs.antibody] == 60] += 2 * (pairs.antibody[family[pairs.antibody] == 60] % 2)
+    part = np.where(family[pairs.antibody] == 70, TEST, TRAIN).astype(np.int8)
+    part[np.flatnonzero(part == TRAIN)[:9]] = VALIDATION
+    split = Split(name="cold", part=part, group=third)
+    cold = replace(pairs, antibody_cluster=third)
+    found = predict_baselines(cold, split, vectors, np.zeros((1, 2)))["parent_distance"]
+    assert np.ptp(found[split.rows(TEST)]) == 0
+    assert found[split.rows(TEST)[0]] == pytest.approx(found[split.rows(TRAIN)].min())
 
 
 def test_slow_baselines_are_left_out_of_large_tables(monkeypatch):

@@ -304,6 +304,28 @@ def test_distance_to_the_consensus_counts_both_chains():
     family = [("ACDEF", "KL"), ("ACDEF", "KL"), ("ACDEY", "KL"), ("ACDE", "KV"), ("WWWWW", "WW")]
     assert consensus([heavy for heavy, _ in family[:4]]) == "ACDEF"
     assert distance_to_parent(family, np.array([0, 0, 0, 0, 1])).tolist() == [0, 0, 1, 2, 0]
+    known = np.array([False, False, True, False, True])
+    found = distance_to_parent(family, np.array([0, 0, 0, 0, 1]), known)
+    assert found.tolist() == [1, 1, 0, 2, 0]
+
+
+@given(
+    antibodies=st.lists(
+        st.tuples(st.text("ACD", max_size=6), st.text("KL", max_size=4)), min_size=1, max_size=9
+    ),
+    seed=st.integers(0, 99),
+)
+def test_distances_to_parents_equal_those_of_one_antibody_at_a_time(antibodies, seed):
+    rng = np.random.default_rng(seed)
+    group, known = rng.integers(3, size=len(antibodies)), rng.random(len(antibodies)) < 0.6
+    known[np.unique(group, return_index=True)[1]] = True
+    expected = []
+    for own, chains in zip(group, antibodies, strict=True):
+        family = [a for a, k, g in zip(antibodies, known, group, strict=True) if k and g == own]
+        parents = [consensus(texts) for texts in zip(*family, strict=True)]
+        edits = [plain_distance(x, y, False) for x, y in zip(chains, parents, strict=True)]
+        expected.append(sum(edits))
+    assert distance_to_parent(antibodies, group, known).tolist() == expected
 
 
 @pytest.mark.skipif(mmseqs_version() is None, reason="MMseqs2 is not installed")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from abag.core.messages import reporting
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
@@ -391,3 +392,20 @@ def test_a_thinned_split_keeps_whole_training_groups_and_everything_else(seed, g
     assert set(quarter.rows(TRAIN)) <= set(half.rows(TRAIN)) <= set(split.rows(TRAIN))
     assert half.rows(TEST).tolist() == split.rows(TEST).tolist()
     assert (half.part[:40] != TEST).all()
+
+
+def test_sequences_that_would_take_minutes_are_clustered_only_for_their_split(monkeypatch):
+    pairs, random = pairs_of(measured()), SplitOptions(split="random")
+    clustered = groups.with_clusters(pairs, random)
+    assert len(np.unique(clustered.antibody_cluster)) == 12
+    monkeypatch.setattr(groups, "MANY_SEQUENCES", {"antibody": 1, "antigen": 1})
+    said = []
+    with reporting(said.append):
+        alone = groups.with_clusters(pairs, random)
+    assert alone.antibody_cluster is None
+    assert alone.antigen_cluster is pairs.antigen
+    assert said == [
+        "8 antigens are not clustered: intervals treat each as independent of the others"
+    ]
+    cold = groups.with_clusters(pairs, SplitOptions(split="both"))
+    assert (cold.antibody_cluster == clustered.antibody_cluster).all()

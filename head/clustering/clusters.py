@@ -13,6 +13,7 @@ Clusters are single-linkage clusters, see `linkage`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import TypeAlias
 
 import numpy as np
@@ -27,6 +28,8 @@ Chains: TypeAlias = tuple[str, ...]
 Method: TypeAlias = Callable[..., list[Ints]]
 """Clusters strings, called as `linkage.cluster`."""
 
+LETTERS = 128
+"""Codes of ASCII."""
 PEPTIDE = 50
 """Antigen chains below this length are peptides: they align somewhere in almost any protein."""
 PEPTIDE_IDENTITY = 0.6
@@ -122,18 +125,34 @@ def cdrh3_clusters(antibodies: Sequence[Chains], identities: Sequence[float]) ->
     ]
 
 
-def distance_to_parent(antibodies: Sequence[Chains], clusters: Ints) -> Ints:
+def distance_to_parent(
+    antibodies: Sequence[Chains], clusters: Ints, known: NDArray[np.bool_] | None = None
+) -> Ints:
     """Count the edits between each antibody and the consensus of its cluster, over both chains.
 
-    `antibodies` are as in `antibody_clusters`; `clusters` and the result have shape (N,).
+    `antibodies` are as in `antibody_clusters`; `clusters` and the result have shape (N,). The
+    consensus is that of the `known` antibodies, (N,), of which every cluster has one; by default
+    all are.
     """
     distance = np.zeros(len(antibodies), np.int64)
-    for members in rows_by_group(clusters):
-        if len(members) == 1:
-            continue
-        for chain in (0, 1):
-            texts = [antibodies[i][chain] for i in members]
-            distance[members] += _edits_to(consensus(texts), texts)
+    families = [members for members in rows_by_group(clusters) if len(members) > 1]
+    if not families:
+        return distance
+    rows = np.concatenate(families)
+    for chain in (0, 1):
+        texts = [[antibodies[i][chain] for i in members] for members in families]
+        known_texts = (
+            texts
+            if known is None
+            else [
+                [*compress(one, known[members])]
+                for one, members in zip(texts, families, strict=True)
+            ]
+        )
+        parents = [consensus(one) for one in known_texts]
+        strings = np.array([*parents, *(text for one in texts for text in one)], dtype=object)
+        parent = np.repeat(np.arange(len(families)), [len(members) for members in families])
+        distance[rows] += _edits(strings, parent, len(families) + np.arange(len(rows)))
     return distance
 
 
@@ -146,16 +165,16 @@ def consensus(texts: Sequence[str]) -> str:
     length = int(np.argmax(np.bincount(lengths)))
     kept = [text.encode() for text in texts if len(text) == length]
     residues = np.frombuffer(b"".join(kept), np.uint8).reshape(len(kept), length)
-    return "".join(chr(np.argmax(np.bincount(column))) for column in residues.T)
+    cells = residues + LETTERS * np.arange(length)
+    counts = np.bincount(cells.ravel(), minlength=length * LETTERS).reshape(length, LETTERS)
+    return bytes(counts.argmax(axis=1).astype(np.uint8)).decode()
 
 
-def _edits_to(parent: str, texts: Sequence[str]) -> Ints:
-    if not parent:
-        return np.array([len(text) for text in texts], np.int64)
-    unique, index = np.unique(np.asarray(texts, dtype=object), return_inverse=True)
-    strings = np.array([parent, *unique], dtype=object)
-    first = np.zeros(len(unique), np.int64)
-    return whole_distances(strings, first, 1 + np.arange(len(unique)))[index]
+def _edits(strings: NDArray[np.object_], i: Ints, j: Ints) -> Ints:
+    """Edit distance of strings i and j, (K,); equal pairs are aligned once."""
+    unique, number = np.unique(strings, return_inverse=True)
+    pairs, index = np.unique(number[i] * len(unique) + number[j], return_inverse=True)
+    return whole_distances(unique, *np.divmod(pairs, len(unique)))[index]
 
 
 def _merged(n: int, groupings: Sequence[tuple[Ints, Ints]]) -> Ints:

@@ -70,6 +70,8 @@ class LabelledPairs:
     """Rows, and how many of them were skipped, merged, censored or dropped."""
     antigen_cluster: NDArray[np.int64] | None = None
     """Shape (P,); equal for near-duplicate antigens. None: antigens were not clustered."""
+    antibody_cluster: NDArray[np.int64] | None = None
+    """Shape (P,); equal for near-duplicate antibodies. None: antibodies were not clustered."""
 
     def __len__(self) -> int:
         """Return the number of pairs."""

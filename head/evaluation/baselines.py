@@ -36,7 +36,7 @@ NEAREST_ROWS = 1024
 MAX_PRODUCTS = 2 * 10**11
 """Products of columns above which the ridge on residues, which would take minutes, is left out."""
 MAX_COMPARISONS = 10**9
-"""Comparisons above which the nearest antibody, which would take minutes, is left out."""
+"""Comparisons above which the nearest antibodies, which take minutes, are not looked for."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,17 @@ class BaselineInputs:
         if count < SHARED_LENGTH * len(self.pairs.pkd):
             return None
         return np.array([length == usual for length in lengths])
+
+    @cached_property
+    def nearest(self) -> Ints | None:
+        """The training antibody whose vector is nearest to that of each antibody, (N,).
+
+        None where finding it would take minutes.
+        """
+        train = np.unique(self.pairs.antibody[self.fit_rows])
+        if len(self.antibody_ND) * len(train) > MAX_COMPARISONS:
+            return None
+        return _nearest(self.antibody.table_ND, train)
 
     def ridge(self, *blocks: FeatureBlock) -> Floats:
         """Predict every pair by a ridge on the given features, (P,)."""
@@ -238,6 +249,26 @@ def _mutation_count(inputs: BaselineInputs) -> Floats | None:
     return inputs.ridge(FeatureBlock(mutations[:, None].astype(np.float32), inputs.pairs.antibody))
 
 
+def _parent_distance(inputs: BaselineInputs) -> Floats | None:
+    """Ridge on the edits from the nearest parent, where antibodies have several.
+
+    A parent is the consensus of the training antibodies of one cluster; the nearest is that of the
+    nearest training antibody. An antibody further away than any in training counts like the
+    furthest of these: it has no parent there. With a single parent see `_mutation_count`.
+    """
+    pairs, nearest = inputs.pairs, inputs.nearest
+    if nearest is None or pairs.antibody_cluster is None:
+        return None
+    cluster = np.zeros(len(nearest), np.int64)
+    cluster[pairs.antibody] = pairs.antibody_cluster
+    parent, known = cluster[nearest], nearest == np.arange(len(nearest))
+    if len(np.unique(parent)) == 1:
+        return None
+    edits = distance_to_parent(pairs.table.antibodies.chains, parent, known)
+    edits = np.minimum(edits, edits[known].max())
+    return inputs.ridge(FeatureBlock(edits[:, None].astype(np.float32), pairs.antibody))
+
+
 def _one_hot_ridge(inputs: BaselineInputs) -> Floats | None:
     """Ridge on the residue at each position, where most antibodies share their lengths."""
     if inputs.common_length is None:
@@ -276,11 +307,10 @@ def _one_hot(
 
 def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
     """Mean label of the nearest training antibody, with the same antigen where it has labels."""
-    pairs, fit_rows, antibody_ND = inputs.pairs, inputs.fit_rows, inputs.antibody.table_ND
-    train = np.unique(pairs.antibody[fit_rows])
-    if len(antibody_ND) * len(train) > MAX_COMPARISONS:
+    pairs, fit_rows = inputs.pairs, inputs.fit_rows
+    if inputs.nearest is None:
         return None
-    nearest = _nearest(antibody_ND, train)[pairs.antibody]
+    nearest = inputs.nearest[pairs.antibody]
     n_antigens = int(pairs.antigen.max()) + 1
     by_antibody = pd.Series(pairs.pkd[fit_rows]).groupby(pairs.antibody[fit_rows]).mean()
     both = pairs.antibody * n_antigens + pairs.antigen
@@ -311,6 +341,7 @@ BASELINES: dict[str, Callable[[BaselineInputs], Floats | None]] = {
     "antigen_ridge": lambda inputs: inputs.vector_ridges[2],
     "composition_ridge": _composition_ridge,
     "mutation_count": _mutation_count,
+    "parent_distance": _parent_distance,
     "one_hot_ridge": _one_hot_ridge,
     "nearest_antibody": _nearest_antibody,
 }

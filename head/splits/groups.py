@@ -153,19 +153,25 @@ class PairGroups:
         return self._labels[kind, identity, chosen.name]
 
 
-def with_antigen_clusters(
+def with_clusters(
     pairs: LabelledPairs, options: SplitOptions, cache: Path | None = None
 ) -> LabelledPairs:
-    """Return the pairs with the clusters of their antigens at the identity of the split.
+    """Return the pairs with the clusters of their sequences at the identities of the split.
 
     Where clustering would take minutes and the split does not need it, each antigen remains a
-    cluster of its own. `cache` is as in `PairGroups`.
+    cluster of its own, and antibodies have no clusters. `cache` is as in `PairGroups`.
     """
-    n = len(pairs.table.antigens.keys)
-    if n > MANY_SEQUENCES["antigen"] and options.split_name not in ("auto", "antigen", "both"):
-        say(f"{n:,} antigens are not clustered: intervals treat each as independent of the others")
-        return replace(pairs, antigen_cluster=pairs.antigen)
-    return replace(pairs, antigen_cluster=PairGroups(pairs, options, cache).of_method("antigen"))
+    groups, name = PairGroups(pairs, options, cache), options.split_name
+    n = {kind: len(pairs.table.sequences[kind].keys) for kind in MANY_SEQUENCES}
+    if n["antibody"] <= MANY_SEQUENCES["antibody"] or name in ("auto", "antibody", "both"):
+        pairs = replace(pairs, antibody_cluster=groups.of_method("antibody"))
+    if n["antigen"] <= MANY_SEQUENCES["antigen"] or name in ("auto", "antigen", "both"):
+        return replace(pairs, antigen_cluster=groups.of_method("antigen"))
+    say(
+        f"{n['antigen']:,} antigens are not clustered: intervals treat each as independent of the "
+        "others"
+    )
+    return replace(pairs, antigen_cluster=pairs.antigen)
 
 
 class ClusterMethod(NamedTuple):
