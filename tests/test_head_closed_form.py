@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag.head.closed_form import gaussian_process as module
-from abag.head.closed_form import stacking
+from abag.head.closed_form import kernel_search, stacking
 from abag.head.closed_form.gaussian_process import GaussianProcess, fit_gaussian_process
 from abag.head.closed_form.linear import fit_linear
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
@@ -61,7 +61,7 @@ def plain_kernel(training, scale, product):
 
 def fix_grid(monkeypatch, scale=0.3, product=0.4, noise=0.05):
     for name, value in (("SCALES", scale), ("PRODUCTS", product), ("NOISES", noise)):
-        monkeypatch.setattr(module, name, (value,))
+        monkeypatch.setattr(kernel_search, name, (value,))
 
 
 def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
@@ -181,7 +181,7 @@ def test_the_ridge_head_equals_the_baseline_and_its_inner_predictions_refits(
 def test_a_kept_prediction_of_a_fold_comes_from_the_kernel_that_the_other_folds_choose(monkeypatch):
     scales = (0.01, 0.1, 1.0, 10.0)
     fix_grid(monkeypatch)
-    monkeypatch.setattr(module, "SCALES", scales)
+    monkeypatch.setattr(kernel_search, "SCALES", scales)
     training = make_training(train=20, seed=3)
     rows, fold = training.rows, training.fold
     inner_SF = np.empty((len(scales), len(rows)))
@@ -198,6 +198,32 @@ def test_a_kept_prediction_of_a_fold_comes_from_the_kernel_that_the_other_folds_
     assert len(set(chosen)) > 1
     expected = inner_SF[chosen, np.arange(len(rows))]
     np.testing.assert_allclose(fit_gaussian_process(training, "error").inner, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("train", [40, 90])
+def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, train):
+    monkeypatch.setattr(module, "SEARCH_PAIRS", 60)  # all pairs choose the kernel, or only some
+    monkeypatch.setattr(kernel_search, "SEARCH_PAIRS", 60)
+    tried, solve = [], kernel_search.SolvedKernels._solve
+
+    def counted(solver, chosen, *, with_inner):
+        tried.append((len(solver), chosen, with_inner))
+        return solve(solver, chosen, with_inner=with_inner)
+
+    monkeypatch.setattr(kernel_search.SolvedKernels, "_solve", counted)
+    together = make_training(pairs=120, train=train)
+    for criterion in ("error", "evidence"):
+        found = fit_gaussian_process(together, criterion)
+        first = len(tried)
+        alone = fit_gaussian_process(make_training(pairs=120, train=train), criterion)
+        assert first < len(tried)
+        assert found.description == alone.description
+        for one in ("inner", "inner_variance"):
+            np.testing.assert_array_equal(getattr(found, one), getattr(alone, one))
+        for name, array in alone.model.arrays().items():
+            np.testing.assert_array_equal(found.model.arrays()[name], array)
+        tried = tried[:first]
+    assert len(tried) == len(set(tried))
 
 
 # ---- weights of a stack --------------------------------------------------------------------------

@@ -16,15 +16,22 @@ Rasmussen, Williams: Gaussian Processes for Machine Learning, MIT Press 2006, ch
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, sparse
-from threadpoolctl import threadpool_limits
 
+from abag.head.closed_form.kernel_search import (
+    SEARCH_PAIRS,
+    Chosen,
+    Criterion,
+    SolvedKernels,
+    blas_threads,
+    choose_kernel,
+    factorise,
+)
 from abag.head.closed_form.kernels import BLOCK, PairKernel, PairSet, Side
 from abag.head.closed_form.pair_model import (
     Arrays,
@@ -36,16 +43,11 @@ from abag.head.closed_form.pair_model import (
 from abag.head.data.scaling import Standardizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-Criterion = Literal["error", "evidence"]
-SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
-PRODUCTS = (0.0, 1 / 3, 1.0)
-NOISES = (10.0, 1.0, 0.2, 0.05, 0.015, 0.004)
-"""Noise variances in units of the kernel's."""
-SEARCH_PAIRS, VARIANCE_PAIRS, INDUCING_PAIRS = 1_000, 1_024, 2_048
-"""Training pairs that choose the kernel, that variances are computed from, and that are used at
-all if there are more than `EXACT_PAIRS`; drawn at random."""
+VARIANCE_PAIRS, INDUCING_PAIRS = 1_024, 2_048
+"""Training pairs that variances are computed from, and that are used at all if there are more than
+`EXACT_PAIRS`; drawn at random."""
 INNER_PAIRS, EXACT_PAIRS = 5_000, 20_000
 """Most training pairs for which inner predictions and the exact fit are computed."""
 JITTER = 1e-8
@@ -151,22 +153,21 @@ def fit_gaussian_process(training: TrainingRows, criterion: Criterion) -> Closed
         What chooses scale, mixture and noise: the squared error on the inner folds, or the
         marginal likelihood.
     """
-    # in random order, so that the first pairs are a sample of all
-    order = np.random.default_rng(0).permutation(len(training.rows))
-    train, pkd, fold = _pair_set(training, order), training.pkd[order], training.fold[order]
-    mean = float(pkd.mean())
-    problem = _Problem(train, pkd - mean, fold)
-    chosen, without_fold = _choose(problem, criterion)
-    if len(train) > EXACT_PAIRS:
-        solved = _solve_inducing(problem, chosen, INDUCING_PAIRS)
-    else:
-        solved = _solve(problem, chosen)
-    small = len(train) <= VARIANCE_PAIRS
-    root = solved.root if small else _solve_inducing(problem, chosen, VARIANCE_PAIRS).root
-    inner, variance = np.full((2, len(pkd)), np.nan)
-    if len(train) <= INNER_PAIRS:
-        inner[order], variance[order] = _predict_folds(problem, without_fold)
-    used = train.select(slice(len(solved.weight)))
+    order, solver, search = _solvers(training)
+    pairs, mean = len(solver), float(training.pkd.mean())
+    with blas_threads(pairs):
+        with blas_threads(len(search)):
+            chosen, without_fold = choose_kernel(search, criterion)
+        inner, variance = np.full((2, pairs), np.nan)
+        if pairs <= INNER_PAIRS:
+            inner[order], variance[order] = _predict_folds(solver, without_fold)
+        if pairs <= EXACT_PAIRS:
+            solved = _solve(solver, chosen)
+        else:
+            solved = _solve_inducing(solver, chosen, INDUCING_PAIRS)
+        small = pairs <= VARIANCE_PAIRS
+        root = solved.root if small else _solve_inducing(solver, chosen, VARIANCE_PAIRS).root
+    used = solver.train.select(slice(len(solved.weight)))
     settings = ProcessSettings(
         chosen.kernel.scale,
         chosen.kernel.product,
@@ -184,24 +185,29 @@ def fit_gaussian_process(training: TrainingRows, criterion: Criterion) -> Closed
     )
 
 
-class _Chosen(NamedTuple):
-    kernel: PairKernel
-    noise: float
-    """Variance of the noise in units of the kernel's."""
+class _Solvers(NamedTuple):
+    order: NDArray[np.int64]
+    """Random, so that the first pairs are a sample of all."""
+    whole: SolvedKernels
+    search: SolvedKernels
+    """Chooses the kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    train: PairSet
-    target: Floats
-    """Labels minus their mean, (F,)."""
-    fold: NDArray[np.int64]
+def _solvers(training: TrainingRows) -> _Solvers:
+    """Return the solvers that all processes fitted to these rows share."""
+    found = training.shared.get("solvers")
+    if not isinstance(found, _Solvers):
+        order = np.random.default_rng(0).permutation(len(training.rows))
+        train, pkd = _pair_set(training, order), training.pkd[order]
+        whole = SolvedKernels(train, pkd - training.pkd.mean(), training.fold[order])
+        found = _Solvers(order, whole, whole.first(SEARCH_PAIRS))
+        training.shared["solvers"] = found
+    return found
 
 
 class _Solution(NamedTuple):
     weight: Floats
     root: Floats
-    """Without rows where the solver has none."""
     amplitude: float
 
 
@@ -215,120 +221,36 @@ def _pair_set(training: TrainingRows, order: NDArray[np.int64]) -> PairSet:
     )
 
 
-def _choose(problem: _Problem, criterion: Criterion) -> tuple[_Chosen, list[_Chosen]]:
-    """Choose kernel and noise on the first `SEARCH_PAIRS` pairs; also without each inner fold."""
-    train = problem.train.select(slice(SEARCH_PAIRS))
-    target, fold = problem.target[:SEARCH_PAIRS], problem.fold[:SEARCH_PAIRS]
-    folds = int(problem.fold.max()) + 1
-    antibody = train.antibodies.distances(train.antibodies.train_AD)[train.antibody]
-    antigen = train.antigens.distances(train.antigens.train_AD)[train.antigen]
-    antibody, antigen = antibody[:, train.antibody], antigen[:, train.antigen]
-
-    def cost(noise: float, scale: float, product: float) -> Floats:
-        """Return the squared error of each fold, or the same evidence for all; (folds,)."""
-        kernel = PairKernel(scale, product)
-        matrix = kernel.mix(kernel.of_distances(antibody), kernel.of_distances(antigen))
-        lower, weight = _factorise(np.asfortranarray(matrix), noise, target)
-        if criterion == "error":
-            inner, _ = _leave_folds_out(lower, target, fold)
-            squares = np.bincount(fold, np.square(target - inner), minlength=folds)
-            return np.asarray(squares, np.float64)
-        fit = len(target) * float(np.log(max(float(target @ weight), 1e-300)))
-        return np.full(folds, fit + 2 * float(np.log(lower.diagonal()).sum()))
-
-    tried: dict[_Chosen, Floats] = {}
-    at = 0
-    # Matrices of this size are faster on one core, see `ridge.PARALLEL_COLUMNS`.
-    with threadpool_limits(1, user_api="blas"):
-        for scale, product in itertools.product(SCALES, PRODUCTS):
-            # from the noise of the last kernel downhill: half of the factorisations
-            found = {at: cost(NOISES[at], scale, product)}
-            for step in (-1, 1):
-                while 0 <= at + step < len(NOISES):
-                    if at + step not in found:
-                        found[at + step] = cost(NOISES[at + step], scale, product)
-                    if found[at + step].sum() >= found[at].sum():
-                        break
-                    at += step
-            kernel = PairKernel(scale, product)
-            tried |= {_Chosen(kernel, NOISES[i]): of_fold for i, of_fold in found.items()}
-    candidates, cost_CK = list(tried), np.stack(list(tried.values()))
-    total_C = cost_CK.sum(axis=1)
-    best, *without_fold = map(_first_lowest, (total_C, *(total_C - cost_CK.T)))
-    return candidates[best], [candidates[i] for i in without_fold]
-
-
-def _first_lowest(cost_C: Floats) -> int:
-    """Return the first of the costs that equal the lowest but for rounding."""
-    lowest = cost_C.min()
-    return int(np.argmax(cost_C <= lowest + 1e-9 * abs(lowest)))
-
-
-def _predict_folds(problem: _Problem, without_fold: list[_Chosen]) -> tuple[Floats, Floats]:
+def _predict_folds(solver: SolvedKernels, without_fold: Sequence[Chosen]) -> tuple[Floats, Floats]:
     """Predict each fold from the others with the kernel that they chose.
 
     Predictions minus the mean label and their variance in pKd^2, (F,) each.
     """
-    target, fold = problem.target, problem.fold
-    predicted, variance = np.empty((2, len(target)))
-    for chosen in dict.fromkeys(without_fold):
-        rows = np.isin(fold, [k for k, one in enumerate(without_fold) if one == chosen])
-        lower, weight = _factorise(problem.train.matrix(chosen.kernel), chosen.noise, target)
-        amplitude = float(target @ weight) / len(target)
-        inner, with_noise = _leave_folds_out(lower, target, fold)
-        predicted[rows] = inner[rows]
-        variance[rows] = amplitude * np.maximum(with_noise - chosen.noise, 0)[rows]
+    predicted, variance = np.empty((2, len(solver)))
+    for k, chosen in enumerate(without_fold):
+        rows, inner = solver.fold == k, solver.predict_folds(chosen)
+        amplitude = float(solver.target @ solver.solve(chosen).weight) / len(solver)
+        predicted[rows] = inner.mean[rows]
+        variance[rows] = amplitude * np.maximum(inner.variance - chosen.noise, 0)[rows]
     return predicted, variance
 
 
-def _factorise(matrix: Floats, noise: float, target: Floats) -> tuple[Floats, Floats]:
-    """Overwrite a kernel matrix, (F, F), by its Cholesky factor with noise; solve for weights."""
-    matrix[np.diag_indices_from(matrix)] += noise
-    lower = linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-    return lower, linalg.cho_solve((lower, True), target, check_finite=False)
-
-
-def _leave_folds_out(
-    lower: Floats, target: Floats, fold: NDArray[np.int64]
-) -> tuple[Floats, Floats]:
-    """Predict each fold from the others: mean and variance with noise, (F,) each.
-
-    With the inverse of the matrix, the error of a fold is the inverse of its block times the
-    weights of its pairs. These are the weights for labels minus the mean of the other folds.
-    """
-    both = np.stack([target, np.ones_like(target)], axis=1)
-    weight, of_one = linalg.cho_solve((lower, True), both, check_finite=False).T
-    inverse, _ = linalg.lapack.dpotri(lower, lower=1)
-    error, variance = np.empty(len(target)), np.empty(len(target))
-    for k in np.unique(fold):
-        rows = np.flatnonzero(fold == k)
-        mean = target[fold != k].mean() if len(rows) < len(fold) else 0.0
-        centred = weight[rows] - mean * of_one[rows]
-        block, _ = linalg.lapack.dpotrf(inverse[np.ix_(rows, rows)], lower=1, overwrite_a=1)
-        error[rows] = linalg.cho_solve((block, True), centred, check_finite=False)
-        covariance, _ = linalg.lapack.dpotri(block, lower=1, overwrite_c=1)
-        variance[rows] = covariance.diagonal()
-    return target - error, variance
-
-
-def _solve(problem: _Problem, chosen: _Chosen) -> _Solution:
+def _solve(solver: SolvedKernels, chosen: Chosen) -> _Solution:
     """Fit exactly."""
-    target, pairs = problem.target, len(problem.target)
-    matrix = problem.train.matrix(chosen.kernel)
-    lower, weight = _factorise(matrix, chosen.noise, target)
-    root = np.zeros((0, 0))
+    weight, pairs, root = solver.solve(chosen).weight, len(solver), np.zeros((0, 0))
     if pairs <= VARIANCE_PAIRS:
-        inverse, _ = linalg.lapack.dtrtri(lower, lower=1)
+        lower, _ = factorise(solver.matrix(chosen.kernel), chosen.noise, solver.target)
+        inverse, _ = linalg.lapack.dtrtri(lower, lower=1, overwrite_c=1)
         root = np.tril(inverse).T
-    return _Solution(weight, root, float(target @ weight) / pairs)
+    return _Solution(weight, root, float(solver.target @ weight) / pairs)
 
 
-def _solve_inducing(problem: _Problem, chosen: _Chosen, size: int) -> _Solution:
+def _solve_inducing(solver: SolvedKernels, chosen: Chosen, size: int) -> _Solution:
     """Fit with the first pairs as inducing points (subset of regressors)."""
-    train, target = problem.train, problem.target
+    train, target = solver.train, solver.target
     inducing = train.select(slice(size))
     matrix = inducing.matrix(chosen.kernel)
-    lower, _ = _factorise(matrix, JITTER, np.zeros(len(inducing)))
+    lower, _ = factorise(matrix, JITTER, np.zeros(len(inducing)))
     squares, sums = np.zeros_like(lower), np.zeros(len(lower))
     for rows, block_BC in inducing.blocks(chosen.kernel, train):
         feature_CB = linalg.solve_triangular(lower, block_BC.T, lower=True, check_finite=False)

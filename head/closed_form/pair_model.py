@@ -6,7 +6,7 @@ P pairs, N antibodies, M antigens; D and E are the widths of their vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -43,6 +43,8 @@ class TrainingRows:
     """Training pairs, (F,)."""
     fold: Ints
     """Inner fold of each training pair, (F,); the groups of the split stay together."""
+    shared: dict[str, object] = field(default_factory=dict, compare=False)
+    """What several heads compute from these rows, so that only the first does."""
 
     @property
     def pkd(self) -> Floats:

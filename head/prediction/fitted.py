@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from abag.head.training.train import TrainedHeads
     from abag.head.training.uncertainty import Sigma
 
-STACKED = ("gp", "kernel", "ridge")
-"""Closed-form models of a stack, beside the network and the mean."""
+STACKED = ("kernel", "gp", "ridge")
+"""Closed-form models of a stack, beside the network and the mean. What kernel ridge tried saves the
+Gaussian process most of its search."""
 SLOW = ("gp",)
 """Left out of the stack of a large table, where its errors differ little from kernel ridge's."""
 NETWORK, MEAN = "network", "mean"
