@@ -2,9 +2,9 @@
 
 `embed_table` encodes the unique sequences of a table into a store; `open_store` reads it. `fit`
 trains a head on the stored vectors, `evaluate` scores it, `predict` and `load_predictor` use it.
-`plan` estimates costs, `runs` compares runs, `sweep` searches hyperparameters and `adapt_encoders`
-trains adapters of the encoders. These names are imported on first use, so that ``import abag``
-does not import torch.
+`plan` estimates costs, `runs` compares runs, `report` writes the report of a run again, `sweep`
+searches hyperparameters and `adapt_encoders` trains adapters of the encoders. These names are
+imported on first use, so that ``import abag`` does not import torch.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from abag.head.prediction.predictor import Predictor as Predictor
     from abag.head.runs.compare import runs as runs
     from abag.head.runs.evaluate import evaluate as evaluate
+    from abag.head.runs.rendering import report as report
     from abag.head.search.sweep import sweep as sweep
 
 __version__ = "0.1.0"
@@ -53,6 +54,7 @@ __all__ = [
     "open_store",
     "plan",
     "predict",
+    "report",
     "runs",
     "sweep",
 ]
@@ -86,6 +88,10 @@ _FUNCTIONS = {
         "classes": ["abag.head.prediction.options:PredictOptions", _EMBED],
         "shown_by": "abag.head.prediction.predict:describe_prediction",
         "without": "abag.head.prediction.options:SET_BY_RUN",
+    },
+    "report": {
+        "place": "abag.head.runs.rendering:report",
+        "shown_by": "abag.head.runs.rendering:describe_report",
     },
     "runs": {
         "place": "abag.head.runs.compare:runs",

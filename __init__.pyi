@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.runs.compare import RunsSummary
     from abag.head.runs.options import EvaluateOptions as EvaluateOptions
     from abag.head.runs.options import PlanOptions as PlanOptions
+    from abag.head.runs.rendering import ReportSummary
     from abag.head.search.options import SweepOptions as SweepOptions
     from abag.head.search.trials import SweepSummary
 
@@ -47,6 +48,7 @@ __all__ = [
     "open_store",
     "plan",
     "predict",
+    "report",
     "runs",
     "sweep",
 ]
@@ -249,6 +251,11 @@ def predict(
     devices: int | Literal['all'] | None = None,
     ray: str | None = None,
 ) -> PredictSummary: ...
+def report(
+    run: Path | str,
+    *,
+    say: Callable[[str], None] | None = None,
+) -> ReportSummary: ...
 def runs(
     folders: Path | str | Sequence[Path | str],
 ) -> RunsSummary: ...

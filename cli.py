@@ -168,6 +168,25 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     _print(evaluate_run(run, **options), as_json, describe_scores)
 
 
+@main.command()
+@click.argument("run", type=_PATH)
+@_JSON
+def report(run: Path, as_json: bool) -> None:
+    """Write the report of a finished run again.
+
+    RUN is the folder of a run, also one of an older version. The model card of its predictor is
+    written again, too. Nothing is trained or otherwise changed.
+
+    \b
+    Example:
+      abag report runs/first
+    """
+    from abag.head.runs.rendering import describe_report
+    from abag.head.runs.rendering import report as render_again
+
+    _print(render_again(run), as_json, describe_report)
+
+
 @_command("adapt.config:AdaptConfig")
 @_TABLE
 @click.option("--out", type=_PATH, required=True, help="Folder of the adapter.")

@@ -25,7 +25,7 @@ from abag.head.report.chart_data import chart_data
 from abag.head.report.names import PairNames
 from abag.head.report.report import write_report
 from abag.head.report.results import RunResults
-from abag.head.runs.summary import score_models
+from abag.head.runs.summary import score_models, split_facts
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
@@ -68,7 +68,10 @@ def make_results(rows, folds):
     return RunResults(
         title=f"{rows:,} rows, {folds} folds",
         facts=FitConfig().to_json() | {"store": "store"},
+        source=pairs.table.source,
         pairs=pairs,
+        names=PairNames.of(pairs),
+        split=split_facts(splits),
         splits=splits,
         predicted=predicted,
         sigma=[rng.uniform(0.5, 1.5, n) for _ in splits],
@@ -82,9 +85,9 @@ def make_results(rows, folds):
 def measure(rows, folds, out):
     """Return the cells of one case: rows, folds, seconds of charts and of the page, size."""
     results = make_results(rows, folds)
-    summary = score_models(results) | {"run": "run", "used": {}}
+    summary = score_models(results.pairs, results) | {"run": "run", "used": {}}
     start = time.perf_counter()
-    chart_data(results, PairNames(results.pairs))
+    chart_data(results)
     charts_s = time.perf_counter() - start
     path = out / f"report-{rows}-{folds}.html"
     start = time.perf_counter()

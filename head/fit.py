@@ -26,6 +26,7 @@ from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
 from abag.head.prediction.fitted import FittedHead, fit_head
 from abag.head.prediction.predictor import Member
+from abag.head.report.names import PairNames
 from abag.head.report.results import CurvePoint, RunResults, RunSummary
 from abag.head.runs.run_folder import (
     FoldPaths,
@@ -37,7 +38,7 @@ from abag.head.runs.run_folder import (
     stack_folder,
     start_run,
 )
-from abag.head.runs.summary import curve_point, join_logs, write_results
+from abag.head.runs.summary import curve_point, join_logs, split_facts, write_results
 from abag.head.splits.adapter_leaks import apply_adapter_policy
 from abag.head.splits.groups import with_clusters
 from abag.head.splits.partition import describe_splits, make_splits
@@ -163,7 +164,10 @@ def _fit(
     results = RunResults(
         title=run.name,
         facts=record,
+        source=inputs.pairs.table.source,
         pairs=inputs.pairs,
+        names=PairNames.of(inputs.pairs),
+        split=split_facts(splits),
         splits=splits,
         predicted=[one.predicted for one in fitted],
         sigma=[one.sigma.of(one.variance) for one in fitted],
@@ -194,7 +198,7 @@ def _fit(
         sigma,
         config.antibody_region,
     )
-    summary = write_results(run, results, fitted, report=report)
+    summary = write_results(run, inputs.pairs, results, fitted, report=report)
     _report_summary(run, summary, inputs, time.monotonic() - start)
     return summary
 

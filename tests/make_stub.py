@@ -48,6 +48,7 @@ TYPES = {
     "PredictSummary": "abag.head.prediction.predict",
     "RunSummary": "abag.head.report.results",
     "RunsSummary": "abag.head.runs.compare",
+    "ReportSummary": "abag.head.runs.rendering",
     "SweepSummary": "abag.head.search.trials",
 }
 

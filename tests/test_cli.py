@@ -70,6 +70,7 @@ OPTIONS = {
     "trials "
     "validate-every validate-pairs warmup",
     "evaluate": "affinity-type antigen column json predictions run store",
+    "report": "json",
     "plan": "affinity-type antibody-encoder antibody-region antigen antigen-encoder bad-rows "
     "chains "
     "column floor json label limit price-per-hour replicates store",

@@ -47,6 +47,7 @@ def test_the_package_exports_every_public_function():
         "open_store",
         "plan",
         "predict",
+        "report",
         "runs",
         "sweep",
     ]

@@ -25,9 +25,10 @@ from abag.head.evaluation.comparison import score_rows
 from abag.head.model.config import FitConfig
 from abag.head.report import chart_data
 from abag.head.report.chart_data import principal_plane
+from abag.head.report.names import PairNames
 from abag.head.report.report import render
 from abag.head.report.results import RunResults
-from abag.head.runs.summary import score_models
+from abag.head.runs.summary import score_models, split_facts
 from abag.head.splits.partition import make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST
@@ -74,7 +75,10 @@ def results(frame=None, title="runs/first", **options):
     return RunResults(
         title=title,
         facts=FitConfig(**{"split": "random", **options}).to_json() | {"store": "store"},
+        source=pairs.table.source,
         pairs=pairs,
+        names=PairNames.of(pairs),
+        split=split_facts(splits),
         splits=splits,
         predicted=[f["ridge"] + rng.normal(0, 0.1, len(pairs)) for f in found],
         sigma=[rng.uniform(0.5, 1.5, len(pairs)) for _ in found],
@@ -96,7 +100,9 @@ def repeated():
 
 
 def render_run(run):
-    return render(run, score_models(run) | {"run": "runs/first", "used": {"batch_size": 32}}, DATE)
+    return render(
+        run, score_models(run.pairs, run) | {"run": "runs/first", "used": {"batch_size": 32}}, DATE
+    )
 
 
 class Page(HTMLParser):
@@ -175,7 +181,7 @@ def test_the_page_tells_what_was_run_and_the_settings_that_were_used(single):
     assert rows["batch size"] == ["1024", "32"]
     assert rows["lr"] == ["0.001", ""]
     assert DATE in html
-    assert f'<p class="verdict">{score_models(single)["verdict"]}</p>' in html
+    assert f'<p class="verdict">{score_models(single.pairs, single)["verdict"]}</p>' in html
     assert "abag fit table --store store --run runs/first --split random" in html
 
 
@@ -290,7 +296,7 @@ def test_a_large_table_is_sampled_and_the_page_says_so(single, monkeypatch):
 
 def test_the_learning_curve_of_the_summary_is_drawn(single):
     point = {"share": 0.5, "training_pairs": 48, "test": {"spearman": None, "rmse": 1.25}}
-    summary = score_models(single) | {"run": "runs/first", "used": {}}
+    summary = score_models(single.pairs, single) | {"run": "runs/first", "used": {}}
     assert data_of(render(single, summary, DATE))["learningCurve"] == []
     html = render(single, summary | {"learning_curve": [point]}, DATE)
     assert data_of(html)["learningCurve"] == [[48, None, 1.25]]

@@ -83,7 +83,8 @@ def test_an_old_run_is_evaluated_and_predicts_as_it_did(old):
     evaluated = abag.evaluate(old / "finished", say=lambda _text: None)
     fitted = json.loads((old / "finished" / "summary.json").read_text())
     for part, scores in fitted["metrics"].items():  # metrics were added since
-        assert scores.items() <= evaluated["metrics"][part].items()
+        now = evaluated["metrics"][part]
+        assert {name: now[name] for name in scores} == pytest.approx(scores)
     abag.predict(old / "pairs.csv", old / "finished", "scored.csv", store=old / "store")
     numbers = ["pkd_predicted", "sigma"]
     scored, expected = pd.read_csv("scored.csv"), pd.read_csv(old / "predicted.csv")
@@ -114,3 +115,11 @@ def test_an_old_store_serves_a_predictor_whose_vectors_are_in_a_new_store(old):
     arguments = [pairs[name].tolist() for name in ("heavy", "light", "antigen")]
     predictor.predict(*arguments, store=old / "store")
     assert shards(old / "store") == before
+
+
+def test_the_report_of_an_old_run_is_written_without_what_it_did_not_save(old):
+    left_out = abag.report(old / "finished", say=lambda _text: None)["left_out"]
+    assert any("differences to the baselines" in part for part in left_out)
+    html = (old / "finished/report.html").read_text()
+    assert "Test scores of the head and the baselines" in html
+    assert 'data-csv="differences"' not in html

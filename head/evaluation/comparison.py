@@ -26,7 +26,7 @@ from abag.head.evaluation.resampling import (
     median_of_samples,
     score_samples,
 )
-from abag.head.splits.splits import TEST, Split
+from abag.head.splits.splits import TEST, Split, total_leaks
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
@@ -403,8 +403,7 @@ def warnings(pairs: LabelledPairs, splits: Sequence[Split]) -> list[str]:
 def _split_warnings(splits: Sequence[Split]) -> list[str]:
     description = splits[0].description
     lines = list(description.get("adapters", ()))
-    levels = description.get("leaks", {}).get("pair", {})
-    leaks = {at: sum(s.description["leaks"]["pair"][at] for s in splits) for at in levels}
+    leaks = total_leaks(splits).get("pair", {})
     tests = sum(len(s.rows(TEST)) for s in splits)
     if leaks.get("exact"):
         lines.append(f"{leaks['exact']} of {tests} test rows are also in training: a leak.")

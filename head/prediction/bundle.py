@@ -206,7 +206,7 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
             calibrated=record.calibrated,
             novelty=Novelty.from_json(record.novelty) if record.novelty else None,
             antibody_region=record.antibody_region,
-            store=_store_of(folder.parent),
+            store=store_of_run(folder.parent),
             embed=embed,
             adapters={k: path for k in kinds if (path := folder / f"{k}-adapter").is_dir()},
         )
@@ -329,7 +329,7 @@ def _member(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]
     return Member(model, member.weight)
 
 
-def _store_of(run: Path) -> Path | None:
+def store_of_run(run: Path) -> Path | None:
     """Return the store that a run was trained from; None if it is unknown or does not exist."""
     try:
         record = json.loads((run / "config.json").read_text(encoding="utf-8"))

@@ -59,7 +59,7 @@ class _OfAntigen(NamedTuple):
     ridge: float
 
 
-def chart_data(results: RunResults, names: PairNames) -> dict[str, Any]:
+def chart_data(results: RunResults) -> dict[str, Any]:
     """Return what the page draws, as JSON values.
 
     Returns
@@ -69,6 +69,7 @@ def chart_data(results: RunResults, names: PairNames) -> dict[str, Any]:
         ``tests``: sampled test rows of each fold; ``map``: sampled pairs in the plane; ``parts``:
         the part of each of these, one digit each, by fold. Both refer to ``pairs``.
     """
+    names = results.names
     tests = [_test_rows(results, fold) for fold in range(len(results.splits))]
     tested = [_exact(results, rows, fold) for fold, rows in enumerate(tests)]
     antigens = [_by_antigen(results, names, fold, one) for fold, one in enumerate(tested)]
@@ -83,9 +84,11 @@ def chart_data(results: RunResults, names: PairNames) -> dict[str, Any]:
         views.insert(0, _view(joined, _antigen_chart(of_folds), curves))
     rng = np.random.default_rng(0)
     shown = [rng.permutation(rows)[: MAX_POINTS // len(tests)] for rows in tests]
-    mapped = rng.permutation(len(results.pairs))[:MAP_POINTS]
+    mapped = rng.permutation(len(results.pairs.pkd))[:MAP_POINTS]
+    vectors_PD = _joined_vectors(results, mapped)
+    mapped = mapped[: len(vectors_PD)]
     pairs = np.unique(np.concatenate([*shown, mapped]))
-    plane, share = principal_plane(_joined_vectors(results, mapped))
+    plane, share = principal_plane(vectors_PD)
     return {
         "pairs": _describe_pairs(results, names, pairs),
         "tests": [
@@ -124,7 +127,7 @@ def _exact(r: RunResults, rows: Ints, fold: int) -> _Tested:
 def _describe_pairs(r: RunResults, names: PairNames, pairs: Ints) -> dict[str, Any]:
     antigens, index = np.unique(r.pairs.antigen[pairs], return_inverse=True)
     return {
-        "row": names.row[pairs].tolist(),
+        "row": names.rows(pairs),
         "id": names.texts("id", pairs),
         "antibody": names.texts("antibody_name", pairs),
         "antigen": index.tolist(),
@@ -192,11 +195,12 @@ def _deciles(t: _Tested) -> Series | None:
 
 def _by_antigen(r: RunResults, names: PairNames, fold: int, t: _Tested) -> list[_OfAntigen]:
     """Score head and ridge within each antigen, as the metrics within antigens do."""
-    group, ridge = antigen_groups(r.pairs, t.pair), r.baselines[fold]["ridge"][t.pair]
+    group, ridge = antigen_groups(r.pairs, t.pair), r.baselines[fold].get("ridge")
     groups, first, rows = np.unique(group, return_index=True, return_counts=True)
-    of_head, of_ridge = (
-        metrics.spearman_by_group(t.measured, p, group) for p in (t.predicted, ridge)
-    )
+    of_head = metrics.spearman_by_group(t.measured, t.predicted, group)
+    of_ridge = np.full(len(groups), np.nan)
+    if ridge is not None:
+        of_ridge = metrics.spearman_by_group(t.measured, ridge[t.pair], group)
     found = []
     for i in np.flatnonzero(np.isfinite(of_head)).tolist():
         which = int(r.pairs.antigen[t.pair[first[i]]])
@@ -238,9 +242,14 @@ def _training(r: RunResults, fold: int) -> Series:
 
 
 def _joined_vectors(r: RunResults, rows: Ints) -> NDArray[np.float32]:
-    """Return the standardised antibody and antigen vectors of some pairs, joined; (P, D + E)."""
+    """Return the standardised antibody and antigen vectors of some pairs, joined; (P, D + E).
+
+    It has no rows if the vectors are not there.
+    """
     blocks = []
     for x_ND, index in ((r.antibody_ND, r.pairs.antibody), (r.antigen_ND, r.pairs.antigen)):
+        if x_ND is None:
+            return np.empty((0, 2), np.float32)
         unique, place = np.unique(index[rows], return_inverse=True)
         x_UD = np.asarray(x_ND[unique], np.float32)
         blocks.append(Standardizer.of(x_UD).apply(x_UD)[place])
@@ -261,6 +270,8 @@ def principal_plane(x_PD: NDArray[np.float32], iterations: int = 12) -> tuple[Fl
     ----------
     Halko, Martinsson and Tropp, SIAM Review 53 (2011), algorithm 4.4.
     """
+    if not len(x_PD):
+        return np.zeros((0, 2)), 0.0
     x_PD = x_PD - x_PD.mean(axis=0)
     start = np.random.default_rng(0).normal(size=(x_PD.shape[1], 10)).astype(np.float32)
     q_PK = np.linalg.qr(x_PD @ start)[0]

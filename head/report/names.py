@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,8 @@ from abag.core.keys import hex_keys
 from abag.core.messages import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from abag.head.data.labels import LabelledPairs
 
 NAMES = ("id", "antibody_name", "antigen_name")
@@ -24,31 +26,53 @@ LONGEST = 40
 class PairNames:
     """Names of P pairs and of their antigens."""
 
-    row: NDArray[np.int64]
-    """Number of each pair's row in the table, from 1; (P,)."""
+    columns: dict[str, pd.Series[Any]]
+    """``row``, the number of each pair's row in the table, from 1, and those of `NAMES` that the
+    table has, as text; each has P rows. Runs of older versions did not save them."""
     antigens: NDArray[np.int64]
     """Antigens of the pairs, sorted."""
 
-    def __init__(self, pairs: LabelledPairs) -> None:
-        table = pairs.table
-        self.row = table.row_numbers[pairs.row]
-        columns = {role: table.columns[role] for role in NAMES if role in table.columns}
-        self._cells = {role: table.frame[name].iloc[pairs.row] for role, name in columns.items()}
-        self.antigens, first = np.unique(pairs.antigen, return_index=True)
-        keys = hex_keys(table.antigens.keys[self.antigens])
+    def __init__(
+        self,
+        columns: Mapping[str, pd.Series[Any]],
+        antigen: NDArray[np.int64],
+        antigen_keys: Sequence[str],
+    ) -> None:
+        """Take the columns, the antigen of each pair, and the hex key of each unique antigen."""
+        self.columns = dict(columns)
+        self.antigens, first = np.unique(antigen, return_index=True)
         names = self.texts("antigen_name", first) or [""] * len(first)
-        self._groups = [name or f"antigen {key[:6]}" for name, key in zip(names, keys, strict=True)]
+        self._groups = [
+            name or f"antigen {key[:6]}" for name, key in zip(names, antigen_keys, strict=True)
+        ]
         found = Counter(self._groups)
         self._antigens = [
             group if found[group] == 1 else f"{group} {key[:6]}"
-            for group, key in zip(self._groups, keys, strict=True)
+            for group, key in zip(self._groups, antigen_keys, strict=True)
         ]
+
+    @classmethod
+    def of(cls, pairs: LabelledPairs) -> PairNames:
+        """Take the names from the table of the pairs."""
+        table = pairs.table
+        columns: dict[str, pd.Series[Any]] = {"row": pd.Series(table.row_numbers[pairs.row])}
+        for role in NAMES:
+            if role in table.columns:
+                cells = table.frame[table.columns[role]].iloc[pairs.row]
+                columns[role] = pd.Series([_text(cell) for cell in cells], dtype=object)
+        used = np.unique(pairs.antigen)
+        return cls(columns, pairs.antigen, hex_keys(table.antigens.keys[used]))
+
+    def rows(self, pairs: NDArray[np.int64]) -> list[int] | None:
+        """Return the row numbers of some pairs; None if they are not known."""
+        column = self.columns.get("row")
+        return None if column is None else np.asarray(column.iloc[pairs], np.int64).tolist()
 
     def texts(self, role: str, pairs: NDArray[np.int64]) -> list[str] | None:
         """Return the cells of some pairs, shortened; None if the table has no such column."""
-        if role not in self._cells:
+        if role not in self.columns:
             return None
-        return [_shorten(cell) for cell in self._cells[role].iloc[pairs]]
+        return [_shorten(_text(cell)) for cell in self.columns[role].iloc[pairs]]
 
     def antigen(self, which: int) -> str:
         """Name an antigen; with the start of its key where others have the same name."""
@@ -59,6 +83,9 @@ class PairNames:
         return self._groups[int(np.searchsorted(self.antigens, which))]
 
 
-def _shorten(cell: object) -> str:
-    text = "" if pd.isna(cell) else printable(str(cell).strip())  # type: ignore[call-overload]
+def _text(cell: object) -> str:
+    return "" if pd.isna(cell) else printable(str(cell).strip())  # type: ignore[call-overload]
+
+
+def _shorten(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

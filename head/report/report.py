@@ -26,13 +26,12 @@ from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
 from abag.head.evaluation import comparison, metrics
 from abag.head.evaluation.comparison import format_difference, rank_metric, relation
-from abag.head.evaluation.metrics import METRICS, metric_label, table_metrics
+from abag.head.evaluation.metrics import METRICS, Scores, metric_label, table_metrics
 from abag.head.model.config import FitConfig
 from abag.head.report.chart_data import chart_data
-from abag.head.report.names import PairNames
 from abag.head.report.results import ModelScores, RunResults, RunSummary
 from abag.head.report.score_table import describe_test_rows
-from abag.head.splits.splits import PART_NAMES, TEST, Split
+from abag.head.splits.splits import PART_NAMES, TEST
 
 LARGEST_ERRORS = 20
 """Test pairs in the table of the largest errors."""
@@ -50,8 +49,8 @@ def write_report(path: Path, results: RunResults, summary: RunSummary) -> None:
 
 def render(results: RunResults, summary: RunSummary, date: str) -> str:
     """Return the report as HTML; its script is the only one that the page lets a browser run."""
-    r, names = results, PairNames(results.pairs)
-    charts, script = chart_data(r, names), _template("report.js")
+    r = results
+    charts, script = chart_data(r), _template("report.js")
     charts["learningCurve"] = [
         [point["training_pairs"], *(point["test"][name] for name in ("spearman", "rmse"))]
         for point in summary.get("learning_curve", ())
@@ -62,21 +61,21 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         title=r.title,
         version=__version__,
         date=date,
-        source=r.pairs.table.source,
+        source=r.source,
         digest=r.facts.get("pairs_digest", "unknown"),
         command=_command(r, summary["run"]),
         folds=len(r.splits),
         draws=comparison.DRAWS,
-        verdict=summary["verdict"],
+        verdict=summary.get("verdict", ""),
         verdicts=summary["verdicts"],
         warnings=summary["warnings"],
         scores=_score_tables(r, summary),
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
         least_rows=metrics.MIN_ROWS_PER_ANTIGEN,
         map_share=f"{charts['map']['share']:.0%}",
-        worst=_largest_errors(r, names),
-        split=_split_tables(r.splits),
-        settings=_settings(r, summary["used"]),
+        worst=_largest_errors(r),
+        split=_split_tables(r),
+        settings=_settings(r, summary.get("used", {})),
         style=Markup(_template("report.css")),
         data=htmlsafe_json_dumps(charts, allow_nan=False, separators=(",", ":")),
         script=Markup(script),
@@ -88,8 +87,8 @@ def _command(r: RunResults, run: str) -> str:
     """Return a command that repeats the run: its table, and the options that are not defaults."""
     store, here = Path(r.facts["store"]), Path.cwd()
     store = store.relative_to(here) if store.is_relative_to(here) else store
-    words = ["abag", "fit", r.pairs.table.source, "--store", str(store), "--run", run]
-    default = FitConfig(preset=r.facts["preset"]).to_json()
+    words = ["abag", "fit", r.source, "--store", str(store), "--run", run]
+    default = FitConfig(preset=r.facts.get("preset", FitConfig.preset)).to_json()
     for one in schema(FitConfig):
         value = r.facts.get(one.name, default[one.name])
         if value == default[one.name]:
@@ -112,7 +111,8 @@ def _settings(r: RunResults, used: Mapping[str, object]) -> list[tuple[str, str,
         "unique antigens": len(np.unique(r.pairs.antigen)),
         "censored pairs": int(np.count_nonzero(r.pairs.censored)),
     }
-    values = {**r.facts, **counts}
+    known = [one.name for one in schema(FitConfig) if one.name in r.facts]
+    values = {n: r.facts[n] for n in [*known, *sorted(r.facts.keys() - known)]} | counts
     return [
         (
             name.replace("_", " "),
@@ -123,7 +123,7 @@ def _settings(r: RunResults, used: Mapping[str, object]) -> list[tuple[str, str,
     ]
 
 
-def _largest_errors(r: RunResults, names: PairNames) -> dict[str, Any]:
+def _largest_errors(r: RunResults) -> dict[str, Any]:
     """Return the exact test pairs with the largest errors of their mean predictions."""
     in_test = np.array([split.part == TEST for split in r.splits]) & (r.pairs.censored == 0)
     pairs, tests = np.flatnonzero(in_test.any(axis=0)), in_test.sum(axis=0)
@@ -133,11 +133,13 @@ def _largest_errors(r: RunResults, names: PairNames) -> dict[str, Any]:
     )
     error = predicted - r.pairs.pkd[pairs]
     worst = np.argsort(-np.abs(error), kind="stable")[:LARGEST_ERRORS]
-    columns: dict[str, Sequence[object]] = {"row": names.row[pairs[worst]].tolist()}
+    columns: dict[str, Sequence[object]] = {}
+    if (rows := r.names.rows(pairs[worst])) is not None:
+        columns["row"] = rows
     for role in ("id", "antibody_name"):
-        if (texts := names.texts(role, pairs[worst])) is not None:
+        if (texts := r.names.texts(role, pairs[worst])) is not None:
             columns[role.replace("_name", "")] = texts
-    columns["antigen"] = [names.antigen(i) for i in r.pairs.antigen[pairs[worst]].tolist()]
+    columns["antigen"] = [r.names.antigen(i) for i in r.pairs.antigen[pairs[worst]].tolist()]
     columns |= {
         "measured": r.pairs.pkd[pairs[worst]].tolist(),
         "predicted": predicted[worst].tolist(),
@@ -151,13 +153,14 @@ def model_card(source: str, config: Mapping[str, object], summary: RunSummary) -
     """Return the model card of a run on the table `source`, as Markdown."""
     scores = {"**this predictor**": summary["metrics"]["test"]}
     scores |= {name: parts["test"] for name, parts in summary["baselines"].items()}
+    unknown: Scores = dict.fromkeys(table_metrics())  # metrics that an older run does not have
     return _render_template(
         "model_card.md.j2",
         source=source,
         config=config,
         summary=summary,
         split=summary["split"],
-        scores=scores,
+        scores={name: unknown | (found or {}) for name, found in scores.items()},
         metrics=table_metrics(),
         metric_label=metric_label,
         licences=LICENCES,
@@ -201,15 +204,16 @@ def _score_tables(r: RunResults, found: ModelScores) -> dict[str, Any]:
     columns = table_metrics(report=True)
     compared = dict.fromkeys([rank_metric(own), "rmse"])
     rows = {"head": own} | {name: parts["test"] for name, parts in found["baselines"].items()}
-    n, folds = sum(len(split.rows(TEST)) for split in r.splits), len(r.splits)
-    tested = describe_test_rows(n, {**r.splits[0].description, "folds": folds})
+    n = sum(len(split.rows(TEST)) for split in r.splits)
+    tested = describe_test_rows(n, r.split)
     return {
         "head": ["", *map(_label_with_direction, columns)],
-        "rows": [(name, *(scores[c] for c in columns)) for name, scores in rows.items()],
+        "rows": [(name, *(scores.get(c) for c in columns)) for name, scores in rows.items()],
         "compared": ["head minus", *map(_label_with_direction, compared)],
         "differences": [
             (name, *(_difference(r, name, metric) for metric in compared))
             for name in found["baselines"]
+            if name in r.baselines[0]
         ],
         "tested": tested or f"{n:,} test row{'s' * (n != 1)}",
     }
@@ -227,26 +231,24 @@ def _label_with_direction(metric: str) -> str:
     return metric_label(metric) + "\N{NO-BREAK SPACE}↓" * METRICS[metric].lower_is_better
 
 
-def _split_tables(splits: Sequence[Split]) -> dict[str, Any] | None:
+def _split_tables(r: RunResults) -> dict[str, Any]:
     """Rows per part, leaked rows by kind and identity, and clusters by identity."""
-    description = splits[0].description
-    if "leaks" not in description:
-        return None
+    why = f": {r.split['why']}" if "why" in r.split else ""
     return {
-        "why": f"{description['split']}: {description['why']}.",
+        "why": f"{r.split['name']}{why}.",
         "part_names": ["fold", *PART_NAMES],
         "parts": [
             [split.fold + 1, *(len(split.rows(part)) for part in PART_NAMES.values())]
-            for split in splits[:MAX_FOLDS]
+            for split in r.splits[:MAX_FOLDS]
         ],
         "leaks": [
-            (kind, identity, sum(s.description["leaks"][kind][identity] for s in splits))
-            for kind, levels in description["leaks"].items()
-            for identity in levels
+            (kind, identity, rows)
+            for kind, levels in r.split.get("leaks_of_all_folds", {}).items()
+            for identity, rows in levels.items()
         ],
         "clusters": [
             (kind, identity, size["clusters"], f"{size['largest_share']:.0%}")
-            for kind, levels in description["clusters"].items()
+            for kind, levels in r.split.get("clusters", {}).items()
             for identity, size in levels.items()
         ],
     }

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.head.evaluation.comparison import Interval, compare
+from abag.head.evaluation.comparison import Interval, MeasuredPairs, compare
 from abag.head.evaluation.metrics import FoldAverage, Scores
 
 if TYPE_CHECKING:
-    from abag.head.data.labels import LabelledPairs
+    from abag.head.report.names import PairNames
     from abag.head.splits.splits import Split
 
 Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
 
 
 class CurvePoint(TypedDict):
@@ -29,6 +30,14 @@ class CurvePoint(TypedDict):
     test: Scores
 
 
+class ReportedPairs(MeasuredPairs, Protocol):
+    """What a report needs of P pairs."""
+
+    @property
+    def antibody(self) -> Ints:
+        """Number of each pair's antibody, (P,)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResults:
     """Predictions and inputs of a run that has finished training."""
@@ -36,20 +45,26 @@ class RunResults:
     title: str
     facts: Mapping[str, Any]
     """Content of config.json: options, encoders with fingerprints, table."""
-    pairs: LabelledPairs
+    source: str
+    """The table."""
+    pairs: ReportedPairs
     """P pairs."""
+    names: PairNames
+    split: Mapping[str, Any]
+    """How the pairs were split and why, as in summary.json."""
     splits: Sequence[Split]
     predicted: Sequence[Floats]
     """pKd of every pair as predicted by the head of each split, (P,)."""
     sigma: Sequence[Floats]
     """Standard deviation of the error of each prediction, in pKd, (P,)."""
     baselines: Sequence[Mapping[str, Floats]]
-    """pKd of every pair by each baseline of each split, (P,)."""
+    """pKd of every pair by each baseline of each split, (P,). Read from a folder, they are NaN
+    outside the test parts, and runs of older versions have none."""
     log: Sequence[Mapping[str, Any]]
     """Lines of metrics.jsonl."""
-    antibody_ND: NDArray[np.floating]
-    """One vector per unique antibody."""
-    antigen_ND: NDArray[np.floating]
+    antibody_ND: NDArray[np.floating] | None
+    """One vector per unique antibody; None: the store is not there."""
+    antigen_ND: NDArray[np.floating] | None
     """One vector per unique antigen."""
     learning_curve: Sequence[CurvePoint] = ()
     """Scores of heads that were fitted to fewer training groups."""

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.embed.sequences.chains import KINDS
 from abag.head.splits.splits import PART_NAMES, Split
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ class SavedPairs:
     """(P,)"""
     censored: NDArray[np.int8]
     """(P,); see `abag.head.evaluation.metrics.score`."""
+    antibody: NDArray[np.int64]
+    """(P,); antibodies and antigens are numbered in the order of their keys."""
     antigen: NDArray[np.int64]
-    """(P,); antigens are numbered in the order of their keys."""
+    """(P,)"""
     antigen_cluster: NDArray[np.int64]
     """(P,); the antigen itself in runs that did not save clusters."""
 
@@ -75,11 +78,14 @@ def read_run(run: Path) -> SavedRun:
         sequences = pd.read_parquet(path) if path.exists() else None
         consistent = frame[list(split.columns)].drop_duplicates(ignore_index=True).equals(split)
         folds = [rows.reset_index(drop=True) for _, rows in frame.groupby("fold", sort=True)]
-        antigen = pd.factorize(folds[0]["antigen_key"], sort=True)[0].astype(np.int64)
+        antibody, antigen = (
+            pd.factorize(folds[0][f"{kind}_key"], sort=True)[0].astype(np.int64) for kind in KINDS
+        )
         clusters = folds[0].get("antigen_cluster", pd.Series(antigen))
         pairs = SavedPairs(
             folds[0]["pkd"].to_numpy(np.float64),
             folds[0]["censored"].to_numpy(np.int8),
+            antibody,
             antigen,
             clusters.to_numpy(np.int64),
         )

@@ -14,8 +14,8 @@ from abag.head.evaluation.comparison import MeasuredPairs, score_rows, verdicts,
 from abag.head.evaluation.plain_verdict import plain_verdict
 from abag.head.report.report import model_card, write_report
 from abag.head.report.results import CurvePoint, Floats, ModelScores, RunResults, RunSummary
-from abag.head.splits.split_files import split_assignments
-from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.splits.split_files import pair_keys, split_assignments
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split, total_leaks
 from abag.head.training import uncertainty
 from abag.head.training.step_log import read_lines
 
@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from abag.head.data.labels import LabelledPairs
     from abag.head.prediction.fitted import FittedHead
 
+REPORT, CARD, BASELINES = "report.html", "predictor/README.md", "baselines.parquet"
+"""Files of a run folder."""
 SCORED_PARTS = {"validation": VALIDATION, "test": TEST}
 
 
 def write_results(
     run: Path,
+    pairs: LabelledPairs,
     results: RunResults,
     fitted: Sequence[FittedHead],
     *,
@@ -39,9 +43,9 @@ def write_results(
 ) -> RunSummary:
     """Write predictions, report, model card and summary; the summary marks the run as finished.
 
-    `fitted` has one entry per split; `report` says whether to write report.html.
+    `results` are those of `pairs`; `fitted` has one entry per split; `report` says whether to
+    write report.html.
     """
-    pairs = results.pairs
     folds = zip(results.splits, results.predicted, results.sigma, strict=True)
     frames = [
         split_assignments(pairs, split).assign(
@@ -50,22 +54,47 @@ def write_results(
             antigen_cluster=pairs.antigen_cluster,
             pkd_predicted=predicted,
             sigma=sigma,
+            **results.names.columns,
         )
         for split, predicted, sigma in folds
     ]
     with replacing(run / "predictions.parquet") as partial:
         pd.concat(frames, ignore_index=True).to_parquet(partial, index=False)
-    summary = _summarise(run, results, fitted)
+    with replacing(run / BASELINES) as partial:
+        baseline_frame(pairs, results).to_parquet(partial, index=False)
+    summary = _summarise(run, pairs, results, fitted)
     if report:
-        write_report(run / "report.html", results, summary)
-    card = model_card(pairs.table.source, results.facts, summary)
-    write_text(run / "predictor" / "README.md", card)
+        write_report(run / REPORT, results, summary)
+    card = model_card(results.source, results.facts, summary)
+    write_text(run / CARD, card)
     write_json(run / "summary.json", summary)
     return summary
 
 
-def _summarise(run: Path, results: RunResults, fitted: Sequence[FittedHead]) -> RunSummary:
-    pairs, splits = results.pairs, results.splits
+def baseline_frame(pairs: LabelledPairs, results: RunResults) -> pd.DataFrame:
+    """Return what each baseline predicts for the test rows of each fold, in pKd.
+
+    The rows are the test rows of ``predictions.parquet``, in their order; each baseline has a
+    column of its name, after the keys and the fold.
+    """
+    keys, frames = pair_keys(pairs), []
+    for split, found in zip(results.splits, results.baselines, strict=True):
+        rows = split.rows(TEST)
+        values = {name: predicted[rows] for name, predicted in found.items()}
+        frames.append(keys.iloc[rows].assign(fold=split.fold, **values))
+    return pd.concat(frames, ignore_index=True)
+
+
+def split_facts(splits: Sequence[Split]) -> dict[str, Any]:
+    """Return how the pairs were split, as summary.json has it: that of the first fold, and sums."""
+    facts = {"name": splits[0].name, "folds": len(splits)} | splits[0].description
+    return facts | {"leaks_of_all_folds": total_leaks(splits)}
+
+
+def _summarise(
+    run: Path, pairs: LabelledPairs, results: RunResults, fitted: Sequence[FittedHead]
+) -> RunSummary:
+    splits = results.splits
     trained = [one.trained for one in fitted if one.trained is not None]
     resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
     own = {
@@ -77,7 +106,7 @@ def _summarise(run: Path, results: RunResults, fitted: Sequence[FittedHead]) -> 
         "best_step": trained[0].progress.best_step[0] if trained else 0,
         "used": {"split": splits[0].name} | _settings_used([t.used for t in trained]),
         "kept": float(np.mean([t.shrinkage for t in trained])) if trained else 1.0,
-        "split": {"name": splits[0].name, "folds": len(splits)} | splits[0].description,
+        "split": results.split,
         "data": {
             "source": pairs.table.source,
             "pairs": len(pairs),
@@ -92,9 +121,9 @@ def _summarise(run: Path, results: RunResults, fitted: Sequence[FittedHead]) -> 
         },
         "sigma": uncertainty.summarise(pairs, splits, fitted, [one.sigma for one in fitted]),
     }
-    summary = cast("RunSummary", own | score_models(results))
+    summary = cast("RunSummary", own | score_models(pairs, results))
     if results.learning_curve:
-        last = curve_point(results.pairs, splits, results.predicted, 1.0)
+        last = curve_point(pairs, splits, results.predicted, 1.0)
         summary["learning_curve"] = [*results.learning_curve, last]
     return summary
 
@@ -120,9 +149,9 @@ def _settings_used(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def score_models(results: RunResults) -> ModelScores:
+def score_models(pairs: LabelledPairs, results: RunResults) -> ModelScores:
     """Score the head and the baselines on the full validation and test parts, and compare them."""
-    pairs, splits = results.pairs, results.splits
+    splits = results.splits
     predicted = {"head": results.predicted} | {
         name: [fold[name] for fold in results.baselines] for name in results.baselines[0]
     }

@@ -10,7 +10,7 @@ import numpy as np
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.split_methods import SPLIT_METHODS
 from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import TEST, TRAIN, VALIDATION, EmptyPart, Split
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION, EmptyPart, Split, total_leaks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,8 +137,7 @@ def describe_splits(splits: Sequence[Split]) -> list[str]:
         n = int(np.mean([split.description["discarded"] for split in splits]))
         lines.append(f"{n} pairs discarded: antibody and antigen in different parts")
     n_test = sum(split.description["rows"]["test"] for split in splits)
-    for kind, levels in first["leaks"].items():
-        totals = {at: sum(s.description["leaks"][kind][at] for s in splits) for at in levels}
+    for kind, totals in total_leaks(splits).items():
         counts = ", ".join(f"{at} {n}" for at, n in totals.items())
         lines.append(f"test rows with a near-duplicate {kind} in training: {counts} (of {n_test})")
     for kind, levels in first["clusters"].items():

@@ -62,6 +62,14 @@ class Split:
         return {name: int((self.part == part).sum()) for name, part in PART_NAMES.items()}
 
 
+def total_leaks(splits: Sequence[Split]) -> dict[str, dict[str, int]]:
+    """Sum the leaks of all folds, by kind and closeness; empty if they were not counted."""
+    return {
+        kind: {at: sum(s.description["leaks"][kind][at] for s in splits) for at in levels}
+        for kind, levels in splits[0].description.get("leaks", {}).items()
+    }
+
+
 def thinned(split: Split, share: float, seed: int) -> Split:
     """Keep a random share of the training groups, at least one; smaller shares are subsets."""
     train = split.rows(TRAIN)

@@ -22,7 +22,7 @@ const zip = (xs, ys, tip) => xs.map((x, i) => ({ x, y: ys[i], tip: () => tip(x, 
 function describe(p) {
   const bound = { "-1": "below ", 0: "", 1: "above " }[pairs.bound[p]];
   return [
-    `row ${pairs.row[p]}`, pairs.id?.[p], pairs.antibody?.[p], pairs.antigens[pairs.antigen[p]],
+    pairs.row && `row ${pairs.row[p]}`, pairs.id?.[p], pairs.antibody?.[p], pairs.antigens[pairs.antigen[p]],
     `measured ${bound}${pairs.pkd[p]}`,
   ].filter(Boolean).join("\n");
 }
@@ -70,8 +70,8 @@ const charts = {
     const series = ["ridge", "head"].map((name) => ({
       name, colour: `${name === "head" ? "c1" : "c0"} large`,
       items: zip(antigens[name], [...antigens.rows.keys()], (x, y) =>
-        `${antigens.names[y]}, ${antigens.rows[y]} rows\nhead ${antigens.head[y]}\n` +
-        `ridge ${antigens.ridge[y]}`),
+        `${antigens.names[y]}, ${antigens.rows[y]} rows\nhead ${antigens.head[y]}` +
+        (antigens.ridge[y] === null ? "" : `\nridge ${antigens.ridge[y]}`)),
     }));
     return { x: "Spearman within the antigen", categories: antigens.names, xs: [-1, 0, 1], series };
   },

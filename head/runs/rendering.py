@@ -1,0 +1,217 @@
+"""``report``: render the pages of a finished run again, from the files in its folder.
+
+Nothing is trained. Runs of older versions did not save everything that a report shows today: what
+is missing is left out and reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+import pandas as pd
+from jinja2 import UndefinedError
+
+from abag import AbagError
+from abag.core import messages
+from abag.core.files import write_text
+from abag.core.keys import keys_from_hex
+from abag.embed.sequences.chains import KINDS, Kind
+from abag.embed.store.store import open_store
+from abag.head.prediction.bundle import store_of_run
+from abag.head.report.names import NAMES, PairNames
+from abag.head.report.report import model_card, write_report
+from abag.head.report.results import RunResults, RunSummary
+from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_run
+from abag.head.runs.summary import BASELINES, CARD, REPORT
+from abag.head.splits.splits import TEST
+from abag.head.training.step_log import read_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+IN_CONFIG_ONLY = ("store_from_run",)
+"""Keys of config.json that the report does not show."""
+
+
+_DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What values of the wrong kind raise, wherever they are first used."""
+
+
+class ReportSummary(TypedDict):
+    """What `report` returns, and ``abag report --json`` prints."""
+
+    run: str
+    report: str
+    """Path of the page."""
+    model_card: str | None
+    """Path of the card; None if it was left as it is."""
+    left_out: list[str]
+    """Parts that the run did not save enough for."""
+
+
+def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> ReportSummary:
+    """Write the report and the model card of a finished run again; nothing else is changed.
+
+    Use it after an update of abag, or for a run that was fitted with ``report=False``.
+
+    Parameters
+    ----------
+    run : path
+        Folder of a finished run. The map of the vectors needs its store, too.
+    say : callable, optional
+        Receives each message; by default they go to stderr.
+
+    Returns
+    -------
+    ReportSummary
+        Paths of the pages, and what was left out because the run did not save it.
+
+    Raises
+    ------
+    NoFinishedRun
+        If the run is unfinished or damaged.
+    """
+    folder = Path(run)
+    with messages.reporting(say):
+        saved = read_run(folder)
+        try:
+            found = _SavedResults(folder, saved)
+            results = found.results()
+            write_report(folder / REPORT, results, saved.summary)
+            card = _write_card(folder, results, saved.summary, found.left_out)
+        except _DAMAGED as error:
+            reason = " ".join(str(error).split())
+            msg = (
+                f"{folder}: a file of the run is damaged ({type(error).__name__}: {reason}). Copy "
+                "the whole run folder again."
+            )
+            raise NoFinishedRun(msg) from error
+        for part in found.left_out:
+            messages.say(f"{folder}: left out: {part}")
+    return {
+        "run": str(run),
+        "report": str(folder / REPORT),
+        "model_card": card,
+        "left_out": found.left_out,
+    }
+
+
+def describe_report(summary: ReportSummary) -> str:
+    """Name the files that were written, one per line."""
+    lines = [f"{'report':10} {summary['report']}"]
+    if summary["model_card"] is not None:
+        lines.append(f"{'model card':10} {summary['model_card']}")
+    return "\n".join(lines)
+
+
+def _write_card(
+    run: Path, results: RunResults, summary: RunSummary, left_out: list[str]
+) -> str | None:
+    path = run / CARD
+    if not path.parent.is_dir():
+        return None
+    try:
+        card = model_card(results.source, results.facts, summary)
+    except UndefinedError as error:
+        left_out.append(f"the model card, which stays as it is ({error.message})")
+        return None
+    write_text(path, card)
+    return str(path)
+
+
+@dataclass(slots=True)
+class _SavedResults:
+    """The results of a finished run, as far as its folder has them."""
+
+    run: Path
+    saved: SavedRun
+    left_out: list[str] = field(default_factory=list)
+
+    def results(self) -> RunResults:
+        """Return what the report is drawn from."""
+        saved, folds = self.saved, self.saved.folds
+        antibody_ND, antigen_ND = self._vectors()
+        log = self.run / "metrics.jsonl"
+        return RunResults(
+            title=self.run.resolve().name,
+            facts={n: v for n, v in saved.config.items() if n not in IN_CONFIG_ONLY},
+            source=str(saved.summary.get("data", {}).get("source", "unknown")),
+            pairs=saved.pairs,
+            names=self._names(),
+            split=self._split(),
+            splits=saved.splits,
+            predicted=saved.predicted,
+            sigma=[fold["sigma"].to_numpy(np.float64) for fold in folds],
+            baselines=self._baselines(),
+            log=read_lines(log) if log.exists() else [],
+            antibody_ND=antibody_ND,
+            antigen_ND=antigen_ND,
+            learning_curve=saved.summary.get("learning_curve", [])[:-1],
+        )
+
+    def _names(self) -> PairNames:
+        first = self.saved.folds[0]
+        columns = {role: first[role] for role in ("row", *NAMES) if role in first}
+        if "row" not in columns:
+            self.left_out.append("names and row numbers of the table, which the run did not save")
+        return PairNames(columns, self.saved.pairs.antigen, sorted(set(first["antigen_key"])))
+
+    def _split(self) -> Mapping[str, Any]:
+        split = self.saved.summary["split"]
+        if "leaks_of_all_folds" in split:
+            return split
+        if split["folds"] == 1 and "leaks" in split:
+            return {**split, "leaks_of_all_folds": split["leaks"]}
+        self.left_out.append("near-duplicates of all folds, which the run did not count")
+        return split
+
+    def _baselines(self) -> list[dict[str, NDArray[np.float64]]]:
+        """Read what the baselines predict for the test rows of each fold."""
+        path, folds = self.run / BASELINES, self.saved.folds
+        if not path.exists():
+            self.left_out.append("differences to the baselines, whose predictions were not saved")
+            return [{} for _ in folds]
+        try:
+            frame = pd.read_parquet(path)
+        except OSError as error:  # pyarrow's for some damage; others are of the disk
+            msg = f"{BASELINES} cannot be read: {error}"
+            raise ValueError(msg) from error
+        keys = ["antibody_key", "antigen_key", "fold"]
+        names = [str(name) for name in frame.columns if name not in keys]
+        found = []
+        for fold, split in zip(folds, self.saved.splits, strict=True):
+            rows = split.rows(TEST)
+            own = frame[frame["fold"] == fold["fold"].iloc[0]].reset_index(drop=True)
+            if not own[keys].equals(fold.loc[rows, keys].reset_index(drop=True)):
+                msg = f"{BASELINES} and predictions.parquet belong to different runs"
+                raise ValueError(msg)
+            values = {name: np.full(len(fold), np.nan) for name in names}
+            for name in names:
+                values[name][rows] = own[name].to_numpy(np.float64)
+            found.append(values)
+        return found
+
+    def _vectors(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+        """Read the vectors of the unique antibodies and antigens, if the store is there."""
+        store = store_of_run(self.run)
+        if store is None:
+            self.left_out.append("the map of the vectors: the store of the run is not there")
+            return None, None
+        try:
+            antibody, antigen = (self._read_kind(store, kind) for kind in KINDS)
+        except AbagError as error:
+            self.left_out.append(f"the map of the vectors ({error})")
+            return None, None
+        return antibody, antigen
+
+    def _read_kind(self, store: Path, kind: Kind) -> NDArray[np.float32]:
+        config = self.saved.config
+        keys = sorted(set(self.saved.folds[0][f"{kind}_key"]))
+        folder = open_store(store).folder(kind, config[f"{kind}_fingerprint"])
+        return folder.read(keys_from_hex(keys), config[f"{kind}_pooling"])

@@ -1,0 +1,201 @@
+"""`report`: the pages of a finished run, written again from its folder."""
+
+import json
+import re
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import abag
+from abag.cli import main
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.evaluation import comparison
+from abag.head.runs.rendering import report
+from abag.head.runs.saved_run import NoFinishedRun
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+QUICK = {"widths": (8,), "epochs": 2, "batch_size": 16, "device": "cpu", "say": lambda _text: None}
+HOSTILE = "</script><script>document.title='taken'</script>"
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    at = tmp_path_factory.mktemp("rendering")
+    rng = np.random.default_rng(0)
+    heavy, antigen = (["".join(rng.choice(RESIDUES, 15)) for _ in range(n)] for n in (30, 6))
+    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
+    frame = frame.assign(pKd=8 + rng.normal(size=len(frame)), id=range(100, 100 + len(frame)))
+    frame["antigen_name"] = [f"target {one[:2]}" for one in frame["antigen"]]
+    opened, table = open_store(at / "store", create=True), read_pairs(frame)
+    for kind, unique in table.sequences.items():
+        folder = opened.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
+        x_ND = unique.keys[:, :6].astype(np.float32) / 64
+        with folder.writer(attrs={"precision": "fp32"}) as writer:
+            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "DRAWS", 20)
+        for name, options in {
+            "one": {"split": "random", "learning_curve": True},
+            "folds": {"split": "antigen", "folds": 3, "repeats": 2},
+        }.items():
+            abag.fit(frame, at / "store", at / name, **QUICK | options)
+    return SimpleNamespace(at=at, frame=frame)
+
+
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch):
+    monkeypatch.setattr(comparison, "DRAWS", 20)
+
+
+@pytest.fixture
+def run(case, tmp_path):
+    shutil.copytree(case.at / "folds", tmp_path / "folds")
+    return tmp_path / "folds"
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def without_date(html):
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "", html)
+
+
+@pytest.mark.parametrize("name", ["one", "folds"])
+def test_the_page_and_the_card_are_those_of_the_fit_and_nothing_else_changes(case, name):
+    run, said = case.at / name, []
+    before = files(run)
+    (run / "report.html").unlink()
+    (run / "predictor/README.md").write_text("outdated")
+    found = report(run, say=said.append)
+    after = files(run)
+    assert found["left_out"] == said == []
+    page = run / "report.html"
+    assert without_date(after.pop(page).decode()) == without_date(before.pop(page).decode())
+    assert after == before
+
+
+def test_a_run_that_moved_away_from_its_store_has_no_map(run):
+    config = json.loads((run / "config.json").read_text())
+    gone = {"store": str(run / "gone"), "store_from_run": "gone"}
+    (run / "config.json").write_text(json.dumps(config | gone))
+    found = report(run, say=lambda _text: None)
+    assert found["left_out"] == ["the map of the vectors: the store of the run is not there"]
+    assert '"map":{"pair":[]' in (run / "report.html").read_text()
+
+
+def test_what_an_older_run_did_not_save_is_left_out_and_reported(run):
+    path = run / "predictions.parquet"
+    pd.read_parquet(path).drop(columns=["row", "id", "antigen_name"]).to_parquet(path, index=False)
+    (run / "baselines.parquet").unlink()
+    summary = json.loads((run / "summary.json").read_text())
+    del summary["verdict"], summary["split"]["leaks_of_all_folds"], summary["split"]["why"]
+    for scores in summary["baselines"].values():
+        scores["test"].pop("r2")
+    (run / "summary.json").write_text(json.dumps(summary))
+    said = []
+    found = report(run, say=said.append)
+    words = ("differences to the baselines", "names and row numbers", "near-duplicates")
+    assert [w for w, part in zip(words, sorted(found["left_out"]), strict=True) if w in part] == [
+        *words
+    ]
+    assert said == [f"{run}: left out: {part}" for part in found["left_out"]]
+    html = (run / "report.html").read_text()
+    for absent in ("differences", "leaks"):
+        assert f'data-csv="{absent}"' not in html
+    assert 'data-csv="scores"' in html
+    assert "| ridge |" in (run / "predictor/README.md").read_text()
+
+
+def test_the_old_card_stays_where_its_values_are_unknown(run):
+    summary = json.loads((run / "summary.json").read_text())
+    del summary["kept"]
+    (run / "summary.json").write_text(json.dumps(summary))
+    before = (run / "predictor/README.md").read_bytes()
+    found = report(run, say=lambda _text: None)
+    assert found["model_card"] is None
+    assert "model card" in found["left_out"][0]
+    assert (run / "predictor/README.md").read_bytes() == before
+
+
+def test_names_in_a_run_cannot_break_out_of_the_page(run):
+    path = run / "predictions.parquet"
+    pd.read_parquet(path).assign(id=HOSTILE, antigen_name=HOSTILE).to_parquet(path, index=False)
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"verdict": HOSTILE}))
+    report(run, say=lambda _text: None)
+    assert (run / "report.html").read_text().count("<script") == 2
+
+
+def other_rows(run):
+    path = run / "baselines.parquet"
+    pd.read_parquet(path).iloc[::-1].to_parquet(path, index=False)
+
+
+def text_for_numbers(run):
+    path = run / "baselines.parquet"
+    pd.read_parquet(path).assign(ridge="many").to_parquet(path, index=False)
+
+
+def rows_without_numbers(run):
+    path = run / "predictions.parquet"
+    pd.read_parquet(path).assign(row="first").to_parquet(path, index=False)
+
+
+def not_parquet(run):
+    path = run / "baselines.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def no_scores(run):
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"baselines": 3}))
+
+
+@pytest.mark.parametrize(
+    "damage", [other_rows, text_for_numbers, rows_without_numbers, not_parquet, no_scores]
+)
+def test_a_damaged_run_is_refused_in_one_line_and_its_report_stays(run, damage):
+    damage(run)
+    before = files(run)
+    with pytest.raises(NoFinishedRun, match="Copy the whole run folder again") as error:
+        report(run, say=lambda _text: None)
+    assert "\n" not in str(error.value)
+    assert files(run) == before
+
+
+def test_the_command_names_the_files_that_it_wrote(run):
+    done = CliRunner().invoke(main, ["report", str(run)])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines() == [
+        f"report     {run / 'report.html'}", f"model card {run / 'predictor/README.md'}",
+    ]  # fmt: skip
+    refused = CliRunner().invoke(main, ["report", str(run.parent)])
+    assert refused.exit_code == 1
+    assert "not a finished run" in refused.stderr
+
+
+def test_predictions_have_the_rows_and_names_of_the_table(case):
+    found = pd.read_parquet(case.at / "one/predictions.parquet")
+    assert sorted(found["row"]) == list(range(1, len(case.frame) + 1))
+    own = case.frame.iloc[found["row"].to_numpy() - 1]
+    assert (found["id"].to_numpy() == own["id"].astype(str).to_numpy()).all()
+    assert (found["antigen_name"].to_numpy() == own["antigen_name"].to_numpy()).all()
+    assert (found["pkd"].to_numpy() == own["pKd"].to_numpy()).all()
+
+
+def test_baselines_have_the_scores_of_the_summary(case):
+    run = case.at / "one"
+    test = pd.read_parquet(run / "predictions.parquet").query("split == 'test'")
+    found = pd.read_parquet(run / "baselines.parquet")
+    keys = ["antibody_key", "antigen_key"]
+    assert (found[keys].to_numpy() == test[keys].to_numpy()).all()
+    scores = json.loads((run / "summary.json").read_text())["baselines"]
+    for name, parts in scores.items():
+        rmse = np.sqrt(np.mean((found[name].to_numpy() - test["pkd"].to_numpy()) ** 2))
+        assert rmse == pytest.approx(parts["test"]["rmse"])
