@@ -1,6 +1,6 @@
 """Compare the steps of IgT5 and ESM-2 with their alternatives on one GPU.
 
-    python benchmarks/bench_steps.py --out DIR [--part products writes esm2 esm2-fp16 igt5] [--tiny]
+    python benchmarks/bench_steps.py --out DIR [--part products writes esm2 esm2-fp16 igt5 esmc] [--tiny]
 
 The models have their real sizes and seeded random weights. Share of peak is as in bench_encoders.py; the
 distance is the relative one of mean vectors to our fp32 encoder, one sequence at a time.
@@ -49,13 +49,23 @@ class Report:
 
 
 def milliseconds(run, device):
-    if device.type == "cuda":
-        import triton
-
-        return triton.testing.do_bench(run, warmup=10, rep=40, return_mode="median")
-    start = time.perf_counter()
+    """Time a step over a quarter of a second; a GPU is then at its power limit, as in a long run."""
     run()
-    return 1e3 * (time.perf_counter() - start)
+    if device.type != "cuda":
+        start = time.perf_counter()
+        run()
+        return 1e3 * (time.perf_counter() - start)
+
+    def mean_of(repeat):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(repeat):
+            run()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / repeat
+
+    return mean_of(max(3, int(250 / mean_of(3))))
 
 
 def draw(device, *shape):
@@ -63,28 +73,42 @@ def draw(device, *shape):
 
 
 def bench_products(report, device, tiny):
-    """Time the products of both models alone and with the epilogue that they use or could use."""
+    """Time the products of the encoders as torch and as the package compute them.
+
+    Each for a quarter of a second at once, so that the GPU is at its power limit as in a long run.
+    """
+    from abag.embed.kernels.cublaslt import wide_products
+
     shapes = [("igt5 qkv", 1024, 12288, ""), ("igt5 out", 4096, 1024, ""), ("igt5 up", 1024, 16384, "relu"),
               ("igt5 down", 16384, 1024, ""), ("esm2 qkv", 1280, 3840, "bias"), ("esm2 out", 1280, 1280, "sum"),
-              ("esm2 up", 1280, 5120, "gelu"), ("esm2 down", 5120, 1280, "sum")]  # fmt: skip
-    report.add("", "## products, bf16: ms (TFLOP/s)", "")
-    report.add("| product | tokens | alone | with | |", "|---|---|---|---|---|")
-    for tokens in (64,) if tiny else (16384, 65536):
-        for name, k, n, epilogue in shapes:
+              ("esm2 up", 1280, 5120, "gelu"), ("esm2 down", 5120, 1280, "sum"), ("esmc qkv", 1152, 3456, ""),
+              ("esmc gate and up", 1152, 6144, ""), ("ankh-large gate and up", 1536, 7680, ""),
+              ("igbert up", 1024, 4096, "gelu"), ("esm2-3b up", 2560, 10240, "gelu")]  # fmt: skip
+    wide = wide_products(device)
+    report.add("", "## products, bf16: TFLOP/s", "")
+    report.add("| product | with | tokens | torch | ours |", "|---|---|---|---|---|")
+    for name, k, n, extra in shapes:
+        for tokens in (64,) if tiny else (16384, 65536):
             x, w = draw(device, tokens, k), draw(device, n, k) / k**0.5
             bias, y = draw(device, n), draw(device, tokens, n)
-            runs = [lambda x=x, w=w: F.linear(x, w)]
-            with_epilogue = {
+            torchs = {
+                "": lambda x=x, w=w: F.linear(x, w),
                 "bias": lambda b=bias, x=x, w=w: torch.addmm(b, x, w.T),
                 "sum": lambda y=y, x=x, w=w: y.addmm_(x, w.T),
                 "relu": lambda b=bias, x=x, w=w: torch._addmm_activation(b, x, w.T),
                 "gelu": lambda b=bias, x=x, w=w: torch._addmm_activation(b, x, w.T, use_gelu=True),
             }
-            runs += [with_epilogue[epilogue]] if epilogue else []
-            times = [milliseconds(run, device) for run in runs]
-            cells = [f"{ms:.3f} ({2 * tokens * k * n / ms / 1e9:.0f})" for ms in times]
-            cells += [""] * (2 - len(cells))
-            report.add(f"| {name} | {tokens} | {' | '.join(cells)} | {epilogue} |")
+            options = {
+                "": {}, "bias": {"bias_N": bias}, "sum": {"add_to": y}, "relu": {"epilogue": "relu"},
+                "gelu": {"bias_N": bias, "epilogue": "gelu"},
+            }  # fmt: skip
+            runs = [torchs[extra]]
+            if wide and wide(x, w, **options[extra]) is not None:
+                runs.append(lambda x=x, w=w, o=options[extra]: wide(x, w, **o))
+            flop = 2 * tokens * k * n
+            cells = [f"{flop / milliseconds(run, device) / 1e9:.0f}" for run in runs]
+            cells += ["-"] * (2 - len(cells))
+            report.add(f"| {name} | {extra} | {tokens} | {' | '.join(cells)} |")
 
 
 def bench_writes(report, device, tiny):
@@ -116,7 +140,7 @@ class ExactGelu:
     def linear_gelu(self, x_TD, weight_FD, bias_F):
         from abag.embed.kernels.triton_kernels import gelu_
 
-        return gelu_(F.linear(x_TD, weight_FD), bias_F)
+        return gelu_(self.linear(x_TD, weight_FD), bias_F)
 
 
 class CompiledOps(PlainOps):
@@ -175,6 +199,12 @@ class Steps:
             cells += f" {100 * timed['share of peak']:.1f} % | {timed['sequences/s']:.0f} |"
         self.report.add(f"| {name} |{cells} {distance.mean():.3e} | {distance.max():.3e} |")
 
+    def torch_products(self, encoder):
+        """Add a row with torch's choice of algorithms."""
+        wide, encoder._ops._wide = encoder._ops._wide, None
+        self.row("products by torch", encoder)
+        encoder._ops._wide = wide
+
     def kernels(self, name, run):
         """Add the kernels that take most of the GPU's time."""
         if self.gpu:
@@ -189,7 +219,8 @@ def esm2_rows(steps):
     if not steps.gpu:
         return
     fused = encoder._ops
-    encoder._ops = type("Exact", (ExactGelu, type(fused)), {})()
+    steps.torch_products(encoder)
+    encoder._ops = type("Exact", (ExactGelu, type(fused)), {})(steps.bench.device)
     steps.row("exact GELU", encoder)
     varlen = steps.load("bf16", "varlen")
     steps.row("FlashAttention varlen, our steps", varlen)
@@ -210,25 +241,19 @@ def fp16_rows(steps):
     steps.row("transformers fp16", steps.bench.padded(steps.bench.theirs()))
 
 
-def igt5_rows(steps):
+def rows(steps):
     encoder = steps.load("bf16" if steps.gpu else "fp32")
     steps.row("now", encoder)
-    if not steps.gpu:
-        return
-    torch.backends.cuda.preferred_blas_library("cublaslt")
-    steps.row("cuBLASLt for all products", encoder)
-    torch.backends.cuda.preferred_blas_library("default")
-    fused = encoder._ops
-    encoder._ops = type("Apart", (type(fused),), {"linear_relu": PlainOps.linear_relu})()
-    steps.row("ReLU apart", encoder)
-    encoder._ops = fused
-    steps.kernels("now", encoder)
+    if steps.gpu:
+        steps.torch_products(encoder)
+        steps.kernels("now", encoder)
 
 
 ENCODERS = {
     "esm2": ("esm2-650m", esm2_rows, (16384, 65536)),
     "esm2-fp16": ("esm2-650m", fp16_rows, (16384, 32768)),
-    "igt5": ("igt5", igt5_rows, (65536,)),
+    "igt5": ("igt5", rows, (16384, 65536)),
+    "esmc": ("esmc-600m", rows, (16384, 65536)),
 }
 PARTS = {"products": bench_products, "writes": bench_writes}
 
@@ -260,10 +285,13 @@ def main(argv=None):
     report = Report(args.out / "steps.md")
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor()
     peak = matmul_peak(device, args.tiny)
+    n = 512 if args.tiny else 8192
+    x, w = draw(device, n, n), draw(device, n, n)
+    steady = 2 * n**3 / milliseconds(lambda: x @ w, device) / 1e9
     report.add(f"# Steps of the encoders on {gpu}, {date.today()}", "")
     report.add(
         f"torch {torch.__version__}, Python {platform.python_version()}; random weights; bf16 product of "
-        f"8192-cubed: {peak / 1e12:.0f} TFLOP/s."
+        f"8192-cubed: {peak / 1e12:.0f} TFLOP/s for 20 products, {steady:.0f} for a quarter of a second."
     )
     for part in args.part:
         start = time.perf_counter()

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.numpy import load_file, save_file
 
 from abag.core.device import plan_device
 from abag.embed.encoders.loading import identify, load_encoder
 from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.kernels.cublaslt import wide_products
 from abag.embed.packing.batches import pack_spans
 from abag.embed.pipeline.stream import encode_stream
 
@@ -80,6 +82,43 @@ def test_gelu_of_mostly_negative_values_is_as_close_to_fp32_as_in_transformers(p
     )
     error, their_error = ((x.float().cpu() - exact).norm() / exact.norm() for x in (ours, theirs))
     assert error <= their_error
+
+
+@pytest.mark.parametrize("tokens", [4096, 5001, 16384])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_of_cublaslt_equal_those_of_torch(tokens, dtype):
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("only Hopper GPUs use them")
+    device = torch.device("cuda", torch.cuda.current_device())
+    wide = wide_products(device)
+    generator = torch.Generator(device).manual_seed(tokens)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, device=device).to(dtype)
+
+    for inputs, outputs in ((1280, 5120), (1024, 1024), (320, 960)):
+        x, weight, bias = draw(tokens, inputs), draw(outputs, inputs) / inputs**0.5, draw(outputs)
+        plain = F.linear(x.float(), weight.float())
+        stream = draw(tokens, outputs)
+        expected = {
+            "none": (plain, plain + bias),
+            "relu": (plain.relu(), (plain + bias).relu()),
+            "gelu": (F.gelu(plain, approximate="tanh"), F.gelu(plain + bias, approximate="tanh")),
+        }
+        near = {"rtol": 2e-2, "atol": 2e-2}
+        for epilogue, (without, with_bias) in expected.items():
+            ours = wide(x, weight, epilogue=epilogue)
+            torch.testing.assert_close(ours.float(), without, **near)
+            ours = wide(x, weight, bias, epilogue=epilogue)
+            torch.testing.assert_close(ours.float(), with_bias, **near)
+        total = stream.float() + plain
+        assert wide(x, weight, add_to=stream) is stream
+        torch.testing.assert_close(stream.float(), total, **near)
+        # left to torch: fewer outputs than inputs, few tokens, unaligned or mixed types
+        assert wide(draw(tokens, outputs + 8), draw(inputs, outputs + 8)) is None
+        assert wide(x[:100], weight) is None
+        assert wide(x[1:], weight) is None or x[1:].data_ptr() % 256 == 0
+        assert wide(x, weight.float()) is None
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

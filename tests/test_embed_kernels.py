@@ -19,7 +19,7 @@ from abag.embed.packing.tokens import TokenSpan
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NEAR = 1e-5 if HERE.type == "cpu" else 2e-3  # a GPU multiplies fp32 in TF32
-FUSED, PLAIN = kernels.FusedOps(), PlainOps()
+FUSED, PLAIN = kernels.FusedOps(HERE), PlainOps()
 
 
 def batch_of(lengths):

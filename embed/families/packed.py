@@ -6,7 +6,7 @@ T tokens, D hidden width, H heads, F feed-forward width.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,12 +29,15 @@ class PackedEncoder(ABC):
     AttentionUnavailable
     """
 
-    def __init__(self, plan: DevicePlan, attention: str, *, width: int, heads: int) -> None:
+    def __init__(
+        self, plan: DevicePlan, attention: str, *, width: int, heads: int,
+        head_width: int | None = None, biased: bool = False,
+    ) -> None:  # fmt: skip
         self.width, self._heads = width, heads
         self._device, self._dtype = plan.device, plan.dtype
-        head_width = width // heads
+        head_width = head_width or width // heads
         name, self._ops = load_kernels(
-            plan, biased=False, head_width=head_width, requested=attention
+            plan, biased=biased, head_width=head_width, requested=attention
         )
         self._attention = Attention(name, heads, head_width**-0.5)
 
@@ -42,15 +45,21 @@ class PackedEncoder(ABC):
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
         """Encode a batch: see `Encoder`."""
         geometry = self._attention.geometry(batch, self._device, self._dtype)
-        states = self._hidden_states(to_device(batch.ids, self._device), geometry)
+        read = frozenset() if layer_pooling is None else layer_pooling.layers
+        states = self._hidden_states(to_device(batch.ids, self._device), geometry, read)
         for layer, x_TD in enumerate(states):
             if layer_pooling is not None:
                 layer_pooling.add(layer, x_TD)
         return x_TD
 
     @abstractmethod
-    def _hidden_states(self, ids_T: Tensor, geometry: BatchGeometry) -> Iterator[Tensor]:
-        """Yield transformers' ``hidden_states``, each shape (T, D); the next may overwrite it."""
+    def _hidden_states(
+        self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
+    ) -> Iterator[Tensor]:
+        """Yield transformers' ``hidden_states``, each shape (T, D); the next may overwrite it.
+
+        Those before the last that are not in `read` may be anything.
+        """
 
 
 def rotary_tables(positions: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ T tokens, D hidden width, H heads, F feed-forward width, V tokens of the vocabul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +111,9 @@ class PackedBert(PackedEncoder):
         pairs = x.view(self._heads, -1, 2, *x.shape[1:])
         return pairs.transpose(1, 2).reshape(x.shape)
 
-    def _hidden_states(self, ids_T: Tensor, geometry: BatchGeometry) -> Iterator[Tensor]:
+    def _hidden_states(
+        self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
+    ) -> Iterator[Tensor]:
         ops, eps = self._ops, self._eps
         x_TD = self._embed_VD[ids_T]
         if self._positions_PD is not None:
@@ -119,12 +121,12 @@ class PackedBert(PackedEncoder):
         x_TD = ops.layer_norm(x_TD, self._type_D, *self._norm, eps)
         yield x_TD
         for layer in self._layers:
-            qkv = torch.addmm(layer.qkv_bias_3D, x_TD, layer.qkv_3DD.T)
+            qkv = ops.linear(x_TD, layer.qkv_3DD, layer.qkv_bias_3D)
             if self._rotary is not None:
                 ops.rotary_(qkv, geometry.positions, *self._rotary, self._heads)
-            x_TD.addmm_(self._attention(qkv, geometry), layer.out_DD.T)
+            ops.add_linear_(x_TD, self._attention(qkv, geometry), layer.out_DD)
             x_TD = ops.layer_norm(x_TD, layer.out_bias_D, *layer.norm1, eps)
             hidden_TF = ops.linear_gelu(x_TD, layer.up_FD, layer.up_bias_F)
-            x_TD.addmm_(hidden_TF, layer.down_DF.T)
+            ops.add_linear_(x_TD, hidden_TF, layer.down_DF)
             x_TD = ops.layer_norm(x_TD, layer.down_bias_D, *layer.norm2, eps)
             yield x_TD

@@ -5,21 +5,19 @@ T tokens, D hidden width, H heads, F feed-forward width.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from abag.core.device import to_device
-from abag.embed.families.packed import rotary_tables
-from abag.embed.kernels.attention import Attention, load_kernels
+from abag.embed.families.packed import PackedEncoder, rotary_tables
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import LayerPooling
+    from abag.embed.kernels.attention import BatchGeometry
     from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
@@ -40,7 +38,7 @@ class _Layer:
     down_DF: Tensor
 
 
-class PackedEsm:
+class PackedEsm(PackedEncoder):
     """An ESM-2 encoder on packed tokens; see `Encoder`.
 
     The residual stream is kept without the biases that each layer adds. They are constant, so
@@ -63,14 +61,9 @@ class PackedEsm:
             position_embedding_type="rotary", emb_layer_norm_before=False, token_dropout=True,
             hidden_act="gelu",
         )  # fmt: skip
-        self.width = int(config["hidden_size"])
-        self._device, self._dtype = plan.device, plan.dtype
+        width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+        super().__init__(plan, attention, width=width, heads=heads)
         self._eps = float(config["layer_norm_eps"])
-        self._heads = int(config["num_attention_heads"])
-        head_width = self.width // self._heads
-        name, self._ops = load_kernels(
-            plan, biased=False, head_width=head_width, requested=attention
-        )
         with EncoderWeights(checkpoint, plan) as weights:
             embed_VD = weights(
                 "embeddings.word_embeddings.weight", int(config["vocab_size"]), self.width,
@@ -82,9 +75,8 @@ class PackedEsm:
                 self._load_layer(weights, i) for i in range(int(config["num_hidden_layers"]))
             ]
             self._final = weights.norm("encoder.emb_layer_norm_after", self.width)
-        self._attention = Attention(name, self._heads, head_width**-0.5)
-        self._cos, self._sin = rotary_tables(
-            int(config["max_position_embeddings"]), head_width, plan.device
+        self._rotary = rotary_tables(
+            int(config["max_position_embeddings"]), width // heads, plan.device
         )
 
     def _projection(
@@ -132,24 +124,18 @@ class PackedEsm:
             weights(f"{at}.output.dense.weight", d, f),
         )
 
-    @torch.inference_mode()
-    def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
-        """Encode a batch: see `Encoder`."""
+    def _hidden_states(
+        self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
+    ) -> Iterator[Tensor]:
         ops, eps = self._ops, self._eps
-        geometry = self._attention.geometry(batch, self._device, self._dtype)
-        ids_T = to_device(batch.ids, self._device)
         x_TD = self._embed_VD[ids_T]
         for i, layer in enumerate(self._layers):
-            if layer_pooling is not None and i in layer_pooling:
-                layer_pooling.add(i, x_TD + layer.shift1_D)
+            yield x_TD + layer.shift1_D if i in read else x_TD
             y_TD = ops.layer_norm(x_TD, layer.shift1_D, None, None, eps)
-            qkv = torch.addmm(layer.qkv_bias_3D, y_TD, layer.qkv_3DD.T)
-            ops.rotary_(qkv, geometry.positions, self._cos, self._sin, self._heads)
-            x_TD.addmm_(self._attention(qkv, geometry), layer.out_DD.T)
+            qkv = ops.linear(y_TD, layer.qkv_3DD, layer.qkv_bias_3D)
+            ops.rotary_(qkv, geometry.positions, *self._rotary, self._heads)
+            ops.add_linear_(x_TD, self._attention(qkv, geometry), layer.out_DD)
             y_TD = ops.layer_norm(x_TD, layer.shift2_D, None, None, eps)
             hidden_TF = ops.linear_gelu(y_TD, layer.up_FD, layer.up_bias_F)
-            x_TD.addmm_(hidden_TF, layer.down_DF.T)
-        last_TD = ops.layer_norm(x_TD, self._shift_D, *self._final, eps)
-        if layer_pooling is not None:
-            layer_pooling.add(len(self._layers), last_TD)
-        return last_TD
+            ops.add_linear_(x_TD, hidden_TF, layer.down_DF)
+        yield ops.layer_norm(x_TD, self._shift_D, *self._final, eps)

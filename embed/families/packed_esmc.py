@@ -5,7 +5,7 @@ T tokens, D hidden width, H heads, F feed-forward width, V tokens of the vocabul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,17 +85,20 @@ class PackedEsmc(PackedEncoder):
             (down_DF / self._branch).to(self._dtype),
         )
 
-    def _hidden_states(self, ids_T: Tensor, geometry: BatchGeometry) -> Iterator[Tensor]:
+    def _hidden_states(
+        self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
+    ) -> Iterator[Tensor]:
         ops, zero_D = self._ops, self._zero_D
         x_TD = self._embed_VD[ids_T]
         for layer in self._layers:
             yield x_TD
-            qkv = ops.layer_norm(x_TD, zero_D, *layer.norm1, EPSILON) @ layer.qkv_3DD.T
+            y_TD = ops.layer_norm(x_TD, zero_D, *layer.norm1, EPSILON)
+            qkv = ops.linear(y_TD, layer.qkv_3DD)
             ops.norm_rotary_(
                 qkv, layer.qk_norm_2D, EPSILON, geometry.positions, *self._rotary, self._heads
             )
-            x_TD.addmm_(self._attention(qkv, geometry), layer.out_DD.T)
+            ops.add_linear_(x_TD, self._attention(qkv, geometry), layer.out_DD)
             y_TD = ops.layer_norm(x_TD, zero_D, *layer.norm2, EPSILON)
             hidden_TF = ops.linear_gated(y_TD, layer.gate_up_2FD, "silu")
-            x_TD.addmm_(hidden_TF, layer.down_DF.T)
+            ops.add_linear_(x_TD, hidden_TF, layer.down_DF)
         yield ops.layer_norm(x_TD, zero_D, self._final_D, zero_D, EPSILON)

@@ -6,22 +6,22 @@ T tokens, D model width, H heads, I attention width (H x head width), F feed-for
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from abag.core.device import to_device
-from abag.embed.kernels.attention import Attention, load_kernels
+from abag.embed.families.packed import PackedEncoder
+from abag.embed.kernels.attention import Attention
 from abag.embed.weights.checkpoints import BadCheckpoint
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
+    from abag.embed.kernels.attention import BatchGeometry
     from abag.embed.kernels.ops import Activation
-    from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import LayerPooling
     from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 MAX_DISTANCE = 128
@@ -46,7 +46,7 @@ class _Layer:
     down_scale: float
 
 
-class PackedT5:
+class PackedT5(PackedEncoder):
     """A T5 encoder on packed tokens; see `Encoder`.
 
     Raises
@@ -69,15 +69,13 @@ class PackedT5:
             )
             raise BadCheckpoint(msg)
         self._activation = ACTIVATIONS[projection]
-        self.width = int(config["d_model"])
-        self._device = plan.device
+        heads, head_width = int(config["num_heads"]), int(config["d_kv"])
+        super().__init__(
+            plan, attention, width=int(config["d_model"]), heads=heads, head_width=head_width,
+            biased=True,
+        )  # fmt: skip
         self._eps = float(config["layer_norm_epsilon"])
-        heads, inner = int(config["num_heads"]), int(config["num_heads"]) * int(config["d_kv"])
-        name, self._ops = load_kernels(
-            plan, biased=True, head_width=inner // heads, requested=attention
-        )
         # the residual stream and all weights before they are scaled: fp16 could not hold them
-        self._dtype = plan.dtype
         self._wide = torch.float32 if plan.dtype is torch.float16 else plan.dtype
         with EncoderWeights(checkpoint, plan) as weights:
             self._embed_VD = weights(
@@ -88,14 +86,15 @@ class PackedT5:
                 int(config["relative_attention_num_buckets"]), heads, dtype=torch.float32,
             )  # fmt: skip
             self._layers = [
-                self._load_layer(weights, i, inner) for i in range(config["num_layers"])
+                self._load_layer(weights, i, heads * head_width)
+                for i in range(config["num_layers"])
             ]
             self._final_D = weights(
                 "encoder.final_layer_norm.weight", self.width, dtype=torch.float32
             )
         # scale 1: T5's weights include the usual 1 / sqrt(head width)
         bias_HR = bias_by_distance(table).to(plan.dtype)
-        self._attention = Attention(name, heads, 1.0, bias_HR)
+        self._attention = Attention(self._attention.name, heads, 1.0, bias_HR)
 
     def _load_layer(self, weights: EncoderWeights, i: int, inner: int) -> _Layer:
         at, d, f = f"encoder.block.{i}.layer", self.width, int(weights.config["d_ff"])
@@ -151,27 +150,21 @@ class PackedT5:
         second_DI = second_DI * 2.0 ** (inner - outer)
         return first.to(self._dtype) if fits else first, second_DI.to(self._dtype), 2.0**outer
 
-    @torch.inference_mode()
-    def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
-        """Encode a batch: see `Encoder`."""
-        geometry = self._attention.geometry(batch, self._device, self._dtype)
-        ids_T = to_device(batch.ids, self._device)
+    def _hidden_states(
+        self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
+    ) -> Iterator[Tensor]:
+        ops, eps = self._ops, self._eps
         x_TD = self._embed_VD[ids_T]
         delta_TD, scale = torch.zeros_like(x_TD, dtype=self._dtype), 1.0
         for i, layer in enumerate(self._layers):
-            if layer_pooling is not None and i in layer_pooling:
-                layer_pooling.add(i, x_TD.add(delta_TD, alpha=scale))
-            y_TD = self._ops.add_rms_norm_(x_TD, delta_TD, scale, layer.norm1_D, self._eps)
-            delta_TD = self._attention(y_TD @ layer.qkv_3ID.T, geometry) @ layer.out_DI.T
-            y_TD = self._ops.add_rms_norm_(
-                x_TD, delta_TD, layer.out_scale, layer.norm2_D, self._eps
-            )
-            delta_TD = self._hidden(y_TD, layer.up) @ layer.down_DF.T
+            yield x_TD.add(delta_TD, alpha=scale) if i in read else x_TD
+            y_TD = ops.add_rms_norm_(x_TD, delta_TD, scale, layer.norm1_D, eps)
+            qkv = ops.linear(y_TD, layer.qkv_3ID)
+            delta_TD = ops.linear(self._attention(qkv, geometry), layer.out_DI)
+            y_TD = ops.add_rms_norm_(x_TD, delta_TD, layer.out_scale, layer.norm2_D, eps)
+            delta_TD = ops.linear(self._hidden(y_TD, layer.up), layer.down_DF)
             scale = layer.down_scale
-        last_TD = self._ops.add_rms_norm_(x_TD, delta_TD, scale, self._final_D, self._eps)
-        if layer_pooling is not None:
-            layer_pooling.add(len(self._layers), last_TD)
-        return last_TD
+        yield ops.add_rms_norm_(x_TD, delta_TD, scale, self._final_D, eps)
 
     def _hidden(self, y_TD: Tensor, up: Tensor) -> Tensor:
         """Return the activations between the two products of the feed-forward, shape (T, F)."""

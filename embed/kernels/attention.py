@@ -235,7 +235,7 @@ def load_kernels(
     if not problem:
         from abag.embed.kernels.triton_kernels import FusedOps
 
-        return name, FusedOps()
+        return name, FusedOps(plan.device)
     if requested == "triton":
         msg = f"--attention triton: does not work on this device ({problem}); give auto or sdpa"
         raise AttentionUnavailable(msg)
@@ -258,7 +258,7 @@ def triton_problem(device: torch.device) -> str:
         from abag.embed.kernels.triton_kernels import FusedOps
 
         with current_device(device):
-            ours = FusedOps().add_rms_norm_(x.clone(), delta, 2.0, weight, 1e-6)
+            ours = FusedOps(device).add_rms_norm_(x.clone(), delta, 2.0, weight, 1e-6)
         theirs = PlainOps().add_rms_norm_(x, delta, 2.0, weight, 1e-6)
         return "" if torch.allclose(ours, theirs, atol=1e-2) else "wrong numbers"  # GPU sync
     except Exception as error:  # noqa: BLE001 - every failure means the same here

@@ -42,6 +42,14 @@ class PlainOps:
         normal = F.layer_norm(x_TD + shift_D, shift_D.shape, weight_D, bias_D, eps)
         return normal.to(x_TD.dtype)
 
+    def linear(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor | None = None) -> Tensor:
+        """Return ``x W^T + b``, shape=(T, F)."""
+        return F.linear(x_TD, weight_FD, bias_F)
+
+    def add_linear_(self, x_TD: Tensor, y_TF: Tensor, weight_DF: Tensor) -> None:
+        """Add ``y W^T`` to the residual stream."""
+        x_TD.addmm_(y_TF, weight_DF.T)
+
     def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
         """Return ``relu(x W^T)``, shape=(T, F), in the type of `x_TD`."""
         return F.linear(x_TD, weight_FD).relu_()

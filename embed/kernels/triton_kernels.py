@@ -7,13 +7,13 @@ Tests compare each with its torch version in `ops` or `attention`. T packed toke
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from abag.embed.kernels import triton_gated
+from abag.embed.kernels.cublaslt import Epilogue, wide_products
 from abag.embed.kernels.ops import Activation, PlainOps
 
 
@@ -283,6 +283,17 @@ def gelu_(x_TF: Tensor, bias_F: Tensor) -> Tensor:
 class FusedOps(PlainOps):
     """Triton kernels and cuBLAS epilogues: bf16 or fp16, compute capability 8.0 or newer."""
 
+    def __init__(self, device: torch.device) -> None:
+        self._wide = wide_products(device)
+
+    def _product(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *,
+        epilogue: Epilogue = "none", add_to: Tensor | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        if self._wide is None or x.dtype is torch.float32:
+            return None
+        return self._wide(x, weight, bias, epilogue=epilogue, add_to=add_to)
+
     def add_rms_norm_(
         self, x_TD: Tensor, delta_TD: Tensor, scale: float, weight_D: Tensor, eps: float
     ) -> Tensor:
@@ -304,24 +315,40 @@ class FusedOps(PlainOps):
         )
         return out
 
+    def linear(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor | None = None) -> Tensor:
+        """See `PlainOps`: shape (T, F)."""
+        out = self._product(x_TD, weight_FD, bias_F)
+        return super().linear(x_TD, weight_FD, bias_F) if out is None else out
+
+    def add_linear_(self, x_TD: Tensor, y_TF: Tensor, weight_DF: Tensor) -> None:
+        """See `PlainOps`."""
+        if self._product(y_TF, weight_DF, add_to=x_TD) is None:
+            super().add_linear_(x_TD, y_TF, weight_DF)
+
     def linear_relu(self, x_TD: Tensor, weight_FD: Tensor) -> Tensor:
         """See `PlainOps`: shape (T, F); the ReLU is in the matrix product's epilogue."""
-        return torch._addmm_activation(weight_FD.new_zeros(len(weight_FD)), x_TD, weight_FD.T)
+        out = self._product(x_TD, weight_FD, epilogue="relu")
+        if out is None:
+            none_F = weight_FD.new_zeros(len(weight_FD))
+            out = torch._addmm_activation(none_F, x_TD, weight_FD.T)
+        return out
 
     def linear_gelu(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor) -> Tensor:
         """See `PlainOps`; in bf16 the tanh form, in the matrix product's epilogue.
 
         The tanh form is up to 4.7e-4 off: less than bf16 rounds the activations of trained weights,
-        five times as much as fp16 does. There a kernel computes the exact form and adds the bias,
-        since cuBLAS's bias epilogue costs a fifth of the product's time on an H200.
+        five times as much as fp16 does. There a kernel computes the exact form and adds the bias.
         """
-        if x_TD.dtype is torch.bfloat16:
-            return torch._addmm_activation(bias_F, x_TD, weight_FD.T, use_gelu=True)
-        return gelu_(F.linear(x_TD, weight_FD), bias_F)
+        if x_TD.dtype is not torch.bfloat16:
+            return gelu_(self.linear(x_TD, weight_FD), bias_F)
+        out = self._product(x_TD, weight_FD, bias_F, epilogue="gelu")
+        if out is None:
+            out = torch._addmm_activation(bias_F, x_TD, weight_FD.T, use_gelu=True)
+        return out
 
     def linear_gated(self, x_TD: Tensor, weight: Tensor, activation: Activation) -> Tensor:
         """See `PlainOps`."""
-        return triton_gated.gate(F.linear(x_TD, weight), silu=activation == "silu")
+        return triton_gated.gate(self.linear(x_TD, weight), silu=activation == "silu")
 
     def norm_rotary_(
         self, qkv: Tensor, weight: Tensor, eps: float, positions_T: Tensor, cos: Tensor,

@@ -37,15 +37,11 @@ class LayerPooling:
     """
 
     def __init__(self, layers: Sequence[int], weights_TP: Tensor, bounds: Tensor) -> None:
-        self._layers = frozenset(layers)
+        self.layers = frozenset(layers)
         self._weights_TP, self._bounds = weights_TP, bounds
         self.pooled: dict[int, Tensor] = {}  # by layer: shape (S, P, D), dtype float32
 
-    def __contains__(self, layer: int) -> bool:
-        """Whether a layer is pooled; an encoder computes its vectors only then."""
-        return layer in self._layers
-
     def add(self, layer: int, hidden_TD: Tensor) -> None:
         """Pool the token vectors of a layer, shape (T, D), if it is one of those selected."""
-        if layer in self._layers:
+        if layer in self.layers:
             self.pooled[layer] = pool_tokens(hidden_TD, self._weights_TP, self._bounds)
