@@ -280,10 +280,8 @@ def bench_one(name, folder, config, args, device, peak):
             f"abag packed, {budget} tokens per batch", encoder, bench.batches(budget), repeat=3
         )
     if name.startswith("esm2") and device.type == "cuda":
-        for kernel in ("varlen", "triton"):
-            if encoder._attention.name != kernel:
-                other = bench.ours(attention=kernel)
-                bench.time(f"abag packed, {kernel} attention", other, full, repeat=3)
+        other = bench.ours(attention="varlen")
+        bench.time("abag packed, varlen attention", other, full, repeat=3)
         from abag.embed.kernels.ops import PlainOps
 
         eager = bench.ours(attention="varlen")

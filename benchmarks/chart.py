@@ -13,11 +13,11 @@ from pathlib import Path
 from jinja2 import Environment
 
 ROOT = Path(__file__).parent.parent
-REPORT = ROOT / "benchmarks/results/encoders_h200_2026-11-21.md"
+REPORT = ROOT / "benchmarks/results/encoders_h200_2026-11-22.md"
 CHART = ROOT / "docs/speed.svg"
 ENCODERS = {"igt5": "IgT5, antibodies", "esm2-650m": "ESM-2 650M, antigens"}
 PATHS = {
-    "abag packed, 65536 tokens a batch": "abag",
+    "abag packed, 65536 tokens per batch": "abag",
     "the same under torch.compile": "transformers, sorted, torch.compile",
     "transformers, SDPA, sorted, 16k-token batches": "transformers, sorted batches",
     "the old loop: one sequence a call, autocast": "one sequence per call",

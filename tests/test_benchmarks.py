@@ -50,7 +50,7 @@ def test_the_chart_of_the_readme_shows_the_numbers_of_its_report(monkeypatch):
     import chart
 
     assert chart.CHART.read_text() == chart.draw(chart.REPORT.read_text())
-    assert ">1,041 (2.1x)<" in chart.draw(chart.REPORT.read_text())
+    assert ">1,072 (2.2x)<" in chart.draw(chart.REPORT.read_text())
 
 
 def test_the_badges_of_the_readme_state_the_facts_of_pyproject(monkeypatch):
