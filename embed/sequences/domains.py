@@ -179,9 +179,24 @@ def number_domain(sequence: str, chain: Literal["heavy", "light"]) -> dict[str, 
         IMGT position, such as ``"112A"``, to residue, from the N- to the C-terminus; empty if the
         chain has no such domain.
     """
+    found = _numbered(sequence, chain)
+    return {} if found is None else dict(found.numbering)
+
+
+def locate_positions(sequence: str, chain: Literal["heavy", "light"]) -> dict[str, int]:
+    """Number a chain as `number_domain`, but return where each IMGT position is, from 0."""
+    found = _numbered(sequence, chain)
+    if found is None:
+        return {}
+    places = range(found.query_start, found.query_end + 1)
+    return dict(zip(found.numbering, places, strict=True))
+
+
+def _numbered(sequence: str, chain: Literal["heavy", "light"]) -> Any:  # noqa: ANN401  # immunum ships no types
+    """Return the certain numbering of a chain; None if there is none."""
     genes = ("IGH",) if chain == "heavy" else ("IGK", "IGL")
     found = _annotator(genes).number(sequence)
-    return dict(found.numbering) if _is_domain(found, sequence) else {}
+    return found if _is_domain(found, sequence) else None
 
 
 def _is_domain(found: Any, sequence: str) -> bool:  # noqa: ANN401  # immunum ships no types

@@ -1,4 +1,4 @@
-"""Options of ``abag predict``."""
+"""Options of commands that score sequences with a predictor."""
 
 from __future__ import annotations
 
@@ -18,15 +18,9 @@ SET_BY_RUN = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(DeviceOptions, TableOptions, group="Encoders"):
-    """All options of ``predict``."""
+class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
+    """Where vectors are, what encodes new sequences, and how a table of them is read."""
 
-    cross: Path | str | Any | None = option(
-        None, metavar="ANTIGENS",
-        group="Data",
-        help="Score every antibody of TABLE against every antigen of this table, which may be "
-        "TABLE itself.",
-    )  # fmt: skip
     store: Path | str | None = option(
         None,
         default_text="the store of the run",
@@ -47,10 +41,22 @@ class PredictOptions(DeviceOptions, TableOptions, group="Encoders"):
         None, python_only=True, help="As in the run; anything else is refused."
     )
 
-    def embed_options(self) -> dict[str, str | None]:
+    def encoding(self) -> dict[str, str | None]:
         """Return the options for encoding new sequences."""
         return {
             "antibody_encoder": self.antibody_encoder,
             "antigen_encoder": self.antigen_encoder,
             "device": self.device,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(ScoringOptions, group="Encoders"):
+    """All options of ``predict``."""
+
+    cross: Path | str | Any | None = option(
+        None, metavar="ANTIGENS",
+        group="Data",
+        help="Score every antibody of TABLE against every antigen of this table, which may be "
+        "TABLE itself.",
+    )  # fmt: skip

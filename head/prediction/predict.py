@@ -9,7 +9,7 @@ P pairs, N antibodies, M antigens.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core import messages
-from abag.embed.sequences.options import AntibodyRegion, TableOptions
-from abag.embed.sequences.table_writer import TableWriter, check_writable
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.head.prediction.all_pairs import PAIRS, predict_all_pairs
+from abag.head.prediction.checks import check_table_out, region_of_run, say_random_weights
 from abag.head.prediction.inputs import (
     CannotPredict,
     CollectedPairs,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 IndexedKeys: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int32]]
 """Distinct keys, (N, 16), and the index of each pair's key among them, (P,)."""
 
-_ENCODING = ("device", "antibody_encoder", "antigen_encoder")
 SLICE = 16_384
 """Sequences of one kind whose vectors are in memory at a time: 80 MB at the real widths."""
 
@@ -103,17 +103,13 @@ def predict(
         If anything is refused; ``out`` is then unchanged.
     """
     chosen, embed_options = PredictOptions.take(options)
-    embed_options |= {name: getattr(chosen, name) for name in _ENCODING} | {"progress": progress}
+    embed_options |= chosen.encoding() | {"progress": progress}
     start_s, out, cross = time.monotonic(), Path(out), chosen.cross
     with messages.reporting(say, bars=progress):
-        _check_out(out, (table, cross), force=chosen.force)
-        chosen = replace(chosen, antibody_region=_region(chosen, predictor))
+        check_table_out(out, (table, cross), force=chosen.force)
+        chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))
         scorer = Scorer(predictor, predictor.resolve_store(chosen.store), embed_options)
-        for spec in (predictor.antibody, predictor.antigen):
-            if spec.random_weights:
-                messages.say(
-                    f"{spec.name} has random weights: these scores have no biological meaning"
-                )
+        say_random_weights(predictor)
         if cross is None:
             scored = _predict_pairs(scorer, table, out, chosen)
         else:
@@ -137,32 +133,6 @@ def predict(
             )
     seconds = round(time.monotonic() - start_s, 3)
     return {"out": str(out), **scored, "seconds": seconds}
-
-
-def _region(options: PredictOptions, predictor: Predictor) -> AntibodyRegion:
-    """Return the region of the run, which must not be contradicted."""
-    if options.antibody_region not in (None, predictor.antibody_region):
-        msg = (
-            f"antibody_region={options.antibody_region!r}: the run used "
-            f"{predictor.antibody_region!r}; expected the same. Leave it out."
-        )
-        raise CannotPredict(msg)
-    return predictor.antibody_region
-
-
-def _check_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
-    """Refuse an output that cannot be written before anything is read."""
-    check_writable(out)
-    if not out.parent.is_dir():
-        msg = f"{out}: its folder does not exist; expected one. Create it, or choose another --out."
-        raise CannotPredict(msg)
-    paths = [Path(source) for source in sources if isinstance(source, Path | str)]
-    if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
-        msg = f"{out}: --out is also the input table; expected another file. Choose another --out."
-        raise CannotPredict(msg)
-    if out.is_dir() or (out.exists() and not force):
-        msg = f"{out}: already exists; use --force to overwrite, or choose another --out."
-        raise CannotPredict(msg)
 
 
 def _predict_pairs(
