@@ -8,19 +8,14 @@ same card.
 from __future__ import annotations
 
 import shlex
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from abag import __version__
 from abag.core.files import write_text
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
@@ -29,6 +24,7 @@ from abag.head.evaluation.comparison import format_difference, rank_metric, rela
 from abag.head.evaluation.metrics import METRICS, Scores, metric_label, table_metrics
 from abag.head.model.config import FitConfig
 from abag.head.report.chart_data import chart_data
+from abag.head.report.page import render_page, render_template
 from abag.head.report.results import ModelScores, RunResults, RunSummary
 from abag.head.report.score_table import describe_test_rows
 from abag.head.splits.splits import PART_NAMES, TEST
@@ -50,16 +46,17 @@ def write_report(path: Path, results: RunResults, summary: RunSummary) -> None:
 def render(results: RunResults, summary: RunSummary, date: str) -> str:
     """Return the report as HTML; its script is the only one that the page lets a browser run."""
     r = results
-    charts, script = chart_data(r), _template("report.js")
+    charts = chart_data(r)
     charts["learningCurve"] = [
         [point["training_pairs"], *(point["test"][name] for name in ("spearman", "rmse"))]
         for point in summary.get("learning_curve", ())
     ]
     shown, tested = sum(len(one["pair"]) for one in charts["tests"]), sum(charts["tested"])
-    return _render_template(
+    return render_page(
         "report.html.j2",
+        charts,
+        ("page.js", "report.js"),
         title=r.title,
-        version=__version__,
         date=date,
         source=r.source,
         digest=r.facts.get("pairs_digest", "unknown"),
@@ -76,10 +73,6 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         worst=_largest_errors(r),
         split=_split_tables(r),
         settings=_settings(r, summary.get("used", {})),
-        style=Markup(_template("report.css")),
-        data=htmlsafe_json_dumps(charts, allow_nan=False, separators=(",", ":")),
-        script=Markup(script),
-        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
     )
 
 
@@ -154,7 +147,7 @@ def model_card(source: str, config: Mapping[str, object], summary: RunSummary) -
     scores = {"**this predictor**": summary["metrics"]["test"]}
     scores |= {name: parts["test"] for name, parts in summary["baselines"].items()}
     unknown: Scores = dict.fromkeys(table_metrics())  # metrics that an older run does not have
-    return _render_template(
+    return render_template(
         "model_card.md.j2",
         source=source,
         config=config,
@@ -165,37 +158,6 @@ def model_card(source: str, config: Mapping[str, object], summary: RunSummary) -
         metric_label=metric_label,
         licences=LICENCES,
     )
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("abag.head.report", "templates"),
-        autoescape=select_autoescape(["html.j2"], default=False),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"cell": _format_cell, "label": lambda name: name.replace("_", " ")}
-    return environment
-
-
-def _template(name: str) -> str:
-    """Return a file of ``templates`` as it is."""
-    environment = _environment()
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
-
-
-def _render_template(name: str, **values: object) -> str:
-    """Render a file of ``templates``; values are escaped in HTML."""
-    return _environment().get_template(name).render(**values)
-
-
-def _format_cell(value: object) -> object:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" if isinstance(value, float) else value
 
 
 def _score_tables(r: RunResults, found: ModelScores) -> dict[str, Any]:

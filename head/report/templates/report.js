@@ -1,8 +1,4 @@
-// Draws the charts of a report from the numbers in #data. Names come from files that others may
-// have written: they become text nodes, never markup.
-"use strict";
-
-const data = JSON.parse(document.getElementById("data").textContent);
+// Draws the charts of a report from the numbers in its data; page.js comes before it.
 const pairs = data.pairs;
 const several = data.tests.length > 1;
 const hidden = new Set();
@@ -164,14 +160,6 @@ function mapChart(groups) {
 
 // ---- drawing ---------------------------------------------------------------------------------
 
-function add(parent, tag, attributes = {}, text = "") {
-  const svg = tag === "svg" ? "http://www.w3.org/2000/svg" : parent.namespaceURI;
-  const node = document.createElementNS(svg, tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.textContent = text;
-  return parent.appendChild(node);
-}
-
 function ticks([low, high], most) {
   const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
@@ -274,8 +262,6 @@ function drawLegend(box, chart, series) {
   }
 }
 
-const tip = add(document.body, "div", { id: "tip", hidden: "" });
-
 function listen(svg, points) {
   const mark = add(svg, "circle", { class: "mark", r: 6, visibility: "hidden" });
   const leave = () => { tip.hidden = true; mark.setAttribute("visibility", "hidden"); };
@@ -292,49 +278,16 @@ function listen(svg, points) {
     mark.setAttribute("cx", best.px);
     mark.setAttribute("cy", best.py);
     mark.setAttribute("visibility", best.half ? "hidden" : "visible");
-    tip.textContent = best.tip();
-    tip.hidden = false;
-    const right = Math.min(event.clientX + 14, document.documentElement.clientWidth - tip.offsetWidth - 8);
-    tip.style.left = `${Math.max(8, right)}px`;
-    tip.style.top = `${Math.max(8, event.clientY - tip.offsetHeight - 14)}px`;
+    showTip(event, best.tip());
   };
-  svg.addEventListener("pointermove", move);
-  svg.addEventListener("pointerdown", move);
-  svg.addEventListener("pointerleave", leave);
+  follow(svg, move, leave);
 }
 
 // ---- controls --------------------------------------------------------------------------------
 
 const drawAll = () => Object.keys(charts).forEach(draw);
 
-function addCsv(table) {
-  const button = add(table.parentElement.parentElement, "button", { type: "button", class: "csv" }, "Download as CSV");
-  table.parentElement.after(button);
-  button.addEventListener("click", () => {
-    const lines = [...table.rows].map((row) => [...row.cells].map((c) => quote(c.textContent.trim())).join(","));
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([`\ufeff${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
-    link.download = `${table.dataset.csv}.csv`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  });
-}
-
-function quote(text) {
-  // spreadsheets run cells that begin like this as formulas, and the names are not ours
-  const safe = /^[=@\t]|^[+-](?![\d.])/.test(text) ? `'${text}` : text;
-  return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-}
-
-document.querySelectorAll("table[data-csv]").forEach(addCsv);
-document.querySelectorAll("[data-scripted]").forEach((node) => { node.hidden = false; });
-document.getElementById("theme").addEventListener("click", () => {
-  const style = document.documentElement.style;
-  const dark = style.colorScheme ? style.colorScheme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  style.colorScheme = dark ? "light" : "dark";
-});
 const select = document.getElementById("fold");
 select?.addEventListener("change", () => { view = select.selectedIndex; drawAll(); });
-let waiting;
-addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(drawAll, 150); });
+onResize(drawAll);
 drawAll();

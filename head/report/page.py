@@ -1,0 +1,63 @@
+"""Pages that people open in a browser: one file that loads nothing and runs only its own script.
+
+Every page has the style ``report.css`` and begins its script with ``page.js``.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from abag import __version__
+
+
+def render_page(
+    template: str, data: Mapping[str, object], scripts: Sequence[str], **values: object
+) -> str:
+    """Render a page of ``templates``; values are escaped, and `data` is JSON for its scripts."""
+    script = "\n".join(map(_read, scripts))
+    return render_template(
+        template,
+        version=__version__,
+        style=Markup(_read("report.css")),
+        data=htmlsafe_json_dumps(data, allow_nan=False, separators=(",", ":")),
+        script=Markup(script),
+        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
+        **values,
+    )
+
+
+def render_template(name: str, **values: object) -> str:
+    """Render a file of ``templates``; values are escaped in HTML."""
+    return _environment().get_template(name).render(**values)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("abag.head.report", "templates"),
+        autoescape=select_autoescape(["html.j2"], default=False),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"cell": _format_cell, "label": lambda name: name.replace("_", " ")}
+    return environment
+
+
+def _read(name: str) -> str:
+    """Return a file of ``templates`` as it is."""
+    environment = _environment()
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
+
+
+def _format_cell(value: object) -> object:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if isinstance(value, float) else value
