@@ -1,10 +1,10 @@
 """abag: encode each antibody and antigen once, train affinity heads in seconds.
 
 `embed_table` encodes the unique sequences of a table into a store; `open_store` reads it. `fit`
-trains a head on the stored vectors, `evaluate` scores it, `predict` and `load_predictor` use it.
-`plan` estimates costs, `runs` compares runs, `report` writes the report of a run again, `sweep`
-searches hyperparameters and `adapt_encoders` trains adapters of the encoders. These names are
-imported on first use, so that ``import abag`` does not import torch.
+trains a head on the stored vectors, `evaluate` scores it, `predict` and `load_predictor` use it,
+and `scan` predicts mutants. `plan` estimates costs, `runs` compares runs, `report` writes the
+report of a run again, `sweep` searches hyperparameters and `adapt_encoders` trains adapters of the
+encoders. These names are imported on first use, so that ``import abag`` does not import torch.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from abag.adapt.train import adapt_encoders as adapt_encoders
     from abag.embed.pipeline.run import embed_table as embed_table
     from abag.embed.store.store import open_store as open_store
+    from abag.head.design.scan import ScanSummary
     from abag.head.fit import fit as fit
     from abag.head.plan import plan as plan
     from abag.head.prediction.options import PredictOptions as PredictOptions
@@ -43,6 +44,7 @@ __all__ = [
     "PlanOptions",
     "PredictOptions",
     "Predictor",
+    "ScanOptions",
     "Store",
     "SweepOptions",
     "__version__",
@@ -56,6 +58,7 @@ __all__ = [
     "predict",
     "report",
     "runs",
+    "scan",
     "sweep",
 ]
 
@@ -97,6 +100,12 @@ _FUNCTIONS = {
         "place": "abag.head.runs.compare:runs",
         "shown_by": "abag.head.runs.runs_table:describe_runs",
     },
+    "scan": {
+        "place": "abag:_scan",
+        "classes": ["abag.head.design.options:ScanOptions", _EMBED],
+        "shown_by": "abag.head.design.scan:describe_scan",
+        "without": "abag.head.prediction.options:SET_BY_RUN",
+    },
     "sweep": {
         "place": "abag.head.search.sweep:sweep",
         "classes": ["abag.head.search.options:SweepOptions", _FIT],
@@ -113,6 +122,7 @@ _OTHERS = {
     "PlanOptions": "abag.head.runs.options",
     "PredictOptions": "abag.head.prediction.options",
     "Predictor": "abag.head.prediction.predictor",
+    "ScanOptions": "abag.head.design.options",
     "Store": "abag.embed.store.store",
     "SweepOptions": "abag.head.search.options",
     "open_store": "abag.embed.store.store",
@@ -162,7 +172,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# These two need both stages: head predicts, and embed encodes new sequences.
+# These need both stages: head predicts, and embed encodes new sequences.
 
 
 def load_predictor(path: Path | str) -> Predictor:
@@ -224,3 +234,34 @@ def _predict(
     from abag.head.prediction.predict import predict as predict_table
 
     return predict_table(table, load_predictor(run), out, say=say, progress=progress, **options)
+
+
+def _scan(
+    run: Path | str,
+    out: Path | str,
+    *,
+    say: Callable[[str], None] | None = None,
+    progress: bool = False,
+    **options: Any,  # noqa: ANN401 - the fields of ScanOptions, then those of embed_table
+) -> ScanSummary:
+    """Predict the mutants of one or more antibodies or antigens, and draw a heat map.
+
+    Parameters
+    ----------
+    run : path
+        Folder of a run, or a copy of its folder ``predictor``.
+    out : path
+        Table to write; the heat map gets the same name with the suffix ``.html``.
+    say, progress
+        As for `predict`.
+    **options
+        See `abag.head.design.scan.scan`; others are those of `embed_table`.
+
+    Raises
+    ------
+    AbagError
+        If a parent, an option or the predictor is invalid, or a file cannot be written.
+    """
+    from abag.head.design.scan import scan as scan_mutants
+
+    return scan_mutants(load_predictor(run), out, say=say, progress=progress, **options)

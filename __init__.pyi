@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.embed.sequences.tables import TableLike
     from abag.embed.store.store import Store as Store
     from abag.embed.store.store import open_store as open_store
+    from abag.head.design.options import ScanOptions as ScanOptions
+    from abag.head.design.scan import ScanSummary
     from abag.head.model.config import FitConfig as FitConfig
     from abag.head.plan import Plan
     from abag.head.prediction.options import PredictOptions as PredictOptions
@@ -37,6 +39,7 @@ __all__ = [
     "PlanOptions",
     "PredictOptions",
     "Predictor",
+    "ScanOptions",
     "Store",
     "SweepOptions",
     "__version__",
@@ -50,6 +53,7 @@ __all__ = [
     "predict",
     "report",
     "runs",
+    "scan",
     "sweep",
 ]
 
@@ -235,11 +239,11 @@ def predict(
     antibody_region: Literal['as-given', 'fv'] | None = None,
     chains: Literal['as-given', 'auto'] = 'as-given',
     device: str = 'auto',
-    cross: Path | str | Any | None = None,
     store: Path | str | None = None,
     force: bool = False,
     antibody_encoder: str | None = None,
     antigen_encoder: str | None = None,
+    cross: Path | str | Any | None = None,
     precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
     strict_precision: bool = False,
     antibody_backend: Literal['packed', 'reference'] = 'packed',
@@ -259,6 +263,42 @@ def report(
 def runs(
     folders: Path | str | Sequence[Path | str],
 ) -> RunsSummary: ...
+def scan(
+    run: Path | str,
+    out: Path | str,
+    *,
+    say: Callable[[str], None] | None = None,
+    progress: bool = False,
+    columns: Mapping[str, str] = ...,
+    antigen: str | None = None,
+    bad_rows: Literal['error', 'skip'] = 'error',
+    limit: int | None = None,
+    antibody_region: Literal['as-given', 'fv'] | None = None,
+    chains: Literal['as-given', 'auto'] = 'as-given',
+    device: str = 'auto',
+    store: Path | str | None = None,
+    force: bool = False,
+    antibody_encoder: str | None = None,
+    antigen_encoder: str | None = None,
+    heavy: str | None = None,
+    light: str | None = None,
+    parents: Path | str | Any | None = None,
+    region: str | None = None,
+    positions: str | None = None,
+    mutate_to: str | None = None,
+    exclude: str | None = None,
+    pairs_of: int | None = None,
+    precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
+    strict_precision: bool = False,
+    antibody_backend: Literal['packed', 'reference'] = 'packed',
+    antigen_backend: Literal['packed', 'reference', 'faesm'] = 'packed',
+    attention: Literal['auto', 'triton', 'flash-attn', 'varlen', 'sdpa'] = 'auto',
+    batch_tokens: int | None = None,
+    commit_seconds: float = 30.0,
+    store_dtype: Literal['float16', 'float32'] = 'float16',
+    devices: int | Literal['all'] | None = None,
+    ray: str | None = None,
+) -> ScanSummary: ...
 def sweep(
     table: Path | str | pd.DataFrame,
     store: Path | str,

@@ -268,6 +268,30 @@ def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) ->
     _print(summary, as_json, describe_prediction)
 
 
+@_command("head.design.options:ScanOptions")
+@click.argument("run", type=_PATH)
+@click.option("--out", type=_PATH, required=True,
+              help="Table to write: .csv, .tsv or .parquet; and the map, .html.")  # fmt: skip
+@_JSON
+def scan(run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Score the mutants of an antibody and draw a heat map.
+
+    RUN is the folder of a finished run, or its predictor folder. Every residue of a region or list
+    of positions is exchanged; mutants that the store lacks are encoded first. The command can be
+    stopped at any time; run it again to continue.
+
+    \b
+    Example:
+      abag scan runs/first --parents new.csv --region cdrh3 --out scan.csv
+    """
+    from abag import load_predictor
+    from abag.head.design.scan import describe_scan
+    from abag.head.design.scan import scan as scan_mutants
+
+    summary = scan_mutants(load_predictor(run), out, progress=True, **options)
+    _print(summary, as_json, describe_scan)
+
+
 @_command("head.runs.options:PlanOptions")
 @_TABLE
 @_JSON

@@ -49,6 +49,7 @@ TYPES = {
     "RunSummary": "abag.head.report.results",
     "RunsSummary": "abag.head.runs.compare",
     "ReportSummary": "abag.head.runs.rendering",
+    "ScanSummary": "abag.head.design.scan",
     "SweepSummary": "abag.head.search.trials",
 }
 

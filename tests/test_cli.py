@@ -61,6 +61,8 @@ OPTIONS = {
     "force "
     "json limit out run store",
     "runs": "json",
+    "scan": "antibody-encoder antigen antigen-encoder bad-rows chains column device exclude force "
+    "heavy json light limit mutate-to out pairs-of parents positions region store",
     "sweep": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-by "
     "antibody-encoder antibody-identity antibody-region antigen antigen-encoder antigen-identity "
     "bad-rows batch-size bootstrap chains clip cluster-tool column compile compile-cache "

@@ -238,6 +238,10 @@ def test_a_new_user_does_ten_tasks_with_the_readme_alone():
     # 9 the vectors, one row per row of the table
     assert len(found["antibody_vectors"]) == len(found["antigen_vectors"]) == rows
     assert found["antigen_vectors"].dtype == "float32"
+    # scan the mutants of a CDR
+    scanned = pd.read_csv("scan.csv")
+    assert set(scanned["region"]) == {"cdrh3"}
+    assert Path("scan.html").exists()
     # 10 share the predictor
     theirs = pd.read_csv("theirs.csv")["pkd_predicted"]
     assert theirs.equals(pd.read_csv("scored.csv")["pkd_predicted"])

@@ -49,6 +49,7 @@ def test_the_package_exports_every_public_function():
         "predict",
         "report",
         "runs",
+        "scan",
         "sweep",
     ]
     for name in FUNCTIONS:

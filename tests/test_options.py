@@ -22,6 +22,7 @@ from abag.embed.doctor.options import DoctorOptions
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.options import TableOptions
+from abag.head.design.options import ScanOptions
 from abag.head.model.config import FitConfig, RunMismatch, check_same
 from abag.head.prediction.options import PredictOptions
 from abag.head.runs.options import EvaluateOptions, PlanOptions
@@ -42,6 +43,7 @@ CLASSES = {
     "fit": [FitConfig],
     "plan": [PlanOptions],
     "predict": [PredictOptions],
+    "scan": [ScanOptions],
     "sweep": [SweepOptions, FitConfig],
 }
 

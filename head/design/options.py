@@ -1,0 +1,156 @@
+"""Options of ``abag scan``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from abag.core.options import BadOption, option
+from abag.head.prediction.options import ScoringOptions
+
+STANDARD = "ACDEFGHIKLMNPQRSTVWY"
+"""The residues that a position can be mutated to."""
+REGIONS = {
+    **dict.fromkeys(("cdr", "framework", "fv"), ("heavy", "light")),
+    **{f"cdrh{number}": ("heavy",) for number in (1, 2, 3)},
+    **{f"cdrl{number}": ("light",) for number in (1, 2, 3)},
+    "antigen": ("antigen",),
+}
+"""Regions that can be asked for, and the chains that have them."""
+CHAIN_LETTERS = {"H": "heavy", "L": "light", "A": "antigen"}
+_POSITIONS = re.compile("([HLA])([1-9][0-9]{0,3})(?:([A-Z]{1,2})|-([HLA]?)([1-9][0-9]{0,3}))?")
+
+
+class PositionRange(NamedTuple):
+    """Positions of a chain that were asked for."""
+
+    text: str
+    """As it was given."""
+    chain: str
+    first: int
+    last: int
+    insertion: str | None
+    """Letters of a single inserted position; None: with all that are inserted."""
+
+    def holds(self, chain: str, position: str) -> bool:
+        """Whether a position, such as ``"111A"``, is one of these."""
+        number = position.rstrip(STANDARD + "BJOUXZ")
+        inserted = position[len(number) :]
+        inside = self.chain == chain and self.first <= int(number) <= self.last
+        return inside and self.insertion in (None, inserted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanOptions(ScoringOptions, group="Scan"):
+    """All options of ``scan``."""
+
+    heavy: str | None = option(None, metavar="SEQ", group="Data", help="Heavy chain of a parent.")
+    light: str | None = option(None, metavar="SEQ", group="Data", help="Light chain of a parent.")
+    parents: Path | str | Any | None = option(
+        None, metavar="TABLE", group="Data",
+        help="Table of parents with their antigens, instead of --heavy and --light.",
+    )  # fmt: skip
+    region: str | None = option(
+        None, metavar="LIST", default_text="cdr",
+        help=f"Which residues to mutate, by IMGT: {', '.join(REGIONS)}; several with commas.",
+    )  # fmt: skip
+    positions: str | None = option(
+        None, metavar="LIST",
+        help="IMGT positions instead of a region, such as H105-H117,L56; A12 is residue 12 of the "
+        "antigen.",
+    )  # fmt: skip
+    mutate_to: str | None = option(
+        None, metavar="RESIDUES", default_text="the 20 standard ones",
+        help="Residues to mutate to.",
+    )  # fmt: skip
+    exclude: str | None = option(
+        None, metavar="RESIDUES", help="Residues not to mutate to, such as C."
+    )
+    pairs_of: int | None = option(
+        None, low=2, metavar="N",
+        help="Also score all double mutants of the N best single mutants of each parent.",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a region, position or residue, and parents given twice or never."""
+        super().__post_init__()
+        chains = self.heavy is not None or self.light is not None
+        if chains == (self.parents is not None):
+            found = "both are given" if chains else "neither is given"
+            msg = f"--heavy or --light, and --parents: {found}; expected one. Give a parent."
+            raise BadOption(msg)
+        if chains and self.antigen is None:
+            msg = "--antigen: not given; expected the antigen of the parent. Give --antigen SEQ."
+            raise BadOption(msg)
+        if self.region is not None and self.positions is not None:
+            msg = (
+                "--region and --positions: each chooses the residues to mutate; expected one of "
+                "them. Remove the other."
+            )
+            raise BadOption(msg)
+        _ = self.regions, self.ranges
+        if not self.residues:
+            msg = (
+                f"--exclude: {self.exclude} leaves no residue to mutate to; expected some of "
+                f"{STANDARD}. Remove some."
+            )
+            raise BadOption(msg)
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions to mutate, unless there are `ranges`."""
+        asked = tuple(filter(None, (part.strip().lower() for part in _split(self.region or "cdr"))))
+        for name in asked or ("",):
+            if name not in REGIONS:
+                msg = f"--region: {name!r} is unknown; expected one of {', '.join(REGIONS)}."
+                raise BadOption(msg)
+        return asked
+
+    @property
+    def scanned_chains(self) -> frozenset[str]:
+        """The chains that have these regions or positions."""
+        of_regions = (chain for region in self.regions for chain in REGIONS[region])
+        return frozenset([one.chain for one in self.ranges] or of_regions)
+
+    @property
+    def ranges(self) -> tuple[PositionRange, ...]:
+        """The positions to mutate; empty if a region is asked for."""
+        if self.positions is None:
+            return ()
+        return tuple(_read_range(text.strip()) for text in _split(self.positions))
+
+    @property
+    def residues(self) -> str:
+        """The residues to mutate to."""
+        wanted, unwanted = (self.mutate_to or STANDARD).upper(), (self.exclude or "").upper()
+        for name, letters in (("mutate-to", wanted), ("exclude", unwanted)):
+            bad = [letter for letter in letters if letter not in STANDARD + ", "]
+            if bad:
+                msg = f"--{name}: {bad[0]!r} is not a standard residue; expected {STANDARD}."
+                raise BadOption(msg)
+        return "".join(one for one in STANDARD if one in wanted and one not in unwanted)
+
+    @property
+    def chosen(self) -> str:
+        """What is mutated, in words of the options."""
+        return self.positions or ",".join(self.regions)
+
+
+def _split(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _read_range(text: str) -> PositionRange:
+    found = _POSITIONS.fullmatch(text.upper())
+    if found is not None:
+        chain, first, insertion, again, last = found.groups()
+        if again in (None, "", chain) and (last is None or int(last) >= int(first)):
+            alone = insertion or ("" if last is None else None)
+            return PositionRange(text, CHAIN_LETTERS[chain], int(first), int(last or first), alone)
+    msg = (
+        f"--positions: {text!r} is not a position or range of one chain; expected IMGT positions "
+        "such as H107, H111A or H105-H117. Correct it."
+    )
+    raise BadOption(msg)

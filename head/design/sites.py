@@ -1,0 +1,147 @@
+"""The residues of a parent that a scan mutates, by region and IMGT position.
+
+The residues of an antigen have no common numbering: their positions count from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from abag.embed.sequences.domains import locate_positions
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Chains
+    from abag.head.design.options import ScanOptions
+
+IMGT_REGIONS = (
+    ("fr{}1", 26), ("cdr{}1", 38), ("fr{}2", 55), ("cdr{}2", 65), ("fr{}3", 104), ("cdr{}3", 117),
+    ("fr{}4", 129),
+)  # fmt: skip
+"""Regions of a variable domain and the last position of each."""
+
+
+class Site(NamedTuple):
+    """A residue that can be mutated."""
+
+    chain: str
+    """heavy, light or antigen; ``antigen 2`` is the second of several chains, in their order."""
+    chain_index: int
+    """Index of the chain among those of the antibody or antigen."""
+    at: int
+    """Index of the residue in the chain."""
+    position: str
+    region: str
+    wild_type: str
+
+    @property
+    def prefix(self) -> str:
+        """Letter of the chain, with the number of an antigen's chain."""
+        return self.chain[0].upper() + self.chain.partition(" ")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """An antibody with its antigen, whose mutants are scored."""
+
+    name: str
+    antibody: Chains
+    antigen: Chains
+    sites: tuple[Site, ...]
+
+    def mutant(self, changes: Mutant) -> tuple[Chains, Chains]:
+        """Return the antibody and the antigen with some residues exchanged."""
+        antibody, antigen = list(self.antibody), list(self.antigen)
+        for site, residue in changes:
+            chains = antigen if site.region == "antigen" else antibody
+            chain = chains[site.chain_index]
+            chains[site.chain_index] = chain[: site.at] + residue + chain[site.at + 1 :]
+        return tuple(antibody), tuple(sorted(antigen))
+
+
+Mutant = tuple[tuple[Site, str], ...]
+"""What is changed: one site and its new residue, or two."""
+
+
+def single_mutants(parent: Parent, residues: str) -> Iterator[Mutant]:
+    """Yield every mutant of one site, in the order of the sites."""
+    for site in parent.sites:
+        for residue in residues:
+            if residue != site.wild_type:
+                yield ((site, residue),)
+
+
+def pairs_of(mutants: list[Mutant]) -> Iterator[Mutant]:
+    """Yield the double mutants of single ones at different sites, each once, sites in order."""
+    for i, (first,) in enumerate(mutants):
+        for (second,) in mutants[i + 1 :]:
+            if first[0] != second[0]:
+                yield tuple(sorted((first, second), key=lambda one: _order(one[0])))
+
+
+def _order(site: Site) -> tuple[bool, int, int]:
+    return site.region == "antigen", site.chain_index, site.at
+
+
+def name_mutant(changes: Mutant) -> str:
+    """Name a mutant, such as ``H:W107A`` or ``H:W107A+L:Y38F``."""
+    return "+".join(
+        f"{site.prefix}:{site.wild_type}{site.position}{residue}" for site, residue in changes
+    )
+
+
+def find_sites(
+    antibody: Chains, antigen: Chains, options: ScanOptions
+) -> tuple[tuple[Site, ...], list[str]]:
+    """Find the residues of a parent to mutate.
+
+    Returns
+    -------
+    tuple of Site
+        Empty if there are none.
+    list of str
+        What is not scanned, and why: a chain that cannot be numbered, positions that are lacking.
+    """
+    problems = []
+    found: list[Site] = []
+    for index, (name, chain) in enumerate(zip(("heavy", "light"), antibody, strict=True)):
+        if not chain or name not in options.scanned_chains:
+            continue
+        numbered = list(_domain_sites(name, index, chain))
+        if not numbered:
+            problems.append(f"the {name} chain cannot be numbered")
+        found += numbered
+    if "antigen" in options.scanned_chains:
+        for index, chain in enumerate(antigen):
+            name = "antigen" if len(antigen) == 1 else f"antigen {index + 1}"
+            found += [
+                Site(name, index, at, f"{at + 1}", "antigen", x) for at, x in enumerate(chain)
+            ]
+    if not options.ranges:
+        sites = tuple(site for site in found if any(_in_region(site, r) for r in options.regions))
+        if not sites and not problems:
+            problems.append(f"no residue in {options.chosen}")
+        return sites, problems
+    held = {one.text: False for one in options.ranges}
+    chosen = []
+    for site in found:
+        ranges = [r.text for r in options.ranges if r.holds(site.chain, site.position)]
+        held.update(dict.fromkeys(ranges, True))
+        chosen += [site] * bool(ranges)
+    problems += [f"no position {text}" for text, is_held in held.items() if not is_held]
+    return tuple(chosen), problems
+
+
+def _domain_sites(name: str, index: int, chain: str) -> Iterator[Site]:
+    """Yield the residues of a variable domain, in their order."""
+    for position, at in locate_positions(chain, "heavy" if name == "heavy" else "light").items():
+        number = int(position.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+        region = next(r for r, last in IMGT_REGIONS if number <= last).format(name[0])
+        yield Site(name, index, at, position, region, chain[at])
+
+
+def _in_region(site: Site, region: str) -> bool:
+    if region in ("cdr", "framework"):
+        return site.region.startswith(region[:3] if region == "cdr" else "fr")
+    return site.region == region or (region == "fv" and site.chain in ("heavy", "light"))

@@ -1,0 +1,154 @@
+// Draws the heat map of a scan from the numbers in its data; page.js comes before it.
+
+const ROW = 18, BAND = 16, LABELS = 56;
+const order = [..."GAVLIMPFWYSTCNQHKRDE"].filter((one) => data.residues.includes(one));
+const select = document.getElementById("parent"), farBox = document.getElementById("far");
+const figure = document.getElementById("map");
+
+// cells of a parent come site by site, in the order of data.residues without the wild type
+function cellsOf(parent) {
+  let k = 0;
+  return parent.sites.map(([chain, prefix, position, region, wild]) => {
+    const cells = new Map();
+    for (const residue of data.residues) {
+      if (residue === wild) continue;
+      cells.set(residue, {
+        difference: parent.difference[k], sigma: parent.sigma?.[k], far: Number(parent.far[k]),
+      });
+      k += 1;
+    }
+    const label = prefix.length > 1 ? `${prefix}:${position}` : `${prefix}${position}`;
+    return { chain, prefix, position, label, region, wild, cells };
+  });
+}
+
+const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(3)}`;
+const nameOf = (site, residue) => `${site.prefix}:${site.wild}${site.position}${residue}`;
+const FAR = ["", "antibody", "antigen", "antibody and antigen"];
+
+function describe(parent, site, residue) {
+  const place = `${site.chain} ${site.position}, ${site.region}`;
+  if (residue === site.wild) return `${site.label} ${site.wild}, wild type\n${place}\nparent pKd ${parent.pkd}`;
+  const { difference, sigma, far } = site.cells.get(residue);
+  return [
+    nameOf(site, residue), place,
+    `difference ${signed(difference)}${sigma === undefined ? "" : ` ± ${sigma}`}`,
+    `predicted pKd ${(parent.pkd + difference).toFixed(3)}`,
+    far ? `${FAR[far]} far from the training set` : "",
+  ].filter(Boolean).join("\n");
+}
+
+const mean = (site) => {
+  const all = [...site.cells.values()].map((one) => one.difference);
+  return all.reduce((sum, x) => sum + x, 0) / all.length;
+};
+
+function limit(sites) {
+  const sizes = sites.flatMap((site) => [...site.cells.values()].map((one) => Math.abs(one.difference)));
+  sizes.sort((a, b) => a - b);
+  return sizes[Math.floor(0.99 * (sizes.length - 1))] || sizes.at(-1) || 1;
+}
+
+const shade = (x, most) => {
+  const share = Math.round(100 * Math.min(1, Math.abs(x) / most));
+  return `fill: color-mix(in oklab, var(${x < 0 ? "--c2" : "--c1"}) ${share}%, var(--none))`;
+};
+
+function draw() {
+  const parent = data.parents[select ? select.selectedIndex : 0], sites = cellsOf(parent), most = limit(sites);
+  const rows = figure.querySelector(".rows"), box = figure.querySelector(".scroll");
+  rows.replaceChildren();
+  box.replaceChildren();
+  const column = Math.max(14, Math.min(30, Math.floor(box.clientWidth / sites.length)));
+  const width = column * sites.length, bottom = BAND + ROW * order.length, meanRow = bottom + 6;
+  const height = meanRow + ROW + LABELS;
+
+  const names = add(rows, "svg", { width: 42, height });
+  order.forEach((one, r) => add(names, "text", { x: 36, y: BAND + ROW * r + 13, "text-anchor": "end" }, one));
+  add(names, "text", { x: 36, y: meanRow + 13, "text-anchor": "end" }, "mean");
+
+  const svg = add(box, "svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Predicted change of pKd by position and residue" });
+  drawBands(svg, sites, column, bottom);
+  const far = [];
+  sites.forEach((site, c) => {
+    const x = column * c;
+    order.forEach((residue, r) => {
+      const y = BAND + ROW * r;
+      if (residue === site.wild) {
+        add(svg, "circle", { class: "wild", cx: x + column / 2, cy: y + ROW / 2, r: 3 });
+        return;
+      }
+      const cell = site.cells.get(residue);
+      add(svg, "rect", { x, y, width: column - 1, height: ROW - 1, style: shade(cell.difference, most) });
+      if (cell.far) far.push(`M${x + 2} ${y + ROW - 4}L${x + column - 4} ${y + 2}`);
+    });
+    if (site.cells.size) add(svg, "rect", { x, y: meanRow, width: column - 1, height: ROW - 1, style: shade(mean(site), most) });
+    const place = `translate(${x + column / 2 + 4} ${meanRow + ROW + 6}) rotate(-90)`;
+    add(svg, "text", { transform: place, "text-anchor": "end" }, `${site.label} ${site.wild}`);
+  });
+  if (farBox.checked) add(svg, "path", { class: "far", d: far.join("") });
+  drawScale(most, far.length);
+  listen(svg, parent, sites, column, meanRow);
+}
+
+function drawBands(svg, sites, column, bottom) {
+  let from = 0;
+  sites.forEach((site, c) => {
+    const next = sites[c + 1];
+    if (next && next.region === site.region && next.chain === site.chain) return;
+    const x = column * from, width = column * (c + 1 - from);
+    add(svg, "rect", { class: `band${site.region.startsWith("fr") ? " frame" : ""}`, x, y: 0, width: width - 1, height: BAND - 3 });
+    const name = site.region === "antigen" ? site.chain : site.region;
+    if (width > 7 * name.length) add(svg, "text", { class: "label", x: x + width / 2, y: BAND - 5, "text-anchor": "middle" }, name);
+    if (next) add(svg, "path", { class: "grid", d: `M${x + width - 0.5} 0V${bottom}` });
+    from = c + 1;
+  });
+}
+
+function drawScale(most, far) {
+  const caption = figure.querySelector("figcaption");
+  caption.replaceChildren();
+  const svg = add(caption, "svg", { width: 260, height: 34, role: "img", "aria-label": "Colour scale" });
+  for (let i = 0; i < 21; i += 1) {
+    add(svg, "rect", { x: 12 * i, y: 0, width: 12, height: 12, style: shade(((i - 10) / 10) * most, most) });
+  }
+  const ends = [[0, "start", -most], [126, "middle", 0], [252, "end", most]];
+  for (const [x, anchor, value] of ends) {
+    add(svg, "text", { x, y: 28, "text-anchor": anchor }, value ? `${signed(value)} pKd` : "0");
+  }
+  const marks = far && farBox.checked ? `; a stroke marks the ${far.toLocaleString("en")} mutants that are far from the training set` : "";
+  add(caption, "span", {}, `A dot marks the wild type${marks}. Colours end at the 99 % quantile of the differences.`);
+}
+
+function listen(svg, parent, sites, column, meanRow) {
+  const mark = add(svg, "rect", { class: "mark", width: column, height: ROW, visibility: "hidden" });
+  const leave = () => { tip.hidden = true; mark.setAttribute("visibility", "hidden"); };
+  follow(svg, (event) => {
+    const box = svg.getBoundingClientRect();
+    const c = Math.floor((event.clientX - box.left) / column), y = event.clientY - box.top;
+    const r = Math.floor((y - BAND) / ROW), site = sites[c];
+    const onMean = y >= meanRow && y < meanRow + ROW;
+    if (!site || (!onMean && !order[r])) return leave();
+    mark.setAttribute("x", column * c - 0.5);
+    mark.setAttribute("y", (onMean ? meanRow : BAND + ROW * r) - 0.5);
+    mark.setAttribute("visibility", "visible");
+    showTip(event, onMean ? `${site.label} ${site.wild}\nmean difference ${signed(mean(site))}` : describe(parent, site, order[r]));
+  }, leave);
+}
+
+function csvRows() {
+  const head = ["parent", "mutation", "chain", "position", "region", "wild_type", "mutant", "pkd_predicted", "difference", "difference_sigma", "far"];
+  const rows = data.parents.flatMap((parent) => cellsOf(parent).flatMap((site) =>
+    [...site.cells].map(([residue, { difference, sigma, far }]) => [
+      parent.name, nameOf(site, residue), site.chain, site.position, site.region, site.wild, residue,
+      (parent.pkd + difference).toFixed(3), String(difference), String(sigma ?? ""), FAR[far],
+    ])));
+  return [head, ...rows];
+}
+
+addCsv(figure, "single-mutants", csvRows);
+select?.addEventListener("change", draw);
+farBox.addEventListener("change", draw);
+onResize(draw);
+farBox.checked = !data.mostFar; // where nearly all are marked, strokes only hide the colours
+draw();

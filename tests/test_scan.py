@@ -1,0 +1,481 @@
+"""`scan`: mutants against a plain enumeration, their differences, bad input, and the heat map."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import abag
+from abag import AbagError
+from abag.cli import main
+from abag.core.options import BadOption
+from abag.embed.sequences.domains import locate_positions, number_domain
+from abag.head.closed_form.gaussian_process import GaussianProcess
+from abag.head.design import heat_map, mutant_scores
+from abag.head.design.scan import describe_scan
+from abag.head.prediction.inputs import CannotPredict
+from abag.head.prediction.predictor import Member
+
+RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+HEAVY = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
+    "SRWGGDGFYAMDYWGQGTLVTVSS"
+)
+LIGHT = (
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
+    "TFGQGTKVEIK"
+)
+ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
+H3 = HEAVY.index("WGGDGFYAMDY")
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+QUIET = {"say": lambda _text: None}
+QUICK = {"split": "random", "report": False, "device": "cpu", **QUIET}
+HEADS = {
+    "ensemble": {"members": 3, "epochs": 2, "batch_size": 16, "widths": (8,)},
+    "gp": {"head": "gp"},
+    "ridge": {"head": "ridge"},
+}
+
+
+def variants(n):
+    rng = np.random.default_rng(0)
+    for _ in range(n):
+        chain = list(HEAVY)
+        for at in rng.integers(H3, H3 + 11, 2):
+            chain[at] = rng.choice(list(RESIDUES))
+        yield "".join(chain)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    at = tmp_path_factory.mktemp("scan")
+    heavy = [HEAVY, *variants(40)]
+    antigens = [ANTIGEN, ANTIGEN[::-1]]
+    frame = pd.DataFrame(
+        [(h, LIGHT, g) for h in heavy for g in antigens], columns=["heavy", "light", "antigen"]
+    )
+    frame["pKd"] = [8 + h.count("Y") / 3 - len(g) % 7 / 5 for h, _, g in frame.to_numpy()]
+    frame["pKd"] += np.random.default_rng(1).normal(0, 0.2, len(frame))
+    abag.embed_table(frame, at / "store", **COMPOSITION)
+    for name, options in HEADS.items():
+        abag.fit(frame, at / "store", at / name, **QUICK | options)
+    return SimpleNamespace(at=at, frame=frame, runs={name: at / name for name in HEADS})
+
+
+def run_scan(case, out, run="ensemble", **options):
+    if "parents" not in options:
+        options = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN} | options
+    said = []
+    summary = abag.scan(case.runs[run], out, say=said.append, **options)
+    frame = pd.read_csv(out, dtype={"position": str}, keep_default_na=False)
+    return summary, frame, said
+
+
+def enumerate_plainly(case, chains, region, run, at):
+    """Every single mutant of an IMGT range by a loop, scored by `abag.predict`."""
+    rows = []
+    for chain, first, last in region:
+        for position, place in locate_positions(chains[chain], chain).items():
+            if first <= int(position.rstrip("ABCDEF")) <= last:
+                for residue in RESIDUES:
+                    if residue != chains[chain][place]:
+                        text = chains[chain][:place] + residue + chains[chain][place + 1 :]
+                        row = {"chain": chain, "position": position, "mutant": residue}
+                        rows.append(row | chains | {chain: text})
+    frame = pd.concat([pd.DataFrame(rows), pd.DataFrame([chains])], ignore_index=True)
+    abag.predict(frame, case.runs[run], at / "plain.parquet", **QUIET)
+    found = pd.read_parquet(at / "plain.parquet")
+    return found.iloc[:-1].reset_index(drop=True), found.iloc[-1]
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", HEADS)
+def test_a_scan_equals_a_plain_enumeration_and_predict(case, tmp_path, run):
+    summary, found, _ = run_scan(case, tmp_path / "a.csv", run, region="cdrh3,cdrl2")
+    chains = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN}
+    region = [("heavy", 105, 117), ("light", 56, 65)]
+    plain, parent = enumerate_plainly(case, chains, region, run, tmp_path)
+    sequences = ["chain", "position", "mutant", "heavy", "light", "antigen"]
+    pd.testing.assert_frame_equal(found[sequences], plain[sequences], check_dtype=False)
+    for name in ("pkd_predicted", "sigma"):
+        np.testing.assert_allclose(found[name], plain[name], rtol=1e-5)
+    for name in ("far_antibody", "far_antigen", "new_positions", "new_residues"):
+        assert found[name].tolist() == plain[name].tolist()
+    expected = plain["pkd_predicted"] - parent["pkd_predicted"]
+    np.testing.assert_allclose(found["difference"], expected, atol=1e-5)
+    assert summary["rows"] == len(found) == 19 * summary["sites"]
+    assert summary["parent_pkd"] == pytest.approx(parent["pkd_predicted"], rel=1e-5)
+    assert summary["best"][0]["difference"] == found["difference"].max()
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_every_format_and_batch_size_gives_the_same_rows(case, tmp_path, monkeypatch):
+    _, whole, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3", pairs_of=3)
+    monkeypatch.setattr(mutant_scores, "BATCH", 7)
+    asked = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN, "region": "cdrh3", "pairs_of": 3}
+    abag.scan(case.runs["ensemble"], tmp_path / "b.parquet", **asked, **QUIET)
+    batched = pd.read_parquet(tmp_path / "b.parquet").astype({"new_positions": int})
+    columns = [c for c in whole if c not in ("new_positions", "new_residues")]
+    pd.testing.assert_frame_equal(
+        whole[columns], batched[columns], check_dtype=False, rtol=1e-5, atol=1e-6
+    )
+    assert (tmp_path / "b.html").exists()
+
+
+def test_positions_are_imgt_positions_with_their_insertions(case, tmp_path):
+    _, by_region, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3")
+    _, by_position, _ = run_scan(case, tmp_path / "b.csv", positions="H105-117")
+    pd.testing.assert_frame_equal(by_region, by_position)
+    longer = HEAVY.replace("WGGDGFYAMDY", "WGGDGFYAAAAAAAAAAMDY")
+    assert "111B" in number_domain(longer, "heavy")
+    _, found, _ = run_scan(case, tmp_path / "c.csv", heavy=longer, positions="h111b, L56")
+    assert found["position"].unique().tolist() == ["111B", "56"]
+    _, found, _ = run_scan(case, tmp_path / "d.csv", heavy=longer, positions="H111-H112")
+    assert {"111", "111B", "112A", "112"} <= set(found["position"])
+    _, found, _ = run_scan(case, tmp_path / "e.csv", heavy=longer, positions="H111")
+    assert found["position"].unique().tolist() == ["111"]
+
+
+def test_regions_cover_the_variable_domains_and_chains_may_be_longer(case, tmp_path):
+    parts = {}
+    for region in ("cdr", "framework", "fv"):
+        options = {"region": region, "mutate_to": "AG", "heavy": "MKT" + HEAVY + "ASTKGPSV"}
+        _, found, _ = run_scan(case, tmp_path / f"{region}.csv", **options)
+        parts[region] = set(zip(found["chain"], found["position"], strict=True))
+    assert parts["cdr"] | parts["framework"] == parts["fv"]
+    assert not parts["cdr"] & parts["framework"]
+    assert len(parts["fv"]) == len(number_domain(HEAVY, "heavy")) + len(
+        number_domain(LIGHT, "light")
+    )
+    assert found["heavy"].str.startswith("MKT").all()
+
+
+def test_residues_can_be_chosen_and_excluded(case, tmp_path):
+    _, found, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3", exclude="CM")
+    assert set(found["mutant"]) == set(RESIDUES) - {"C", "M"}
+    _, found, _ = run_scan(case, tmp_path / "b.csv", region="cdrh3", mutate_to="yw")
+    assert set(found["mutant"]) == {"Y", "W"}
+    assert (found["mutant"] != found["wild_type"]).all()
+
+
+def test_double_mutants_combine_the_best_single_ones_at_different_sites(case, tmp_path):
+    summary, found, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3", pairs_of=6)
+    single = found[~found["mutation"].str.contains("+", regex=False)]
+    top = single.nlargest(6, "difference")["mutation"].tolist()
+    doubles = found[len(single) :]
+    expected = {
+        frozenset((a, b)) for a in top for b in top if re.sub(".$", "", a) != re.sub(".$", "", b)
+    }
+    assert {frozenset(name.split("+")) for name in doubles["mutation"]} == expected
+    assert len(doubles) == len(expected) == summary["double_mutants"] > 5
+    abag.predict(
+        doubles[["heavy", "light", "antigen"]], case.runs["ensemble"], tmp_path / "p.csv", **QUIET
+    )
+    plain = pd.read_csv(tmp_path / "p.csv")["pkd_predicted"]
+    np.testing.assert_allclose(doubles["pkd_predicted"], plain, rtol=1e-5)
+    a, b = doubles.iloc[0]["mutation"].split("+")
+    chain = list(HEAVY)
+    for one in (a, b):
+        position, residue = one[3:-1], one[-1]
+        chain[locate_positions(HEAVY, "heavy")[position]] = residue
+    assert doubles.iloc[0]["heavy"] == "".join(chain)
+
+
+def test_the_residues_of_an_antigen_are_scanned_by_their_number(case, tmp_path):
+    two = f"{ANTIGEN}|AAAWWW"
+    _, found, _ = run_scan(case, tmp_path / "a.csv", region="antigen", antigen=two, mutate_to="K")
+    sites = found[["chain", "position", "wild_type"]].to_numpy().tolist()
+    assert sites[0] == ["antigen 1", "1", "A"]
+    assert ["antigen 2", "1", "M"] in sites
+    assert found["heavy"].unique().tolist() == [HEAVY]
+    assert found.iloc[0]["antigen"] == f"KAAWWW|{ANTIGEN}"
+    assert found.iloc[0]["mutation"] == "A1:A1K"
+    _, found, _ = run_scan(case, tmp_path / "b.csv", positions="A3", mutate_to="W")
+    assert found["mutation"].tolist() == ["A:T3W"]
+    assert found["antigen"].tolist() == ["MKW" + ANTIGEN[3:]]
+
+
+# ---- the sigma of a difference -------------------------------------------------------------------
+
+
+def test_the_sigma_of_an_ensemble_is_the_spread_of_the_differences_of_its_members(case, tmp_path):
+    _, found, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3")
+    predictor = abag.load_predictor(case.runs["ensemble"])
+    each, weights = [], []
+    for member in predictor.members:
+        alone = replace(predictor, members=(Member(member.model, 1.0),))
+        scores = [
+            alone.predict(chains, LIGHT, ANTIGEN, **QUIET)["pkd_predicted"].to_numpy()
+            for chains in (list(found["heavy"]), [HEAVY])
+        ]
+        each.append(scores[0] - scores[1])
+        weights.append(member.weight)
+    mean = np.average(each, axis=0, weights=weights)
+    spread = np.sqrt(np.average((np.array(each) - mean) ** 2, axis=0, weights=weights))
+    np.testing.assert_allclose(found["difference"], mean, atol=1e-5)
+    np.testing.assert_allclose(found["difference_sigma"], predictor.spread * spread, atol=1e-5)
+
+
+def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path):
+    _, found, _ = run_scan(case, tmp_path / "a.csv", "gp", region="cdrh3")
+    predictor = abag.load_predictor(case.runs["gp"])
+    store = abag.open_store(case.at / "store")
+    antibody = store.vectors(
+        "antibody", [(h, LIGHT) for h in [HEAVY, *found["heavy"]]], pooling="mean"
+    )
+    antigen = store.vectors("antigen", [ANTIGEN], pooling="mean")
+    variances = []
+    for member in predictor.members:
+        process = member.model
+        assert isinstance(process, GaussianProcess)
+        prior, between = plain_kernels(process, antibody, antigen)
+        known = process.root.astype(float) @ process.root.astype(float).T
+        posterior = prior - between[:, : len(known)] @ known @ between[:, : len(known)].T
+        variance = np.diag(posterior) + posterior[0, 0] - 2 * posterior[0]
+        variances.append(process.settings.amplitude * np.maximum(variance[1:], 0))
+    expected = predictor.spread * np.sqrt(np.mean(variances, axis=0))
+    np.testing.assert_allclose(found["difference_sigma"], expected, rtol=1e-3, atol=1e-4)
+    assert (found["difference_sigma"] > 0).all()
+
+
+def plain_kernels(process, antibody, antigen):
+    """The kernel of all pairs with one antigen, and with the training pairs, by loops."""
+    settings, train = process.settings, process.train
+
+    def of(squared):
+        return 1 / (1 + squared / (2 * settings.scale))
+
+    sides = []
+    for side, x in ((train.antibodies, antibody), (train.antigens, antigen)):
+        z, t = side.scaling.apply(x).astype(float), side.train_AD.astype(float)
+        own = np.array([[of(((a - b) ** 2).sum() / side.unit) for b in z] for a in z])
+        cross = np.array([[of(((a - b) ** 2).sum() / side.unit) for b in t] for a in z])
+        sides.append((own, cross))
+    share = (1 - settings.product) / 2
+    (own_a, cross_a), (own_g, cross_g) = sides
+    prior = settings.product * own_a * own_g[0, 0] + share * (own_a + own_g[0, 0])
+    a, g = cross_a[:, train.antibody], cross_g[0][train.antigen]
+    return prior, settings.product * a * g + share * (a + g)
+
+
+def test_a_single_model_without_variance_gives_no_sigma_of_differences(case, tmp_path):
+    summary, found, _ = run_scan(case, tmp_path / "a.csv", "ridge", region="cdrh3")
+    assert "difference_sigma" not in found
+    assert summary["median_sigma"] is None
+    assert summary["improved"] == (found["difference"] > 0).sum()
+    assert "gives no sigma of a difference" in (tmp_path / "a.html").read_text()
+
+
+# ---- parents and the store -----------------------------------------------------------------------
+
+
+def parents_table(at):
+    frame = pd.DataFrame(
+        {
+            "antibody_name": ["first", "unknown", "second", "first", "third"],
+            "heavy": [HEAVY, "W" * 30, HEAVY.replace("WGGDG", "YGGDG"), HEAVY, HEAVY],
+            "light": [LIGHT, "", LIGHT, LIGHT, ""],
+            "antigen": [ANTIGEN, ANTIGEN, ANTIGEN, ANTIGEN, ANTIGEN],
+        }
+    )
+    frame.to_csv(at / "parents.csv", index=False)
+    return frame
+
+
+def test_a_table_of_parents_goes_on_without_those_that_cannot_be_numbered(case, tmp_path):
+    parents_table(tmp_path)
+    summary, found, said = run_scan(
+        case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", region="cdrh3,cdrl1"
+    )
+    assert found["parent"].unique().tolist() == ["first (row 1)", "second", "third"]
+    assert summary["parents"] == 3
+    assert summary["skipped_parents"] == 1
+    text = "\n".join(said)
+    assert "not scanned: the heavy chain cannot be numbered, in 1 of 4 parents (unknown)" in text
+    assert "1 rows repeat a parent" in text
+    assert set(found.loc[found["parent"] == "third", "chain"]) == {"heavy"}
+    differences = found.groupby("parent")["difference"].count()
+    assert differences["second"] == differences["first (row 1)"]
+
+
+def test_a_position_that_only_some_parents_have_is_reported(case, tmp_path):
+    parents_table(tmp_path)
+    _, found, said = run_scan(
+        case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", positions="H107,L36"
+    )
+    assert "no position L36, in 2 of 4 parents (unknown, third)" in "\n".join(said)
+    assert set(found["position"]) == {"107", "36"}
+
+
+def test_new_sequences_are_encoded_once(case, tmp_path):
+    options = {"region": "cdrl1", "mutate_to": "AWK", "store": tmp_path / "store"}
+    first, _, said = run_scan(case, tmp_path / "a.csv", **options)
+    second, _, _ = run_scan(case, tmp_path / "a.csv", force=True, **options)
+    assert first["antibodies"]["encoded"] > 0
+    assert f"{first['antibodies']['encoded']} to encode" in "\n".join(said)
+    assert second["antibodies"]["encoded"] == 0
+    assert second["antibodies"]["reused"] == sum(first["antibodies"].values())
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+BAD = [
+    ({"region": "cdrh4"}, BadOption, "region: 'cdrh4' is unknown; expected one of cdr, "),
+    ({"region": "fv", "positions": "H1"}, BadOption, "each chooses the residues to mutate"),
+    ({"positions": "H9-L12"}, BadOption, "'H9-L12' is not a position or range of one chain"),
+    ({"positions": "H12-H9"}, BadOption, "not a position or range"),
+    ({"mutate_to": "AB"}, BadOption, "mutate_to: 'B' is not a standard residue"),
+    ({"mutate_to": "C", "exclude": "C"}, BadOption, "leaves no residue to mutate to"),
+    ({"pairs_of": 1}, BadOption, "pairs_of: 1 is out of range"),
+    ({"parents": "x.csv", "heavy": HEAVY}, BadOption, "both are given; expected one"),
+    ({"antigen": None}, BadOption, "antigen: not given"),
+    ({"heavy": "EVQ1"}, AbagError, "is not a valid residue"),
+    ({"heavy": "W" * 30, "light": ""}, CannotPredict, "the heavy chain cannot be numbered"),
+    ({"positions": "H107,H32B"}, CannotPredict, "H32B: the parent has no such residue"),
+    ({"light": "", "region": "cdrl1"}, CannotPredict, "no residue in cdrl1"),
+    ({"antibody_region": "fv"}, CannotPredict, "the run used 'as-given'"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "text"), BAD)
+def test_bad_input_is_one_line_and_nothing_is_written_or_encoded(
+    case, tmp_path, options, error, text
+):
+    before = sorted(case.at.rglob("*"))
+    base = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN}
+    if "parents" in options:
+        base = {}
+    with pytest.raises(error, match=re.escape(text)) as caught:
+        abag.scan(case.runs["ensemble"], tmp_path / "a.csv", **base | options, **QUIET)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+    assert sorted(case.at.rglob("*")) == before
+
+
+def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
+    options = {"region": "cdrh3", "mutate_to": "A"}
+    (tmp_path / "a.html").write_text("mine")
+    with pytest.raises(CannotPredict, match=r"a\.html: already exists"):
+        run_scan(case, tmp_path / "a.csv", **options)
+    assert (tmp_path / "a.html").read_text() == "mine"
+    assert not (tmp_path / "a.csv").exists()
+    run_scan(case, tmp_path / "a.csv", force=True, **options)
+    assert "<!doctype html>" in (tmp_path / "a.html").read_text()
+    parents_table(tmp_path)
+    with pytest.raises(CannotPredict, match="also the input table"):
+        abag.scan(
+            case.runs["ensemble"], tmp_path / "parents.csv", parents=tmp_path / "parents.csv",
+            force=True, **QUIET,
+        )  # fmt: skip
+
+
+# ---- summary and page ----------------------------------------------------------------------------
+
+
+def test_the_command_prints_at_most_twelve_lines_or_json(case, tmp_path):
+    given = [
+        "scan",
+        case.runs["ensemble"],
+        "--heavy",
+        HEAVY,
+        "--light",
+        LIGHT,
+        "--antigen",
+        ANTIGEN,
+    ]
+    given = [str(one) for one in [*given, "--region", "cdrh3", "--out"]]
+    done = CliRunner().invoke(main, [*given, str(tmp_path / "a.csv"), "--pairs-of", "3"])
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 12
+    assert lines[0].startswith("1 parent, predicted pKd ")
+    assert " mutants are far from the training set" in done.stdout
+    done = CliRunner().invoke(main, [*given, str(tmp_path / "b.csv"), "--json"])
+    summary = json.loads(done.stdout)
+    assert summary["heat_map"] == str(tmp_path / "b.html")
+    most = summary | {"far_rows": summary["rows"], "far_parents": 1}
+    assert "and so is the parent: their order may mean nothing" in describe_scan(most)
+    assert len(describe_scan(most | {"parents": 4}).splitlines()) <= 12
+
+
+class Page(HTMLParser):
+    """What a page would load, its scripts and its tables."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.loads, self.tags = [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.loads += [value for name, value in attrs if name in ("src", "href")]
+
+
+HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
+
+
+def hostile_page(case, tmp_path):
+    frame = parents_table(tmp_path).assign(antibody_name=[HOSTILE, "b", "c", "d", "e"])
+    _, found, _ = run_scan(case, tmp_path / "a.csv", parents=frame, region="cdrh3")
+    return found, (tmp_path / "a.html").read_text()
+
+
+def test_the_page_has_the_numbers_of_the_table_and_loads_nothing(case, tmp_path):
+    found, html = hostile_page(case, tmp_path)
+    page = Page(html)
+    assert page.loads == ["data:,"]
+    assert page.tags.count("script") == 2
+    assert "img" not in page.tags
+    assert "default-src 'none'" in html
+    data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
+    for parent in data["parents"]:
+        rows = found[found["parent"] == parent["name"]]
+        assert parent["difference"] == pytest.approx(rows["difference"], abs=6e-4)
+        assert parent["sigma"] == pytest.approx(rows["difference_sigma"], abs=6e-4)
+        far = rows["far_antibody"].astype(int) + 2 * rows["far_antigen"].astype(int)
+        assert parent["far"] == "".join(map(str, far))
+        positions = rows.drop_duplicates("position")
+        assert [site[2] for site in parent["sites"]] == positions["position"].tolist()
+        assert [site[4] for site in parent["sites"]] == positions["wild_type"].tolist()
+
+
+def test_a_large_scan_shows_its_first_parents_and_says_so(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(heat_map, "MAX_CELLS", 300)
+    parents_table(tmp_path)
+    run_scan(case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", region="cdrh3")
+    html = (tmp_path / "a.html").read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
+    assert [one["name"] for one in data["parents"]] == ["first (row 1)"]
+    assert "The map shows the first 1 parents; 2 more are in the table only." in html
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
+def test_chromium_draws_every_cell_and_runs_nothing_else(case, tmp_path):
+    found, _ = hostile_page(case, tmp_path)
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    flags += "--disable-background-networking --disable-component-update --disable-sync "
+    flags += f"--enable-logging=stderr --user-data-dir={tmp_path / 'profile'} --dump-dom"
+    done = subprocess.run(
+        ["chromium", *flags.split(), (tmp_path / "a.html").as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert "<title>Scan</title>" in done.stdout
+    first = found[found["parent"] == found["parent"].iloc[0]]
+    sites = first["position"].nunique()
+    map_svg = re.search(r'<div class="scroll"><svg.*?</svg>', done.stdout, re.DOTALL)[0]
+    assert len(re.findall(r'<rect[^>]*style="fill', map_svg)) == len(first) + sites
+    assert map_svg.count('class="wild"') == sites
+    assert "NaN" not in done.stdout
+    assert not re.search(r"CONSOLE.*(Error|Refused|Uncaught)", done.stderr)
