@@ -84,7 +84,7 @@ _FUNCTIONS = {
     "plan": {
         "place": "abag.head.plan:plan",
         "classes": ["abag.head.runs.options:PlanOptions"],
-        "shown_by": "abag.head.plan:describe_plan",
+        "shown_by": "abag.head.plan_text:describe_plan",
     },
     "predict": {
         "place": "abag:_predict",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,6 +20,9 @@ from abag.core.command_line import (
     outline,
 )
 from abag.core.messages import printable, reporting, wrapped
+
+if TYPE_CHECKING:
+    from abag.head.plan import Plan
 
 T = TypeVar("T")
 
@@ -294,18 +297,27 @@ def scan(run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: 
 
 @_command("head.runs.options:PlanOptions")
 @_TABLE
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Print the lengths of the sequences and where each time comes from, too.",
+)
 @_JSON
-def plan(table: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def plan(table: Path, as_json: bool, verbose: bool = False, **options: Any) -> None:  # noqa: ANN401
     """Describe a table, its problems and the cost of encoding.
 
     \b
     Example:
       abag plan pairs.csv
     """
-    from abag.head.plan import describe_plan
     from abag.head.plan import plan as make_plan
+    from abag.head.plan_text import describe_plan
 
-    _print(make_plan(table, **options), as_json, lambda found: "\n".join(describe_plan(found)))
+    def describe(found: Plan) -> str:
+        return "\n".join(describe_plan(found, verbose=verbose))
+
+    _print(make_plan(table, **options), as_json, describe)
 
 
 @main.command()
@@ -379,13 +391,15 @@ def demo(folder: Path, force: bool) -> None:
     click.secho("\nStage two: abag fit", bold=True)
     with reporting(details=False):
         click.echo(describe_fit(fit_head(pairs, store, run, progress=True, split="random")))
-    click.echo(
+    ending = (
         "\nThe rule that generated the labels, without their noise, reaches a Spearman of "
         f"{planted_ceiling(table):.3f}: the best possible score on this table.\n"
-        "tiny-igt5 and tiny-esm2 are the real architectures with random weights: their vectors\n"
-        "tell sequences apart but carry no biology. With your own table: abag embed pairs.csv "
-        f"--store store\n\nTable {pairs}\nStore {store}\nRun   {run}"
+        "tiny-igt5 and tiny-esm2 are the real architectures with random weights: their vectors "
+        "tell sequences apart but carry no biology.\n"
+        f"Table {pairs}\nStore {store}\nRun {run}\n"
+        "With your own table: abag embed pairs.csv --store store"
     )
+    click.echo(wrapped(printable(ending), sys.stdout))
 
 
 @main.group("store")

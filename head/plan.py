@@ -35,8 +35,6 @@ from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, FitSize, fit_seconds
 from abag.head.runs.options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)
-NEGLIGIBLE = 0.01
-"""Share of the time of encoding below which the time of a fit is not shown."""
 UNKNOWN_WIDTH = 1024
 """Assumed width of the vectors of an encoder that is not an alias."""
 
@@ -340,62 +338,3 @@ def _measured_here(work: _Work, here: MachinePlan, embed_s: float, basis: str) -
 
     on_gpu, memory_gib = plan_device().device.type == "cuda", here.get("memory_gib")
     return work.estimate(embed_s, memory_gib, basis, on_gpu=on_gpu, measured=True)
-
-
-def describe_plan(found: Plan) -> list[str]:
-    """Describe a plan in printable lines."""
-    lines = [f"{found['table']}: {found['rows']:,} rows", found["columns"], *found["notes"]]
-    lines += _sequence_lines("antibodies", found["antibodies"])
-    lines += _sequence_lines("antigens", found["antigens"])
-    if (labels := found["labels"]) is not None:
-        lines.append(
-            f"{labels['pairs']:,} pairs with pKd {labels['range'][0]:.2f} to "
-            f"{labels['range'][1]:.2f}; {labels['duplicate_rows']:,} duplicate rows, "
-            f"{labels['conflicting_pairs']:,} conflicting pairs, {labels['censored']:,} censored"
-        )
-    lines += [found["sense"]] if found["sense"] else []
-    lines += [f"problem: {line}" for line in found["problems"]]
-    return lines + [_machine_line(name, m) for name, m in found["machines"].items()]
-
-
-def _sequence_lines(plural: str, found: SequencePlan) -> list[str]:
-    size = "" if found["bytes"] is None else f", {found['bytes'] / 2**20:,.1f} MiB in the store"
-    lines = [
-        f"{found['unique']:,} unique {plural}, {found['mean_length']:.0f} residues on average, "
-        f"longest {found['longest']:,}; {found['tokens']:,} tokens for {found['encoder']}{size}"
-    ]
-    if found["long_chains"]:
-        chains = f"{found['long_chains']:,} chains over {found['window']} residues"
-        lines.append(f"{chains} are encoded in {found['windows']:,} windows")
-    most = max(n for *_, n in found["histogram"])
-    return lines + [
-        f"  {first:>6}-{last:<6} {n:>8,} {'#' * math.ceil(40 * n / most)}"
-        for first, last, n in found["histogram"]
-        if n
-    ]
-
-
-def _machine_line(name: str, machine: MachinePlan) -> str:
-    if machine["embed_s"] is None:
-        return f"{name}: no speed known for these encoders; try abag embed --limit 1000"
-    sessions = ", ".join(f"{n} of {hours}" for hours, n in machine["sessions"].items())
-    price = "" if machine["price"] is None else f", price {machine['price']:.2f}"
-    memory = "" if machine["memory_gib"] is None else f"{machine['memory_gib']:.0f} GiB; "
-    fit = (
-        f", fit {format_duration(machine['fit_s'])}, in {DEFAULT_FOLDS} folds "
-        f"{format_duration(machine['fit_folds_s'])}"
-    )
-    if machine["fit_folds_s"] < NEGLIGIBLE * machine["embed_s"]:
-        fit = ""
-    return (
-        f"{name}: embed {format_duration(machine['embed_s'])}{fit} ({machine['basis']}); "
-        f"{memory}sessions: {sessions}{price}"
-    )
-
-
-def format_duration(seconds: float) -> str:
-    """Format a duration in its two largest units."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -75,7 +75,7 @@ OPTIONS = {
     "report": "json",
     "plan": "affinity-type antibody-encoder antibody-region antigen antigen-encoder bad-rows "
     "chains "
-    "column floor json label limit price-per-hour replicates store",
+    "column floor json label limit price-per-hour replicates store verbose",
     "demo": "force",
     "doctor": "antibody-encoder antigen-encoder bench device json store",
     "store info": "json",
@@ -364,7 +364,10 @@ def test_store_commands_answer(pairs, tmp_path):
 
 def test_plan_says_what_is_in_a_table_and_writes_nothing(pairs, tmp_path):
     before = sorted(tmp_path.iterdir())
-    assert "unique antibodies" in run("plan", pairs).stdout
+    brief, whole = run("plan", pairs).stdout, run("plan", pairs, "-v").stdout
+    assert re.search(r"^antibodies  +\d+", brief, re.MULTILINE)
+    assert "residues of antigens:" in whole
+    assert "residues of antigens:" not in brief
     assert json.loads(run("plan", pairs, "--json").stdout)["rows"] == 160
     assert sorted(tmp_path.iterdir()) == before
 

@@ -16,7 +16,8 @@ from abag.embed.families.registry import guess_family
 from abag.embed.packing.tokens import Layout
 from abag.embed.store.store import open_store
 from abag.head.fit_cost import FitSize, fit_seconds
-from abag.head.plan import GPUS, describe_plan, format_duration, plan
+from abag.head.plan import GPUS, plan
+from abag.head.plan_text import describe_plan, format_duration
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
@@ -80,11 +81,11 @@ def test_a_longer_table_takes_longer_and_a_faster_gpu_less():
 
 
 def test_only_measured_times_are_not_marked_as_estimates():
-    lines = describe_plan(plan(table()))
-    assert [line.split(":")[0] for line in lines if "from measured" in line] == ["H200"]
+    lines = describe_plan(plan(table()), verbose=True)
+    assert "times: H200 from measured tokens/s; others are estimates" in lines
     assert any("estimate" in line and line.startswith("this machine") for line in lines)
     other = describe_plan(plan(table(), antibody_encoder="antiberty"))
-    assert not any("from measured" in line for line in other)
+    assert other[-1] == "times: all are estimates"
 
 
 def test_times_come_from_the_speed_of_a_store_written_here(tmp_path):
@@ -107,7 +108,7 @@ def test_times_come_from_the_speeds_that_doctor_measured_here(tmp_path, monkeypa
     device = device_name(plan_device().device)
     record_speed(device, "igt5", 100.0)
     record_speed("another GPU", "esm2-650m", 50.0)
-    *_, line = describe_plan(plan(table()))
+    *_, line = describe_plan(plan(table()), verbose=True)
     assert "estimate from the speed of matrix products" in line  # one of two is not enough
     record_speed(device, "esm2-650m", 50.0)
     found = plan(table())
@@ -115,7 +116,7 @@ def test_times_come_from_the_speeds_that_doctor_measured_here(tmp_path, monkeypa
     tokens = [found[side]["tokens"] for side in ("antibodies", "antigens")]
     assert here["embed_s"] == pytest.approx(tokens[0] / 100 + tokens[1] / 50)
     assert here["measured"]
-    assert f"(from abag doctor --bench, {date.today()})" in describe_plan(found)[-1]
+    assert f"from abag doctor --bench, {date.today()}; others" in describe_plan(found)[-1]
 
 
 def test_a_damaged_record_of_a_speed_is_ignored(tmp_path, monkeypatch):
@@ -129,11 +130,11 @@ def test_a_damaged_record_of_a_speed_is_ignored(tmp_path, monkeypatch):
 
 
 def test_a_gpu_without_bf16_is_estimated_from_its_own_path():
-    lines = {line.split(":")[0]: line for line in describe_plan(plan(table()))}
-    assert "(estimate: 7% of the speed of an H200 in fp16 without Triton)" in lines["T4"]
-    assert "(estimate: 12% of the speed of an H200)" in lines["L4"]
-    assert "(from measured tokens/s)" in lines["H200"]
-    other = describe_plan(plan(table(), antigen_encoder="esm2-8m"))
+    lines = describe_plan(plan(table()), verbose=True)
+    assert "T4: estimate: 7% of the speed of an H200 in fp16 without Triton" in lines
+    assert "L4: estimate: 12% of the speed of an H200" in lines
+    assert "H200: from measured tokens/s" in lines
+    other = describe_plan(plan(table(), antigen_encoder="esm2-8m"), verbose=True)
     assert sum("estimate from the number of weights" in line for line in other) == len(GPUS)
 
 
@@ -208,7 +209,8 @@ def test_a_table_without_labels_can_be_planned_and_the_plan_is_json():
 
 
 def test_durations_are_formatted_in_their_two_largest_units():
-    assert [format_duration(s) for s in (12, 600, 7260)] == ["12 s", "10 min", "2 h 1 min"]
+    durations = ["12 s", "10 min", "2 h 1 min", "100 h"]
+    assert [format_duration(s) for s in (12, 600, 7260, 360_600)] == durations
 
 
 SKEMPI = FitSize(966, (574, 288), (512, 256))
@@ -235,10 +237,25 @@ def test_a_fit_takes_longer_with_more_rows_and_folds_and_on_a_cpu():
 
 def test_the_time_of_a_fit_is_shown_unless_encoding_takes_a_hundred_times_as_long():
     def shown(found):
-        return [line for line in describe_plan(found) if ", in 20 folds " in line]
+        return [line.split() for line in describe_plan(found) if "20 folds" in line]
 
     found = plan(table())
-    assert len(shown(found)) == len(found["machines"])
+    assert shown(found) == [["machine", "embed", "fit", "20", "folds", "memory"]]
     for machine in found["machines"].values():
         machine["embed_s"] = 101 * machine["fit_folds_s"]
     assert not shown(found)
+
+
+def test_the_text_of_a_plan_fits_into_twenty_lines_of_80_columns():
+    found = plan(table(antigen_length=2500), price_per_hour=2.5)
+    for name, machine in found["machines"].items():
+        machine["embed_s"], machine["sessions"] = 36e4, {"4 h": 25, "12 h": 9, "24 h": 5}
+        machine["fit_s"], machine["fit_folds_s"] = 36e4, 36e5
+        if not name.startswith("this"):
+            assert machine["price"] > 0
+    lines = describe_plan(found)
+    assert len(lines) <= 20
+    tables = [line for line in lines if "  " in line.strip()]
+    assert max(map(len, tables)) <= 80
+    assert any("8 GiB    25/9/5" in line for line in tables)
+    assert lines[-1].endswith("sessions are of 4/12/24 h")

@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from abag.core.text_tables import align
 from abag.head.evaluation.metrics import headline_metrics, metric_label
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def describe_runs(summary: RunsSummary) -> list[str]:
         cells.append([name, state["state"], *scores])
         if state["state"] != "finished":
             notes.append(f"{name}: {_describe_unfinished(state)}")
-    lines = [*_align(cells), *notes]
+    lines = [*align(cells), *notes]
     if summary["comparisons"]:
         lines += ["", "Differences on the same test rows, with 95 % intervals over clusters"]
         best = {one["with"]: one["best_by"] for one in summary["comparisons"] if one["with"]}
@@ -38,7 +39,7 @@ def describe_runs(summary: RunsSummary) -> list[str]:
         options = [["option", *names.values()]]
         for option, values in summary["differences"].items():
             options.append([option, *(_shorten(values[run]) for run in names)])
-        lines += ["", *_align(options)]
+        lines += ["", *align(options)]
     elif len(states) > 1:
         lines += ["", "The runs have the same configuration."]
     return lines
@@ -74,7 +75,7 @@ def _describe_unfinished(state: RunState) -> str:
     if state["state"] == "unreadable":
         return state["reason"]
     one = cast("Progress", state)
-    parts = [f"fold {one['fold']} of {one['folds']}"] if one["folds"] > 1 else []
+    parts = [f"{one['fold']} of {one['folds']} folds"] if one["folds"] > 1 else []
     parts += [f"epoch {one['epoch']} of {one['epochs']}", f"step {one['step']:,}"]
     if one["steps"]:
         parts[-1] += f" of {one['steps']:,} ({one['step'] / one['steps']:.0%})"
@@ -104,12 +105,3 @@ def _format_time(seconds: float) -> str:
 def _shorten(value: object) -> str:
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 24 else f"{text[:21]}..."
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format a table as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

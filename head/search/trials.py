@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 import pandas as pd
 
 from abag.core.files import replacing
+from abag.core.text_tables import GAP, align, column_widths
 from abag.head.evaluation.metrics import METRICS
 from abag.head.report.results import RunSummary
+from abag.head.report.score_table import WIDTH
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 
 IMPORTANT_FROM = 10
 """Complete trials from which importances are meaningful."""
-BEST_TRIALS = 10
-"""Trials listed in the summary."""
+BEST_TRIALS, SHOWN_TRIALS = 10, 5
+"""Trials listed in the summary, and in its text."""
 
 
 class TrialSummary(TypedDict):
@@ -97,15 +99,27 @@ def describe_winner(summary: SweepSummary) -> str:
 
 
 def describe_trials(summary: SweepSummary) -> str:
-    """Lay out the best trials, one per line, and the importance of each parameter."""
+    """Lay out the best trials, and the importance of each parameter.
+
+    The columns are the parameters that fit into 80 columns, the most important ones first.
+    """
     if not summary["best_trials"]:
         return "no trial is complete yet"
-    names = list(summary["best_trials"][0]["params"])
-    rows = [["trial", summary["select"], *names]]
-    for one in summary["best_trials"]:
-        values = [one["trial"], one["value"], *(one["params"][name] for name in names)]
-        rows.append([f"{v:.3g}" if isinstance(v, float) else str(v) for v in values])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in summary["importance"].items())
+    shown, importance = summary["best_trials"][:SHOWN_TRIALS], summary["importance"]
+    names = sorted(shown[0]["params"], key=lambda name: -importance.get(name, 0.0))
+    columns = [
+        ["trial", *(str(one["trial"]) for one in shown)],
+        [summary["select"], *(f"{one['value']:.3f}" for one in shown)],
+        *([name, *(_format(one["params"][name]) for one in shown)] for name in names),
+    ]
+    while sum(width + GAP for width in column_widths([*zip(*columns, strict=True)])) > WIDTH + GAP:
+        columns.pop()
+    lines = align([*zip(*columns, strict=True)])
+    if left := names[len(columns) - 2 :]:
+        lines.append(f"{', '.join(left)}, and all trials: {summary['sweep']}/trials.csv")
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in importance.items())
     return "\n".join(lines + ([f"importance: {shares}"] if shares else []))
+
+
+def _format(value: object) -> str:
+    return f"{value:.2g}" if isinstance(value, float) else str(value)
