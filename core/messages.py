@@ -39,6 +39,8 @@ class _Channel:
     details: bool = True
     whole: _WholeBar | None = None
     """The bar that stands for all others, if there is one."""
+    spelled: Callable[[str], str] = str
+    """Spells a message for its reader: Python has keyword arguments instead of flags."""
 
 
 def _to_stderr(text: str) -> None:
@@ -55,7 +57,7 @@ def say(text: str) -> None:
     """Send one message, a line without its newline."""
     channel = _channel.get()
     if not channel.silent:
-        channel.send(text)
+        channel.send(channel.spelled(text))
 
 
 def detail(text: str) -> None:
@@ -66,7 +68,8 @@ def detail(text: str) -> None:
 
 def note(text: str) -> None:
     """Send one message that must not get lost, also where other messages are silenced."""
-    _channel.get().send(f"note: {text}")
+    channel = _channel.get()
+    channel.send(channel.spelled(f"note: {text}"))
 
 
 def printable(text: str) -> str:
@@ -227,10 +230,12 @@ def reporting(
     bars: bool | None = None,
     silent: bool = False,
     details: bool | None = None,
+    spelled: Callable[[str], str] | None = None,
 ) -> Iterator[None]:
     """Choose where messages go and whether bars are drawn, for the code inside the block.
 
-    None leaves each as it was. With `silent`, messages are discarded, but not notes.
+    None leaves each as it was. With `silent`, messages are discarded, but not notes. `spelled`
+    changes each message before it is sent.
     """
     before = _channel.get()
     channel = _Channel(
@@ -239,6 +244,7 @@ def reporting(
         silent,
         before.details if details is None else details,
         before.whole if bars is None else None,
+        spelled or before.spelled,
     )
     token = _channel.set(channel)
     try:

@@ -1,7 +1,8 @@
 """The functions of the package as Python users see them.
 
 A function that takes ``**options`` gets the options as explicit keyword arguments of its signature,
-errors that name keyword arguments instead of flags, and a result that is shown in a few lines.
+errors and messages that name keyword arguments instead of flags, and a result that is shown in a
+few lines.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from abag import AbagError
+from abag.core.messages import reporting
 from abag.core.options import BadOption, Options, OptionSchema, schema, unknown_option
 
 SHOWN_LINES, SHOWN_WIDTH = 5, 160
@@ -76,6 +78,9 @@ class PublicFunction(NamedTuple):
         function, signature, options = resolve_name(self.place), self.signature(), self.options()
         describe = resolve_name(self.shown_by) if self.shown_by else None
 
+        def spelled(text: str) -> str:
+            return in_python(text, options, signature.parameters)
+
         @functools.wraps(function)
         def public(*args: Any, **keywords: Any) -> Any:  # noqa: ANN401 - see __signature__
             for keyword in keywords.keys() - signature.parameters.keys():
@@ -84,11 +89,12 @@ class PublicFunction(NamedTuple):
                     raise BadOption(msg)
                 raise unknown_option(keyword, list(options.values()), name)
             try:
-                result = function(*args, **keywords)
+                with reporting(spelled=spelled):
+                    result = function(*args, **keywords)
             except AbagError as error:
-                error.args = (in_python(str(error), options, signature.parameters),)
+                error.args = (spelled(str(error)),)
                 raise
-            return Summary(result, describe) if describe is not None else result
+            return Summary(result, describe, spelled) if describe is not None else result
 
         public.__name__ = public.__qualname__ = name
         public.__signature__ = signature  # type: ignore[attr-defined]
@@ -147,15 +153,20 @@ def in_python(text: str, options: Mapping[str, OptionSchema], names: Container[s
 class Summary(dict[str, Any]):
     """A summary that shows itself in a few lines; the keys are those of ``--json``."""
 
-    def __init__(self, values: Mapping[str, Any], describe: Callable[[Any], object]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        describe: Callable[[Any], object],
+        spelled: Callable[[str], str] = str,
+    ) -> None:
         super().__init__(values)
-        self._describe = describe
+        self._describe, self._spelled = describe, spelled
 
     def __repr__(self) -> str:
         found: Any = self._describe(dict(self))
         lines = found.splitlines() if isinstance(found, str) else list(found)
         keys = f"keys: {', '.join(self)}"
-        return shorten([line for line in lines if line], keys)
+        return shorten([self._spelled(line) for line in lines if line], keys)
 
     def _repr_html_(self) -> str:
         return as_html(repr(self))

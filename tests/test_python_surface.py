@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 
 import abag
@@ -111,3 +112,18 @@ def test_what_is_shown_has_few_lines_of_limited_width_and_is_escaped():
     shown = Summary({"a": 1}, lambda _: "<script>")
     assert shown == {"a": 1}
     assert shown._repr_html_() == "<pre>&lt;script&gt;\nkeys: a</pre>"
+
+
+def test_messages_of_a_public_function_name_its_keywords(tmp_path, capsys):
+    table = demo_table().head(60)
+    table = pd.concat([table, table.head(8).assign(pKd=lambda f: f["pKd"] + 3)])
+    abag.embed_table(table, tmp_path / "store", **COMPOSITION)
+    options = {"split": "random", "epochs": 1, "widths": (4,), "report": False}
+    summary = abag.fit(table, tmp_path / "store", tmp_path / "run", **options)
+    said = []
+    abag.fit(table, tmp_path / "store", tmp_path / "again", say=said.append, **options)
+    for text in (capsys.readouterr().err, "\n".join(said)):
+        assert "more than 1 pKd apart. See replicates." in text
+        assert "--" not in text
+    assert any("See --replicates." in text for text in summary["warnings"])  # as in summary.json
+    assert "--" not in repr(abag.plan(table, **COMPOSITION))
