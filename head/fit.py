@@ -151,9 +151,7 @@ def _fit(
     start_run(run, record, inputs.pairs, splits)
     antibody, antigen = inputs.vectors["antibody"], inputs.vectors["antigen"]
     paths, start = fold_paths(run, len(splits)), time.monotonic()
-    names = [
-        run.name if len(splits) == 1 else f"{run.name} fold {i + 1}" for i in range(len(splits))
-    ]
+    names = [run.name if len(splits) == 1 else f"{run.name} fold {i}" for i in range(len(splits))]
     with torch_settings(device, config, inputs.store.path):
         trained = _train(run, inputs, splits, paths, names, config, device, verbose=verbose)
         stage("fitting the head", _heads_share(config) - _training_share(config))

@@ -175,6 +175,13 @@ def test_differences_are_head_minus_baseline_and_bold_where_the_head_is_better(r
     assert [name for name, *_ in page.tables["scores"]][:2] == ["", "head"]
 
 
+def test_folds_have_the_numbers_of_the_files(repeated):
+    page = Page(html := render_run(repeated))
+    numbers = [str(split.fold) for split in repeated.splits]
+    assert [fold for fold, *_ in page.tables["parts"][1:]] == numbers == [*"01234567"]
+    assert re.findall(r"<option>fold (\d)</option>", html) == numbers
+
+
 def test_the_page_tells_what_was_run_and_the_settings_that_were_used(single):
     html = render_run(single)
     rows = {name: cells for name, *cells in Page(html).tables["settings"]}

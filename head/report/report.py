@@ -200,7 +200,7 @@ def _split_tables(r: RunResults) -> dict[str, Any]:
         "why": f"{r.split['name']}{why}.",
         "part_names": ["fold", *PART_NAMES],
         "parts": [
-            [split.fold + 1, *(len(split.rows(part)) for part in PART_NAMES.values())]
+            [split.fold, *(len(split.rows(part)) for part in PART_NAMES.values())]
             for split in r.splits[:MAX_FOLDS]
         ],
         "leaks": [

@@ -25,7 +25,7 @@ function describe(p) {
 
 const describeTest = (t) => `${describe(t.pair)}\npredicted ${t.predicted}\n` +
   `predicted − measured ${(t.predicted - pairs.pkd[t.pair]).toFixed(3)}\nsigma ${t.sigma}` +
-  (several ? `\nfold ${t.fold + 1}` : "");
+  (several ? `\nfold ${t.fold}` : "");
 
 function byAntigen(items) {
   const groups = new Map();
@@ -107,7 +107,7 @@ const charts = {
   loss({ training }) {
     const series = training.map((one) => ({
       name: "training loss", colour: "c1", kind: "line", plain: true,
-      items: zip(one.step, one.loss, (x, y) => `fold ${one.fold + 1}, step ${x}\nloss ${y}`),
+      items: zip(one.step, one.loss, (x, y) => `fold ${one.fold}, step ${x}\nloss ${y}`),
     }));
     return { x: "step", y: "training loss", series };
   },
@@ -116,7 +116,7 @@ const charts = {
       name: { spearman: "Spearman", rmse: "RMSE" }[name], colour: `c${i + 1}`, kind: "line",
       plain: training.length > 1,
       items: zip(one.epoch, one.validation[name], (x, y) =>
-        `fold ${one.fold + 1}, epoch ${x}\n${name} ${y}`),
+        `fold ${one.fold}, epoch ${x}\n${name} ${y}`),
     })));
     return { x: "epoch", y: "validation score", series };
   },
@@ -144,7 +144,7 @@ const charts = {
     const chart = mapChart(parts.map(([name, colour, digit]) => ({
       name, colour, holds: (k) => Number(data.parts[fold][k]) === digit,
     })));
-    return { ...chart, note: several ? `Parts of fold ${fold + 1}.` : "" };
+    return { ...chart, note: several ? `Parts of fold ${fold}.` : "" };
   },
 };
 
