@@ -478,5 +478,51 @@ def store_pack(store: Path, out: Path, as_json: bool) -> None:
     _print(pack(open_store(store), out), as_json, outline)
 
 
+_PRIVATE = click.option(
+    "--private", is_flag=True, help="Create the repository for you and your organization only."
+)
+
+
+@store_group.command("push")
+@_STORE_ARGUMENT
+@click.argument("address")
+@_PRIVATE
+@_JSON
+def store_push(store: Path, address: str, private: bool, as_json: bool) -> None:
+    """Send the shards of a store to the hub.
+
+    ADDRESS is hf://datasets/user/name; others need not encode the same sequences again. Only shards
+    that the hub lacks are sent; run it again to continue. Push only vectors of public sequences.
+
+    \b
+    Example:
+      abag store push store hf://datasets/user/name
+    """
+    from abag.embed.store.push import push
+
+    with reporting(bars=True):
+        _print(push(store, address, private=private), as_json, outline)
+
+
+@store_group.command("pull")
+@click.argument("address")
+@_STORE
+@_JSON
+def store_pull(address: str, store: Path, as_json: bool) -> None:
+    """Add the shards of a store on the hub.
+
+    ADDRESS is hf://datasets/user/name, optionally with @ and a branch, tag or commit. Only missing
+    shards are downloaded, and each is checked byte by byte; run it again to continue.
+
+    \b
+    Example:
+      abag store pull hf://datasets/user/name --store store
+    """
+    from abag.embed.store.pull import pull
+
+    with reporting(bars=True):
+        _print(pull(address, store), as_json, outline)
+
+
 if __name__ == "__main__":
     main()

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,7 @@ from typing import Any
 
 from abag import AbagError
 
+_SCRATCH = ".arriving"
 _STEM = 32  # characters of a name that its partial files begin with; file systems allow 255 bytes
 STALE_SECONDS = 86_400
 """Age at which a partial file of another host counts as abandoned."""
@@ -251,6 +253,32 @@ def sweep_partials(folder: Path, files: Files | None = None) -> None:
 def sweep_partials_of(path: Path) -> None:
     """Delete what dead processes left of a file, in a folder that may hold anything."""
     _sweep(path.parent, f"{glob.escape(path.stem[:_STEM])}.*.partial", Files(), owned=True)
+
+
+@contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """Make a folder for files that are not whole yet, and remove it in the end.
+
+    It is in `parent`, so that a file can be renamed from it into place (:func:`adopt`). Those that
+    dead processes left there are removed.
+    """
+    for path in parent.glob(f"{_SCRATCH}.*.partial"):
+        if _is_stale(path) and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+    folder = partial_path(parent / _SCRATCH)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def adopt(source: Path, path: Path, files: Files | None = None) -> None:
+    """Sync a whole file that something else wrote on the same file system, and rename it."""
+    files = files or Files()
+    _sync(source)
+    files.replace(source, path)
+    files.sync_folder(path.parent)
 
 
 def _sweep(folder: Path, pattern: str, files: Files, *, owned: bool = False) -> None:

@@ -82,6 +82,8 @@ OPTIONS = {
     "store verify": "json",
     "store merge": "json out",
     "store pack": "json out",
+    "store push": "json private",
+    "store pull": "json store",
 }
 
 

@@ -212,20 +212,12 @@ class ShardIndex:
         """Open one shard and read its keys; remember it as damaged if that fails."""
         try:
             block = self._packed[name] if self._packed else _read_shard(self.folder / name)
-            self._refuse_foreign(block)
+            refuse_foreign(block, self._identity)
             self._open[name] = _OpenShard(block, block.load("key"), version)
         except DamagedShard as error:
             self._skip(name, version, error)
         except FileNotFoundError:  # removed since the folder was listed
             return
-
-    def _refuse_foreign(self, block: VectorBlock) -> None:
-        """Raise DamagedShard if a shard belongs to another encoder."""
-        kind, fingerprint = block.attrs.get("kind"), block.attrs.get("fingerprint")
-        if {"kind": kind, "fingerprint": fingerprint} != self._identity:
-            expected = self._identity["fingerprint"]
-            msg = f"{block.path}: made by {kind} encoder {fingerprint}; expected {expected}."
-            raise DamagedShard(msg)
 
     def _skip(self, name: str, version: FileVersion, error: DamagedShard) -> None:
         self._open.pop(name, None)
@@ -256,6 +248,21 @@ class ShardIndex:
         self._skip_other_layouts()
         self._order = sorted(self._open)
         self._keys = KeyIndex(self.keys())
+
+
+def refuse_foreign(block: VectorBlock, identity: Mapping[str, str]) -> None:
+    """Raise DamagedShard if a shard belongs to another encoder than `identity`.
+
+    Parameters
+    ----------
+    identity : mapping
+        The expected attributes ``kind`` and ``fingerprint``.
+    """
+    kind, fingerprint = block.attrs.get("kind"), block.attrs.get("fingerprint")
+    if {"kind": kind, "fingerprint": fingerprint} != identity:
+        expected = identity["fingerprint"]
+        msg = f"{block.path}: made by {kind} encoder {fingerprint}; expected {expected}."
+        raise DamagedShard(msg)
 
 
 def _read_shard(path: Path) -> VectorBlock:

@@ -109,8 +109,8 @@ def merge(
     damaged: list[str] = []
     for store in stores:
         for folder in store.folders():
-            into = target.create_folder(folder.kind, _plain_info(folder))
-            _refuse_other_poolings(folder, into)
+            into = target.create_folder(folder.kind, plain_info(folder))
+            refuse_other_poolings(folder, into)
             write_adapter_files(into.path, folder.adapter_files(), files)
             folder.check()
             for block in folder.blocks():
@@ -131,12 +131,12 @@ def merge(
     )
 
 
-def _plain_info(folder: EncoderFolder) -> dict[str, Any]:
+def plain_info(folder: EncoderFolder) -> dict[str, Any]:
     """Return encoder.json as it is in a folder, without the files that a packed store adds."""
     return {name: value for name, value in folder.info.items() if name != "extras"}
 
 
-def _refuse_other_poolings(folder: EncoderFolder, into: EncoderFolder) -> None:
+def refuse_other_poolings(folder: EncoderFolder, into: EncoderFolder) -> None:
     """All shards of a folder hold the same poolings; others would count as damaged."""
     ours, theirs = folder.info.get("layers", []), into.info.get("layers", [])
     if ours != theirs:
@@ -152,7 +152,7 @@ def _copy_block(block: VectorBlock, folder: Path, files: Files) -> Literal["copi
     is_shard = block.group == "/"
     # a block of a packed store is named by its keys, so that merging it again finds it
     path = folder / (block.path.name if is_shard else f"{block.arrays['key'].digest[:16]}.h5")
-    if path.exists() and _is_same(path, block):
+    if path.exists() and is_same_shard(path, block):
         return "present"
     if is_shard:
         commit_shard(path, read_chunks(block.path), files)
@@ -163,7 +163,7 @@ def _copy_block(block: VectorBlock, folder: Path, files: Files) -> Literal["copi
     return "copied"
 
 
-def _is_same(path: Path, block: VectorBlock) -> bool:
+def is_same_shard(path: Path, block: VectorBlock) -> bool:
     """Whether a shard holds a block's bytes; a damaged one does not, and will be replaced.
 
     Raises
@@ -242,7 +242,7 @@ def _packed_info(folder: EncoderFolder) -> dict[str, Any]:
     """Return encoder.json with the adapter's files in it, since a packed store is one file."""
     contents = folder.adapter_files()
     adapter = {name: base64.b64encode(content).decode() for name, content in contents.items()}
-    return {**_plain_info(folder), **({"extras": adapter} if adapter else {})}
+    return {**plain_info(folder), **({"extras": adapter} if adapter else {})}
 
 
 def _sorted_blocks(folder: EncoderFolder) -> Iterator[BlockSource]:

@@ -33,7 +33,7 @@ STORE_MARK = {"format": "abag-store", "version": 1}
 FOLDER_NAME = re.compile(r"(antibody|antigen)-([A-Za-z0-9._-]+)-([0-9a-f]{8})")
 """Name of an encoder's folder: kind, encoder, and the first 8 digits of its fingerprint."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
-_MAX_JSON_BYTES = 1 << 20
+MAX_JSON_BYTES = 1 << 20
 
 
 class AdapterDamaged(AbagError):
@@ -104,7 +104,7 @@ def read_json(path: Path) -> object:
     DamagedShard
         If it is not a regular file, or not valid JSON.
     """
-    text = read_regular(path, _MAX_JSON_BYTES)
+    text = read_regular(path, MAX_JSON_BYTES)
     try:
         return cast("object", json.loads(text))
     except (ValueError, RecursionError) as error:

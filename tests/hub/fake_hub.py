@@ -1,0 +1,309 @@
+"""A model hub on 127.0.0.1: the requests that huggingface_hub makes, with files in a folder.
+
+    python tests/hub/fake_hub.py FOLDER
+
+prints its address and serves until it is stopped. Tests change what it lists and sends.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import sys
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+LARGE = (".h5", ".safetensors", ".parquet")
+"""Suffixes of the files that are uploaded as large ones."""
+READ = re.compile(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
+API = re.compile(r"/api/(models|datasets)/([^/]+/[^/]+)(?:/(\w+)(?:/(.+))?)?")
+BATCH = re.compile(r"/(datasets/)?([^/]+/[^/]+)\.git/info/lfs/objects/batch")
+
+
+class Problem(Exception):
+    """An answer other than 200."""
+
+    def __init__(self, status, code="", text="", url=""):
+        self.status, self.code, self.answer = status, code, {"error": text, "url": url}
+
+
+class FakeHub:
+    """Repositories, what was asked, and the faults that tests set."""
+
+    def __init__(self, folder):
+        self.folder, self.lock = Path(folder), threading.Lock()
+        self.repositories, self.asked, self.commits = {}, [], 0
+        self.may_write, self.may_read = True, True
+        self.listed, self.sent = lambda entries: entries, {}
+        """Change a listing; bytes sent instead of a file's, by path."""
+        self.before = lambda method, path: None
+        """Called with each request; may raise Problem."""
+        hub = self
+
+        class Handler(_Handler):
+            pass
+
+        Handler.hub = hub
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def files(self, kind, name, branch="main"):
+        """Return the content of a branch by path."""
+        repository = self.repositories[kind, name]
+        tree = repository["trees"][repository["branches"][branch]]
+        return {path: self.content(entry) for path, entry in tree.items()}
+
+    def content(self, entry):
+        return (self.folder / entry["stored"]).read_bytes()
+
+    def put(self, kind, name, files, branch="main"):
+        """Commit files from outside, by path; None deletes one."""
+        key = kind, name
+        self.repositories.setdefault(key, _new_repository(self, private=False))
+        entries = {p: None if c is None else self.entry(p, c) for p, c in files.items()}
+        return self.commit(self.repositories[key], branch, entries)
+
+    def entry(self, path, content):
+        sha = hashlib.sha256(content).hexdigest()
+        (self.folder / sha).write_bytes(content)
+        if path.endswith(LARGE):
+            return {"size": len(content), "lfs": sha, "stored": sha}
+        git = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+        return {"size": len(content), "oid": git, "stored": sha}
+
+    def commit(self, repository, branch, entries):
+        self.commits += 1
+        sha = hashlib.sha1(f"commit {self.commits}".encode()).hexdigest()
+        tree = repository["trees"][repository["branches"][branch]] | entries
+        repository["trees"][sha] = {p: e for p, e in tree.items() if e is not None}
+        repository["branches"][branch] = sha
+        return sha
+
+
+def _new_repository(hub, *, private):
+    repository = {"private": private, "branches": {"main": "0" * 40}, "trees": {"0" * 40: {}}}
+    hub.commit(repository, "main", {".gitattributes": hub.entry(".gitattributes", b"*.h5 lfs\n")})
+    return repository
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub = None
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.handle_with(self.get)
+
+    def do_HEAD(self):
+        self.handle_with(self.get)
+
+    def do_POST(self):
+        self.handle_with(self.post)
+
+    def do_PUT(self):
+        self.handle_with(self.put)
+
+    def handle_with(self, act):
+        path = unquote(urlsplit(self.path).path)
+        try:
+            self.hub.asked.append((self.command, path))
+            self.hub.before(self.command, path)
+            act(path)
+        except Problem as problem:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self.answer(problem.answer, problem.status, problem.code)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def answer(self, value, status=200, code=""):
+        body = json.dumps(value).encode()
+        if status != 200:  # what was sent is not read
+            self.close_connection = True
+        self.send_response(status)
+        if code:
+            self.send_header("X-Error-Code", code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def body(self):
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def repository(self, datasets, name):
+        kind = "dataset" if datasets else "model"
+        try:
+            if self.hub.may_read:
+                return self.hub.repositories[kind, name]
+        except KeyError:
+            pass
+        raise Problem(404, "RepoNotFound")
+
+    def tree(self, repository, revision):
+        commit = repository["branches"].get(revision, revision)
+        if commit not in repository["trees"]:
+            raise Problem(404, "RevisionNotFound")
+        return commit, repository["trees"][commit]
+
+    # --- reading ---
+
+    def get(self, path):
+        if match := READ.fullmatch(path):
+            return self.send_file(*match.groups())
+        if not (match := API.fullmatch(path)):
+            raise Problem(404)
+        kind, name, what, rest = match.groups()
+        repository = self.repository(kind == "datasets", name)
+        revision = (rest or "main").removesuffix("/")
+        commit, tree = self.tree(repository, revision)
+        if what == "tree":
+            return self.answer(self.hub.listed([_as_listed(p, e) for p, e in tree.items()]))
+        found = {"_id": "0", "id": name, "sha": commit, "private": repository["private"]}
+        counts = {"downloads": 0, "likes": 0, "tags": [], "siblings": []}
+        return self.answer(found | counts | {"disabled": False, "gated": False})
+
+    def send_file(self, datasets, name, revision, path):
+        repository = self.repository(datasets, name)
+        commit, tree = self.tree(repository, revision)
+        if path not in tree:
+            raise Problem(404, "EntryNotFound")
+        entry, instead = tree[path], self.hub.sent.get(path)
+        stored = self.hub.folder / entry["stored"]
+        size = stored.stat().st_size if instead is None else len(instead)
+        self.send_response(200)
+        self.send_header("X-Repo-Commit", commit)
+        self.send_header("ETag", f'"{entry.get("lfs") or entry["oid"]}"')
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if instead is not None:
+            self.wfile.write(instead)
+            return
+        with stored.open("rb") as file:
+            shutil.copyfileobj(file, self.wfile, 1 << 20)
+
+    # --- writing ---
+
+    def post(self, path):
+        if path == "/api/validate-yaml":
+            self.body()
+            return self.answer({"errors": [], "warnings": []})
+        if not self.hub.may_write:
+            raise Problem(403, "", "You have read access only")
+        if path == "/api/repos/create":
+            return self.create()
+        if BATCH.fullmatch(path):
+            return self.batch()
+        kind, name, what, revision = API.fullmatch(path).groups()
+        repository = self.repository(kind == "datasets", name)
+        if what == "branch":
+            self.body()
+            repository["branches"].setdefault(revision, repository["branches"]["main"])
+            return self.answer({})
+        if what == "preupload":
+            return self.preupload(self.tree(repository, revision)[1])
+        return self.commit(repository, revision, f"{self.hub.address}/{kind}/{name}")
+
+    def create(self):
+        asked = json.loads(self.body())
+        name = f"{asked.get('organization') or 'me'}/{asked['name']}"
+        key = asked.get("type", "model"), name
+        with self.hub.lock:
+            if key in self.hub.repositories:
+                raise Problem(
+                    409, "", "You already created this repo", f"{self.hub.address}/{name}"
+                )
+            private = asked.get("private") or asked.get("visibility") == "private"
+            self.hub.repositories[key] = _new_repository(self.hub, private=bool(private))
+        return self.answer({"url": f"{self.hub.address}/{name}"})
+
+    def preupload(self, tree):
+        files = json.loads(self.body())["files"]
+        answer = [
+            {
+                "path": one["path"],
+                "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular",
+                "shouldIgnore": False,
+                "oid": tree.get(one["path"], {}).get("oid"),
+            }
+            for one in files
+        ]
+        return self.answer({"files": answer})
+
+    def batch(self):
+        objects = []
+        for one in json.loads(self.body())["objects"]:
+            upload = {"upload": {"href": f"{self.hub.address}/lfs/{one['oid']}"}}
+            known = (self.hub.folder / one["oid"]).exists()
+            objects.append(one if known else one | {"actions": upload})
+        return self.answer({"transfer": "basic", "objects": objects})
+
+    def put(self, path):
+        oid, length = path.removeprefix("/lfs/"), int(self.headers["Content-Length"])
+        partial, hasher = self.hub.folder / f"{oid}.{threading.get_ident()}", hashlib.sha256()
+        with partial.open("wb") as file:
+            while length > 0:
+                part = self.rfile.read(min(length, 1 << 20))
+                if not part:
+                    raise BrokenPipeError
+                hasher.update(part)
+                file.write(part)
+                length -= len(part)
+        if hasher.hexdigest() != oid:
+            raise Problem(400, "", "the bytes do not match their digest")
+        partial.replace(self.hub.folder / oid)
+        return self.answer({})
+
+    def commit(self, repository, branch, page):
+        lines = [json.loads(line) for line in self.body().splitlines()]
+        entries, parent = {}, None
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "header":
+                parent = value.get("parentCommit")
+            elif line["key"] == "file":
+                content = base64.b64decode(value["content"])
+                entries[value["path"]] = self.hub.entry(value["path"], content)
+            elif line["key"] == "lfsFile":
+                sha = value["oid"]
+                entries[value["path"]] = {"size": value["size"], "lfs": sha, "stored": sha}
+            else:
+                entries[value["path"]] = None
+        with self.hub.lock:
+            if parent not in (None, repository["branches"].get(branch)):
+                raise Problem(412, "", "A commit has happened since. Please refresh and try again")
+            sha = self.hub.commit(repository, branch, entries)
+        url = f"{page.replace('/models/', '/')}/commit/{sha}"
+        return self.answer({"success": True, "commitOid": sha, "commitUrl": url})
+
+
+def _as_listed(path, entry):
+    common = {
+        "type": "file",
+        "path": path,
+        "size": entry["size"],
+        "oid": entry.get("oid", "0" * 40),
+    }
+    if "lfs" in entry:
+        common["lfs"] = {"size": entry["size"], "oid": entry["lfs"], "pointerSize": 130}
+    return common
+
+
+if __name__ == "__main__":
+    served = FakeHub(sys.argv[1])
+    print(served.address, flush=True)
+    threading.Event().wait()

@@ -1,0 +1,482 @@
+"""Stores on the hub: pushed, pulled, continued, and not trusted. The hub is on 127.0.0.1."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from fake_hub import Problem
+from huggingface_hub import HfApi
+
+from abag import AbagError
+from abag.cli import main
+from abag.core.hub import HubError, HubUnreachable
+from abag.core.messages import reporting
+from abag.core.names import UnsafeFile
+from abag.embed.shards.regular_files import DamagedShard
+from abag.embed.store import pull as pull_module
+from abag.embed.store import push as push_module
+from abag.embed.store.maintenance import pack, verify
+from abag.embed.store.public_records import PrivatePath
+from abag.embed.store.pull import pull
+from abag.embed.store.push import push
+from abag.embed.store.store import NotAStore, StoreMismatch, open_store
+
+NAME = "lab/vectors"
+ADDRESS = f"hf://datasets/{NAME}"
+FINGERPRINT = "ab" * 16
+FOLDER = "antibody-x-abababab"
+
+
+def add(store, seed, rows=20, shards=1, width=8, **info):
+    """Add shards to a store; all vectors of a key are the same."""
+    about = {"name": "x", "fingerprint": FINGERPRINT, **info}
+    folder = open_store(store, create=True).create_folder("antibody", about)
+    for shard in range(shards):
+        rng = np.random.default_rng([seed, shard])
+        keys = rng.integers(0, 256, (rows, 16), np.uint8)
+        x_ND = rng.standard_normal((rows, width)).astype(np.float16)
+        with folder.writer(attrs={"precision": "fp32"}) as writer:
+            writer.add(keys, np.full(rows, 9, np.int32), {"mean": x_ND})
+    return folder
+
+
+def shards_of(store):
+    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*.h5")}
+
+
+@pytest.fixture
+def store(tmp_path):
+    add(tmp_path / "store", seed=1, shards=3)
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def pushed(hub, store):
+    push(store, ADDRESS)
+    return store
+
+
+def test_a_pushed_store_is_pulled_as_an_ordinary_store_with_the_same_bytes(pushed, tmp_path):
+    summary = pull(ADDRESS, tmp_path / "new")
+    assert (summary["pulled"], summary["present"]) == (3, 0)
+    assert shards_of(tmp_path / "new") == shards_of(pushed)
+    assert verify(open_store(tmp_path / "new")) == []
+    names = {p.name for p in (tmp_path / "new").rglob("*") if p.is_file()}
+    assert names == {"abag-store.json", "encoder.json", *(p.name for p in pushed.rglob("*.h5"))}
+    ours, theirs = (open_store(p).folder("antibody") for p in (pushed, tmp_path / "new"))
+    keys = np.concatenate(ours.keys())
+    np.testing.assert_array_equal(theirs.read(keys), ours.read(keys))
+
+
+def test_huggingface_hub_and_h5py_read_what_was_pushed(pushed, tmp_path):
+    from huggingface_hub import snapshot_download
+
+    folder = snapshot_download(NAME, repo_type="dataset", local_dir=tmp_path / "theirs")
+    paths = sorted((tmp_path / "theirs").rglob("*.h5"))
+    assert len(paths) == 3
+    with h5py.File(paths[0]) as shard:
+        assert shard["mean"].shape == (20, 8)
+    assert len(open_store(folder).folder("antibody").blocks()) == 3
+
+
+def test_only_missing_shards_are_sent_and_downloaded(hub, pushed, tmp_path):
+    pull(ADDRESS, tmp_path / "new")
+    add(pushed, seed=2)
+    hub.asked.clear()
+    assert push(pushed, ADDRESS)["pushed"] == 1
+    assert sum(method == "PUT" for method, _ in hub.asked) == 1
+    hub.asked.clear()
+    summary = pull(ADDRESS, tmp_path / "new")
+    assert (summary["pulled"], summary["present"]) == (1, 3)
+    assert sum(m == "GET" and p.endswith(".h5") for m, p in hub.asked) == 1
+
+
+def test_pushing_and_pulling_again_changes_nothing(hub, pushed, tmp_path):
+    first = pull(ADDRESS, tmp_path / "new")
+    again = push(pushed, ADDRESS)
+    assert (again["pushed"], again["present"], again["bytes"]) == (0, 3, 0)
+    assert again["address"] == first["address"]
+    assert pull(ADDRESS, tmp_path / "new")["pulled"] == 0
+
+
+def test_what_is_sent_is_announced_and_holds_no_path_or_note_of_this_machine(hub, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    folder = add(tmp_path / "store", seed=1, origin=str(checkpoint))
+    (folder.path / "run.json").write_text('{"table": "secret.csv"}')
+    (folder.path / "speed.json").write_text("{}")
+    said = []
+    with reporting(said.append):
+        push(tmp_path / "store", ADDRESS)
+    files = hub.files("dataset", NAME)
+    shard = next(name for name in files if name.endswith(".h5"))
+    assert set(files) == {
+        ".gitattributes", "README.md", "abag-store.json", f"{FOLDER}/encoder.json", shard,
+    }  # fmt: skip
+    assert json.loads(files[f"{FOLDER}/encoder.json"])["origin"] == "checkpoint"
+    assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
+    assert [line.split(":")[0] for line in said] == ["hf"]
+    assert f"1 shards of {FOLDER}" in said[0]
+    assert all(name in said[0] for name in ("README.md", "abag-store.json", "encoder.json"))
+
+
+def test_a_pulled_branch_is_named_by_its_commit_which_pulls_the_same_again(pushed, tmp_path):
+    said = []
+    with reporting(said.append):
+        first = pull(ADDRESS, tmp_path / "new")
+    commit = first["address"].partition("@")[2]
+    assert f"@{commit}" in said[0]
+    add(pushed, seed=2)
+    push(pushed, ADDRESS)
+    assert pull(f"{ADDRESS}@{commit}", tmp_path / "old")["pulled"] == 3
+    assert pull(ADDRESS, tmp_path / "new")["pulled"] == 1
+
+
+def test_a_pull_adds_to_a_store_that_holds_other_shards(pushed, tmp_path):
+    add(tmp_path / "mine", seed=7)
+    shutil.copy(next(pushed.rglob("*.h5")), tmp_path / "mine" / FOLDER)
+    summary = pull(ADDRESS, tmp_path / "mine")
+    assert (summary["pulled"], summary["present"]) == (2, 1)
+    assert len(shards_of(tmp_path / "mine")) == 4
+    assert verify(open_store(tmp_path / "mine")) == []
+
+
+def test_a_damaged_local_shard_is_replaced_and_a_sound_other_one_refused(pushed, tmp_path):
+    pull(ADDRESS, tmp_path / "new")
+    damaged, other, *_ = sorted((tmp_path / "new").rglob("*.h5"))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-9] + b"damaged!!")
+    assert pull(ADDRESS, tmp_path / "new")["pulled"] == 1
+    assert damaged.read_bytes() == whole
+    shutil.copy(damaged, other)
+    with pytest.raises(StoreMismatch, match="of the same name"):
+        pull(ADDRESS, tmp_path / "new")
+    with pytest.raises(StoreMismatch, match="of this name"):
+        push(tmp_path / "new", ADDRESS)
+
+
+def test_damaged_shards_are_not_pushed(hub, store):
+    damaged = sorted(store.rglob("*.h5"))[0]
+    damaged.write_bytes(damaged.read_bytes()[:-5])
+    with reporting(silent=True):
+        summary = push(store, ADDRESS)
+    assert (summary["pushed"], len(summary["damaged"])) == (2, 1)
+    assert f"{FOLDER}/{damaged.name}" not in hub.files("dataset", NAME)
+
+
+def test_another_encoder_or_other_poolings_of_the_same_folder_are_refused(hub, pushed, tmp_path):
+    add(tmp_path / "other", seed=3, fingerprint=FINGERPRINT[:-1] + "0")
+    add(tmp_path / "layered", seed=3, layers=[2])
+    for path, text in ((tmp_path / "other", "fingerprint"), (tmp_path / "layered", "poolings")):
+        before = shards_of(path)
+        with pytest.raises(StoreMismatch, match=text):
+            push(path, ADDRESS)
+        with pytest.raises(StoreMismatch, match=text):
+            pull(ADDRESS, path)
+        assert shards_of(path) == before
+    assert len(hub.files("dataset", NAME)) == 7
+
+
+# ---- interruptions and other people ----------------------------------------------------------
+
+CHILD = """
+import sys
+from abag.core import files
+from abag.embed.store.pull import pull
+from abag.embed.store.push import push
+sys.argv[1] == "pull" and pull(sys.argv[2], sys.argv[3])
+sys.argv[1] == "push" and push(sys.argv[3], sys.argv[2])
+"""
+
+
+def start(direction, store):
+    command = [sys.executable, "-c", CHILD, direction, ADDRESS, str(store)]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL, env=dict(os.environ))
+
+
+@pytest.mark.parametrize("reached", [1, 4, 7])
+def test_a_killed_pull_leaves_whole_shards_only_and_is_continued(hub, tmp_path, reached):
+    add(tmp_path / "store", seed=1, shards=8)
+    push(tmp_path / "store", ADDRESS)
+    wanted, at_limit, child = [], threading.Event(), []
+
+    def stop(method, path):
+        if method == "GET" and path.endswith(".h5"):
+            wanted.append(path)
+            if len(wanted) > reached:
+                at_limit.set()
+                time.sleep(5)  # the child is killed meanwhile
+                raise Problem(500)
+
+    hub.before = stop
+    child = start("pull", tmp_path / "new")
+    assert at_limit.wait(60)
+    time.sleep(0.2)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    hub.before = lambda method, path: None
+    whole = shards_of(tmp_path / "store")
+    left = shards_of(tmp_path / "new")
+    arrived = {n: c for n, c in left.items() if ".arriving" not in n}
+    assert len(arrived) <= reached
+    assert arrived.items() <= whole.items()
+    if arrived:
+        assert verify(open_store(tmp_path / "new")) == []
+    summary = pull(ADDRESS, tmp_path / "new")
+    assert (summary["pulled"], summary["present"]) == (8 - len(arrived), len(arrived))
+    assert shards_of(tmp_path / "new") == whole  # the folder of the killed process is gone too
+
+
+def test_a_killed_push_is_continued_without_sending_a_shard_twice(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(push_module, "COMMIT_FILES", 1)
+    add(tmp_path / "store", seed=1, shards=4)
+    commits = []
+
+    def stop(_method, path):
+        if "/commit/" in path:
+            commits.append(path)
+            if len(commits) == 3:
+                raise Problem(503)
+
+    hub.before = stop
+    with pytest.raises(HubUnreachable), reporting(silent=True):
+        push(tmp_path / "store", ADDRESS)
+    assert len([n for n in hub.files("dataset", NAME) if n.endswith(".h5")]) == 2
+    assert push(tmp_path / "store", ADDRESS)["pushed"] == 2
+    sent = [path for method, path in hub.asked if method == "PUT"]
+    assert len(sent) == len(set(sent)) == 4
+
+
+def test_stores_pushed_at_the_same_time_lose_no_shard(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(push_module, "COMMIT_FILES", 1)
+    stores = [tmp_path / f"store-{number}" for number in range(3)]
+    for number, path in enumerate(stores):
+        add(path, seed=number, shards=3)
+    failures = []
+
+    def send(path):
+        try:
+            with reporting(silent=True):
+                push(path, ADDRESS)
+        except AbagError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=send, args=(path,)) for path in stores]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert failures == []
+    found = {n: c for n, c in hub.files("dataset", NAME).items() if n.endswith(".h5")}
+    assert found == {name: c for path in stores for name, c in shards_of(path).items()}
+
+
+# ---- repositories made by others --------------------------------------------------------------
+
+
+def listed(**changes):
+    """Return a listing with entries changed by the end of their path."""
+
+    def change(entries):
+        for entry in entries:
+            for end, values in changes.items():
+                if entry["path"].endswith(end):
+                    entry |= values
+        return entries
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../pwned.h5",
+        f"{FOLDER}/../../pwned.h5",
+        f"{FOLDER}/deep/x.h5",
+        "/etc/pwned",
+        f"{FOLDER}/..",
+        f"{FOLDER}/encoder.json/x",
+        f"{FOLDER}/evil.pkl",
+        f"{FOLDER}/.hidden.h5",
+        f"{FOLDER}/x\n.h5",
+        "antibody-x-ababababff/x.h5",
+        f"{FOLDER}/adapter/../encoder.json",
+    ],
+)
+def test_a_listed_name_that_the_format_does_not_allow_is_refused(hub, pushed, tmp_path, name):
+    before = sorted(tmp_path.rglob("*"))
+    hub.listed = listed(h5={"path": name})
+    with pytest.raises(UnsafeFile):
+        pull(ADDRESS, tmp_path / "new")
+    assert not [
+        p for p in sorted(tmp_path.rglob("*")) if p not in before and "hf-home" not in str(p)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"h5": {"size": 1 << 60}}, HubError, "free"),
+        ({"h5": {"size": -1}}, HubError, "lists"),
+        ({"h5": {"size": "9"}}, HubError, "lists"),
+        ({"h5": {"size": True}}, HubError, "lists"),
+        ({"h5": {"lfs": {"size": 9, "oid": "../x", "pointerSize": 1}}}, HubError, "lists"),
+        ({"encoder.json": {"size": 1 << 30}}, HubError, "at most"),
+        ({"encoder.json": {"oid": "f" * 40}}, HubError, "differs from its git digest"),
+        ({"h5": {"lfs": {"size": 9, "oid": "f" * 64, "pointerSize": 1}}}, HubError, "differs"),
+    ],
+)
+def test_a_listing_that_is_forged_or_contradicts_the_files_is_refused(
+    hub, pushed, tmp_path, change, error, text
+):
+    hub.listed = listed(**change)
+    with pytest.raises(error, match=text) as raised:
+        pull(ADDRESS, tmp_path / "new")
+    assert "\n" not in str(raised.value)
+    assert not shards_of(tmp_path / "new") if (tmp_path / "new").exists() else True
+
+
+def test_a_shard_that_was_changed_on_its_way_is_refused_and_the_others_stay(hub, pushed, tmp_path):
+    victim, content = next(iter(shards_of(pushed).items()))
+    hub.sent = {victim: content[:-4] + b"evil"}
+    with pytest.raises(HubError, match="differs from its sha256 digest"):
+        pull(ADDRESS, tmp_path / "new")
+    assert victim not in shards_of(tmp_path / "new")
+    hub.sent = {}
+    pull(ADDRESS, tmp_path / "new")
+    assert shards_of(tmp_path / "new") == shards_of(pushed)
+
+
+def test_a_damaged_foreign_or_packed_shard_in_a_repository_is_refused(hub, pushed, tmp_path):
+    content = next(iter(shards_of(pushed).values()))
+    add(tmp_path / "foreign", seed=5, fingerprint="cd" * 16)
+    pack(open_store(pushed), tmp_path / "packed.h5")
+    files = {
+        "damaged": content[:-4] + b"evil",
+        "foreign": next(iter(shards_of(tmp_path / "foreign").values())),
+        "packed": (tmp_path / "packed.h5").read_bytes(),
+        "no shard": b"#!/bin/sh\n",
+    }
+    for case, forged in files.items():
+        commit = hub.put("dataset", NAME, {f"{FOLDER}/zz.h5": forged})
+        with pytest.raises(DamagedShard):
+            pull(f"{ADDRESS}@{commit}", tmp_path / f"new-{case}")
+        assert verify(open_store(tmp_path / f"new-{case}")) == []
+        assert f"{FOLDER}/zz.h5" not in shards_of(tmp_path / f"new-{case}")
+
+
+@pytest.mark.parametrize(
+    ("files", "error"),
+    [
+        ({f"{FOLDER}/encoder.json": b"{}"}, DamagedShard),
+        ({f"{FOLDER}/encoder.json": b"[" * 9999}, DamagedShard),
+        ({f"{FOLDER}/encoder.json": None}, NotAStore),
+        ({"abag-store.json": b'{"format": "abag-store", "version": 9}'}, NotAStore),
+    ],
+)
+def test_a_repository_with_a_wrong_record_is_refused(hub, pushed, tmp_path, files, error):
+    hub.put("dataset", NAME, files)
+    with pytest.raises(error):
+        pull(ADDRESS, tmp_path / "new")
+    assert not shards_of(tmp_path / "new")
+
+
+def test_a_repository_without_a_store_is_refused_and_nothing_is_created(hub, tmp_path):
+    hub.put("dataset", NAME, {"README.md": b"# x\n"})
+    with pytest.raises(NotAStore, match="holds no store"):
+        pull(ADDRESS, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+# ---- what else can be wrong -------------------------------------------------------------------
+
+
+def failing(*arguments):
+    done = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert done.exit_code == 1, done.output
+    (line,) = (text for text in done.stderr.splitlines() if "sending" not in text)
+    return line
+
+
+def test_each_failure_is_one_line(hub, store, tmp_path, monkeypatch):
+    new = ["--store", tmp_path / "new"]
+    assert "does not exist on the hub" in failing("store", "pull", ADDRESS, *new)
+    assert "not the address of a dataset" in failing("store", "pull", f"hf://{NAME}", *new)
+    assert "not the address of a dataset" in failing("store", "push", store, "../x")
+    assert "is a commit" in failing("store", "push", store, f"{ADDRESS}@{'0' * 40}")
+    pack(open_store(store), tmp_path / "packed.h5")
+    assert "is packed" in failing("store", "push", tmp_path / "packed.h5", ADDRESS)
+    assert ("dataset", NAME) not in hub.repositories
+    assert CliRunner().invoke(main, ["store", "push", str(store), ADDRESS]).exit_code == 0
+    assert "no such revision" in failing("store", "pull", f"{ADDRESS}@nope", *new)
+    assert "was given" in failing("store", "push", store, ADDRESS, "--private")
+    add(store, seed=9)
+    hub.may_write = False
+    assert "access is denied" in failing("store", "push", store, ADDRESS)
+    hub.may_read = False
+    assert "may not see it" in failing("store", "pull", ADDRESS, *new)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True)
+    hub.close()
+    assert "cannot be reached" in failing("store", "pull", ADDRESS, *new)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_private_repository_is_created_private_and_a_branch_is_created(hub, store):
+    push(store, f"{ADDRESS}@next", private=True)
+    assert HfApi().repo_info(NAME, repo_type="dataset").private
+    assert len(hub.files("dataset", NAME, "next")) == 7
+    assert len(hub.files("dataset", NAME, "main")) == 1
+
+
+def test_an_adapter_goes_with_the_vectors_but_not_its_options(hub, tmp_path):
+    folder = add(tmp_path / "store", seed=1, adapter="ee" * 16, origin="igt5")
+    record = {
+        "format": "abag-adapter", "version": 1, "name": "first",
+        "sides": {"antibody": {"encoder": "igt5", "weights": "ab"}},
+        "options": {"split_from": "/home/someone/run"}, "summary": {"adapter": "/home/someone/a"},
+    }  # fmt: skip
+    for name, content in {
+        "adapter.json": json.dumps(record),
+        "splits.parquet": "rows",
+        "antibody/adapter_model.safetensors": "weights",
+        "antibody/adapter_config.json": '{"base_model_name_or_path": "igt5"}',
+    }.items():
+        path = folder.path / "adapter" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    push(tmp_path / "store", ADDRESS)
+    pull(ADDRESS, tmp_path / "new")
+    pulled = open_store(tmp_path / "new").folder("antibody").adapter_files()
+    assert len(pulled) == 4
+    assert "someone" not in pulled["adapter/adapter.json"].decode()
+    config = folder.path / "adapter" / "antibody" / "adapter_config.json"
+    config.write_text('{"base_model_name_or_path": "/home/someone/igt5"}')
+    with pytest.raises(PrivatePath, match="adapter's digest covers"):
+        push(tmp_path / "store", "hf://datasets/lab/other")
+    assert ("dataset", "lab/other") not in hub.repositories
+
+
+def test_downloads_use_several_connections(hub, tmp_path, monkeypatch):
+    add(tmp_path / "store", seed=1, shards=4)
+    push(tmp_path / "store", ADDRESS)
+    together = threading.Barrier(pull_module.DOWNLOADS, timeout=30)
+    hub.before = lambda m, p: together.wait() if m == "GET" and p.endswith(".h5") else None
+    assert pull(ADDRESS, tmp_path / "new")["pulled"] == 4
+
+
+def test_the_commands_print_their_summaries(hub, store, tmp_path):
+    done = CliRunner().invoke(main, ["store", "push", str(store), ADDRESS])
+    assert re.search(r"pushed: 3\n", done.stdout)
+    done = CliRunner().invoke(
+        main, ["store", "pull", ADDRESS, "--store", str(tmp_path / "new"), "--json"]
+    )
+    assert json.loads(done.stdout)["pulled"] == 3
