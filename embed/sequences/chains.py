@@ -138,6 +138,8 @@ def parse_antigen(text: str) -> ParsedSequence:
     UnknownResidue, EmptySequence
         A character is not a valid residue, or a chain is empty.
     """
+    if text and _CLEAN.fullmatch(text):  # one chain, whose text is kept without a copy
+        return ParsedSequence((text,))
     chains = sorted(_normalized(part) for part in _SEPARATOR.split(text))
     if "" in chains:
         msg = f"{_shortened(text)} has an empty antigen chain; expected residues. Give the chain."

@@ -58,6 +58,7 @@ _FORMS = {
     ),
 }
 """Count to the word in `ParsedSequence.form` that it counts, and its description."""
+_JOINED_CELLS = 4096
 
 
 class BadCell(NamedTuple):
@@ -144,9 +145,11 @@ def count_line_breaks(frame: pd.DataFrame) -> int:
     for number, dtype in enumerate(frame.dtypes):
         if dtype == np.dtype(object) or isinstance(dtype, pd.StringDtype):
             cells = [cell for cell in frame.iloc[:, number].tolist() if isinstance(cell, str)]
-            text = "".join(cells)  # one search instead of one per cell
-            if "\n" in text or "\r" in text:
-                count += sum("\n" in cell or "\r" in cell for cell in cells)
+            for start in range(0, len(cells), _JOINED_CELLS):
+                part = cells[start : start + _JOINED_CELLS]
+                text = "".join(part)  # one search instead of one per cell
+                if "\n" in text or "\r" in text:
+                    count += sum("\n" in cell or "\r" in cell for cell in part)
     return count
 
 

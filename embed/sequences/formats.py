@@ -25,6 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from abag import AbagError
+from abag.embed.sequences.limits import MAX_ROW_BYTES, TOO_LONG, check_text_fits_memory
+from abag.embed.sequences.parquet_files import read_parquet
 from abag.embed.sequences.sequence_files import (
     AIRR_MARKS,
     airr_text_columns,
@@ -68,10 +70,6 @@ _FOREIGN = {
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
 }
 """What text files are mistaken for, by their first bytes."""
-MAX_ROW_BYTES = 32 << 20
-_TOO_LONG = f"a row has more than {MAX_ROW_BYTES >> 20} MiB"
-_BATCH_ROWS, _BATCH_BYTES = 1_000, 64 << 20
-"""Rows of Parquet decoded at a time, and how much of them is joined to a chunk."""
 Chunk: TypeAlias = tuple[list[str], pd.DataFrame]
 """Names of all columns of the file; rows with some or all of these columns."""
 WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
@@ -107,8 +105,11 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
     for file in _parquet_files(path) if path.is_dir() else [path]:
         suffix = suffix_of(file)
         try:
-            with _opened(file, unpack=FORMATS[suffix].random_access) as stream:
-                for names, frame in FORMATS[suffix].read(stream, options):
+            form = FORMATS[suffix]
+            if options.rows is None and options.limit is None and not form.random_access:
+                check_text_fits_memory(file, packed=is_gzip(file))
+            with _opened(file, unpack=form.random_access) as stream:
+                for names, frame in form.read(stream, options):
                     yield _with_partition_columns((names, frame), file, path, options)
         except FileNotFoundError as error:
             msg = f"{file}: does not exist; expected a {suffix[1:]} table. Check the path."
@@ -189,7 +190,7 @@ class _BoundedRows(io.RawIOBase):
         self._follow(part)
         if self._row_bytes > MAX_ROW_BYTES:
             hint = "; is a quotation mark not closed?" if self._quoted else ""
-            raise ValueError(_TOO_LONG + hint)
+            raise ValueError(TOO_LONG + hint)
         return len(part)
 
     def _follow(self, part: bytes) -> None:
@@ -229,7 +230,7 @@ def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     # Public tables have tabs in files called .csv, so the header line decides.
     header = file.readline(MAX_ROW_BYTES + 1)
     if len(header) > MAX_ROW_BYTES:
-        raise ValueError(_TOO_LONG)
+        raise ValueError(TOO_LONG)
     for magic, what in _FOREIGN.items():
         if header.startswith(magic):
             msg = f"it is {what}"
@@ -313,56 +314,10 @@ def _text_format(separator: str) -> TableFormat:
 
 
 def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
-    # By default every byte read is kept until the file is closed, and a column of a row group,
-    # which may be the whole table, is decoded at once.
-    parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
-    names = parquet.schema_arrow.names
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        msg = f"two columns are called {repeated[0]!r}; expected distinct names"
-        raise ValueError(msg)
-    # without any sequence column, everything is read and the caller names the missing role
-    wanted = (options.sequence_columns(names) or None) if options.only_sequences else None
-    mean_bytes = _check_row_groups(parquet, wanted)
-    tables: Iterable[pa.Table]
-    if options.rows is None:
-        tables = [parquet.read(wanted)]
-    else:
-        step = min(_BATCH_ROWS, options.rows, max(1, _BATCH_BYTES // max(1, mean_bytes)))
-        tables = _join_batches(parquet.iter_batches(step, columns=wanted), options.rows, step)
-    types = pd.ArrowDtype if options.as_written else None
-    for table in tables:
-        table.validate(full=True)  # text that is not UTF-8
-        plain = table.replace_schema_metadata()  # what pandas noted may be wrong
-        yield names, plain.to_pandas(types_mapper=types)
-
-
-def _check_row_groups(parquet: pq.ParquetFile, wanted: list[str] | None) -> int:
-    """Refuse rows that would fill the memory; return the most bytes of a row on average."""
-    most, prefixes = 0, tuple(f"{name}." for name in wanted or ())
-    for number in range(parquet.num_row_groups):
-        group = parquet.metadata.row_group(number)
-        columns = map(group.column, range(group.num_columns))
-        size = sum(
-            column.total_uncompressed_size
-            for column in columns
-            if wanted is None or f"{column.path_in_schema}.".startswith(prefixes)
-        )
-        most = max(most, size // max(1, group.num_rows))
-    if most > MAX_ROW_BYTES:
-        raise ValueError(_TOO_LONG)
-    return most
-
-
-def _join_batches(batches: Iterable[pa.RecordBatch], rows: int, step: int) -> Iterator[pa.Table]:
-    """Join batches of up to `step` rows to tables of up to `rows` rows and about 64 MiB."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(map(len, held)) > rows - step or sum(b.nbytes for b in held) > _BATCH_BYTES:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
+    pick = options.sequence_columns if options.only_sequences else None
+    yield from read_parquet(
+        file, rows=options.rows, limit=options.limit, as_written=options.as_written, pick=pick
+    )
 
 
 @contextmanager
