@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import warnings
 import zipfile
+from contextlib import suppress
 from typing import IO, TypeAlias
+from xml.parsers import expat
 
 Cells: TypeAlias = dict[tuple[int, int], tuple[str, bool]]
 """By row and column, from 1: the text of a cell, and whether it is a formula; no empty cells."""
@@ -21,9 +23,10 @@ _MOST_BYTES = 1 << 29
 _MOST_PART_BYTES = 1 << 25
 """Size of a row, or of a part without rows, which is held in memory as a whole."""
 _HELD = re.compile(r"(?:workbook|styles|theme\d*|\[Content_Types\])\.xml$|\.rels$")
-_WITH_ROWS = re.compile(r"worksheets/[^/]*$|sharedStrings")
-_ROW = re.compile(rb"<(?:\w+:)?(?:row|si)[\s/>]")
-_MERGED = re.compile(rb"<(?:\w+:)?mergeCell\s[^>]*?ref=\"([^\"]*)\"")
+_MOST_ELEMENTS = 1 << 19
+"""In a row or in a part without rows, about 300 bytes of memory each; a row has 16,384 cells."""
+_MOST_TAG_BYTES = 1 << 22
+"""Size of a tag or a comment, which a parser holds, and scans again each time that more is read."""
 
 
 def read_sheet(file: IO[bytes]) -> list[list[str]]:
@@ -84,25 +87,48 @@ def _check_archive(file: IO[bytes]) -> None:
             if _HELD.search(part.filename) and part.file_size > _MOST_PART_BYTES:
                 msg = f"{part.filename} has {part.file_size >> 20} MiB; export it as CSV or Parquet"
                 raise ValueError(msg)
-            if _WITH_ROWS.search(part.filename):
-                with archive.open(part) as text:
-                    _check_rows(text)
+            # other parts are pictures and the like: no XML, or none that openpyxl could read
+            with archive.open(part) as text, suppress(expat.ExpatError):
+                _check_rows(text)
 
 
 def _check_rows(part: IO[bytes]) -> None:
-    """Refuse merged cells and rows that would fill the memory."""
-    tail, row_bytes = b"", 0
-    while piece := part.read(1 << 20):
-        text = tail + piece
-        if found := _MERGED.search(text):
-            msg = f"cells {found[1].decode()} are merged; unmerge them and fill each one"
+    """Refuse merged cells, and what would fill the memory or is not in any Excel file.
+
+    A parser finds the rows, because text in comments and CDATA can look like the start of one.
+    """
+    parser = expat.ParserCreate()
+    row_at = elements = 0
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal row_at, elements
+        name, elements = name.rpartition(":")[2], elements + 1
+        if name in ("row", "si"):
+            row_at, elements = parser.CurrentByteIndex, 0
+        elif name == "mergeCell":
+            msg = f"cells {attributes.get('ref')} are merged; unmerge them and fill each one"
             raise ValueError(msg)
-        starts = [row.start() for row in _ROW.finditer(text)]
-        row_bytes = len(text) - starts[-1] if starts else row_bytes + len(piece)
-        if row_bytes > _MOST_PART_BYTES:
+
+    def refuse_declarations(*_: object) -> None:  # of entities, which can stand for any text
+        msg = "it has a document type declaration, which no Excel file has; export it as CSV"
+        raise ValueError(msg)
+
+    parser.StartElementHandler = start
+    parser.StartDoctypeDeclHandler = refuse_declarations
+    read_bytes = 0
+    while piece := part.read(1 << 20):
+        read_bytes += len(piece)
+        parser.Parse(piece)
+        if read_bytes - row_at > _MOST_PART_BYTES:
             msg = f"a row or text has more than {_MOST_PART_BYTES >> 20} MiB"
             raise ValueError(msg)
-        tail = text[-4096:]  # a tag may be divided
+        if elements > _MOST_ELEMENTS:
+            msg = f"a row or part has more than {_MOST_ELEMENTS:,} elements; export it as CSV"
+            raise ValueError(msg)
+        if read_bytes - parser.CurrentByteIndex > _MOST_TAG_BYTES:
+            msg = f"a tag or comment has more than {_MOST_TAG_BYTES >> 20} MiB; export it as CSV"
+            raise ValueError(msg)
+    parser.Parse(b"", True)
 
 
 def _read_cells(file: IO[bytes], *, formulas: bool) -> dict[str, Cells]:
