@@ -16,6 +16,7 @@ import pytest
 
 import abag
 from abag.core.files import Files
+from abag.core.messages import reporting
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.sequences.chains import antibody, antigen, keys_array
 from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
@@ -112,6 +113,49 @@ def test_old_stores_are_merged_and_packed(old):
     assert one.about == other.about
     for ours, theirs in zip(one.blocks, other.blocks, strict=True):
         assert (ours.group, ours.attrs, ours.arrays) == (theirs.group, theirs.attrs, theirs.arrays)
+
+
+def today(old, *sequences):
+    """Embed with today's code into a new store."""
+    heavy, antigens = zip(*sequences, strict=True)
+    table = pd.DataFrame({"heavy": heavy, "antigen": antigens})
+    abag.embed_table(table, old / "new", "tiny-igt5", "tiny-esm2", device="cpu", progress=False)
+
+
+def test_an_old_and_a_new_store_of_one_encoder_are_merged_once_it_is_known(old):
+    today(old, (HEAVY[0], ANTIGEN[0]), ("QVQL", "MKT"))
+    said = []
+    with reporting(said.append):
+        merge([old / "store", old / "new"], old / "apart")
+    assert len(open_store(old / "apart").folders()) == 6
+    assert sum("kept apart" in line for line in said) == 2
+    table = pd.DataFrame({"heavy": ["QVQLQ"], "antigen": ["MKTA"]})
+    abag.embed_table(table, old / "store", "tiny-igt5", "tiny-esm2", device="cpu", progress=False)
+    for number, sources in enumerate([("store", "new"), ("new", "store")]):
+        out, said = old / f"joined{number}", []
+        for copied in (True, False):  # merging again finds everything
+            with reporting(said.append):
+                summary = merge([old / name for name in sources], out)
+            assert (summary["copied"] > 0, summary["conflicts"]) == (copied, 0)
+        assert not said
+        joined = open_store(out)
+        assert verify(joined) == []
+        assert len(joined.folders()) == 4
+        for kind, text in (("antibody", ("QVQL", "")), ("antigen", "MKT")):
+            name = "tiny-igt5" if kind == "antibody" else "tiny-esm2"
+            new_store = open_store(old / "new")
+            (new,) = new_store.folders(kind)
+            one, other = (s.vectors(kind, [text], encoder=name) for s in (joined, new_store))
+            assert np.array_equal(one, other)
+            folder = joined.folder(kind, name)
+            assert not folder.missing(KEYS[kind]).any()
+            assert new.fingerprint in folder.fingerprints
+        table = pd.DataFrame({"heavy": [*HEAVY[:2], "QVQL"], "light": [*LIGHT[:2], ""]})
+        table["antigen"] = [*ANTIGEN[:2], "MKT"]
+        again = abag.embed_table(
+            table, out, "tiny-igt5", "tiny-esm2", device="cpu", progress=False
+        )  # fmt: skip
+        assert [again[kind]["encoded"] for kind in ("antibodies", "antigens")] == [0, 0]
 
 
 def test_an_old_shard_written_again_has_the_same_attributes_and_arrays(old):
