@@ -16,6 +16,7 @@ from abag.embed.sequences.chains import EmptySequence
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.closed_form.pair_model import PairVectors
+from abag.head.data.scaling import Standardizer
 from abag.head.data.vectors import VectorsMissing
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
@@ -282,6 +283,13 @@ def test_forged_representatives_of_other_shapes_are_refused(trained, tmp_path, c
     save_file(tensors, bundle / WEIGHTS)
     with pytest.raises(PredictorDamaged, match="the representatives are of shape"):
         load_predictor(signed(bundle))
+
+
+@pytest.mark.parametrize("shapes", [((0,), (0,)), ((6,), (5,)), ((1, 6), (1, 6)), ((), ())])
+def test_a_forged_scaling_of_another_shape_is_refused(shapes):
+    arrays = dict(zip(("antigen.mean", "antigen.scale"), map(np.ones, shapes), strict=True))
+    with pytest.raises(ValueError, match=r"antigen\.mean and antigen\.scale have shapes"):
+        Standardizer.load(arrays, "antigen")
 
 
 def test_the_model_card_has_data_split_scores_limits_and_licences(trained):

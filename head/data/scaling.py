@@ -58,5 +58,15 @@ class Standardizer:
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], kind: str) -> Standardizer:
-        """Restore the standardiser of a kind from the `arrays` of a predictor."""
-        return cls(arrays[f"{kind}.mean"], arrays[f"{kind}.scale"])
+        """Restore the standardiser of a kind from the `arrays` of a predictor.
+
+        Raises
+        ------
+        KeyError, ValueError
+            They lack it, or it has no columns.
+        """
+        mean, scale = arrays[f"{kind}.mean"], arrays[f"{kind}.scale"]
+        if not mean.ndim == scale.ndim == 1 or not len(mean) == len(scale) > 0:
+            msg = f"{kind}.mean and {kind}.scale have shapes {mean.shape} and {scale.shape}"
+            raise ValueError(msg)
+        return cls(mean, scale)
