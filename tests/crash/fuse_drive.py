@@ -21,7 +21,7 @@ from pathlib import Path
 
 import mfusepy
 from forks import in_child
-from full_disk import PLAIN, call, in_child_value, problem
+from full_disk import PLAIN, call, in_child_value, problem, rows
 
 
 class Drive(mfusepy.Operations):
@@ -158,19 +158,6 @@ class Mounted:
     def __exit__(self, *_):
         self.disconnect()
         self.unmount()
-
-
-def rows(store):
-    """Verify a store; return its rows by encoder."""
-    from abag.embed.store.maintenance import verify
-    from abag.embed.store.store import open_store
-
-    opened = open_store(store)
-    assert verify(opened) == []
-    return {
-        folder.path.name: len({bytes(key) for keys in folder.keys() for key in keys})
-        for folder in opened.folders()
-    }
 
 
 def main(folder, kills=20):

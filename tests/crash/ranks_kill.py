@@ -16,8 +16,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from full_disk import PLAIN, call, in_child_value, problem
-from fuse_drive import rows
+from full_disk import PLAIN, call, in_child_value, problem, rows
 
 RANKS = 2
 STOPPED = (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
