@@ -101,12 +101,15 @@ class GroupedOption(click.Option):
         *args: Any,  # noqa: ANN401 - click's own arguments
         group: str = "Output",
         rare: bool = False,
+        schema: OptionSchema | None = None,
         **settings: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **settings)
-        self.group, self.rare = group, rare
+        self.group, self.rare, self.schema = group, rare, schema
 
 
+LONGEST_CHOICES = 60
+"""Characters of all choices that fit beside the name of an option in 80 columns."""
 _ASKED_FOR_ALL = "abag.help_all"
 
 
@@ -188,10 +191,11 @@ def click_options(
 
 
 def _click_option(one: OptionSchema, path: click.Path) -> click.Option:
+    text = one.declaration["help"] + ("" if _fits(one) else f" One of {', '.join(one.choices)}.")
     notes = [f"default: {one.default_text}"] if one.default_text else []
     notes += [str(one.bounds)] if str(one.bounds) else []
     settings: dict[str, Any] = {
-        "help": one.declaration["help"] + (f"  [{'; '.join(notes)}]" if notes else ""),
+        "help": text + (f"  [{'; '.join(notes)}]" if notes else ""),
         "required": one.default is MISSING,
         "default": None,
     }
@@ -201,15 +205,22 @@ def _click_option(one: OptionSchema, path: click.Path) -> click.Option:
         settings["is_flag"] = True
     else:
         settings |= _reading(one, path)
-    settings |= {"group": one.group, "rare": one.declaration.get("rare", False)}
+    settings |= {"group": one.group, "rare": one.declaration.get("rare", False), "schema": one}
     return GroupedOption([name, one.name], **(settings | dict(one.declaration.get("click", {}))))
+
+
+def _fits(one: OptionSchema) -> bool:
+    """Whether help can show the choices in place of the value; otherwise it lists them below."""
+    return len("|".join(one.choices)) <= LONGEST_CHOICES
 
 
 def _reading(one: OptionSchema, path: click.Path) -> dict[str, Any]:
     """Choose how a value is read; its range and choices are for `Options` to check."""
     types = one.type if isinstance(one.type, tuple) else (one.type,)
-    metavar = one.declaration.get("metavar") or (f"[{'|'.join(one.choices)}]" * bool(one.choices))
-    settings: dict[str, Any] = {"metavar": metavar or None, "shell_complete": partial(_begin, one)}
+    metavar = one.declaration.get("metavar")
+    if metavar is None and one.choices:
+        metavar = f"[{'|'.join(one.choices)}]" if _fits(one) else "NAME"
+    settings: dict[str, Any] = {"metavar": metavar, "shell_complete": partial(_begin, one)}
     if isinstance(one.default, dict):
         return settings | {"multiple": True, "callback": _read_roles}
     if Path in types:

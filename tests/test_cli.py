@@ -131,7 +131,23 @@ def test_help_groups_the_options_and_help_all_adds_the_rare_ones():
     assert f"{rare} more options: main fit --help-all" in short
     assert all(p.opts[-1] in whole for p in options_of(main.commands["fit"]) if "--" in p.opts[-1])
     assert "more options" not in whole
-    assert all(len(line) <= 80 for line in short.splitlines() if "|" not in line)
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_help_has_80_columns_and_every_choice_and_default(path):
+    command = dict(commands())[path]
+    options = options_of(command)
+    text = run(*path, "--help").output
+    if "--help-all" in text:
+        text = run(*path, "--help-all").output
+    assert all(len(line) <= 80 for line in text.splitlines())
+    words = re.sub(r"\s+", " ", text)
+    for option in options:
+        declared = getattr(option, "schema", None)
+        if declared is not None:
+            listed = "|".join(declared.choices), ", ".join(declared.choices)
+            assert any(one in words for one in listed), option.name
+            assert declared.default_text in words
 
 
 def test_every_heading_of_an_option_has_its_place():
