@@ -19,7 +19,7 @@ from abag.core.command_line import (
     click_options,
     outline,
 )
-from abag.core.messages import printable, reporting, wrapped
+from abag.core.messages import beside, printable, reporting, wrapped
 
 if TYPE_CHECKING:
     from abag.head.plan import Plan
@@ -205,8 +205,9 @@ def adapt(table: Path, out: Path, as_json: bool, **options: Any) -> None:  # noq
       abag adapt pairs.csv --split-from runs/first --out adapters/first
       abag embed pairs.csv --store store --antibody-adapter adapters/first \\
         --antigen-adapter adapters/first
-      abag fit pairs.csv --store store --run runs/adapted --antibody-encoder igt5-first \\
-        --antigen-encoder esm2-650m-first --split file=adapters/first/splits.parquet
+      abag fit pairs.csv --store store --run runs/adapted \\
+        --antibody-encoder igt5-first --antigen-encoder esm2-650m-first \\
+        --split file=adapters/first/splits.parquet
     """
     from abag.adapt.folder import describe_adapter
     from abag.adapt.train import adapt_encoders
@@ -357,7 +358,8 @@ def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     for check in examine(**options):
         checks.append(check)
         if not as_json:
-            click.echo(f"{check.state:<5} {check.name + ':':19} {check.text}")
+            label = f"{check.state:<5} {check.name + ':':19} "
+            click.echo(beside(label, check.text, sys.stdout))
     failed = sum(check.state == "FAIL" for check in checks)
     report = {"ok": not failed, "checks": [asdict(check) for check in checks]}
     _print(report, as_json, lambda _: f"{len(checks)} checks, {failed} failed")

@@ -83,9 +83,8 @@ def printable(text: str) -> str:
 
 def wrapped(text: str, stream: TextIO) -> str:
     """Wrap prose at words if the stream is a terminal; lines of tables stay as they are."""
-    try:
-        columns = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # not a terminal
+    columns = _columns(stream)
+    if columns is None:
         return text
     lines: list[str] = []
     for line in text.split("\n"):
@@ -93,6 +92,22 @@ def wrapped(text: str, stream: TextIO) -> str:
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         lines += [line] if is_table or len(line) <= columns else _wrap(line, columns, indent)
     return "\n".join(lines)
+
+
+def beside(label: str, text: str, stream: TextIO) -> str:
+    """Put text to the right of a label; on a terminal, it is wrapped in a column of its own."""
+    columns = _columns(stream)
+    if columns is None or columns < 2 * len(label):
+        return label + text
+    return "\n".join(_wrap(label + text, columns, " " * len(label)))
+
+
+def _columns(stream: TextIO) -> int | None:
+    """Return the width of a terminal; None if the stream is none."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return None
 
 
 def _wrap(line: str, columns: int, indent: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Messages and progress bars, on a terminal and elsewhere."""
 
 import fcntl
+import io
 import os
 import pty
 import struct
@@ -11,7 +12,7 @@ import termios
 import pytest
 
 from abag.core import messages
-from abag.core.messages import bar, detail, note, reporting, say, stage, whole_bar
+from abag.core.messages import bar, beside, detail, note, reporting, say, stage, whole_bar
 
 SCRIPT = """
 import time
@@ -121,3 +122,14 @@ def test_details_are_left_out_on_request_but_neither_messages_nor_notes(details)
         detail("detail")
         note("note")
     assert said == ["message", *["detail"] * details, "note: note"]
+
+
+def test_a_label_has_its_text_in_a_column_beside_it(monkeypatch):
+    assert beside("ok  ", "a " * 60, io.StringIO()) == "ok  " + "a " * 60  # no terminal
+    monkeypatch.setattr(messages, "_columns", lambda _stream: 40)
+    lines = beside("ok  disk: ", "words of some length " * 6, sys.stdout).splitlines()
+    assert lines[0].startswith("ok  disk: words")
+    assert all(line.startswith(" " * 10) and line[10] != " " for line in lines[1:])
+    assert max(map(len, lines)) <= 40
+    monkeypatch.setattr(messages, "_columns", lambda _stream: 15)
+    assert "\n" not in beside("ok  disk: ", "words of some length", sys.stdout)

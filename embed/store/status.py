@@ -244,7 +244,8 @@ def _describe_encoder(encoder: EncoderInfo) -> Iterator[str]:
     duplicates = encoder["rows"] - encoder["unique"]
     yield (
         f"{encoder['kind']} · {encoder['encoder']} ({encoder['fingerprint'][:8]}): "
-        f"{encoder['unique']:,} sequences in {encoder['shards']:,} shards, "
+        f"{encoder['unique']:,} sequences in "
+        f"{encoder['shards']:,} shard{'s' * (encoder['shards'] != 1)}, "
         f"{size_text(encoder['bytes'])}" + (f"; {duplicates:,} stored twice" if duplicates else "")
     )
     if encoder["poolings"]:

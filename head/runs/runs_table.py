@@ -21,13 +21,13 @@ def describe_runs(summary: RunsSummary) -> list[str]:
     states = summary["runs"]
     names = _short_names([state["run"] for state in states])
     headline = headline_metrics()
-    cells, notes = [["run", "state", *map(metric_label, headline)]], []
+    cells, notes = [["run", *(metric.removeprefix("spearman_") for metric in headline)]], []
     for state in states:
         name, intervals = names[state["run"]], state.get("intervals", {})
         scores = [_format_interval(intervals.get(metric)) for metric in headline]
-        cells.append([name, state["state"], *scores])
+        cells.append([name, *scores])
         if state["state"] != "finished":
-            notes.append(f"{name}: {_describe_unfinished(state)}")
+            notes.append(f"{name}: {state['state']}, {_describe_unfinished(state)}")
     lines = [*align(cells), *notes]
     if summary["comparisons"]:
         lines += ["", "Differences on the same test rows, with 95 % intervals over clusters"]
@@ -68,7 +68,7 @@ def _format_interval(scored: ScoreInterval | None) -> str:
     if scored["low"] is None:
         clusters = scored["clusters"]
         return f"{scored['value']:.3f} ({clusters} cluster{'s' * (clusters != 1)})"
-    return f"{scored['value']:.3f} ({scored['low']:.3f} to {scored['high']:.3f})"
+    return f"{scored['value']:.3f} ({scored['low']:.2f} to {scored['high']:.2f})"
 
 
 def _describe_unfinished(state: RunState) -> str:
