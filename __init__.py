@@ -1,10 +1,11 @@
 """abag: encode each antibody and antigen once, train affinity heads in seconds.
 
-`embed_table` encodes the unique sequences of a table into a store; `open_store` reads it. `fit`
-trains a head on the stored vectors, `evaluate` scores it, `predict` and `load_predictor` use it,
-and `scan` predicts mutants. `plan` estimates costs, `runs` compares runs, `report` writes the
-report of a run again, `sweep` searches hyperparameters and `adapt_encoders` trains adapters of the
-encoders. These names are imported on first use, so that ``import abag`` does not import torch.
+`embed_table` encodes the unique sequences of a table into a store; `open_store` reads it, and
+`export_vectors` writes its vectors to a file. `fit` trains a head on the stored vectors, `evaluate`
+scores it, `predict` and `load_predictor` use it, and `scan` predicts mutants. `plan` estimates
+costs, `runs` compares runs, `report` writes the report of a run again, `sweep` searches
+hyperparameters and `adapt_encoders` trains adapters of the encoders. These names are imported on
+first use, so that ``import abag`` does not import torch.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from abag.adapt.train import adapt_encoders as adapt_encoders
     from abag.embed.pipeline.run import embed_table as embed_table
+    from abag.embed.store.export import export_vectors as export_vectors
     from abag.embed.store.store import open_store as open_store
     from abag.head.design.scan import ScanSummary
     from abag.head.fit import fit as fit
@@ -40,6 +42,7 @@ __all__ = [
     "AdaptConfig",
     "EmbedOptions",
     "EvaluateOptions",
+    "ExportOptions",
     "FitConfig",
     "PlanOptions",
     "PredictOptions",
@@ -51,6 +54,7 @@ __all__ = [
     "adapt_encoders",
     "embed_table",
     "evaluate",
+    "export_vectors",
     "fit",
     "load_predictor",
     "open_store",
@@ -74,6 +78,11 @@ _FUNCTIONS = {
         "place": "abag.embed.pipeline.run:embed_table",
         "classes": [_EMBED],
         "shown_by": "abag.embed.pipeline.run:describe_embedding",
+    },
+    "export_vectors": {
+        "place": "abag.embed.store.export:export_vectors",
+        "classes": ["abag.embed.store.options:ExportOptions"],
+        "shown_by": "abag.embed.store.export:describe_export",
     },
     "evaluate": {
         "place": "abag.head.runs.evaluate:evaluate",
@@ -118,6 +127,7 @@ _OTHERS = {
     "AdaptConfig": "abag.adapt.config",
     "EmbedOptions": "abag.embed.pipeline.options",
     "EvaluateOptions": "abag.head.runs.options",
+    "ExportOptions": "abag.embed.store.options",
     "FitConfig": "abag.head.model.config",
     "PlanOptions": "abag.head.runs.options",
     "PredictOptions": "abag.head.prediction.options",

@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.embed.pipeline.options import EmbedOptions as EmbedOptions
     from abag.embed.pipeline.run import EmbedSummary
     from abag.embed.sequences.tables import TableLike
+    from abag.embed.store.export import ExportSummary
+    from abag.embed.store.options import ExportOptions as ExportOptions
     from abag.embed.store.store import Store as Store
     from abag.embed.store.store import open_store as open_store
     from abag.head.design.options import ScanOptions as ScanOptions
@@ -35,6 +37,7 @@ __all__ = [
     "AdaptConfig",
     "EmbedOptions",
     "EvaluateOptions",
+    "ExportOptions",
     "FitConfig",
     "PlanOptions",
     "PredictOptions",
@@ -46,6 +49,7 @@ __all__ = [
     "adapt_encoders",
     "embed_table",
     "evaluate",
+    "export_vectors",
     "fit",
     "load_predictor",
     "open_store",
@@ -131,6 +135,27 @@ def embed_table(
     ray: str | None = None,
     progress: bool = False,
 ) -> EmbedSummary: ...
+def export_vectors(
+    store: Store | Path | str,
+    to: Path | str,
+    *,
+    say: Callable[[str], None] | None = None,
+    progress: bool = False,
+    columns: Mapping[str, str] = ...,
+    antigen: str | None = None,
+    bad_rows: Literal['error', 'skip'] = 'error',
+    limit: int | None = None,
+    antibody_region: Literal['as-given', 'fv'] = 'as-given',
+    chains: Literal['as-given', 'auto'] = 'as-given',
+    antibody_encoder: str | None = None,
+    antigen_encoder: str | None = None,
+    antibody_pooling: str = 'mean',
+    antigen_pooling: str = 'mean',
+    table: Path | str | Any | None = None,
+    kind: Literal['antibody', 'antigen', 'pair'] | None = None,
+    dtype: Literal['stored', 'float32'] = 'stored',
+    force: bool = False,
+) -> ExportSummary: ...
 def evaluate(
     run: Path | str,
     *,

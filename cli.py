@@ -526,5 +526,32 @@ def store_pull(address: str, store: Path, as_json: bool) -> None:
         _print(pull(address, store), as_json, outline)
 
 
+def _export_options() -> list[click.Option]:
+    from abag.embed.store.options import ExportOptions
+
+    return click_options(ExportOptions, path=_PATH)
+
+
+@store_group.command("export", cls=OptionsCommand, make_options=_export_options)
+@_STORE_ARGUMENT
+@click.option("--to", type=_PATH, required=True,
+              help="File to write: .npz, .parquet, .h5ad or .csv.")  # fmt: skip
+@_JSON
+def store_export(store: Path, to: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Write vectors to a file that NumPy, pandas, pyarrow or AnnData read.
+
+    With --table, one row per row of the table, beside its columns; else every stored vector, by its
+    key. The vectors keep their number format. An .h5ad file needs the extra h5ad.
+
+    \b
+    Example:
+      abag store export store --table pairs.csv --to vectors.parquet
+    """
+    from abag.embed.store.export import describe_export, export_vectors
+
+    summary = export_vectors(store, to, progress=True, **options)
+    _print(summary, as_json, describe_export)
+
+
 if __name__ == "__main__":
     main()

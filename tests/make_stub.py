@@ -43,6 +43,7 @@ def stub():
 TYPES = {
     "AdaptSummary": "abag.adapt.folder",
     "EmbedSummary": "abag.embed.pipeline.run",
+    "ExportSummary": "abag.embed.store.export",
     "TableLike": "abag.embed.sequences.tables",
     "Plan": "abag.head.plan",
     "PredictSummary": "abag.head.prediction.predict",

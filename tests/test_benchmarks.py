@@ -36,6 +36,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
             "time_to_answer.md",
         ),
         ("bench_weights.py", [], "weights.md"),
+        ("bench_export.py", [], "export.md"),
     ],
 )
 def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path, script, options, report):

@@ -84,6 +84,8 @@ OPTIONS = {
     "store pack": "json out",
     "store push": "json private",
     "store pull": "json store",
+    "store export": "antibody-encoder antibody-pooling antibody-region antigen antigen-encoder "
+    "antigen-pooling bad-rows chains column dtype force json kind limit table to",
 }
 
 

@@ -42,6 +42,7 @@ def test_the_package_exports_every_public_function():
         "adapt_encoders",
         "embed_table",
         "evaluate",
+        "export_vectors",
         "fit",
         "load_predictor",
         "open_store",

@@ -23,7 +23,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import MISSING_TEXT, read_table, read_table_chunks
 from abag.embed.store.store import open_store
-from abag.head.data.vectors import VectorsMissing
+from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.prediction import all_pairs
 from abag.head.prediction import predict as predict_module
 from abag.head.prediction.bundle import load_predictor

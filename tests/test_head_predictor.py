@@ -15,6 +15,7 @@ import abag
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.scaling import Standardizer
 from abag.head.data.vectors import VectorsMissing

@@ -22,10 +22,10 @@ from abag.core.files import FileDamaged, FolderBusy, host_name, only_writer
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.embed.store.table_vectors import VectorsMissing
 from abag.head import fit as fit_module
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import NothingToLearn
-from abag.head.data.vectors import VectorsMissing
 from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.training import fold_groups
 from abag.head.training.checkpoint import load, save

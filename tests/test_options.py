@@ -23,6 +23,7 @@ from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.options import TableOptions
 from abag.head.design.options import ScanOptions
+from abag.embed.store.options import ExportOptions
 from abag.head.model.config import FitConfig, RunMismatch, check_same
 from abag.head.prediction.options import PredictOptions
 from abag.head.runs.options import EvaluateOptions, PlanOptions
@@ -44,6 +45,7 @@ CLASSES = {
     "plan": [PlanOptions],
     "predict": [PredictOptions],
     "scan": [ScanOptions],
+    "store export": [ExportOptions],
     "sweep": [SweepOptions, FitConfig],
 }
 
@@ -120,9 +122,16 @@ def test_help_shows_defaults_bounds_and_choices():
         assert shown in text
 
 
+def command_of(name):
+    found = main
+    for word in name.split():
+        found = found.commands[word]
+    return found
+
+
 @pytest.mark.parametrize("command", CLASSES)
 def test_help_shows_the_default_of_every_option(command):
-    made = main.commands[command]
+    made = command_of(command)
     help_of = {
         p.opts[0]: p.help for p in made.get_params(click.Context(made)) if p.opts[0][0] == "-"
     }
@@ -139,7 +148,7 @@ def test_help_shows_the_default_of_every_option(command):
 
 def test_every_option_of_fit_and_embed_has_a_flag():
     for command in ("fit", "embed", "adapt"):
-        made = main.commands[command]
+        made = command_of(command)
         flags = {o for p in made.get_params(click.Context(made)) for o in p.opts}
         for cls in CLASSES[command]:
             named = {one.flag for one in schema(cls) if not one.declaration.get("python_only")}
@@ -229,7 +238,7 @@ def test_every_flag_that_a_message_or_a_page_names_exists():
 def test_help_imports_neither_torch_nor_pandas(command):
     code = (
         "import sys\nfrom click.testing import CliRunner\nfrom abag.cli import main\n"
-        f"assert CliRunner().invoke(main, [{command!r}, '--help']).exit_code == 0\n"
+        f"assert CliRunner().invoke(main, [*{command!r}.split(), '--help']).exit_code == 0\n"
         "print({'torch', 'pandas', 'transformers'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -157,12 +157,15 @@ class TableTotals:
             self.residues[kind] += unique.count_residues()
 
 
-def read_pairs(table: TableLike, options: TableOptions = _DEFAULTS) -> SequenceTable:
+def read_pairs(
+    table: TableLike, options: TableOptions = _DEFAULTS, *, as_written: bool = False
+) -> SequenceTable:
     """Read a table of antibody-antigen pairs and check every sequence in it.
 
     Columns for heavy and light take precedence over one for the antibody, unless
     ``options.columns`` names the latter. A cell of the antibody column is ``heavy|light``,
     ``heavy:light``, or one string that :func:`~abag.embed.sequences.domains.split_domains` splits.
+    `as_written` is that of :func:`~abag.embed.sequences.tables.read_table`.
 
     Raises
     ------
@@ -173,7 +176,7 @@ def read_pairs(table: TableLike, options: TableOptions = _DEFAULTS) -> SequenceT
     ChainsMisplaced
         Most rows have heavy and light exchanged, and ``chains`` is not ``"auto"``.
     """
-    whole = read_table(table, columns=options.columns, limit=options.limit)
+    whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
     return _refuse_empty(_check_rows(whole, KINDS, options))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag import AbagError
+from abag.embed.store.table_vectors import folder_with
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.embed.store.store import Store
-
-
-class VectorsMissing(AbagError):
-    """The store has no vector for some of the table's sequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +42,6 @@ def read_vectors(
     AbagError
         If the store has no such encoder or pooling, or several encoders and none was chosen.
     """
-    sequences = table.sequences[kind]
-    folder = store.folder(kind, encoder)
-    missing = int(folder.missing(sequences.keys).sum())
-    if missing:
-        msg = (
-            f"{store.path}: {missing} of {len(sequences.keys)} {kind} sequences of {table.source} "
-            f"have no vector from {folder.name}. Run: abag embed {table.source} --store "
-            f"{store.path} {folder.embed_options}"
-        )
-        raise VectorsMissing(msg)
-    return StoredVectors(folder, pooling, folder.read(sequences.keys, pooling))
+    folder = folder_with(store, table, kind, encoder)
+    keys = table.sequences[kind].keys
+    return StoredVectors(folder, pooling, folder.read(keys, pooling))

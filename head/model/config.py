@@ -8,17 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from abag import AbagError
 from abag.core.options import BadOption, DeviceOptions, Options, option, schema
 from abag.embed.sequences.options import TableOptions
+from abag.embed.store.options import VectorOptions
 from abag.head.data.label_options import LabelOptions
 from abag.head.model.losses import RankScope, loss_names
 from abag.head.splits.split_options import AdapterRows, SplitOptions
-
-if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Kind
 
 Network = Literal["mlp", "lowrank", "notebook"]
 HeadName = Literal["mlp", "lowrank", "notebook", "ridge", "kernel", "gp", "stack", "auto"]
@@ -40,13 +38,6 @@ def _selectable_metrics() -> list[str]:
     from abag.head.evaluation.metrics import selectable_metrics
 
     return selectable_metrics()
-
-
-class VectorsOf(TypedDict):
-    """Which stored vectors of one kind a fit uses."""
-
-    encoder: str | None
-    pooling: str
 
 
 class RunMismatch(AbagError):
@@ -154,6 +145,7 @@ class OptimizationOptions(Options, group="Training"):
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig(
+    VectorOptions,
     DeviceOptions,
     OptimizationOptions,
     HeadOptions,
@@ -164,26 +156,6 @@ class FitConfig(
 ):
     """All options of ``fit``; None means the preset's value unless the field says otherwise."""
 
-    antibody_encoder: str | None = option(
-        None, metavar="NAME", default_text="the only one in the store",
-        group="Encoders", help="Encoder of the antibody vectors.",
-    )  # fmt: skip
-    antigen_encoder: str | None = option(
-        None, metavar="NAME", default_text="the only one in the store",
-        group="Encoders", help="Encoder of the antigen vectors.",
-    )  # fmt: skip
-    antibody_pooling: str = option(
-        "mean",
-        metavar="NAME",
-        group="Encoders",
-        help="Pooling of the antibody vectors: mean, heavy_mean, light_mean, cls or mean@LAYER.",
-    )
-    antigen_pooling: str = option(
-        "mean",
-        metavar="NAME",
-        group="Encoders",
-        help="Pooling of the antigen vectors: mean, cls or mean@LAYER.",
-    )
     adapter_rows: AdapterRows = option(
         "leave-out",
         rare=True,
@@ -308,12 +280,6 @@ class FitConfig(
     def peak_lr(self, pairs_per_step: int) -> float:
         """Return the peak learning rate, scaled linearly if ``scale_lr`` is set."""
         return self.filled().lr * (pairs_per_step / NOTEBOOK_BATCH if self.scale_lr else 1.0)
-
-    def vectors_of(self, kind: Kind) -> VectorsOf:
-        """Return the encoder and the pooling of one kind, as `read_vectors` takes them."""
-        if kind == "antibody":
-            return {"encoder": self.antibody_encoder, "pooling": self.antibody_pooling}
-        return {"encoder": self.antigen_encoder, "pooling": self.antigen_pooling}
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, those of the preset filled in, as JSON values."""

@@ -27,8 +27,8 @@ from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, open_store
+from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
-from abag.head.data.vectors import VectorsMissing
 from abag.head.prediction.applicability import Applicability
 from abag.head.prediction.novelty import Novelty, as_columns
 

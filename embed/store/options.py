@@ -1,0 +1,81 @@
+"""Options of reading vectors out of a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from abag.core.options import BadOption, Options, option
+from abag.embed.sequences.options import TableOptions
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Kind
+
+
+class VectorsOf(TypedDict):
+    """Which stored vectors of one kind are read."""
+
+    encoder: str | None
+    pooling: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorOptions(Options, group="Encoders"):
+    """Which stored vectors are read."""
+
+    antibody_encoder: str | None = option(
+        None, metavar="NAME", default_text="the only one in the store",
+        help="Encoder of the antibody vectors.",
+    )  # fmt: skip
+    antigen_encoder: str | None = option(
+        None, metavar="NAME", default_text="the only one in the store",
+        help="Encoder of the antigen vectors.",
+    )  # fmt: skip
+    antibody_pooling: str = option(
+        "mean",
+        metavar="NAME",
+        help="Pooling of the antibody vectors: mean, heavy_mean, light_mean, cls or mean@LAYER.",
+    )
+    antigen_pooling: str = option(
+        "mean",
+        metavar="NAME",
+        help="Pooling of the antigen vectors: mean, cls or mean@LAYER.",
+    )
+
+    def vectors_of(self, kind: Kind) -> VectorsOf:
+        """Return the encoder and the pooling of one kind."""
+        if kind == "antibody":
+            return {"encoder": self.antibody_encoder, "pooling": self.antibody_pooling}
+        return {"encoder": self.antigen_encoder, "pooling": self.antigen_pooling}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(VectorOptions, TableOptions, group="Data"):
+    """All options of ``store export``."""
+
+    table: Path | str | Any | None = option(
+        None,
+        metavar="TABLE",
+        default_text="every stored vector",
+        help="Export one vector per row of this table, beside its columns.",
+    )
+    kind: Literal["antibody", "antigen", "pair"] | None = option(
+        None,
+        default_text="the only kind in the store, or pair with --table",
+        help="Vectors of antibodies or of antigens; pair: both joined, with --table.",
+    )
+    dtype: Literal["stored", "float32"] = option(
+        "stored", group="Output", help="Number format of the vectors; stored: usually float16."
+    )
+    force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
+
+    def __post_init__(self) -> None:
+        """Refuse pairs without a table."""
+        super().__post_init__()
+        if self.kind == "pair" and self.table is None:
+            msg = (
+                "--kind pair: a store holds sequences, not pairs; expected a table of pairs. Give "
+                "--table TABLE, or another --kind."
+            )
+            raise BadOption(msg)

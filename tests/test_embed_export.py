@@ -1,0 +1,294 @@
+"""``store export``: files that NumPy, pandas, pyarrow and anndata read back equal."""
+
+import json
+import sys
+
+import anndata
+import h5py
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import abag
+from abag.cli import main
+from abag.core.files import is_partial
+from abag.core.keys import hex_keys, keys_from_hex
+from abag.core.options import BadOption
+from abag.embed.store import export as export_module
+from abag.embed.store import export_formats
+from abag.embed.store.export_formats import CannotExport
+from abag.embed.store.options import ExportOptions
+from abag.embed.store.store import AmbiguousEncoder, open_store
+from abag.embed.store.table_vectors import VectorsMissing
+from abag.head.data.demo import demo_table
+
+ENCODERS = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
+SUFFIXES = [".npz", ".parquet", ".h5ad", ".csv"]
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Pairs with the columns that tables of other people have."""
+    frame = demo_table().head(60).reset_index(drop=True)
+    frame["Kd (ng/ml)"] = np.where(np.arange(60) % 7 == 0, np.nan, np.arange(60) / 3)
+    frame["note"] = np.where(np.arange(60) % 5 == 0, None, 'tested, "twice"\nby ÅÄÖ')
+    frame["batch"] = np.arange(60) % 4
+    frame["binds"] = frame["pKd"] > 7
+    return frame
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, table):
+    path = tmp_path_factory.mktemp("export") / "store"
+    abag.embed_table(table, path, **ENCODERS)
+    return path
+
+
+def vectors_of(path, names):
+    """Read the vectors, (N, D), as users of each format do."""
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            return file["vectors"]
+    if path.suffix == ".parquet":
+        return np.stack(pd.read_parquet(path)["vector"])
+    if path.suffix == ".h5ad":
+        return anndata.read_h5ad(path).X
+    return pd.read_csv(path)[names].to_numpy(np.float32)
+
+
+def column_of(path, name):
+    """Read a column beside the vectors."""
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            return pd.Series(file[name])
+    if path.suffix == ".h5ad":
+        return anndata.read_h5ad(path).obs[name].reset_index(drop=True)
+    read = pd.read_parquet if path.suffix == ".parquet" else pd.read_csv
+    return read(path)[name]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_stored_vector_is_read_back_bit_for_bit(store, tmp_path, suffix):
+    out = tmp_path / f"vectors{suffix}"
+    summary = abag.export_vectors(store, out, kind="antigen", antigen_pooling="cls")
+    keys = keys_from_hex(list(column_of(out, "antigen_key").astype(str)))
+    folder = open_store(store).folder("antigen")
+    assert set(hex_keys(keys)) == set(hex_keys(np.concatenate(folder.keys())))
+    names = [f"antigen_cls_{i}" for i in range(summary["width"])]
+    assert np.array_equal(vectors_of(out, names), folder.read(keys, "cls"))
+    assert np.array_equal(column_of(out, "antigen_length"), folder.read_array(keys, "length", int))
+    assert (summary["rows"], summary["dtype"]) == (folder.rows, "float16")
+    assert not list(filter(is_partial, tmp_path.iterdir()))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_table_gives_one_row_per_row_with_its_columns(store, table, tmp_path, suffix):
+    out = tmp_path / f"pairs{suffix}"
+    summary = abag.export_vectors(store, out, table=table)
+    opened = open_store(store)
+    antibodies = list(zip(table["heavy"], table["light"], strict=True))
+    sides = {
+        "antibody": opened.vectors("antibody", antibodies),
+        "antigen": opened.vectors("antigen", table["antigen"]),
+    }
+    expected = np.hstack([*sides.values()])
+    names = [f"{kind}_mean_{i}" for kind, x_ND in sides.items() for i in range(x_ND.shape[1])]
+    assert np.array_equal(vectors_of(out, names), expected)
+    assert summary["width"] == len(names)
+    renamed = {"Kd (ng/ml)": "Kd (ng_ml)"} if suffix in (".npz", ".h5ad") else {}
+    for name in table:
+        found = column_of(out, renamed.get(name, name))
+        if pd.api.types.is_numeric_dtype(table[name]):
+            np.testing.assert_array_equal(found.to_numpy(float), table[name].to_numpy(float))
+        else:
+            plain = found.astype(object).where(found.notna(), "").tolist()
+            assert plain == table[name].fillna("").tolist()
+
+
+def test_the_types_of_the_columns_are_kept(store, table, tmp_path):
+    abag.export_vectors(store, tmp_path / "a.h5ad", table=table)
+    abag.export_vectors(store, tmp_path / "a.npz", table=table)
+    abag.export_vectors(store, tmp_path / "a.parquet", table=table)
+    obs = anndata.read_h5ad(tmp_path / "a.h5ad").obs
+    assert obs.dtypes.astype(str)[["pKd", "batch", "binds", "note"]].tolist() == [
+        "float64", "int64", "bool", "category",
+    ]  # fmt: skip
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
+        assert [file[n].dtype.kind for n in ("pKd", "batch", "binds", "note")] == [*"fibU"]
+        assert json.loads(str(file["about"]))["antigen"]["encoder"] == "tiny-esm2"
+    schema = pq.read_schema(tmp_path / "a.parquet")
+    assert str(schema.field("vector").type).startswith("fixed_size_list<element: halffloat>")
+    assert json.loads(schema.metadata[b"abag"])["antibody"]["pooling"] == "mean"
+
+
+def test_anndata_and_plain_h5py_read_the_same_file(store, tmp_path):
+    abag.export_vectors(store, tmp_path / "a.h5ad", kind="antibody")
+    data = anndata.read_h5ad(tmp_path / "a.h5ad")
+    with h5py.File(tmp_path / "a.h5ad") as file:
+        assert np.array_equal(file["X"][:], data.X)
+    assert data.var_names[0] == "antibody_mean_0"
+    assert data.uns["abag"]["antibody"]["encoder"] == "tiny-igt5"
+    backed = anndata.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    assert np.array_equal(backed.X[:3], data.X[:3])
+    backed.file.close()
+
+
+def test_cells_of_a_csv_table_stay_as_written_in_csv(store, table, tmp_path):
+    table.assign(id="007", other="NA").to_csv(tmp_path / "in.csv", index=False)
+    abag.export_vectors(store, tmp_path / "out.csv", table=tmp_path / "in.csv")
+    found = pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)
+    assert set(found["id"]) == {"007"}
+    assert set(found["other"]) == {"NA"}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_many_small_parts_give_the_same_file(store, table, tmp_path, suffix, monkeypatch):
+    abag.export_vectors(store, tmp_path / f"whole{suffix}", table=table)
+    monkeypatch.setattr(export_module, "PART_BYTES", 1)
+    for name in ("CSV_ROWS", "PARQUET_ROWS", "TEXT_ROWS"):
+        monkeypatch.setattr(export_formats, name, 7)
+    abag.export_vectors(store, tmp_path / f"parts{suffix}", table=table)
+    names = pd.read_csv(tmp_path / "whole.csv").columns if suffix == ".csv" else None
+    names = None if names is None else [n for n in names if n.split("_")[-1].isdigit()]
+    whole, parts = (tmp_path / f"{name}{suffix}" for name in ("whole", "parts"))
+    assert np.array_equal(vectors_of(whole, names), vectors_of(parts, names))
+    assert column_of(whole, "antigen").tolist() == column_of(parts, "antigen").tolist()
+
+
+def test_one_row_of_a_sequence_that_is_stored_twice(store, tmp_path, table):
+    twice = tmp_path / "twice"
+    for part in (table.head(20), table.head(20)):
+        one = tmp_path / f"one{len(list(tmp_path.iterdir()))}"
+        abag.embed_table(part, one, **ENCODERS)
+        CliRunner().invoke(main, ["store", "merge", str(one), "--out", str(twice)])
+    folder = open_store(twice).folder("antibody")
+    keys = np.concatenate(folder.keys())
+    assert len(keys) == 2 * len(np.unique(keys, axis=0))
+    abag.export_vectors(twice, tmp_path / "a.npz", kind="antibody")
+    with np.load(tmp_path / "a.npz") as file:
+        assert len(file["vectors"]) == len(set(file["antibody_key"])) == len(keys) // 2
+
+
+def test_float32_on_request_and_for_a_store_of_float32(store, table, tmp_path):
+    abag.export_vectors(store, tmp_path / "a.npz", kind="antigen", dtype="float32")
+    abag.export_vectors(store, tmp_path / "b.npz", kind="antigen")
+    with np.load(tmp_path / "a.npz") as a, np.load(tmp_path / "b.npz") as b:
+        assert (a["vectors"].dtype, b["vectors"].dtype) == (np.float32, np.float16)
+        assert np.array_equal(a["vectors"], b["vectors"])
+    abag.embed_table(table.head(9), tmp_path / "wide", store_dtype="float32", **ENCODERS)
+    assert abag.export_vectors(tmp_path / "wide", tmp_path / "c.npz", kind="antigen")["dtype"] == (
+        "float32"
+    )
+
+
+def test_a_packed_store_and_a_store_object_are_exported_too(store, tmp_path):
+    CliRunner().invoke(main, ["store", "pack", str(store), "--out", str(tmp_path / "p.h5")])
+    from_file = abag.export_vectors(tmp_path / "p.h5", tmp_path / "a.npz", kind="antigen")
+    from_object = abag.export_vectors(open_store(store), tmp_path / "b.npz", kind="antigen")
+    assert from_file["rows"] == from_object["rows"]
+
+
+def test_the_command_prints_what_it_wrote(store, table, tmp_path):
+    table.to_csv(tmp_path / "pairs.csv", index=False)
+    arguments = ["store", "export", store, "--table", tmp_path / "pairs.csv", "--kind", "antigen",
+                 "--to", tmp_path / "a.parquet"]  # fmt: skip
+    done = CliRunner().invoke(main, [*map(str, arguments), "--json"])
+    summary = json.loads(done.stdout)
+    assert summary["rows"] == 60
+    assert summary["kind"] == "antigen"
+    assert summary["bytes"] == (tmp_path / "a.parquet").stat().st_size
+    again = CliRunner().invoke(main, [*map(str, arguments)])
+    assert again.exit_code == 1
+    assert "already exists; use --force to overwrite" in again.stderr
+    forced = CliRunner().invoke(main, [*map(str, arguments), "--force"])
+    assert "60 antigen vectors of" in forced.stdout
+
+
+# ---- invalid input -------------------------------------------------------------------------
+
+
+def test_invalid_input_is_refused_in_one_line_and_nothing_is_written(store, table, tmp_path):
+    out = tmp_path / "a.npz"
+    for error, words, to, options in [
+        (CannotExport, "not a supported format", tmp_path / "a.pkl", {}),
+        (CannotExport, "its folder does not exist", tmp_path / "no" / "a.npz", {}),
+        (CannotExport, "expected the choice of one", out, {}),
+        (BadOption, 'kind="pair"', out, {"kind": "pair"}),
+        (abag.AbagError, "'max' is not stored", out, {"kind": "antigen", "antigen_pooling": "max"}),
+        (abag.AbagError, "no antigen encoder 'esm9'", out,
+         {"kind": "antigen", "antigen_encoder": "esm9"}),
+        (VectorsMissing, "1 of 5. antibody sequences", out,
+         {"table": pd.concat([table, table.head(1).assign(heavy="EVQLVE")])}),
+        (CannotExport, "'antigen_key' has the name", out, {"table": table.assign(antigen_key=1)}),
+        (CannotExport, "several columns called 'a_b'", out,
+         {"table": table.assign(**{"a/b": 1, "a_b": 2})}),
+        (abag.AbagError, "row 1, .*not a valid residue", out,
+         {"table": table.assign(heavy="Z1")}),
+    ]:  # fmt: skip
+        with pytest.raises(error, match=words) as caught:
+            abag.export_vectors(store, to, **options)
+        assert "\n" not in str(caught.value)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_an_ambiguous_encoder_is_named(store, table, tmp_path):
+    both = tmp_path / "both"
+    abag.embed_table(table.head(5), both, kind="antigen", antigen_encoder="tiny-esm2")
+    abag.embed_table(table.head(5), both, kind="antigen", antigen_encoder="composition")
+    with pytest.raises(AmbiguousEncoder, match="antigen_encoder"):
+        abag.export_vectors(both, tmp_path / "a.npz")
+    abag.export_vectors(both, tmp_path / "a.npz", antigen_encoder="composition")
+
+
+def test_without_anndata_one_line_says_how_to_install_it(store, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "anndata.io", None)
+    with pytest.raises(CannotExport, match=r"pip install 'abag\[h5ad\]'"):
+        abag.export_vectors(store, tmp_path / "a.h5ad", kind="antigen")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_old_file(store, tmp_path, monkeypatch):
+    out = tmp_path / "a.npz"
+    out.write_bytes(b"old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(export_formats.EXPORT_FORMATS, ".npz", full)
+    with pytest.raises(CannotExport, match="cannot be written"):
+        abag.export_vectors(store, out, kind="antigen", force=True)
+    assert out.read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=8)
+
+
+@settings(max_examples=8)
+@given(st.lists(st.tuples(TEXT, st.none() | TEXT, st.none() | st.floats()), min_size=1, max_size=9))
+def test_any_text_and_number_of_a_table_is_read_back(store, table, tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("any")
+    frame = table.head(len(rows))[["heavy", "light", "antigen"]].assign(
+        one=[row[0] for row in rows],
+        two=pd.Series([row[1] for row in rows], dtype=object),
+        three=pd.Series([row[2] for row in rows], dtype=float),
+    )
+    for suffix in (".npz", ".parquet", ".h5ad"):
+        out = folder / f"a{suffix}"
+        abag.export_vectors(store, out, table=frame, force=True)
+        for name in ("one", "two"):
+            found = column_of(out, name).astype(object)
+            expected = frame[name].fillna("").tolist()
+            if suffix == ".npz":  # NumPy drops NUL at the end of a text only
+                expected = [text.rstrip("\0") for text in expected]
+            assert found.where(found.notna(), "").tolist() == expected
+        np.testing.assert_array_equal(column_of(out, "three").to_numpy(float), frame["three"])
+
+
+def test_the_options_refuse_an_unknown_format():
+    with pytest.raises(BadOption, match="expected one of stored, float32"):
+        ExportOptions(dtype="float64")
