@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import pandas as pd
 
     from abag.adapt.train import adapt_encoders as adapt_encoders
     from abag.embed.pipeline.run import embed_table as embed_table
+    from abag.embed.sequences.chains import Kind
+    from abag.embed.store.encoder_folder import EncoderFolder
     from abag.embed.store.export import export_vectors as export_vectors
     from abag.embed.store.store import open_store as open_store
     from abag.head.design.scan import ScanSummary
+    from abag.head.estimators.dataset import dataset as dataset
     from abag.head.fit import fit as fit
     from abag.head.plan import plan as plan
     from abag.head.prediction.options import PredictOptions as PredictOptions
@@ -37,13 +40,16 @@ if TYPE_CHECKING:
     from abag.head.search.sweep import sweep as sweep
 
 __version__ = "0.1.0"
+__path__.append(str(Path(__file__).parent / "head" / "estimators" / "public"))  # abag.sklearn
 __all__ = [
     "AbagError",
     "AdaptConfig",
+    "DatasetOptions",
     "EmbedOptions",
     "EvaluateOptions",
     "ExportOptions",
     "FitConfig",
+    "PairDataset",
     "PlanOptions",
     "PredictOptions",
     "Predictor",
@@ -52,6 +58,7 @@ __all__ = [
     "SweepOptions",
     "__version__",
     "adapt_encoders",
+    "dataset",
     "embed_table",
     "evaluate",
     "export_vectors",
@@ -73,6 +80,10 @@ _FUNCTIONS = {
         "place": "abag.adapt.train:adapt_encoders",
         "classes": ["abag.adapt.config:AdaptConfig"],
         "shown_by": "abag.adapt.folder:describe_adapter",
+    },
+    "dataset": {
+        "place": "abag.head.estimators.dataset:dataset",
+        "classes": ["abag.head.estimators.dataset:DatasetOptions"],
     },
     "embed_table": {
         "place": "abag.embed.pipeline.run:embed_table",
@@ -125,10 +136,12 @@ _FUNCTIONS = {
 """Fields of `abag.core.python_surface.PublicFunction` by name."""
 _OTHERS = {
     "AdaptConfig": "abag.adapt.config",
+    "DatasetOptions": "abag.head.estimators.dataset",
     "EmbedOptions": "abag.embed.pipeline.options",
     "EvaluateOptions": "abag.head.runs.options",
     "ExportOptions": "abag.embed.store.options",
     "FitConfig": "abag.head.model.config",
+    "PairDataset": "abag.head.estimators.dataset",
     "PlanOptions": "abag.head.runs.options",
     "PredictOptions": "abag.head.prediction.options",
     "Predictor": "abag.head.prediction.predictor",
@@ -162,8 +175,11 @@ def cache_dir() -> Path:
 
 def __getattr__(name: str) -> object:
     """Import a public name on first use."""
+    from importlib import import_module
     from pkgutil import resolve_name
 
+    if name == "sklearn":
+        return import_module("abag.sklearn")
     if name in _FUNCTIONS:
         from abag.core.python_surface import PublicFunction
 
@@ -183,6 +199,29 @@ def __dir__() -> list[str]:
 
 
 # These need both stages: head predicts, and embed encodes new sequences.
+
+
+def encode_like_store(
+    store: Path, table: pd.DataFrame, folders: Mapping[Kind, EncoderFolder]
+) -> None:
+    """Encode what a store lacks of a table, with the encoders of folders in it.
+
+    Parameters
+    ----------
+    store : path
+    table : DataFrame
+        Columns ``heavy``, ``light``, ``antigen``.
+    folders : mapping
+        Folders of the store, by kind.
+
+    Raises
+    ------
+    AbagError
+        If an encoder is not found, or is another one by now.
+    """
+    from abag.embed.pipeline.same_encoders import embed_like_folders
+
+    embed_like_folders(table, store, folders)
 
 
 def load_predictor(path: Path | str) -> Predictor:

@@ -11,13 +11,18 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.adapt.folder import AdaptSummary
     from abag.embed.pipeline.options import EmbedOptions as EmbedOptions
     from abag.embed.pipeline.run import EmbedSummary
+    from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.tables import TableLike
+    from abag.embed.store.encoder_folder import EncoderFolder
     from abag.embed.store.export import ExportSummary
     from abag.embed.store.options import ExportOptions as ExportOptions
     from abag.embed.store.store import Store as Store
     from abag.embed.store.store import open_store as open_store
     from abag.head.design.options import ScanOptions as ScanOptions
     from abag.head.design.scan import ScanSummary
+    from abag.head.estimators.dataset import DatasetOptions as DatasetOptions
+    from abag.head.estimators.dataset import PairDataset as PairDataset
+    from abag.head.estimators.public import sklearn as sklearn
     from abag.head.model.config import FitConfig as FitConfig
     from abag.head.plan import Plan
     from abag.head.prediction.options import PredictOptions as PredictOptions
@@ -35,10 +40,12 @@ __version__: str
 __all__ = [
     "AbagError",
     "AdaptConfig",
+    "DatasetOptions",
     "EmbedOptions",
     "EvaluateOptions",
     "ExportOptions",
     "FitConfig",
+    "PairDataset",
     "PlanOptions",
     "PredictOptions",
     "Predictor",
@@ -47,6 +54,7 @@ __all__ = [
     "SweepOptions",
     "__version__",
     "adapt_encoders",
+    "dataset",
     "embed_table",
     "evaluate",
     "export_vectors",
@@ -64,6 +72,9 @@ __all__ = [
 class AbagError(Exception): ...
 
 def cache_dir() -> Path: ...
+def encode_like_store(
+    store: Path, table: pd.DataFrame, folders: Mapping[Kind, EncoderFolder]
+) -> None: ...
 def load_predictor(path: Path | str) -> Predictor: ...
 def adapt_encoders(
     table: Path | str | pd.DataFrame,
@@ -104,6 +115,35 @@ def adapt_encoders(
     save_every: int = 100,
     precision: Literal['auto', 'fp32', 'bf16'] = 'auto',
 ) -> AdaptSummary: ...
+def dataset(
+    store: Store | Path | str,
+    table: Path | str | pd.DataFrame,
+    *,
+    say: Callable[[str], None] | None = None,
+    columns: Mapping[str, str] = ...,
+    antigen: str | None = None,
+    bad_rows: Literal['error', 'skip'] = 'error',
+    limit: int | None = None,
+    antibody_region: Literal['as-given', 'fv'] = 'as-given',
+    chains: Literal['as-given', 'auto'] = 'as-given',
+    label: Literal['pkd', 'kd_m', 'kd_um', 'kd_nm', 'log10_kd_m', 'log10_kd_nm', 'ug_ml', 'dg_kcal', 'dg_kj'] = 'pkd',
+    replicates: Literal['median', 'mean', 'first', 'keep', 'error'] = 'median',
+    floor: Literal['keep', 'censor', 'drop'] = 'keep',
+    affinity_type: str | None = None,
+    split: str = 'auto',
+    folds: int = 0,
+    repeats: int = 1,
+    antigen_identity: float = 0.4,
+    antibody_identity: float = 0.9,
+    antibody_by: Literal['fv', 'cdrh3'] = 'fv',
+    cluster_tool: Literal['auto', 'builtin', 'mmseqs'] = 'auto',
+    seed: int = 0,
+    split_seed: int | None = None,
+    antibody_encoder: str | None = None,
+    antigen_encoder: str | None = None,
+    antibody_pooling: str = 'mean',
+    antigen_pooling: str = 'mean',
+) -> PairDataset: ...
 def embed_table(
     table: TableLike,
     store: Path | str,

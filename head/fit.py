@@ -301,6 +301,15 @@ def _fit_split(
     return fit_head(training, split, config, trained, name)
 
 
+def fit_split(inputs: RunInputs, split: Split, config: FitConfig, folder: Path) -> FittedHead:
+    """Train and fit the head of one split; checkpoints and logs are left in `folder`."""
+    device = resolve_device(config.device)
+    paths = fold_paths(folder, 1)
+    with torch_settings(device, config, inputs.store.path):
+        trained = _train(folder, inputs, [split], paths, ["fit"], config, device, verbose=False)
+        return _fit_split(inputs, split, config, trained[0], "fit")
+
+
 def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:
     """Split the pairs, and check that every split can be trained on."""
     pairs = inputs.pairs

@@ -26,6 +26,9 @@ __all__ = [
 class AbagError(Exception): ...
 
 def cache_dir() -> Path: ...
+def encode_like_store(
+    store: Path, table: pd.DataFrame, folders: Mapping[Kind, EncoderFolder]
+) -> None: ...
 def load_predictor(path: Path | str) -> Predictor: ...
 '''
 
@@ -35,12 +38,15 @@ def stub():
         f"    from {module} import {name} as {name}" for name, module in abag._OTHERS.items()
     ]
     imports += [f"    from {module} import {name}" for name, module in TYPES.items()]
+    imports += ["    from abag.head.estimators.public import sklearn as sklearn"]
     names = "\n".join(f'    "{name}",' for name in abag.__all__)
     text = HEADER.format(imports="\n".join(sorted(imports)), names=names)
     return text + "".join(map(function, abag._FUNCTIONS))
 
 
 TYPES = {
+    "EncoderFolder": "abag.embed.store.encoder_folder",
+    "Kind": "abag.embed.sequences.chains",
     "AdaptSummary": "abag.adapt.folder",
     "EmbedSummary": "abag.embed.pipeline.run",
     "ExportSummary": "abag.embed.store.export",

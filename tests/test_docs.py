@@ -296,9 +296,9 @@ def test_a_text_that_abag_does_not_print_is_not_found():
 SELF_EXPLANATORY = set(
     """
     AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion FileDamaged Incomplete
-    LogDamaged MMseqsFailed MissingVectors NoHeadRows NoRuns NoTrials NotFinite
-    NothingToEvaluate SweepClosed TableExists TemporaryDiskFull UnequalLengths UnitFailed
-    WrongBackend WrongRank
+    LogDamaged MMseqsFailed MissingVectors NoHeadRows NoRuns NoTrials NotAFrame
+    NotFinite NothingToEvaluate StoreChanged SweepClosed TableExists TemporaryDiskFull
+    UnequalLengths UnitFailed WrongBackend WrongRank
     """.split()
 )
 """Error classes with messages that need no further explanation."""

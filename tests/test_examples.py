@@ -40,6 +40,7 @@ def test_every_function_has_an_example(name):
 def test_the_package_exports_every_public_function():
     assert FUNCTIONS == [
         "adapt_encoders",
+        "dataset",
         "embed_table",
         "evaluate",
         "export_vectors",

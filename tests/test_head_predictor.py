@@ -18,7 +18,6 @@ from abag.embed.store.store import open_store
 from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.scaling import Standardizer
-from abag.head.data.vectors import VectorsMissing
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
 from abag.head.prediction import bundle as bundle_module

@@ -22,8 +22,8 @@ from abag.embed.doctor.options import DoctorOptions
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.run import embed_table
 from abag.embed.sequences.options import TableOptions
-from abag.head.design.options import ScanOptions
 from abag.embed.store.options import ExportOptions
+from abag.head.design.options import ScanOptions
 from abag.head.model.config import FitConfig, RunMismatch, check_same
 from abag.head.prediction.options import PredictOptions
 from abag.head.runs.options import EvaluateOptions, PlanOptions

@@ -181,6 +181,7 @@ LAYERS = """
     head.report head.runs
     head.design
     head.fit head.search head.fit_cost head.plan head.plan_text
+    head.estimators
     adapt
 """.split()
 """Sub-packages and modules in order; each may import only from earlier ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,14 @@ from abag import AbagError
 from abag.embed.encoders.loading import identify
 from abag.embed.pipeline.run import EmbedSummary, embed_table
 from abag.embed.store.store import open_store
+from abag.embed.store.store_files import ADAPTER_FOLDER
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from abag.embed.packing.tokens import LongPolicy
     from abag.embed.sequences.chains import Kind
+    from abag.embed.store.encoder_folder import EncoderFolder
 
 
 class OtherEncoder(AbagError):
@@ -77,3 +80,27 @@ def embed_with_same_encoders(
             if fingerprints[kind] in folder.fingerprints:
                 folder.note_fingerprint(expected)  # which may be that of an earlier abag
     return summary
+
+
+def embed_like_folders(
+    table: pd.DataFrame,
+    store: Path,
+    folders: Mapping[Kind, EncoderFolder],
+    **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
+) -> EmbedSummary:
+    """Encode what a store lacks with the encoders of folders in it, one per kind.
+
+    Raises
+    ------
+    OtherEncoder
+        If an encoder has changed since; nothing has been encoded then.
+    """
+    given: dict[str, Any] = {}
+    for kind, folder in folders.items():
+        given[f"{kind}_encoder"] = str(folder.info.get("origin", folder.name))
+        given[f"{kind}_fingerprint"] = folder.fingerprint
+        if folder.info.get("adapter"):
+            given[f"{kind}_adapter"] = folder.path / ADAPTER_FOLDER
+    long = str(folders["antigen"].info.get("long", "window")).partition("-")[0]
+    given["long_antigens"] = long.replace("whole", "window")
+    return embed_with_same_encoders(table, store, **given, **options)

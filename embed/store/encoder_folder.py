@@ -141,6 +141,14 @@ class EncoderFolder:
         block, _ = self._shards.verify(keys) if verify else self._shards.find(keys)
         return block < 0
 
+    def find(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which of :meth:`blocks`, and which of its rows, holds each key; -1 if none does.
+
+        Both have the shape (N,), for keys of the shape (N, 16). Other processes may add shards, so
+        call :meth:`blocks` next, and keep the result.
+        """
+        return self._shards.find(keys)
+
     def stored_order(self, keys: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return the order in which sequences are stored: reading in it opens each shard once.
 

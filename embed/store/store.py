@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import abag
 from abag import AbagError
 from abag.core.files import Files
 from abag.core.messages import say
 from abag.core.names import check_names
 from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.chains import Chains, Kind, antibody, antigen, keys_array
+from abag.embed.sequences.tables import TableLike
 from abag.embed.shards.filesystem import COLAB_DRIVE, StoreUnreachable, access, is_unmounted_drive
 from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.shards.shard import MAX_PACKED_CONTENTS_BYTES, read_table_of_contents
@@ -210,6 +212,10 @@ class Store:
         """
         chains = [_chains(kind, sequence) for sequence in sequences]
         return self.folder(kind, encoder).read(keys_array(kind, chains), pooling)
+
+    def dataset(self, table: TableLike, **options: Any) -> abag.PairDataset:  # noqa: ANN401
+        """Read the labelled pairs of a table as arrays or for torch; see `abag.dataset`."""
+        return abag.dataset(self, table, **options)
 
 
 def open_store(path: Path | str, *, create: bool = False, files: Files | None = None) -> Store:

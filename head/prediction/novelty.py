@@ -62,6 +62,10 @@ class Novelty:
         self._span = {name: _span(seen[name]) for name in CHAINS}
         self._count_cached = lru_cache(CACHED_CHAINS)(self._count_chain)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the cache, so that predictors can be sent to other processes."""
+        return Novelty, (self.seen, self.most_positions, self.most_residues)
+
     def count(self, antibodies: Sequence[Chains]) -> NDArray[np.int16]:
         """Count what is new in N antibodies.
 

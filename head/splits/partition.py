@@ -56,7 +56,7 @@ def make_splits(
     options = options or SplitOptions()
     groups, why = PairGroups(pairs, options, cache), "as requested"
     if options.split_name == "auto":
-        options, why = _choose(groups, options)
+        options, why = choose_split(groups, options)
     splits = SPLIT_METHODS[options.split_name](groups, options)
     for split in splits:
         _refuse_empty_parts(split)
@@ -91,7 +91,7 @@ def _count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
     return leaks
 
 
-def _choose(groups: PairGroups, options: SplitOptions) -> tuple[SplitOptions, str]:
+def choose_split(groups: PairGroups, options: SplitOptions) -> tuple[SplitOptions, str]:
     """Find the strictest split that the table allows, and give the reason."""
     for method in ("antigen", "antibody"):
         sizes = np.bincount(groups.of_method(method))

@@ -1,0 +1,1 @@
+"""What other libraries use of abag: datasets for own models, and scikit-learn's objects."""

@@ -1,0 +1,216 @@
+"""``abag.dataset``: the pairs of a table, their vectors and groups, for a model of one's own.
+
+P pairs, N antibodies, M antigens; D and E are the widths of their vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from abag import cache_dir
+from abag.core.keys import hex_keys
+from abag.core.messages import reporting
+from abag.core.python_surface import as_html, shorten
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.options import VectorOptions
+from abag.embed.store.table_vectors import folder_with
+from abag.head.data.label_options import LabelOptions
+from abag.head.data.labels import label_pairs, report_counts
+from abag.head.estimators.sequence_frame import as_store
+from abag.head.splits.groups import PairGroups
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_options import SplitOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from abag.embed.sequences.chains import Kind
+    from abag.embed.store.encoder_folder import EncoderFolder
+    from abag.embed.store.store import Store
+    from abag.head.data.labels import LabelledPairs
+    from abag.head.estimators.torch_pairs import TorchPairs
+    from abag.head.splits.splits import Split
+
+IN_MEMORY_BYTES = 2 << 30
+"""Vectors of distinct sequences above which `PairDataset.torch` reads rows as they are needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetOptions(VectorOptions, SplitOptions, LabelOptions, TableOptions, group="Data"):
+    """All options of `dataset`."""
+
+
+@dataclass(frozen=True, repr=False)
+class PairDataset:
+    """Labelled pairs and where their vectors are; nothing large is read before it is asked for.
+
+    Pairs are in the order of their keys, so that every draw over them is the same for any order of
+    the table's rows. Replicates are merged as by ``abag fit`` (by default to their median).
+    """
+
+    pairs: LabelledPairs
+    folders: Mapping[Kind, EncoderFolder]
+    options: DatasetOptions
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.pairs)
+
+    @property
+    def y(self) -> NDArray[np.float64]:
+        """PKd of the pairs, shape (P,); a bound where `censored` is not 0."""
+        return self.pairs.pkd
+
+    @property
+    def censored(self) -> NDArray[np.int8]:
+        """0 for exact labels, -1 where the true pKd is below `y` and 1 where above, shape (P,)."""
+        return self.pairs.censored
+
+    @property
+    def X(self) -> NDArray[np.float32]:  # noqa: N802 - as in scikit-learn
+        """The antibody's vector, then the antigen's, of every pair: shape (P, D + E)."""
+        sides = [self.vectors(kind)[self.pairs.index(kind)] for kind in self.folders]
+        return np.concatenate(sides, axis=1)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The row of the table of each pair, the first one for replicates: P rows."""
+        return self.pairs.table.frame.iloc[self.pairs.row].reset_index(drop=True)
+
+    @cached_property
+    def groups(self) -> dict[str, NDArray[np.int64]]:
+        """Clusters of the pairs' ``antibody`` and ``antigen``, shape (P,) each.
+
+        They are those that ``abag fit --split`` keeps in one part, at the identities of the
+        options.
+        """
+        found = PairGroups(self.pairs, self.options, cache_dir() / "clusters")
+        return {kind: found.of_method(kind) for kind in self.folders}
+
+    def keys(self, kind: Kind) -> list[str]:
+        """Return the key of each pair's antibody or antigen, as 32 hexadecimal digits."""
+        return hex_keys(self.pairs.keys(kind))
+
+    def vectors(self, kind: Kind) -> NDArray[np.float32]:
+        """Read the vectors of the distinct antibodies, (N, D), or antigens, (M, E).
+
+        `index` tells which belongs to a pair.
+        """
+        keys = self.pairs.table.sequences[kind].keys
+        return self.folders[kind].read(keys, self.options.vectors_of(kind)["pooling"])
+
+    def index(self, kind: Kind) -> NDArray[np.int64]:
+        """Return the row of `vectors` of each pair, shape (P,)."""
+        return self.pairs.index(kind)
+
+    def splits(self) -> list[Split]:
+        """Split the pairs as ``abag fit`` does with the same options.
+
+        The pairs of a part are ``split.rows(TRAIN)``, with ``TRAIN``, ``VALIDATION`` and ``TEST``
+        of `abag.head.splits.splits`.
+        """
+        return make_splits(self.pairs, self.options, cache=cache_dir() / "clusters")
+
+    def torch(
+        self, rows: NDArray[np.integer] | None = None, *, lazy: bool | None = None
+    ) -> TorchPairs:
+        """Return pairs as a ``torch.utils.data.Dataset`` of ``(x, y)``.
+
+        Parameters
+        ----------
+        rows : ndarray, shape=(R,), dtype=integer, optional
+            Pairs to include, such as those of one part; by default all.
+        lazy : bool, optional
+            Read vectors from the store as they are needed, instead of now; by default if they take
+            more than 2 GiB. Lazy datasets hold no open file, and can be used by several workers.
+
+        Returns
+        -------
+        TorchPairs
+            Its items are float32 tensors: ``x`` of shape (D + E,) and ``y`` of shape ().
+        """
+        from abag.head.estimators.torch_pairs import Side, TorchPairs
+
+        if lazy is None:
+            lazy = sum(self._bytes(kind) for kind in self.folders) > IN_MEMORY_BYTES
+        chosen = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
+        sides = [
+            Side(
+                folder,
+                self.options.vectors_of(kind)["pooling"],
+                self.pairs.table.sequences[kind].keys,
+                self.index(kind)[chosen],
+            )
+            for kind, folder in self.folders.items()
+        ]
+        return TorchPairs(sides, self.y[chosen], self.censored[chosen], lazy=lazy)
+
+    def _bytes(self, kind: Kind) -> int:
+        width = self.folders[kind].blocks()[0].widths[self.options.vectors_of(kind)["pooling"]]
+        return 4 * width * len(self.pairs.table.sequences[kind].keys)
+
+    def __repr__(self) -> str:
+        lines = [f"PairDataset: {len(self):,} pairs of {self.pairs.table.source}"]
+        for kind, folder in self.folders.items():
+            pooling = self.options.vectors_of(kind)["pooling"]
+            count = len(self.pairs.table.sequences[kind].keys)
+            lines.append(f"{kind}: {count:,} sequences, {folder.name}, {pooling}")
+        return shorten([*lines, f"y: {self.y.min():.2f} to {self.y.max():.2f} pKd"])
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self))
+
+
+def dataset(
+    store: Store | Path | str,
+    table: Path | str | pd.DataFrame,
+    *,
+    say: Callable[[str], None] | None = None,
+    **options: Any,  # noqa: ANN401 - the fields of DatasetOptions
+) -> PairDataset:
+    """Read the labelled pairs of a table, whose vectors a store holds, for a model of one's own.
+
+    Parameters
+    ----------
+    store : Store or path
+        Has a vector for every sequence of the table.
+    table : path or DataFrame
+        Pairs with a measured affinity; labels are read as by `abag.fit`.
+    say : callable, optional
+        Receives each message; by default they go to stderr.
+    **options
+        Fields of `DatasetOptions`.
+
+    Returns
+    -------
+    PairDataset
+        With ``X``, ``y``, ``groups``, ``keys`` and ``torch()``.
+
+    Raises
+    ------
+    VectorsMissing
+        If the store lacks a sequence of the table.
+    AbagError
+        If an option, the table, a label or the store is invalid.
+    """
+    chosen = DatasetOptions.from_keywords(options, "dataset")
+    with reporting(say):
+        pairs = label_pairs(read_pairs(table, chosen), chosen)
+        report_counts(pairs)
+        opened = as_store(store)
+        folders = {}
+        for kind in pairs.table.sequences:
+            of_kind = chosen.vectors_of(kind)
+            folders[kind] = folder_with(opened, pairs.table, kind, of_kind["encoder"])
+            folders[kind].read(pairs.table.sequences[kind].keys[:1], of_kind["pooling"])  # checks
+    return PairDataset(pairs, folders, chosen)

@@ -1,0 +1,1 @@
+"""Modules in this folder can be imported as ``abag.NAME``; see `abag.__path__`."""

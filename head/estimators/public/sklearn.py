@@ -1,0 +1,31 @@
+"""abag in scikit-learn: ``from abag.sklearn import AffinityRegressor``.
+
+Needs the extra ``sklearn``. The classes are defined in `abag.head.estimators`: a file of this name
+in the root of the checkout would hide scikit-learn from programs that are started there.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from abag import AbagError
+
+if find_spec("sklearn") is None:
+    msg = (
+        "abag.sklearn needs the package scikit-learn, which is not installed; expected it. "
+        "Run: pip install 'abag[sklearn]'"
+    )
+    raise AbagError(msg)
+
+from abag.head.estimators.regressor import AffinityRegressor
+from abag.head.estimators.splitters import AntibodySplit, AntigenSplit, BothSplit, RandomSplit
+from abag.head.estimators.vectorizer import PairVectorizer
+
+__all__ = [
+    "AffinityRegressor",
+    "AntibodySplit",
+    "AntigenSplit",
+    "BothSplit",
+    "PairVectorizer",
+    "RandomSplit",
+]

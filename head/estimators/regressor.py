@@ -1,0 +1,257 @@
+"""The heads of ``abag fit`` as a regressor of scikit-learn."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+import abag
+from abag import cache_dir
+from abag.core.messages import reporting
+from abag.core.options import BadOption, OptionSchema, schema, unknown_option
+from abag.embed.store.store import Store
+from abag.embed.store.store_files import ADAPTER_FOLDER
+from abag.head.closed_form.gaussian_process import INNER_PAIRS
+from abag.head.data.labels import training_labels
+from abag.head.data.vectors import StoredVectors
+from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
+from abag.head.fit import fit_split
+from abag.head.model.config import FitConfig
+from abag.head.prediction.bundle import save_predictor
+from abag.head.runs.run_folder import RunInputs
+from abag.head.splits.groups import PairGroups
+from abag.head.splits.partition import choose_split
+from abag.head.splits.split_methods import SPLIT_METHODS
+from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import ArrayLike, NDArray
+
+    from abag.head.data.labels import LabelledPairs
+
+NOT_OF_ESTIMATORS = frozenset(
+    """
+    adapter_rows affinity_type allow_adapter_leak antigen bad_rows columns compile_cache floor folds
+    label learning_curve limit repeats save_every split_seed
+    """.split()
+)
+"""Options of `fit` about tables, test parts and run folders, none of which an estimator has."""
+_OPTIONS = [one for one in schema(FitConfig) if one.name not in NOT_OF_ESTIMATORS]
+_INNER_SPLITS = ("auto", "random", "antigen", "antibody")
+
+
+class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # no types
+    """Predict pKd from pairs of sequences, with a head of ``abag fit`` on stored vectors.
+
+    X is a DataFrame with one pair per row, in columns such as ``heavy``, ``light`` and ``antigen``;
+    y is the pKd. Rows of the same pair are merged as `replicates` says. A network stops and is
+    shrunk by validation pairs, a tenth of the training pairs that `split` chooses by whole groups;
+    heads in closed form learn from all pairs.
+
+    Parameters
+    ----------
+    store : path or Store
+        Holds the vectors, or receives them if `encode` is set.
+    columns : mapping, optional
+        Columns of X by role (``heavy``, ``light``, ``antibody``, ``antigen``), where their names do
+        not tell.
+    encode : bool
+        Encode sequences that the store lacks with the store's encoders; else they are an error.
+    verbose : bool
+        Whether to report what is done on stderr.
+    **options
+        Fields of `abag.FitConfig`, such as ``head``, ``preset``, ``members`` or ``seed``, but not
+        those about the table, the test part or the run folder. ``split`` is ``auto``, ``random``,
+        ``antigen`` or ``antibody``.
+
+    Attributes
+    ----------
+    predictor_ : Predictor
+        The fitted models; its ``predict`` takes lists of sequences, and flags unfamiliar ones.
+    validation_pairs_ : int
+        Pairs that were held out of the training to stop and to shrink a network.
+    n_features_in_ : int
+
+    Notes
+    -----
+    Encoders that were adapted to pairs (``abag adapt``) have seen their labels; `abag.fit` refuses
+    such pairs in a test part, but an estimator does not know its test part.
+
+    Examples
+    --------
+    >>> model = AffinityRegressor("store", head="ridge")
+    >>> model.fit(table[["heavy", "light", "antigen"]], table["pKd"])  # doctest: +SKIP
+    >>> pkd, sigma = model.predict(new, return_std=True)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        store: Store | Path | str | None = None,
+        *,
+        columns: Mapping[str, str] | None = None,
+        encode: bool = False,
+        verbose: bool = False,
+        **options: Any,  # noqa: ANN401 - the fields of FitConfig that are in `_OPTIONS`
+    ) -> None:
+        self.store = store
+        self.columns = columns
+        self.encode = encode
+        self.verbose = verbose
+        for name in options.keys() - {one.name for one in _OPTIONS}:
+            raise unknown_option(name, _OPTIONS, "AffinityRegressor")
+        for one in _OPTIONS:
+            setattr(self, one.name, options.get(one.name, one.default))
+
+    def fit(self, X: pd.DataFrame, y: ArrayLike) -> AffinityRegressor:
+        """Train the head.
+
+        Parameters
+        ----------
+        X : DataFrame, shape=(R, columns)
+            One pair per row.
+        y : array-like, shape=(R,)
+            Measured pKd.
+
+        Raises
+        ------
+        VectorsMissing
+            If the store lacks a sequence, and `encode` is not set.
+        AbagError
+            If an option, a sequence, a label or the store is invalid.
+        """
+        config = self._config()
+        with reporting(silent=not self.verbose, bars=False):
+            pairs = labelled(
+                read_frame(X, columns=self.columns, options=config), y, replicates=config.replicates
+            )
+            store = as_store(self.store)
+            folders = folders_with(store, pairs.table, config, encode=self.encode)
+            vectors = {
+                kind: StoredVectors(
+                    folder,
+                    pooling := config.vectors_of(kind)["pooling"],
+                    folder.read(pairs.table.sequences[kind].keys, pooling),
+                )
+                for kind, folder in folders.items()
+            }
+            split = _training_split(pairs, config)
+            training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
+            with TemporaryDirectory(prefix="abag-fit-") as folder:
+                run, bundle = Path(folder) / "run", Path(folder) / "predictor"
+                fitted = fit_split(RunInputs(pairs, store, vectors), split, config, run)
+                save_predictor(
+                    bundle, pairs, [split], fitted.members, vectors, fitted.sigma,
+                    config.antibody_region,
+                )  # fmt: skip
+                # what it reads of the folder is in memory; adapters stay in the store
+                adapters: dict[str, Path] = {
+                    kind: one.path / ADAPTER_FOLDER
+                    for kind, one in folders.items()
+                    if one.info.get("adapter")
+                }
+                self.predictor_ = replace(
+                    abag.load_predictor(bundle), store=store.path, adapters=adapters
+                )
+        self.validation_pairs_ = len(split.rows(VALIDATION))
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def predict(
+        self, X: pd.DataFrame, return_std: bool = False
+    ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Predict the pKd of pairs.
+
+        Parameters
+        ----------
+        X : DataFrame, shape=(R, columns)
+            One pair per row.
+        return_std : bool
+            Whether to return sigma as well, the standard error of each prediction in pKd.
+
+        Returns
+        -------
+        ndarray, shape=(R,), dtype=float64, or a tuple of two
+
+        Raises
+        ------
+        VectorsMissing
+            If the store lacks a sequence, and `encode` is not set.
+        AbagError
+            If a sequence or the store is invalid.
+        """
+        check_is_fitted(self)
+        predictor = self.predictor_
+        with reporting(silent=not self.verbose, bars=False):
+            table = read_frame(X, columns=self.columns, options=self._config())
+            store = as_store(self.store)
+            of_fit = replace(
+                self._config(),
+                antibody_encoder=predictor.antibody.fingerprint,
+                antigen_encoder=predictor.antigen.fingerprint,
+            )
+            folders_with(store, table, of_fit, encode=self.encode)
+            pkd, sigma = predictor.score(
+                predictor.read(store, "antibody", table.antibodies.keys),
+                predictor.read(store, "antigen", table.antigens.keys),
+                table.antibodies.of_row,
+                table.antigens.of_row,
+            )
+        return (pkd, sigma) if return_std else pkd
+
+    def _config(self) -> FitConfig:
+        config = FitConfig(**{one.name: getattr(self, one.name) for one in _OPTIONS})
+        if config.split not in _INNER_SPLITS:
+            msg = (
+                f"split={config.split!r}: chooses validation pairs here; expected one of "
+                f"{', '.join(_INNER_SPLITS)}. Pass test parts to cross_val_score as cv=."
+            )
+            raise BadOption(msg)
+        return config
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401 - sklearn.utils.Tags
+        """Declare that X holds text, and that labels are few and noisy."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.string = True
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+def _training_split(pairs: LabelledPairs, config: FitConfig) -> Split:
+    """Hold out validation pairs if a network or a large table needs them; else train on all."""
+    groups = PairGroups(pairs, config, cache_dir() / "clusters")
+    if config.split_name == "auto":
+        chosen, _ = choose_split(groups, config)
+        allowed = chosen.split_name in _INNER_SPLITS
+        config = replace(config, split=chosen.split_name if allowed else "random")
+    if config.network is None and len(pairs) <= INNER_PAIRS:
+        part = np.full(len(pairs), TRAIN, np.int8)
+        return Split(name=config.split, part=part, group=groups.of_method(config.split))
+    (split,) = SPLIT_METHODS[config.split](groups, config)
+    part = np.where(split.part == TEST, TRAIN, split.part).astype(np.int8)
+    return replace(split, part=part)
+
+
+def _signature(own: inspect.Signature) -> inspect.Signature:
+    """Spell out the options: scikit-learn finds the parameters of an estimator here."""
+    fixed = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    options = [_parameter(one) for one in _OPTIONS]
+    return own.replace(parameters=[*fixed, *options])
+
+
+def _parameter(one: OptionSchema) -> inspect.Parameter:
+    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default)
+
+
+AffinityRegressor.__init__.__signature__ = _signature(  # type: ignore[attr-defined]
+    inspect.signature(AffinityRegressor.__init__)
+)

@@ -1,0 +1,141 @@
+"""Pairs of sequences in a DataFrame, as scikit-learn hands them over: rows in, rows out.
+
+R rows, P distinct pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+import abag
+from abag import AbagError
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import Store, open_store
+from abag.embed.store.table_vectors import folder_with
+from abag.head.data.label_options import LabelOptions, Replicates
+from abag.head.data.labels import label_pairs
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.pairs import SequenceTable
+    from abag.embed.store.encoder_folder import EncoderFolder
+    from abag.embed.store.options import VectorOptions
+    from abag.head.data.labels import LabelledPairs
+
+ANY_PKD = 7.0
+"""Label of pairs whose label does not matter."""
+_LABEL = "y"
+
+
+class NotAFrame(AbagError, ValueError):
+    """X or y is not what the estimators of abag take."""
+
+
+def read_frame(
+    X: Any,  # noqa: ANN401 - whatever the caller passes
+    *,
+    columns: Mapping[str, str] | None = None,
+    options: TableOptions | None = None,
+) -> SequenceTable:
+    """Read the pairs of a DataFrame; row r of the result is row r of `X`.
+
+    Raises
+    ------
+    NotAFrame
+        If `X` is not a DataFrame.
+    AbagError
+        If it lacks a column, or a sequence is invalid.
+    """
+    if not isinstance(X, pd.DataFrame):
+        msg = (
+            f"X: {type(X).__name__}; expected a pandas DataFrame with the sequences in columns "
+            "such as heavy, light and antigen. Wrap the sequences in pandas.DataFrame."
+        )
+        raise NotAFrame(msg)
+    chosen = replace(options or TableOptions(), columns=dict(columns or {}))
+    return read_pairs(X.reset_index(drop=True), chosen)
+
+
+def labelled(
+    table: SequenceTable, y: ArrayLike | None = None, *, replicates: Replicates = "median"
+) -> LabelledPairs:
+    """Make pairs of the rows; their exact labels are those of `y` in pKd, shape (R,).
+
+    Without `y` all have the same label. Rows of the same pair are merged as in ``abag fit``.
+
+    Raises
+    ------
+    NotAFrame
+        If `y` has another length than the table, or is not one number per row.
+    BadLabel
+        If a label is not finite, or most are no pKd.
+    """
+    values = np.full(len(table.frame), ANY_PKD) if y is None else np.asarray(y)
+    if values.shape != (len(table.frame),):
+        msg = (
+            f"y: shape {values.shape} for {len(table.frame)} rows of X; expected one pKd per row. "
+            "Pass a column, such as table['pKd']."
+        )
+        raise NotAFrame(msg)
+    frame = pd.DataFrame({_LABEL: values})
+    bare = replace(table, frame=frame, columns={"pkd": _LABEL}, ties={}, names=[_LABEL])
+    return label_pairs(bare, LabelOptions(replicates=replicates))
+
+
+def pair_of_row(pairs: LabelledPairs) -> NDArray[np.int64]:
+    """Return the pair of each row of a table read by `labelled`, shape (R,)."""
+    antigens = len(pairs.table.antigens.keys)
+    of_pair = pairs.antibody * antigens + pairs.antigen  # ascending, one per pair
+    of_row = pairs.table.antibodies.of_row * antigens + pairs.table.antigens.of_row
+    return np.searchsorted(of_pair, of_row)
+
+
+def as_store(store: Store | Path | str | None) -> Store:
+    """Open a store, unless it is open; raise `NotAFrame` if none is given."""
+    if store is None:
+        msg = "store=None: not given; expected a store with vectors. Pass store='PATH'."
+        raise NotAFrame(msg)
+    return store if isinstance(store, Store) else open_store(store)
+
+
+def folders_with(
+    store: Store, table: SequenceTable, options: VectorOptions, *, encode: bool
+) -> dict[Kind, EncoderFolder]:
+    """Find the folders that hold the vectors of a table.
+
+    With `encode`, missing sequences are first encoded by the store's own encoders.
+
+    Raises
+    ------
+    VectorsMissing
+        If a sequence has no vector, and `encode` is not set.
+    AbagError
+        If the store has no such encoder, or several and none was chosen.
+    """
+    kinds = [*table.sequences]
+    if encode:
+        chosen = {kind: store.folder(kind, options.vectors_of(kind)["encoder"]) for kind in kinds}
+        if any(chosen[kind].missing(table.sequences[kind].keys).any() for kind in kinds):
+            abag.encode_like_store(store.path, _chains_of(table), chosen)
+    return {
+        kind: folder_with(store, table, kind, options.vectors_of(kind)["encoder"]) for kind in kinds
+    }
+
+
+def _chains_of(table: SequenceTable) -> pd.DataFrame:
+    """Return the chains of the distinct pairs as a table that `embed_table` reads."""
+    antibodies, antigens = table.antibodies, table.antigens
+    pairs = np.unique(np.stack([antibodies.of_row, antigens.of_row], axis=1), axis=0)
+    chains = [antibodies.chains[i] for i in pairs[:, 0]]
+    return pd.DataFrame(chains, columns=["heavy", "light"]).assign(
+        antigen=["|".join(antigens.chains[i]) for i in pairs[:, 1]]
+    )

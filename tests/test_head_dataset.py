@@ -1,0 +1,160 @@
+"""``abag.dataset``: arrays and torch datasets of a table's pairs."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import abag
+from abag.core.keys import hex_keys
+from abag.core.options import BadOption
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.shards.shard_index import MissingVectors
+from abag.embed.store.row_reader import StoreChanged
+from abag.embed.store.store import open_store
+from abag.embed.store.table_vectors import VectorsMissing
+from abag.head.data.demo import demo_table
+from abag.head.data.label_options import LabelOptions
+from abag.head.data.labels import label_pairs
+from abag.head.estimators.dataset import DatasetOptions
+from abag.head.splits.groups import PairGroups
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_options import SplitOptions
+from abag.head.splits.splits import TEST, TRAIN
+
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Pairs in any order, some measured twice and some censored."""
+    frame = demo_table().head(120).assign(censored="")
+    twice = frame.head(10).assign(pKd=lambda one: one["pKd"] + 0.4)
+    low = frame.tail(8).assign(censored=">")
+    whole = pd.concat([frame.iloc[:-8], twice, low], ignore_index=True)
+    return whole.sample(frac=1, random_state=1, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, table):
+    """A store of several shards."""
+    path = tmp_path_factory.mktemp("dataset") / "store"
+    for part in (table.head(50), table):
+        abag.embed_table(part, path, **COMPOSITION)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(store, table):
+    return abag.dataset(store, table, split="antigen", folds=3)
+
+
+def test_the_labels_are_those_that_fit_reads(data, table):
+    expected = label_pairs(read_pairs(table), LabelOptions())
+    assert np.array_equal(data.y, expected.pkd)
+    assert np.array_equal(data.censored, expected.censored)
+    assert (data.censored == -1).sum() == 8
+    assert len(data) == 120
+    kept = abag.dataset(data.folders["antigen"].path.parent, table, replicates="keep")
+    assert len(kept) == len(table)
+
+
+def test_x_holds_both_vectors_of_each_pair(data, store):
+    frame, opened = data.frame, open_store(store)
+    antibodies = list(zip(frame["heavy"], frame["light"], strict=True))
+    expected = [opened.vectors("antibody", antibodies), opened.vectors("antigen", frame["antigen"])]
+    assert np.array_equal(data.X, np.hstack(expected))
+    assert np.array_equal(data.vectors("antigen")[data.index("antigen")], expected[1])
+    assert data.keys("antigen") == hex_keys(data.pairs.keys("antigen"))
+
+
+def test_groups_and_splits_are_those_of_fit(data, table):
+    pairs, options = label_pairs(read_pairs(table)), SplitOptions(split="antigen", folds=3)
+    groups = PairGroups(pairs, options, None)
+    for kind in ("antibody", "antigen"):
+        assert np.array_equal(data.groups[kind], groups.of_method(kind))
+    for ours, theirs in zip(data.splits(), make_splits(pairs, options), strict=True):
+        assert np.array_equal(ours.part, theirs.part)
+
+
+def test_the_order_of_the_rows_does_not_matter(store, table, data):
+    turned = abag.dataset(store, table.iloc[::-1].reset_index(drop=True))
+    assert np.array_equal(turned.X, data.X)
+    assert np.array_equal(turned.y, data.y)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_torch_dataset_gives_the_rows_of_x(data, lazy):
+    rows = data.splits()[0].rows(TRAIN)
+    pairs = data.torch(rows, lazy=lazy)
+    assert pairs.lazy == lazy
+    assert len(pairs) == len(rows)
+    x, y = pairs[3]
+    assert (x.dtype, x.shape, y.shape) == (torch.float32, (data.X.shape[1],), ())
+    assert np.array_equal(x, data.X[rows[3]])
+    loaded = [*DataLoader(pairs, batch_size=16)]
+    assert np.array_equal(torch.cat([x for x, _ in loaded]), data.X[rows])
+    assert np.array_equal(torch.cat([y for _, y in loaded]), data.y[rows].astype(np.float32))
+    again = pickle.loads(pickle.dumps(pairs))
+    assert np.array_equal(again.batch([5, 5, 0])[0], data.X[rows[[5, 5, 0]]])
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_of_a_loader_read_the_same_rows(data, start):
+    pairs = data.torch(data.splits()[0].rows(TEST), lazy=True)
+    loader = DataLoader(pairs, batch_size=8, num_workers=1, multiprocessing_context=start)
+    rows = data.splits()[0].rows(TEST)
+    assert np.array_equal(torch.cat([x for x, _ in loader]), data.X[rows])
+
+
+def test_large_tables_are_read_lazily_by_default(data, monkeypatch):
+    assert not data.torch().lazy
+    monkeypatch.setattr("abag.head.estimators.dataset.IN_MEMORY_BYTES", 1000)
+    assert data.torch().lazy
+
+
+def test_a_lazy_dataset_names_the_shard_that_was_removed(table, tmp_path):
+    abag.embed_table(table, tmp_path / "store", **COMPOSITION)
+    pairs = abag.dataset(tmp_path / "store", table).torch(lazy=True)
+    (shard,) = (tmp_path / "store").glob("antigen-*/*.h5")
+    shard.rename(shard.with_suffix(".gone"))
+    with pytest.raises(StoreChanged, match=shard.name):
+        pairs.batch([0])
+
+
+def test_a_lazy_dataset_checks_every_byte_once(table, tmp_path, capsys):
+    abag.embed_table(table, tmp_path / "store", **COMPOSITION)
+    (shard,) = (tmp_path / "store").glob("antigen-*/*.h5")
+    data = abag.dataset(tmp_path / "store", table)
+    content = bytearray(shard.read_bytes())
+    at = content.rfind(b"\x00\x3c")  # a 1.0 of a vector
+    content[at] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(MissingVectors):
+        data.torch(lazy=True)
+    assert "skipped" in capsys.readouterr().err
+
+
+def test_invalid_input_is_refused_in_one_line(store, table):
+    new = table.assign(heavy=["EVQ", *table["heavy"][1:]])
+    for error, words, options in [
+        (VectorsMissing, "1 of 8. antibody", {"table": new}),
+        (abag.AbagError, "no column for pkd", {"table": table.drop(columns="pKd")}),
+        (abag.AbagError, "'cls' is not stored", {"table": table, "antigen_pooling": "cls"}),
+        (BadOption, "epochs: is not an option of dataset", {"table": table, "epochs": 3}),
+        (BadOption, "split: 'x' is unknown", {"table": table, "split": "x"}),
+    ]:  # fmt: skip
+        with pytest.raises(error, match=words) as caught:
+            abag.dataset(store, **options)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_store_makes_the_dataset_too(store, table, data):
+    found = open_store(store).dataset(table)
+    assert np.array_equal(found.y, data.y)
+    assert repr(found).splitlines()[0] == "PairDataset: 120 pairs of table"
+    assert found._repr_html_().startswith("<pre>PairDataset")
+    assert found.options == DatasetOptions()

@@ -1,0 +1,438 @@
+"""abag in scikit-learn: the regressor, the vectorizer, the splitters and the import."""
+
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    cross_val_predict,
+    cross_val_score,
+)
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+import abag
+from abag.core.options import BadOption, schema
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.table_vectors import VectorsMissing
+from abag.head.data.demo import demo_table
+from abag.head.data.label_units import BadLabel
+from abag.head.data.labels import label_pairs
+from abag.head.estimators.regressor import NOT_OF_ESTIMATORS, _training_split
+from abag.head.estimators.sequence_frame import NotAFrame, labelled, pair_of_row, read_frame
+from abag.head.model.config import FitConfig
+from abag.head.splits.partition import make_splits
+from abag.head.splits.split_options import SplitOptions
+from abag.head.splits.splits import TEST, UNUSED, VALIDATION, BadSplit
+from abag.sklearn import (
+    AffinityRegressor,
+    AntibodySplit,
+    AntigenSplit,
+    BothSplit,
+    PairVectorizer,
+    RandomSplit,
+)
+
+ROOT = Path(__file__).parent.parent
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+SPLITTERS = {
+    "random": RandomSplit, "antigen": AntigenSplit, "antibody": AntibodySplit, "both": BothSplit,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Pairs of which some are measured twice, in the order of nobody's keys."""
+    frame = demo_table().head(150)
+    twice = frame.head(20).assign(pKd=lambda one: one["pKd"] + 0.2)
+    return pd.concat([frame, twice]).sample(frac=1, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def X(table):  # noqa: N802 - as in scikit-learn
+    return table[["heavy", "light", "antigen"]]
+
+
+@pytest.fixture(scope="module")
+def y(table):
+    return table["pKd"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, table):
+    path = tmp_path_factory.mktemp("estimators") / "store"
+    abag.embed_table(table, path, **COMPOSITION)
+    return str(path)
+
+
+# ---- the regressor -------------------------------------------------------------------------
+
+
+def test_cross_validation_with_group_splits_scores_a_head(store, X, y):
+    scores = cross_val_score(AffinityRegressor(store, head="ridge"), X, y, cv=RandomSplit(3))
+    assert scores.shape == (3,)
+    assert scores.mean() > 0.1
+    grid = GridSearchCV(
+        AffinityRegressor(store, head="ridge"),
+        {"antigen_pooling": ["mean"], "head": ["ridge", "kernel"]},
+        cv=AntigenSplit(2),
+        scoring="neg_mean_squared_error",
+    )
+    assert grid.fit(X, y).best_params_["head"] in ("ridge", "kernel")
+
+
+@pytest.mark.slow  # each worker imports torch
+def test_workers_of_joblib_get_the_same_scores(store, X, y):
+    model, cv = AffinityRegressor(store, head="ridge"), RandomSplit(2)
+    alone = cross_val_score(model, X, y, cv=cv)
+    assert np.array_equal(alone, cross_val_score(model, X, y, cv=cv, n_jobs=2))
+
+
+def test_a_regressor_and_abag_fit_train_the_same_network(store, X, y, tmp_path):
+    options = {"head": "mlp", "widths": (16,), "epochs": 3, "seed": 4, "split": "random"}
+    model = AffinityRegressor(store, **options).fit(X, y)
+    pairs = labelled(read_frame(X), y)
+    split = _training_split(pairs, FitConfig(**options))
+    assert model.validation_pairs_ == len(split.rows(VALIDATION)) > 5
+    part = np.where(split.part == VALIDATION, "validation", "train")[pair_of_row(pairs)]
+    table = X.assign(pKd=y, part=part)
+    other = demo_table().iloc[[400]][["heavy", "light", "antigen", "pKd"]].assign(part="test")
+    table = pd.concat([table, other])  # abag fit wants a test part
+    abag.embed_table(table, store, **COMPOSITION)
+    abag.fit(table, store, tmp_path / "run", **options | {"split": "column=part"}, report=False)
+    predictor = abag.load_predictor(tmp_path / "run")
+    expected = predictor.predict(list(X["heavy"]), list(X["light"]), list(X["antigen"]))
+    np.testing.assert_allclose(model.predict(X), expected["pkd_predicted"], atol=1e-4)
+    plain = model.predictor_.predict(list(X["heavy"]), list(X["light"]), list(X["antigen"]))
+    assert np.array_equal(model.predict(X), plain["pkd_predicted"])
+
+
+def test_a_ridge_learns_from_all_pairs_and_is_that_of_scikit_learn(store, X, y):
+    model = AffinityRegressor(store, head="ridge").fit(X, y)
+    assert model.validation_pairs_ == 0
+    assert np.corrcoef(model.predict(X), y)[0, 1] > 0.5
+    assert model.score(X, y) == pytest.approx(1 - np.mean((model.predict(X) - y) ** 2) / np.var(y))
+
+
+def test_sigma_is_returned_beside_the_prediction(store, X, y):
+    model = AffinityRegressor(store, head="gp").fit(X, y)
+    pkd, sigma = model.predict(X.head(7), return_std=True)
+    assert pkd.shape == sigma.shape == (7,)
+    assert (sigma > 0).all()
+    assert len(np.unique(sigma)) > 1
+
+
+def test_a_fitted_regressor_survives_pickle_and_clone_forgets_the_fit(store, X, y):
+    model = AffinityRegressor(store, head="stack", members=2, epochs=2).fit(X, y)
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict(X), model.predict(X))
+    flags = again.predictor_.predict(X["heavy"][:3], X["light"][:3], X["antigen"][:3])
+    assert list(flags["far_antigen"]) == [False] * 3
+    fresh = clone(model)
+    assert fresh.get_params() == model.get_params()
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
+    assert fresh.set_params(head="ridge", members=1).fit(X, y).get_params()["head"] == "ridge"
+
+
+def test_the_parameters_are_the_options_of_fit(store):
+    given = AffinityRegressor(store).get_params()
+    options = {one.name: one.default for one in schema(FitConfig)}
+    assert NOT_OF_ESTIMATORS <= options.keys()
+    for name in options.keys() - NOT_OF_ESTIMATORS:
+        assert given[name] == options[name]
+    assert given.keys() - options.keys() == {"store", "encode", "verbose"}
+    assert repr(AffinityRegressor("a", lr=0.1)) == "AffinityRegressor(lr=0.1, store='a')"
+
+
+def test_sequences_that_the_store_lacks_are_encoded_on_request(store, X, y, tmp_path):
+    abag.embed_table(X.head(40), tmp_path / "small", **COMPOSITION)
+    with pytest.raises(VectorsMissing, match="antibody sequences of table have no vector"):
+        AffinityRegressor(tmp_path / "small", head="ridge").fit(X, y)
+    model = AffinityRegressor(tmp_path / "small", head="ridge", encode=True).fit(X.head(60), y[:60])
+    np.testing.assert_array_equal(
+        model.predict(X), AffinityRegressor(store, head="ridge").fit(X.head(60), y[:60]).predict(X)
+    )
+    model.set_params(encode=False).predict(X)  # now they are stored
+
+
+def test_messages_are_only_shown_on_request(store, X, y, capfd):
+    AffinityRegressor(store, epochs=1).fit(X, y).predict(X)
+    assert capfd.readouterr().err == ""
+    AffinityRegressor(store, epochs=1, verbose=True).fit(X, y)
+    assert "1 epochs of" in capfd.readouterr().err
+
+
+# ---- the vectorizer ------------------------------------------------------------------------
+
+
+def test_a_vectorizer_gives_the_vectors_of_both_sequences(store, table, X, y):
+    vectorizer = PairVectorizer(store)
+    found = vectorizer.fit_transform(X)
+    opened = abag.open_store(store)
+    antibodies = list(zip(X["heavy"], X["light"], strict=True))
+    sides = opened.vectors("antibody", antibodies), opened.vectors("antigen", X["antigen"])
+    assert np.array_equal(found, np.hstack(sides))
+    names = vectorizer.get_feature_names_out()
+    assert (names[0], names[-1]) == ("antibody_mean_0", f"antigen_mean_{sides[1].shape[1] - 1}")
+    framed = PairVectorizer(store).set_output(transform="pandas").fit_transform(X)
+    assert list(framed.columns) == list(names)
+    assert np.array_equal(framed.index, X.index)
+    renamed = X.rename(columns={"heavy": "a", "light": "b", "antigen": "c"})
+    columns = {"heavy": "a", "light": "b", "antigen": "c"}
+    again = PairVectorizer(store, columns=columns).fit(renamed).transform(renamed)
+    assert np.array_equal(again, found)
+
+
+def test_a_pipeline_of_vectors_and_ridge_predicts(store, X, y):
+    model = make_pipeline(PairVectorizer(store), Ridge(1e-3))
+    assert np.isfinite(cross_val_score(model, X, y, cv=RandomSplit(3))).all()
+    assert model.fit(X, y).score(X, y) > 0.1
+    grid = GridSearchCV(model, {"ridge__alpha": [1.0, 100.0]}, cv=AntibodySplit(2)).fit(X, y)
+    again = pickle.loads(pickle.dumps(grid.best_estimator_))
+    assert np.array_equal(again.predict(X), grid.predict(X))
+
+
+def test_a_fitted_vectorizer_keeps_to_its_encoder(store, X, tmp_path):
+    abag.embed_table(X, tmp_path / "both", **COMPOSITION)
+    vectorizer = PairVectorizer(tmp_path / "both").fit(X)
+    abag.embed_table(X, tmp_path / "both", kind="antigen", antigen_encoder="tiny-esm2")
+    assert np.array_equal(vectorizer.transform(X), PairVectorizer(store).fit_transform(X))
+
+
+# ---- the splitters -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+def test_the_folds_are_those_of_abag_fit(table, X, name):
+    pairs = label_pairs(read_pairs(table))
+    expected = make_splits(pairs, SplitOptions(split=name, folds=3, repeats=2, seed=5))
+    splitter = SPLITTERS[name](3, n_repeats=2, seed=5)
+    folds = [*splitter.split(X)]
+    assert splitter.get_n_splits() == len(folds) == len(expected) == 6
+    of_row = pair_of_row(labelled(read_frame(X)))
+    for (train, test), split in zip(folds, expected, strict=True):
+        assert set(of_row[test]) == set(split.rows(TEST))
+        assert not set(train) & set(test)
+        left = np.setdiff1d(np.arange(len(X)), [*train, *test])
+        assert set(of_row[left]) == set(split.rows(UNUSED))
+        assert (len(left) > 0) == (name == "both")
+
+
+@settings(max_examples=15)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), min_size=12, max_size=40),
+    seed=st.integers(0, 9),
+)
+def test_every_row_is_tested_once_and_rows_of_a_pair_stay_together(rows, seed):
+    letters = "ACDEFGHIKL"
+    frame = pd.DataFrame(
+        [(letters[a] * 30, "", letters[b] * 40) for a, b in rows],
+        columns=["heavy", "light", "antigen"],
+    )
+    if len(set(rows)) < 4:
+        return
+    folds = [*RandomSplit(2, seed=seed).split(frame)]
+    tested = np.concatenate([test for _, test in folds])
+    assert sorted(tested) == list(range(len(rows)))
+    for train, test in folds:
+        assert not {rows[i] for i in train} & {rows[i] for i in test}
+
+
+def test_groups_serve_the_splitters_of_scikit_learn(store, X, y):
+    groups = AntigenSplit().groups(X)
+    for train, test in GroupKFold(3).split(X, y, groups):
+        assert not set(X["antigen"].iloc[train]) & set(X["antigen"].iloc[test])
+    kept = np.random.default_rng(0).permutation(len(X))
+    moved = AntigenSplit().groups(X.iloc[kept])
+    assert np.array_equal(moved, groups[kept])  # numbered by sequence, not by row
+    assert len(np.unique(BothSplit().groups(X, "antibody"))) > len(np.unique(groups))
+    with pytest.warns(UserWarning, match="groups parameter is ignored by AntigenSplit"):
+        next(AntigenSplit(2).split(X, y, groups))
+    predicted = cross_val_predict(AffinityRegressor(store, head="ridge"), X, y, cv=AntigenSplit(3))
+    assert np.isfinite(predicted).all()
+
+
+def test_a_splitter_shows_its_parameters():
+    shown = "AntigenSplit(antigen_identity=0.5, cluster_tool='auto', columns=None,"
+    assert repr(AntigenSplit(antigen_identity=0.5)).startswith(shown)
+
+
+# ---- invalid input -------------------------------------------------------------------------
+
+
+def test_invalid_input_is_refused_in_one_line(store, X, y):
+    ridge = AffinityRegressor(store, head="ridge")
+    for error, words, call in [
+        (NotAFrame, "X: ndarray; expected a pandas DataFrame", lambda: ridge.fit(X.to_numpy(), y)),
+        (NotAFrame, r"y: shape \(5,\) for 170 rows", lambda: ridge.fit(X, y[:5])),
+        (NotAFrame, "store=None: not given", lambda: AffinityRegressor().fit(X, y)),
+        (NotAFrame, "store=None: not given", lambda: PairVectorizer().fit(X)),
+        (BadLabel, "is not a valid label", lambda: ridge.fit(X, y.where(y < y.max()))),
+        (BadLabel, "outside the usual range of pKd", lambda: ridge.fit(X, 10 ** (9 - y))),
+        (abag.AbagError, "no column for antigen", lambda: ridge.fit(X[["heavy"]], y)),
+        (abag.AbagError, "row 2, ", lambda: ridge.fit(X.assign(heavy=["Q", "1"] * 85), y)),
+        (BadOption, "chooses validation pairs here", lambda: clone(ridge).set_params(
+            split="both").fit(X, y)),
+        (BadOption, "head: 'forest' is unknown", lambda: clone(ridge).set_params(
+            head="forest").fit(X, y)),
+        (BadOption, "learning_rate: is not an option of AffinityRegressor; did you mean lr",
+         lambda: AffinityRegressor(learning_rate=1)),
+        (BadOption, "folds: 1 is out of range", lambda: next(AntigenSplit(1).split(X))),
+        (BadSplit, "the rows form only", lambda: next(AntigenSplit(99).split(X))),
+        (abag.AbagError, "no antigen encoder 'x'", lambda: PairVectorizer(
+            store, antigen_encoder="x").fit(X)),
+        (abag.AbagError, "'cls' is not stored", lambda: PairVectorizer(
+            store, antigen_pooling="cls").fit(X)),
+    ]:  # fmt: skip
+        with pytest.raises(error, match=words) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    with pytest.raises(NotFittedError):
+        PairVectorizer(store).transform(X)
+
+
+# ---- the checks of scikit-learn ------------------------------------------------------------
+
+LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+ONE_LABEL = "one pair has one label, from which nothing can be learned; the error says so"
+EXPECTED = {
+    AffinityRegressor: {"check_fit2d_1sample": ONE_LABEL},
+    PairVectorizer: {
+        "check_transformer_preserve_dtypes": "vectors are float32, whatever the dtype of X",
+    },
+}
+"""Checks that fail, with the reason."""
+
+
+class OfNumbers:
+    """Turns each row of numbers into an antibody and an antigen: different rows, others.
+
+    The checks fit on arrays of numbers. With this in front they test parameters, state, pickling
+    and the order of rows of the real estimator; the arrays are checked by scikit-learn.
+    """
+
+    def fit(self, X, y=None):
+        if isinstance(self, AffinityRegressor):
+            X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
+            super().fit(self.frame(X), 8 + 2 * np.tanh(y / (1 + np.abs(y).max())))
+        else:
+            X = validate_data(self, X, dtype=np.float64)
+            super().fit(self.frame(X))
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def checked(self, X):
+        check_is_fitted(self)
+        return self.frame(validate_data(self, X, dtype=np.float64, reset=False))
+
+    @staticmethod
+    def frame(X):
+        words = (X + 0.0).view(np.uint64) >> np.uint64(12)  # readable, and nearly all of a number
+        digits = words[..., None] // np.uint64(20) ** np.arange(12, dtype=np.uint64)
+        letters = LETTERS[(digits % np.uint64(20)).astype(int)].reshape(len(X), -1)
+        text = ["".join(row) for row in letters]
+        return pd.DataFrame({"heavy": text, "antigen": [one[::-1] for one in text]})
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.string = True, False
+        return tags
+
+
+class RegressorOfNumbers(OfNumbers, AffinityRegressor):
+    __init__ = AffinityRegressor.__init__
+
+    def predict(self, X, return_std=False):
+        return super().predict(self.checked(X), return_std)
+
+
+class VectorizerOfNumbers(OfNumbers, PairVectorizer):
+    __init__ = PairVectorizer.__init__
+
+    def transform(self, X):
+        return super().transform(self.checked(X))
+
+
+@pytest.fixture
+def one_pair_store(tmp_path):
+    frame = pd.DataFrame({"heavy": ["EVQ"], "antigen": ["MKT"]})
+    abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
+    return str(tmp_path / "store")
+
+
+def results_of(estimator, expected):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # checks provoke them
+        return check_estimator(
+            estimator, expected_failed_checks=expected, on_fail=None, on_skip=None
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("estimator", "options"),
+    [(RegressorOfNumbers, {"head": "ridge"}), (VectorizerOfNumbers, {})],
+)
+def test_the_checks_of_scikit_learn_pass_on_numbers_spelled_as_sequences(
+    one_pair_store, estimator, options
+):
+    expected = EXPECTED[estimator.__mro__[2]]
+    results = results_of(estimator(one_pair_store, encode=True, **options), expected)
+    by_status = {
+        status: {one["check_name"] for one in results if one["status"] == status}
+        for status in ("passed", "xfail", "failed")
+    }
+    assert by_status["failed"] == set()
+    assert by_status["xfail"] == set(expected)
+    assert len(by_status["passed"]) >= 40
+
+
+def test_the_checks_that_need_no_numbers_pass_on_the_estimators_themselves(store):
+    for estimator in (AffinityRegressor(store), PairVectorizer(store)):
+        (only,) = results_of(estimator, {})
+        assert (only["check_name"], only["status"]) == ("check_estimator_cloneable", "passed")
+
+
+# ---- the import ----------------------------------------------------------------------------
+
+
+def python(code, **options):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, **options
+    )
+
+
+def test_abag_sklearn_is_imported_on_use_and_hides_nothing():
+    done = python(
+        "import sys, abag\n"
+        "assert 'sklearn' not in sys.modules and 'abag.sklearn' not in sys.modules\n"
+        "from abag.sklearn import PairVectorizer\n"
+        "import sklearn\n"
+        "assert sklearn.__name__ == 'sklearn' and sklearn.linear_model\n"
+        "assert abag.sklearn.PairVectorizer is PairVectorizer\n"
+        "print(PairVectorizer.__module__)"
+    )
+    assert done.stdout.strip() == "abag.head.estimators.vectorizer", done.stderr
+
+
+def test_without_scikit_learn_one_line_says_how_to_install_it():
+    done = python(
+        "import sys; sys.modules['sklearn'] = None\n"
+        "import abag\n"
+        "try:\n    abag.sklearn\nexcept abag.AbagError as error:\n    print(error)"
+    )
+    assert "pip install 'abag[sklearn]'" in done.stdout, done.stderr
