@@ -1,7 +1,8 @@
 """Measure the accuracy of several heads and the coverage of sigma over many folds.
 
-    python benchmarks/bench_sigma.py TABLE --store DIR --out FOLDER [--members 8 16]
-        [--precision fp32 bf16] [--seeds 0 100] [--split antigen random] [--workers N]
+    python benchmarks/bench_sigma.py TABLE --store DIR --out FOLDER [--head mlp stack gp]
+        [--members 8 16] [--precision fp32 bf16] [--seeds 0 100] [--split antigen random]
+        [--workers N]
     python benchmarks/bench_sigma.py --tiny --out FOLDER               # seconds, on a CPU
 
 The store must hold a vector for every sequence of the table (`abag embed`). All runs use the same
@@ -58,9 +59,11 @@ def train_one(table, store, options) -> dict[str, object]:
     for level in LEVELS:
         low, high = interval([share for share in folds[level] if share is not None])
         covered[f"{level} %"] = f"{sigma['coverage'][level]:.0%} [{low:.0%}, {high:.0%}]"
-    shown = {key: options[key] for key in ("split", "members", "precision", "seed")}
+    shown = {key: options[key] for key in ("split", "head", "members", "precision", "seed")}
+    worst = [f"{min(folds[level]):.0%}" for level in LEVELS]
     rmse = done["cv"]["head"]["rmse"] if "cv" in done else {"sd": None}
     return shown | covered | {
+        "worst fold": " / ".join(worst),
         "RMSE": done["metrics"]["test"]["rmse"],
         "sd over folds": rmse["sd"],
         "Spearman": done["metrics"]["test"]["spearman"],
@@ -93,6 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--store", type=Path)
     parser.add_argument("--antibody-encoder")
     parser.add_argument("--antigen-encoder")
+    parser.add_argument("--head", nargs="+", default=["mlp"])
     parser.add_argument("--members", type=int, nargs="+", default=[16])
     parser.add_argument("--precision", nargs="+", default=["auto"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
@@ -107,15 +111,16 @@ def main(arguments: list[str] | None = None) -> None:
         if a.tiny:
             a.table, a.store = tiny_inputs(Path(folder))
             a.members, a.repeats, a.split = [2], 1, ["random"]
-        asked = itertools.product(a.split, a.members, a.precision, a.seeds)
+        asked = itertools.product(a.split, a.head, a.members, a.precision, a.seeds)
         todo = [
             {
-                "split": split, "members": members, "precision": precision, "seed": seed,
+                "split": split, "head": head, "members": members, "precision": precision,
+                "seed": seed,
                 "folds": a.folds, "repeats": a.repeats,
                 "antibody_encoder": a.antibody_encoder, "antigen_encoder": a.antigen_encoder,
             }
             | ({"epochs": 2} if a.tiny else {})
-            for split, members, precision, seed in asked
+            for split, head, members, precision, seed in asked
         ]  # fmt: skip
         with ProcessPoolExecutor(a.workers, mp_context=get_context("spawn")) as pool:
             pending = [pool.submit(train_one, a.table, a.store, options) for options in todo]
