@@ -20,7 +20,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from abag.head.evaluation.comparison import compare, widening
+from abag.head.evaluation.bootstrap import widening
+from abag.head.evaluation.comparison import compare
 from abag.head.evaluation.metrics import rmse
 from abag.head.splits.splits import TEST, Split
 
@@ -57,6 +58,7 @@ def simulate(clusters, sizes, seed):
         censored=np.zeros(len(cluster), np.int8),
         antigen=cluster,
         antigen_cluster=cluster,
+        antibody_cluster=None,
     )
 
     def against(model, group):

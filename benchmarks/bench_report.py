@@ -32,6 +32,9 @@ RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 WIDTHS = (1024, 1280)
 """Of the vectors of IgT5 and ESM-2 650M."""
 
+SIGMA = {"noise": 1.0, "spread": 0.0, "calibrated": False, "coverage": {}, "coverage_folds": {}}
+SIGMA["error_spearman"] = None
+
 
 def make_results(rows, folds):
     """Draw a run; of one split a tenth of the pairs is tested, of several all."""
@@ -85,7 +88,8 @@ def make_results(rows, folds):
 def measure(rows, folds, out):
     """Return the cells of one case: rows, folds, seconds of charts and of the page, size."""
     results = make_results(rows, folds)
-    summary = score_models(results.pairs, results) | {"run": "run", "used": {}}
+    summary = score_models(results.pairs, results)
+    summary |= {"run": "run", "used": {}, "sigma": SIGMA}
     start = time.perf_counter()
     chart_data(results)
     charts_s = time.perf_counter() - start

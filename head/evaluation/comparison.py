@@ -1,27 +1,34 @@
 """Compare models on the test part: bootstrap intervals, verdicts and warnings.
 
-Intervals come from a paired bootstrap over clusters: whole groups of the split are resampled,
-identically for both models and for all folds, and each fold is scored separately. Where antigens
-occur in several groups (random, mutations, antibody ...), clusters of antigens are resampled as
-well, and a model is called better only if both intervals agree. Intervals are widened for few
-clusters, see `widening`.
+Intervals come from a paired bootstrap over clusters, identical for both models, see `bootstrap`. A
+model is called better only if all intervals agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit
 
 from abag.head.evaluation import metrics
+from abag.head.evaluation.bootstrap import (
+    Interval,
+    MeasuredPairs,
+    Resampled,
+    antigen_clusters,
+    is_nested,
+    resample,
+    tested_rows,
+)
 from abag.head.evaluation.label_problems import label_problems
 from abag.head.evaluation.metrics import METRICS, direction, headline_metrics, metric_label
+from abag.head.evaluation.pair_order import SCOPES, ClusterPairs, ordered_by_cluster
 from abag.head.evaluation.resampling import (
     OF_MEAN_ERROR,
+    accuracies,
     mean_errors,
     median_of_samples,
     score_samples,
@@ -34,63 +41,19 @@ if TYPE_CHECKING:
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
-DRAWS = 500
-"""Bootstrap samples per interval."""
-SAMPLED_AT_ONCE = 2 * 10**6
-"""Rows times samples that are scored in one go: 16 MB per matrix."""
-MIN_CLUSTERS = 5
-"""With fewer clusters, resampling them says little about new clusters: no interval."""
-MIN_ROWS = 10
-"""With fewer test rows, no interval: five rows can form five clusters."""
-LEVEL = 0.95
 SMALL_TEST_ROWS = 50
+PAIRED_ROWS, MOST_CLUSTERS = 1500, 300
+"""Of a fold, for intervals of scores of pairs of rows, whose number grows with the square. Fewer
+rows make the interval wider; 300 clusters give nearly the same as more."""
 
 
-class MeasuredPairs(Protocol):
-    """What scoring needs of P pairs, each of shape (P,)."""
+class ScoreInterval(TypedDict):
+    """A score with its interval."""
 
-    @property
-    def pkd(self) -> Floats: ...
-    @property
-    def censored(self) -> NDArray[np.int8]: ...
-    @property
-    def antigen(self) -> Ints: ...
-    @property
-    def antigen_cluster(self) -> Ints | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Difference of two models' scores, averaged over folds, with its bootstrap interval."""
-
-    difference: float
+    value: float
     low: float | None
     high: float | None
     clusters: int
-    rows: int
-    unit: str = "clusters"
-    """What was resampled: ``pairs``, ``clusters`` or ``antigen clusters``."""
-    by_antigen: Interval | None = None
-    """The same from clusters of antigens, if the groups of the split are not made of them."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @property
-    def known(self) -> list[tuple[Interval, float, float]]:
-        """The intervals that have limits: itself and `by_antigen`."""
-        found = [one for one in (self, self.by_antigen) if one is not None]
-        return [(i, i.low, i.high) for i in found if i.low is not None and i.high is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Fold:
-    """The part of a fold that is resampled."""
-
-    cluster: Ints
-    """Cluster of each row or of each antigen; clusters are resampled as a whole."""
-    difference: Callable[[Floats], Floats]
-    """Differences of the two scores in D samples, of which (D, R) has the count of each entry."""
 
 
 def compare(
@@ -117,32 +80,87 @@ def compare(
         either. ``low`` and ``high`` are None with fewer than `MIN_CLUSTERS` clusters or `MIN_ROWS`
         test rows.
     """
-    tests = [np.flatnonzero((s.part == TEST) & (pairs.censored == 0)) for s in splits]
-    n_rows, clusters = len(np.unique(np.concatenate(tests))), antigen_clusters(pairs)
-    folds = [
-        _TestRows(pairs.pkd[rows], a[rows], b[rows], antigen_groups(pairs, rows))
-        for rows, a, b in zip(tests, predicted, reference, strict=True)
-    ]
-    of_split = [split.group[rows] for split, rows in zip(splits, tests, strict=True)]
-    of_antigen = [clusters[rows] for rows in tests]
-    nested = _is_nested(np.concatenate(of_antigen), np.concatenate(of_split))
-    several = len(np.unique(np.concatenate(of_antigen))) > 1
-
-    def interval(cluster: Sequence[Ints], unit: str) -> Interval | None:
-        drawn = [fold.resampled_by(one, metric) for fold, one in zip(folds, cluster, strict=True)]
-        return _bootstrap(drawn, seed, n_rows, unit)
-
-    if metric == "spearman_within_antigen" and several and not nested:
-        return interval(of_antigen, "antigen clusters")
-    found = interval(of_split, "clusters")
-    if found is None or nested or not several:
-        return found
-    return replace(found, by_antigen=interval(of_antigen, "antigen clusters"))
+    return _resample(pairs, splits, [*zip(predicted, reference, strict=True)], metric, seed)
 
 
-def antigen_clusters(pairs: MeasuredPairs) -> Ints:
-    """Return the cluster of each pair's antigen, (P,): the antigen if they were not clustered."""
-    return pairs.antigen if pairs.antigen_cluster is None else pairs.antigen_cluster
+def score_interval(
+    pairs: MeasuredPairs,
+    splits: Sequence[Split],
+    predicted: Sequence[Floats],
+    metric: str,
+    value: float | None = None,
+) -> ScoreInterval | None:
+    """Compute the score of one model on the test parts, with its bootstrap interval.
+
+    The other arguments and None are as in `compare`. The interval is the smallest that includes
+    those over groups of the split and over clusters of antigens.
+
+    Parameters
+    ----------
+    value : float, optional
+        The score if it is known, with which intervals that were found on some rows are centred.
+    """
+    found = _resample(pairs, splits, [(one,) for one in predicted], metric)
+    if found is None:
+        return None
+    value = found.difference if value is None else value
+    shift = value - found.difference
+    return {
+        "value": value,
+        "low": _passed(min, metric, [low + shift for _, low, _ in found.known]),
+        "high": _passed(max, metric, [high + shift for *_, high in found.known]),
+        "clusters": found.clusters,
+    }
+
+
+def score_intervals(
+    pairs: MeasuredPairs,
+    splits: Sequence[Split],
+    predicted: Sequence[Floats],
+    scores: metrics.Scores,
+) -> dict[str, ScoreInterval]:
+    """Compute `score_interval` of each metric that is reported with one, where it is defined.
+
+    `scores` are those on the test parts, averaged over the splits.
+    """
+    tested = np.concatenate(tested_rows(pairs, splits))
+    names = [name for name, one in METRICS.items() if one.headline or one.with_interval]
+    if len(np.unique(antigen_clusters(pairs)[tested])) <= 1:
+        # Antigens cannot be resampled whole: slow, and nearly the same as the Spearman correlation.
+        names.remove("spearman_within_antigen")
+    known = {name: value for name in names if (value := scores.get(name)) is not None}
+    found = {
+        name: score_interval(pairs, splits, predicted, name, value) for name, value in known.items()
+    }
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _passed(outer: Callable[..., float], metric: str, ends: Sequence[float]) -> float | None:
+    """Return the outermost end of intervals, which for perfect predictions would pass the best."""
+    if not ends:
+        return None
+    end, best = outer(ends), METRICS[metric].best
+    if best is None:
+        return end
+    return max(end, best) if METRICS[metric].lower_is_better else min(end, best)
+
+
+def _resample(
+    pairs: MeasuredPairs,
+    splits: Sequence[Split],
+    models: Sequence[Sequence[Floats]],
+    metric: str,
+    seed: int = 0,
+) -> Interval | None:
+    tests = tested_rows(pairs, splits)
+    folds = [_TestRows.of(pairs, rows, one) for rows, one in zip(tests, models, strict=True)]
+    return resample(
+        pairs,
+        splits,
+        lambda k, cluster: folds[k].resampled_by(cluster, metric),
+        antigens_only=metric == "spearman_within_antigen",
+        seed=seed,
+    )
 
 
 def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
@@ -158,118 +176,94 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
     return np.where(few, len(antigen) + cluster, antigen)
 
 
-def _is_nested(inner: Ints, outer: Ints) -> bool:
-    """Whether each value of `inner`, (R,), occurs with one value of `outer`, (R,), only."""
-    values, dense = np.unique(inner, return_inverse=True)
-    return len(np.unique(outer * len(values) + dense)) == len(values)
-
-
-def widening(clusters: int) -> float:
-    """Return the factor by which a 95 % bootstrap interval over few clusters is too narrow.
-
-    Student's t relative to the normal distribution, and the bootstrap's standard error relative
-    to the unbiased one: 1.58 for 5 clusters, 1.04 for 30.
-    """
-    level = (1 + LEVEL) / 2
-    return float(stdtrit(clusters - 1, level) / ndtri(level) * np.sqrt(clusters / (clusters - 1)))
-
-
-def _bootstrap(folds: Sequence[_Fold], seed: int, rows: int, unit: str) -> Interval | None:
-    joined = np.concatenate([fold.cluster for fold in folds])
-    clusters, dense = np.unique(joined, return_inverse=True)
-    index = np.split(dense, np.cumsum([len(fold.cluster) for fold in folds])[:-1])
-    difference = float(_mean_difference(folds, index, np.ones((1, len(clusters))))[0])
-    if np.isnan(difference):
-        return None
-    draws = np.random.default_rng(seed).integers(len(clusters), size=(DRAWS, len(clusters)))
-    enough = len(clusters) >= MIN_CLUSTERS and rows >= MIN_ROWS
-    n_parts = max(1, DRAWS * max(map(len, index)) // SAMPLED_AT_ONCE)
-    parts = np.array_split(draws[: DRAWS if enough else 0], n_parts)
-    known = np.concatenate([_mean_difference(folds, index, _count(part)) for part in parts])
-    known = known[~np.isnan(known)]
-    unit = "pairs" if len(clusters) == rows else unit
-    if not len(known):
-        return Interval(difference, None, None, len(clusters), rows, unit)
-    ends = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    low, high = difference + widening(len(clusters)) * (ends - difference)
-    return Interval(difference, float(low), float(high), len(clusters), rows, unit)
-
-
-def _count(draws_DC: Ints) -> Floats:
-    """Count how often each of C clusters is drawn in each of D samples; shape (D, C)."""
-    cells = draws_DC + draws_DC.shape[1] * np.arange(len(draws_DC))[:, None]
-    return np.bincount(cells.ravel(), minlength=cells.size).reshape(cells.shape).astype(np.float64)
-
-
-def _mean_difference(folds: Sequence[_Fold], index: Sequence[Ints], counts_DC: Floats) -> Floats:
-    """Average over the folds where the difference is defined; NaN where it is in none; (D,)."""
-    all_of_them = np.arange(counts_DC.shape[1])
-    found = np.array(
-        [
-            fold.difference(counts_DC if np.array_equal(i, all_of_them) else counts_DC[:, i])
-            for fold, i in zip(folds, index, strict=True)
-        ]
-    )
-    defined = ~np.isnan(found)
-    n_D = defined.sum(axis=0)
-    return np.where(n_D > 0, np.where(defined, found, 0).sum(axis=0) / np.maximum(1, n_D), np.nan)
-
-
 @dataclass(frozen=True, slots=True)
 class _TestRows:
-    """The exact test rows of a fold, each of shape (R,)."""
+    """The exact test rows of a fold, each of shape (R,), and the predictions of one or two models.
+
+    What is resampled is the score of the model, or that of the first minus that of the second.
+    """
 
     pkd: Floats
-    predicted: Floats
-    reference: Floats
+    models: Sequence[Floats]
     antigen: Ints
     """See `antigen_groups`."""
+    clusters: ClusterPairs | None
 
-    def resampled_by(self, cluster: Ints, metric: str) -> _Fold:
+    @classmethod
+    def of(cls, pairs: MeasuredPairs, rows: Ints, models: Sequence[Floats]) -> _TestRows:
+        """Select rows of predictions of all pairs, (P,)."""
+        predicted = [one[rows] for one in models]
+        groups = antigen_groups(pairs, rows)
+        return cls(pairs.pkd[rows], predicted, groups, cluster_pairs(pairs, rows))
+
+    def resampled_by(self, cluster: Ints, metric: str) -> Resampled:
         """Resample clusters, (R,); whole antigens if no antigen is in two of them."""
-        if metric == "spearman_within_antigen" and _is_nested(self.antigen, cluster):
+        if metric == "spearman_within_antigen" and is_nested(self.antigen, cluster):
             return self._of_antigens(cluster)
         if metric in OF_MEAN_ERROR:
             return self._of_sums(cluster, *OF_MEAN_ERROR[metric])
+        if metric in SCOPES:
+            return self._of_pairs(cluster, metric)
 
-        def difference(counts_DR: Floats) -> Floats:
-            both = (self.predicted, self.reference)
-            a, b = (score_samples(metric, self.pkd, p, self.antigen, counts_DR) for p in both)
-            return a - b
+        def score(counts_DR: Floats) -> Floats:
+            return _difference(
+                score_samples(metric, self.pkd, one, self.antigen, counts_DR) for one in self.models
+            )
 
-        return _Fold(cluster, difference)
+        return Resampled(cluster, score)
 
     def _of_sums(
         self,
         cluster: Ints,
         error: Callable[[Floats], Floats],
         finish: Callable[[Floats], Floats],
-    ) -> _Fold:
+    ) -> Resampled:
         """Resample clusters, (R,), by the sums of their rows' errors."""
         clusters, dense = np.unique(cluster, return_inverse=True)
         size_K = np.bincount(dense).astype(np.float64)
-        a_K, b_K = (
-            np.bincount(dense, error(self.pkd - p)).astype(np.float64)
-            for p in (self.predicted, self.reference)
-        )
+        sums = [np.bincount(dense, error(self.pkd - p)).astype(np.float64) for p in self.models]
 
-        def difference(counts_DK: Floats) -> Floats:
-            a, b = (finish(mean_errors(one, size_K, counts_DK)) for one in (a_K, b_K))
-            return a - b
+        def score(counts_DK: Floats) -> Floats:
+            return _difference(finish(mean_errors(one, size_K, counts_DK)) for one in sums)
 
-        return _Fold(clusters, difference)
+        return Resampled(clusters, score)
 
-    def _of_antigens(self, cluster: Ints) -> _Fold:
+    def _of_pairs(self, cluster: Ints, metric: str) -> Resampled:
+        """Resample clusters, (R,), joined into `MOST_CLUSTERS`, of at most `PAIRED_ROWS` rows."""
+        rows = np.random.default_rng(0).permutation(len(self.pkd))[:PAIRED_ROWS]
+        clusters, dense = np.unique(cluster[rows] % MOST_CLUSTERS, return_inverse=True)
+        shown = None if self.clusters is None else self.clusters.of(rows)
+        counts = [
+            ordered_by_cluster(metric, self.pkd[rows], p[rows], self.antigen[rows], shown, dense)
+            for p in self.models
+        ]
+        defined = all(np.isfinite(p).all() for p in self.models)
+
+        def score(counts_DK: Floats) -> Floats:
+            found = _difference(accuracies(*one, counts_DK) for one in counts)
+            return found if defined else np.full_like(found, np.nan)
+
+        return Resampled(clusters, score)
+
+    def _of_antigens(self, cluster: Ints) -> Resampled:
         """Resample whole antigens, each with the correlation within it, which stays the same."""
         _, first = np.unique(self.antigen, return_index=True)
-        both = (self.predicted, self.reference)
-        values = np.array([metrics.spearman_by_group(self.pkd, p, self.antigen) for p in both])
-        defined = np.isfinite(values).all(axis=0)
-        a, b = values[:, defined]
-        return _Fold(
-            cluster[first][defined],
-            lambda counts_DR: median_of_samples(a, counts_DR) - median_of_samples(b, counts_DR),
+        values = np.array(
+            [metrics.spearman_by_group(self.pkd, p, self.antigen) for p in self.models]
         )
+        defined = np.isfinite(values).all(axis=0)
+        return Resampled(
+            cluster[first][defined],
+            lambda counts_DR: _difference(
+                median_of_samples(one, counts_DR) for one in values[:, defined]
+            ),
+        )
+
+
+def _difference(scores: Iterable[Floats]) -> Floats:
+    """Subtract the second of two scores, if there are two, from the first."""
+    first, *others = scores
+    return first - others[0] if others else first
 
 
 def relation(interval: Interval, metric: str) -> Literal["better", "worse"] | None:
@@ -376,8 +370,20 @@ def against_mean(own: metrics.Scores, train_mean: metrics.Scores | None) -> list
 
 def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> metrics.Scores:
     """Score the predictions of some rows; `predicted`, (P,), has one for every pair."""
-    groups = antigen_groups(pairs, rows)
-    return metrics.score(pairs.pkd[rows], predicted[rows], groups, pairs.censored[rows])
+    return metrics.score(
+        pairs.pkd[rows],
+        predicted[rows],
+        antigen_groups(pairs, rows),
+        pairs.censored[rows],
+        cluster_pairs(pairs, rows),
+    )
+
+
+def cluster_pairs(pairs: MeasuredPairs, rows: Ints) -> ClusterPairs | None:
+    """Return the clusters of the sequences of some rows, if antibodies were clustered."""
+    if pairs.antibody_cluster is None:
+        return None
+    return ClusterPairs(pairs.antibody_cluster[rows], antigen_clusters(pairs)[rows])
 
 
 def rank_metric(scores: metrics.Scores) -> str:

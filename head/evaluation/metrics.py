@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from abag.head.evaluation.pair_order import concordance, confident_pairs
+from abag.head.evaluation.pair_order import ClusterPairs, concordance, confident_pairs
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -57,19 +57,26 @@ class ScoredRows:
     """Antigen of each exact row, shape (E,)."""
     with_censored: tuple[Floats, Floats, NDArray[np.int8]]
     """Label or bound, prediction and censoring of all N rows, each of shape (N,)."""
+    clusters: ClusterPairs | None = None
+    """Clusters of the sequences of the exact rows."""
 
     @classmethod
     def of(
-        cls, pkd: ArrayLike, predicted: ArrayLike, antigen: ArrayLike, censored: ArrayLike = 0
+        cls,
+        pkd: ArrayLike,
+        predicted: ArrayLike,
+        antigen: ArrayLike,
+        censored: ArrayLike = 0,
+        clusters: ClusterPairs | None = None,
     ) -> ScoredRows:
         """Convert columns as `score` takes them; drop all rows if a prediction is not finite."""
         y, p = np.asarray(pkd, np.float64), np.asarray(predicted, np.float64)
         antigens = np.asarray(antigen, np.int64)
         censoring = np.broadcast_to(np.asarray(censored, np.int8), y.shape)
-        if not np.isfinite(p).all():
-            y, p, antigens, censoring = y[:0], p[:0], antigens[:0], censoring[:0]
-        exact = censoring == 0
-        return cls(y[exact], p[exact], antigens[exact], (y, p, censoring))
+        kept = np.broadcast_to(np.isfinite(p).all(), y.shape)
+        exact, all_rows = kept & (censoring == 0), (y[kept], p[kept], censoring[kept])
+        own_clusters = None if clusters is None else clusters.of(exact)
+        return cls(y[exact], p[exact], antigens[exact], all_rows, own_clusters)
 
     @cached_property
     def within_antigen(self) -> Scores:
@@ -85,7 +92,7 @@ class ScoredRows:
 
     @cached_property
     def confident_pairs(self) -> Scores:
-        return confident_pairs(self.pkd, self.predicted, self.antigen)
+        return confident_pairs(self.pkd, self.predicted, self.antigen, self.clusters)
 
     @cached_property
     def calibration(self) -> Scores:
@@ -108,6 +115,10 @@ class Metric:
     """Shown in the report's table, even if not in other tables."""
     selectable: bool = False
     """Can be given to ``--select``."""
+    with_interval: bool = False
+    """Reported with the bootstrap interval of the score itself, as those of the headline are."""
+    best: float | None = 1.0
+    """Score of perfect predictions, if no score is better."""
 
 
 def headline_metrics() -> list[str]:
@@ -143,7 +154,11 @@ def is_better(name: str, value: float | None, best: float | None) -> bool:
 
 
 def score(
-    pkd: ArrayLike, predicted: ArrayLike, antigen: ArrayLike, censored: ArrayLike = 0
+    pkd: ArrayLike,
+    predicted: ArrayLike,
+    antigen: ArrayLike,
+    censored: ArrayLike = 0,
+    clusters: ClusterPairs | None = None,
 ) -> Scores:
     """Compute all metrics for one set of predictions, for example one fold.
 
@@ -158,13 +173,15 @@ def score(
         Number of each row's antigen.
     censored : array_like, shape=(N,), dtype=int, optional
         -1: the pKd is below ``pkd``; +1: above; 0: exact. One number applies to all rows.
+    clusters : ClusterPairs, optional
+        Clusters of the antibody and the antigen of each row.
 
     Returns
     -------
     dict
         ``n`` rows, of which ``n_censored`` are censored, and the value of each entry of `METRICS`.
     """
-    rows = ScoredRows.of(pkd, predicted, antigen, censored)
+    rows = ScoredRows.of(pkd, predicted, antigen, censored, clusters)
     return {
         "n": len(np.asarray(pkd)),
         "n_censored": int(np.count_nonzero(censored)),
@@ -383,8 +400,8 @@ METRICS: dict[str, Metric] = {
     ),
     "spearman": _single(spearman, "Spearman", headline=True, selectable=True),
     "pearson": _single(pearson, "Pearson", selectable=True),
-    "rmse": _single(rmse, "RMSE", lower_is_better=True, headline=True, selectable=True),
-    "mae": _single(mae, "MAE", lower_is_better=True, selectable=True),
+    "rmse": _single(rmse, "RMSE", lower_is_better=True, headline=True, selectable=True, best=0.0),
+    "mae": _single(mae, "MAE", lower_is_better=True, selectable=True, best=0.0),
     "r2": _single(r2, "R2"),
     **_joint(
         "strong_binders", "recall_at_9", "precision_at_9", "average_precision_at_9",
@@ -394,15 +411,23 @@ METRICS: dict[str, Metric] = {
         "strong_binders", "enrichment_at_9",
         "recall_at_9_budget", "precision_at_9_budget", "enrichment_at_9_budget",
     ),
-    "spread_ratio": Metric(function=lambda r: spread_ratio(r.pkd, r.predicted), in_report=True),
-    "top_enrichment": Metric(
-        function=lambda r: top_enrichment(r.pkd, r.predicted), in_report=True, selectable=True
+    "spread_ratio": Metric(
+        function=lambda r: spread_ratio(r.pkd, r.predicted),
+        in_report=True, with_interval=True, best=None,
     ),
-    **_joint("confident_pairs", "pair_accuracy", in_report=True, selectable=True),
+    "top_enrichment": Metric(
+        function=lambda r: top_enrichment(r.pkd, r.predicted),
+        in_report=True, selectable=True, with_interval=True, best=None,
+    ),
+    **_joint(
+        "confident_pairs", "pair_accuracy", in_report=True, selectable=True, with_interval=True
+    ),
     **_joint(
         "confident_pairs",
-        "pair_accuracy_within_antigen", "pair_accuracy_between_antigens", "confident_pairs",
+        "pair_accuracy_within_antigen", "pair_accuracy_variants", "pair_accuracy_unrelated",
+        with_interval=True,
     ),
+    **_joint("confident_pairs", "confident_pairs"),
     **_joint("concordance", "concordance", in_report=True),
     **_joint("concordance", "decidable_pairs"),
     **_joint("calibration", "calibration_slope", "calibration_intercept"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from abag.head.evaluation.comparison import Interval, best_baseline, relation
+from abag.head.evaluation.bootstrap import Interval
+from abag.head.evaluation.comparison import best_baseline, relation
 from abag.head.evaluation.metrics import Scores
 
 HELD_OUT = {

@@ -15,10 +15,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.head.evaluation.metrics import METRICS, ScoredRows
+from abag.head.evaluation.metrics import BUDGET_SHARE, METRICS, ScoredRows
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+
+TINY = np.finfo(np.float64).tiny
 
 
 def score_samples(
@@ -98,7 +100,60 @@ def mean_errors(error_K: Floats, size_K: Floats, counts_DK: Floats) -> Floats:
     return np.where(size_D > 0, counts_DK @ error_K / np.maximum(1, size_D), np.nan)
 
 
-VECTORISED: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {"spearman": _spearman}
+def accuracies(right_KK: Floats, pairs_KK: Floats, counts_DK: Floats) -> Floats:
+    """Return the share of pairs of rows in order in each of D samples of K clusters, (D,).
+
+    The counts of pairs are those of `pair_order.ordered_by_cluster`. NaN in a sample without pairs.
+    """
+    right_D, pairs_D = (((counts_DK @ m) * counts_DK).sum(axis=1) for m in (right_KK, pairs_KK))
+    return np.where(pairs_D > 0, right_D / np.maximum(1, pairs_D), np.nan)
+
+
+def _spread_ratio(pkd: Floats, predicted: Floats, counts_DR: Floats) -> Floats:
+    deviations = [_deviation(values, counts_DR) for values in (predicted, pkd)]
+    varies = _varies(pkd, counts_DR)
+    return np.where(varies, deviations[0] / np.where(varies, deviations[1], 1), np.nan)
+
+
+def _deviation(values: Floats, counts_DR: Floats) -> Floats:
+    """Return the standard deviation in each sample, (D,); 0 in an empty one."""
+    size_D1 = np.maximum(1, counts_DR.sum(axis=1, keepdims=True))
+    centred_DR = values - (counts_DR @ values)[:, None] / size_D1
+    return np.asarray(np.sqrt((counts_DR * centred_DR**2).sum(axis=1) / size_D1[:, 0]))
+
+
+def _varies(values: Floats, counts_DR: Floats) -> NDArray[np.bool_]:
+    """Tell in which samples the values are not all equal, (D,)."""
+    seen_DR = counts_DR > 0
+    low = np.where(seen_DR, values, np.inf).min(axis=1, initial=np.inf)
+    return np.asarray(np.where(seen_DR, values, -np.inf).max(axis=1, initial=-np.inf) > low)
+
+
+def _top_enrichment(pkd: Floats, predicted: Floats, counts_DR: Floats) -> Floats:
+    size_D = counts_DR.sum(axis=1)
+    budget_D = np.maximum(1, np.round(BUDGET_SHARE * size_D))
+    strongest_DR = counts_DR * (pkd >= _cut(pkd, counts_DR, budget_D)[:, None])
+    cut_D1 = _cut(predicted, counts_DR, budget_D)[:, None]
+    above_DR, tied_DR = predicted > cut_D1, predicted == cut_D1
+    n_above, n_tied = ((counts_DR * rows).sum(axis=1) for rows in (above_DR, tied_DR))
+    share_D = (budget_D - n_above) / np.maximum(1, n_tied)
+    hits_D = (strongest_DR * above_DR).sum(axis=1) + share_D * (strongest_DR * tied_DR).sum(axis=1)
+    chance_D = budget_D * strongest_DR.sum(axis=1) / np.maximum(1, size_D)
+    return np.where(_varies(pkd, counts_DR), hits_D / np.maximum(chance_D, TINY), np.nan)
+
+
+def _cut(values: Floats, counts_DR: Floats, budget_D: Floats) -> Floats:
+    """Return the smallest of the ``budget`` largest values in each sample, (D,)."""
+    order = np.argsort(-values)
+    enough_DR = counts_DR[:, order].cumsum(axis=1) >= budget_D[:, None]
+    return np.asarray(values[order[enough_DR.argmax(axis=1)]])
+
+
+VECTORISED: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
+    "spearman": _spearman,
+    "spread_ratio": _spread_ratio,
+    "top_enrichment": _top_enrichment,
+}
 """Metrics of labels and predictions, (R,), on samples, (D, R), by name."""
 OF_MEAN_ERROR: dict[str, tuple[Callable[[Floats], Floats], Callable[[Floats], Floats]]] = {
     "rmse": (np.square, np.sqrt),

@@ -19,14 +19,14 @@ from markupsafe import Markup
 from abag.core.files import write_text
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
-from abag.head.evaluation import comparison, metrics
+from abag.head.evaluation import bootstrap, metrics
 from abag.head.evaluation.comparison import format_difference, rank_metric, relation
 from abag.head.evaluation.metrics import METRICS, Scores, metric_label, table_metrics
 from abag.head.model.config import FitConfig
 from abag.head.report.chart_data import chart_data
 from abag.head.report.page import render_page, render_template
 from abag.head.report.results import ModelScores, RunResults, RunSummary
-from abag.head.report.score_table import describe_test_rows
+from abag.head.report.score_table import describe_test_rows, sigma_in_words
 from abag.head.splits.splits import PART_NAMES, TEST
 
 LARGEST_ERRORS = 20
@@ -62,10 +62,11 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         digest=r.facts.get("pairs_digest", "unknown"),
         command=_command(r, summary["run"]),
         folds=len(r.splits),
-        draws=comparison.DRAWS,
+        draws=bootstrap.DRAWS,
         verdict=summary.get("verdict", ""),
         verdicts=summary["verdicts"],
         warnings=summary["warnings"],
+        sigma=sigma_in_words(summary),
         scores=_score_tables(r, summary),
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
         least_rows=metrics.MIN_ROWS_PER_ANTIGEN,
@@ -166,9 +167,14 @@ def _score_tables(r: RunResults, found: ModelScores) -> dict[str, Any]:
     columns = table_metrics(report=True)
     compared = dict.fromkeys([rank_metric(own), "rmse"])
     rows = {"head": own} | {name: parts["test"] for name, parts in found["baselines"].items()}
-    n = sum(len(split.rows(TEST)) for split in r.splits)
+    n, intervals = sum(len(split.rows(TEST)) for split in r.splits), found.get("intervals", {})
     tested = describe_test_rows(n, r.split)
     return {
+        "intervals": [
+            (metric_label(name), one["value"], f"[{one['low']:.3f}, {one['high']:.3f}]")
+            for name, one in intervals.items()
+            if one["low"] is not None
+        ],
         "head": ["", *map(_label_with_direction, columns)],
         "rows": [(name, *(scores.get(c) for c in columns)) for name, scores in rows.items()],
         "compared": ["head minus", *map(_label_with_direction, compared)],

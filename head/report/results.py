@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypeAlias, TypedDi
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.head.evaluation.comparison import Interval, MeasuredPairs, compare
+from abag.head.evaluation.bootstrap import Interval, MeasuredPairs
+from abag.head.evaluation.comparison import ScoreInterval, compare
 from abag.head.evaluation.metrics import FoldAverage, Scores
 
 if TYPE_CHECKING:
@@ -94,8 +95,12 @@ class TableSummary(TypedDict):
     """Mean of predicted minus measured, in pKd, over exact rows."""
     coverage: NotRequired[dict[str, float | None]]
     """Share of the exact rows within their intervals, by nominal level in percent."""
+    error_spearman: NotRequired[float | None]
+    """Rank correlation of |error| with sigma; None if sigma is one constant."""
     far: NotRequired[int]
     """Pairs with a sequence far from the training set."""
+    intervals: NotRequired[dict[str, ScoreInterval]]
+    """Scores of the head on the table with their intervals."""
     verdicts: NotRequired[list[str]]
 
 
@@ -119,6 +124,8 @@ class ModelScores(TypedDict):
     verdicts: list[str]
     metrics: dict[str, Scores | None]
     """Scores of the head by part: ``validation``, ``test`` and, for a table, ``table`` ..."""
+    intervals: NotRequired[dict[str, ScoreInterval]]
+    """Test scores of the head with their intervals; older runs have none."""
     baselines: dict[str, dict[str, Scores]]
     cv: NotRequired[dict[str, dict[str, FoldAverage]]]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from abag.head.evaluation.comparison import best_baseline
 from abag.head.evaluation.metrics import table_metrics
+from abag.head.training.uncertainty import describe_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +27,8 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
     text = _lay_out("test rows", rows)
     if explained := describe_test_rows(int(rows["head"]["n"] or 0), summary["split"]):
         text += f"\n{explained}"
+    text += _describe_intervals(summary.get("intervals", {}))
+    text += "".join(f"\n{line}" for line in textwrap.wrap(sigma_in_words(summary), WIDTH))
     if "table" not in summary:
         return text
     parts = ("table", "table_new_antibodies", "table_new_antigens")
@@ -33,7 +36,25 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
     found |= {name: scores.get("table") for name, scores in summary["baselines"].items()}
     known = {name: scores for name, scores in found.items() if scores}
     below = [_lay_out("table rows", known), *summary["table"].get("verdicts", [])]
-    return text + "\n\n" + "\n".join(below)
+    intervals = _describe_intervals(summary["table"].get("intervals", {}))
+    return text + "\n\n" + "\n".join(below) + intervals
+
+
+def _describe_intervals(intervals: Mapping[str, Any]) -> str:
+    """List the scores of the head that have an interval, on lines of `WIDTH`."""
+    shown = ", ".join(
+        f"{metric} {one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}]"
+        for metric, one in intervals.items()
+        if one["low"] is not None
+    )
+    lines = textwrap.wrap(f"head, 95 % intervals: {shown}", WIDTH) if shown else []
+    return "".join(f"\n{line}" for line in lines)
+
+
+def sigma_in_words(summary: Mapping[str, Any]) -> str:
+    """Describe in one line how sigma was fitted and what it covers; empty for older runs."""
+    sigma = summary.get("sigma", {})
+    return describe_sigma(sigma) if "coverage_folds" in sigma else ""
 
 
 def describe_test_rows(n: int, split: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Required, TypeAlias, TypedDict, cast
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.head.evaluation.comparison import compare, verdict
+from abag.head.evaluation.comparison import ScoreInterval, compare, score_interval, verdict
 from abag.head.evaluation.metrics import METRICS, Scores, headline_metrics
 from abag.head.runs.external_table import KEYS
 from abag.head.runs.live_progress import read_progress
@@ -45,15 +45,6 @@ class _TestRows:
     pairs: SavedPairs
     splits: list[Split]
     predicted: list[Floats]
-
-
-class ScoreInterval(TypedDict):
-    """A score with its interval."""
-
-    value: float
-    low: float | None
-    high: float | None
-    clusters: int
 
 
 class RunState(TypedDict, total=False):
@@ -181,7 +172,10 @@ def _describe_run(run: Path, config: Mapping[str, Any]) -> tuple[RunState, _Test
         "folds": len(saved.splits),
         "validation": saved.summary["metrics"]["validation"] or {},
         "test": saved.summary["metrics"]["test"] or {},
-        "intervals": {metric: _score_interval(rows, metric) for metric in headline_metrics()},
+        "intervals": {
+            metric: score_interval(rows.pairs, rows.splits, rows.predicted, metric)
+            for metric in headline_metrics()
+        },
     }, rows
 
 
@@ -189,32 +183,12 @@ def _test_rows(saved: SavedRun) -> _TestRows:
     """Select the pairs that are in the test part of any fold, and hash them."""
     rows = np.any([split.part == TEST for split in saved.splits], axis=0)
     keys = saved.folds[0].loc[rows, KEYS]
-    pairs = SavedPairs(**{f.name: getattr(saved.pairs, f.name)[rows] for f in fields(SavedPairs)})
+    pairs = saved.pairs.of(rows)
     splits = [replace(s, part=s.part[rows], group=s.group[rows]) for s in saved.splits]
     digest = blake2b("\n".join(keys.to_numpy().ravel()).encode(), digest_size=16)
     for array in (pairs.pkd, pairs.censored, *(split.part == TEST for split in splits)):
         digest.update(np.ascontiguousarray(array).data)
     return _TestRows(digest.hexdigest(), pairs, splits, [p[rows] for p in saved.predicted])
-
-
-def _score_interval(rows: _TestRows, metric: str) -> ScoreInterval | None:
-    """Score a run with its interval, from the difference to perfect predictions."""
-    perfect = [rows.pairs.pkd] * len(rows.splits)
-    found = compare(rows.pairs, rows.splits, rows.predicted, perfect, metric)
-    if found is None:
-        return None
-    lower = METRICS[metric].lower_is_better
-    best = 0.0 if lower else 1.0  # score of perfect predictions, which a wide interval can pass
-    ends: tuple[float | None, ...] = (found.low, found.high)
-    if found.low is not None and found.high is not None:
-        passed = max if lower else min
-        ends = passed(best + found.low, best), passed(best + found.high, best)
-    return {
-        "value": best + found.difference,
-        "low": ends[0],
-        "high": ends[1],
-        "clusters": found.clusters,
-    }
 
 
 def _compare_with_best(

@@ -22,7 +22,7 @@ from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_units import read_numbers
 from abag.head.data.labels import label_pairs, report_counts
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import compare, verdict
+from abag.head.evaluation.comparison import compare, score_intervals, verdict
 from abag.head.evaluation.metrics import headline_metrics
 from abag.head.runs.external_table import KEYS, key_frame, score_table
 from abag.head.runs.options import EvaluateOptions
@@ -96,6 +96,9 @@ def evaluate(
         saved = read_run(Path(run))
         scores, cv = _score_folds(saved, saved.predicted)
         summary: RunSummary = {**saved.summary, "run": str(run), "metrics": {**scores}}
+        summary["intervals"] = score_intervals(
+            saved.pairs, saved.splits, saved.predicted, scores["test"]
+        )
         if cv is not None:
             summary["cv"] = saved.summary["cv"] | {"head": cv}
         reading = TableOptions(

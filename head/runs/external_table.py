@@ -19,13 +19,20 @@ from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.store.store import open_store
 from abag.head.clustering.peptides import contained_peptides
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
-from abag.head.evaluation.comparison import against_mean, compare, score_rows, verdict
+from abag.head.evaluation.comparison import (
+    against_mean,
+    compare,
+    score_intervals,
+    score_rows,
+    verdict,
+)
+from abag.head.evaluation.metrics import spearman
 from abag.head.evaluation.ridge import FeatureBlock, ridge
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import Predictor
 from abag.head.splits.groups import cached_clusters, choose_method
 from abag.head.splits.splits import TEST, TRAIN, Split
-from abag.head.training.uncertainty import coverage
+from abag.head.training.uncertainty import coverage, describe_ranking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +56,7 @@ class _Overlap:
     """(P,): the sequence is in the training set."""
     near: Mapping[Kind, NDArray[np.bool_]]
     """(P,): the sequence has a near-duplicate there; without sequences of the run, as ``same``."""
-    antigen_cluster: NDArray[np.int64]
+    cluster: Mapping[Kind, NDArray[np.int64]]
     """(P,)"""
 
 
@@ -78,7 +85,7 @@ def _overlap(
             i, j = contained_peptides(chains).T
             parts = np.concatenate([j[i < len(known)], i[j < len(known)]]) - len(known)
             near[kind] |= np.isin(pairs.antigen, parts)
-    return _Overlap(same, near, clusters["antigen"])
+    return _Overlap(same, near, clusters)
 
 
 def _count_known(
@@ -136,7 +143,11 @@ def score_table(
     trained = _training_pairs(saved)
     keys = key_frame(pairs.keys("antibody"), pairs.keys("antigen"))
     overlap = _overlap(saved, pairs, keys, trained)
-    pairs = replace(pairs, antigen_cluster=overlap.antigen_cluster)
+    pairs = replace(
+        pairs,
+        antigen_cluster=overlap.cluster["antigen"],
+        antibody_cluster=overlap.cluster["antibody"],
+    )
     table = summary["table"] = _count_known(saved, pairs, keys, trained, overlap)
     predictor = load_predictor(run)
     opened = open_store(predictor.resolve_store(store))
@@ -154,7 +165,8 @@ def score_table(
         table_scores = score_rows(pairs, predicted, everything)
         summary["baselines"].setdefault(name, {})["table"] = table_scores
     part = np.full(len(pairs), TEST, np.int8)
-    split = Split(name="table", part=part, group=overlap.antigen_cluster)
+    split = Split(name="table", part=part, group=overlap.cluster["antigen"])
+    table["intervals"] = score_intervals(pairs, [split], [head], own)
     table["verdicts"] = against_mean(own, summary["baselines"]["train_mean"]["table"])
     for name in ("train_mean", "ridge"):
         if name in others:
@@ -168,7 +180,9 @@ def _add_reliability(table: TableSummary, pairs: LabelledPairs, found: pd.DataFr
     exact = pairs.censored == 0
     error = (found["pkd_predicted"].to_numpy(np.float64) - pairs.pkd)[exact]
     table["bias"] = float(error.mean()) if len(error) else None
-    table["coverage"] = coverage(error, found["sigma"].to_numpy(np.float64)[exact])
+    sigma = found["sigma"].to_numpy(np.float64)[exact]
+    table["coverage"] = coverage(error, sigma)
+    table["error_spearman"] = spearman(np.abs(error), sigma)
     table["far"] = int((found["far_antibody"] | found["far_antigen"]).sum())
     far = f"{table['far']} of {len(pairs)} pairs are flagged as far from the training set."
     if table["bias"] is None:
@@ -179,7 +193,8 @@ def _add_reliability(table: TableSummary, pairs: LabelledPairs, found: pd.DataFr
     side = "high" if table["bias"] > 0 else "low"
     return [
         f"Predictions are {abs(table['bias']):.2f} pKd too {side} on average.",
-        f"Labels within the intervals of sigma: {held} interval.",
+        f"Labels within the intervals of sigma: {held} interval"
+        f"{describe_ranking(table['error_spearman'])}.",
         far,
     ]
 

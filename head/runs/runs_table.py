@@ -12,7 +12,8 @@ from abag.core.text_tables import align
 from abag.head.evaluation.metrics import headline_metrics, metric_label
 
 if TYPE_CHECKING:
-    from abag.head.runs.compare import RunsSummary, RunState, ScoreInterval
+    from abag.head.evaluation.comparison import ScoreInterval
+    from abag.head.runs.compare import RunsSummary, RunState
     from abag.head.runs.live_progress import Progress
 
 

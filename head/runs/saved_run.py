@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -41,6 +41,15 @@ class SavedPairs:
     """(P,)"""
     antigen_cluster: NDArray[np.int64]
     """(P,); the antigen itself in runs that did not save clusters."""
+    antibody_cluster: NDArray[np.int64] | None
+    """(P,); None in runs that did not save them."""
+
+    def of(self, rows: NDArray[np.bool_]) -> SavedPairs:
+        """Return some of the pairs."""
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, one in columns.items():
+            columns[name] = None if one is None else one[rows]
+        return SavedPairs(**columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +91,14 @@ def read_run(run: Path) -> SavedRun:
             pd.factorize(folds[0][f"{kind}_key"], sort=True)[0].astype(np.int64) for kind in KINDS
         )
         clusters = folds[0].get("antigen_cluster", pd.Series(antigen))
+        of_antibodies = folds[0].get("antibody_cluster")
         pairs = SavedPairs(
             folds[0]["pkd"].to_numpy(np.float64),
             folds[0]["censored"].to_numpy(np.int8),
             antibody,
             antigen,
             clusters.to_numpy(np.int64),
+            None if of_antibodies is None else of_antibodies.to_numpy(np.int64),
         )
         splits = [_split(summary["split"]["name"], k, rows) for k, rows in enumerate(folds)]
         predicted = [rows["pkd_predicted"].to_numpy(np.float64) for rows in folds]

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 
 from abag.core.files import replacing, write_json, write_text
+from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import MeasuredPairs, score_rows, verdicts, warnings
+from abag.head.evaluation.bootstrap import MeasuredPairs
+from abag.head.evaluation.comparison import score_intervals, score_rows, verdicts, warnings
 from abag.head.evaluation.plain_verdict import plain_verdict
 from abag.head.report.report import model_card, write_report
 from abag.head.report.results import CurvePoint, Floats, ModelScores, RunResults, RunSummary
@@ -47,11 +49,16 @@ def write_results(
     write report.html.
     """
     folds = zip(results.splits, results.predicted, results.sigma, strict=True)
+    clusters = {
+        f"{kind}_cluster": one
+        for kind in KINDS
+        if (one := getattr(pairs, f"{kind}_cluster")) is not None
+    }
     frames = [
         split_assignments(pairs, split).assign(
             pkd=pairs.pkd,
             censored=pairs.censored,
-            antigen_cluster=pairs.antigen_cluster,
+            **clusters,
             pkd_predicted=predicted,
             sigma=sigma,
             **results.names.columns,
@@ -164,7 +171,8 @@ def score_models(pairs: LabelledPairs, results: RunResults) -> ModelScores:
         "warnings": warnings(pairs, splits),
         "verdict": plain_verdict(results.compared_with, means, splits[0].name),
         "verdicts": verdicts(results.compared_with, means),
-        "metrics": {**means.pop("head")},
+        "metrics": {**(own := means.pop("head"))},
+        "intervals": score_intervals(pairs, splits, results.predicted, own["test"]),
         "baselines": means,
     }
     if len(splits) > 1:

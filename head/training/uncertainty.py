@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.head.evaluation.comparison import MeasuredPairs
+    from abag.head.evaluation.bootstrap import MeasuredPairs
     from abag.head.splits.splits import Split
     from abag.head.training.train import TrainedHeads
 
@@ -217,7 +217,7 @@ def describe_sigma(summary: Mapping[str, Any]) -> str:
         for level, share in summary["coverage"].items()
         if share is not None
     )
-    found += _describe_ranking(summary["error_spearman"]) if found else ""
+    found += describe_ranking(summary["error_spearman"]) if found else ""
     if summary["calibrated"]:
         noise += (
             f" + {summary['spread']:.2f} x the standard deviation of the prediction, calibrated "
@@ -236,7 +236,7 @@ def _worst_fold(shares: Sequence[float | None]) -> str:
     return f" (worst fold {min(known):.0%})" if len(known) > 1 else ""
 
 
-def _describe_ranking(error_spearman: float | None) -> str:
+def describe_ranking(error_spearman: float | None) -> str:
     """Say whether a larger sigma means a larger error."""
     if error_spearman is None:
         return "; sigma is a level, equal for all pairs: it does not tell good predictions from bad"
