@@ -92,7 +92,7 @@ def one_fold(pairs, table, split, work, args):
         summary = fit(
             table, store, work / f"run-{arm.replace(chr(44), '').replace(chr(32), chr(45))}", split=f"file={work / file}.parquet",
             antibody_encoder=fingerprint, antigen_encoder="composition", report=False,
-            say=quiet, device=args.device, **options,
+            say=quiet, device=args.device, head="mlp", **options,
         )  # fmt: skip
         scores[arm] = {"head": summary["metrics"]["test"]} | {
             "ridge": summary["baselines"]["ridge"]["test"]

@@ -72,7 +72,7 @@ def measure(
         run, scored = Path(folder, "run"), Path(folder, "scored.parquet")
         abag.fit(
             table.assign(part=part), store, run, split="column=part", report=False,
-            say=lambda _text: None, **options,
+            say=lambda _text: None, **{"head": "mlp"} | options,
         )  # fmt: skip
         abag.predict(table[out], run, scored, say=lambda _text: None)
         found = pd.read_parquet(scored)

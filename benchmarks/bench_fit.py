@@ -112,7 +112,7 @@ def synchronize(device: torch.device) -> None:
 
 def measure(way: str, inputs, size: Size, device: torch.device, **options) -> Row:
     """Time steps alone: no validation, log or checkpoint."""
-    config = FitConfig(epochs=1000, **options)
+    config = FitConfig(**{"head": "mlp", "epochs": 1000} | options)
     with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         task = make_task(inputs, config, device, Path(folder))
         task.checkpoints.mkdir()
@@ -214,7 +214,7 @@ def notebooks_way(inputs, size: Size, device: torch.device) -> Row:
 
 def whole_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, object]:
     """Time a training from its first line to its last: validation, log, checkpoints and all."""
-    config = FitConfig(epochs=size.epochs, **options)
+    config = FitConfig(**{"head": "mlp", "epochs": size.epochs} | options)
     with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         begun = time.perf_counter()
         [done] = train(make_task(inputs, config, device, Path(folder)))

@@ -61,7 +61,7 @@ KINDS = [
 
 def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str, object]:
     """Time steps alone: no validation, log or checkpoint."""
-    config = FitConfig(epochs=1000, **options)
+    config = FitConfig(**{"head": "mlp", "epochs": 1000} | options)
     with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         task = make_task(inputs, config, device, Path(folder))
         task.checkpoints.mkdir()
@@ -95,7 +95,7 @@ def time_steps(inputs, size: Size, device: torch.device, **options) -> dict[str,
 
 def time_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, object]:
     """Time a training from its first line to its last: validation, log, checkpoints and all."""
-    config = FitConfig(epochs=size.epochs, **options)
+    config = FitConfig(**{"head": "mlp", "epochs": size.epochs} | options)
     with tempfile.TemporaryDirectory() as folder, torch_settings(device, config):
         begun = time.perf_counter()
         [done] = train(make_task(inputs, config, device, Path(folder)))
@@ -124,7 +124,7 @@ def draw_trials(problem: SearchProblem, rng: np.random.Generator, count: int) ->
 def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, object]]:
     """Time batches of random trials on three inner folds, as a sweep trains them."""
     pairs, antibody_ND, antigen_ME = inputs
-    config = FitConfig(epochs=size.epochs)
+    config = FitConfig(head="mlp", epochs=size.epochs)
     problem = SearchProblem(
         pairs=pairs,
         fold=inner_folds(pairs.antigen, 3, 0),

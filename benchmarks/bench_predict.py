@@ -138,7 +138,7 @@ def main() -> None:
         measured = fill_store(folder, left, right, widths)
         measured["pKd"] = np.random.default_rng(3).normal(8, 1, len(measured))
         abag.fit(
-            measured, folder / "store", folder / "run", split="random", epochs=1, device="cpu",
+            measured, folder / "store", folder / "run", split="random", head="mlp", epochs=1, device="cpu",
             report=False, say=lambda _: None,
         )  # fmt: skip
         rows += crosses(folder, left, args.cross)

@@ -72,7 +72,7 @@ def fit(table, store, run):
             first.append(time.perf_counter() - begun)
             print(f"           at most {_peak_gib():.2f} GiB held so far", file=sys.stderr)
 
-    abag.fit(table, store, run, split="random", epochs=1, report=False, say=say)
+    abag.fit(table, store, run, split="random", head="mlp", epochs=1, report=False, say=say)
     return first[0], time.perf_counter() - begun, _peak_gib()
 
 

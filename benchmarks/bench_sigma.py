@@ -52,7 +52,7 @@ def train_one(table, store, options) -> dict[str, object]:
             split_seed=0,
             # capturing a graph takes 1 s, compiling for the shape of each fold 10 s
             compile="graph" if torch.cuda.is_available() else "off",
-            **options,
+            **{"head": "mlp"} | options,
         )  # fmt: skip
     sigma, folds = done["sigma"], done["sigma"]["coverage_folds"]
     covered = {}

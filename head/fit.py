@@ -34,6 +34,7 @@ from abag.head.runs.run_folder import (
     describe_inputs,
     finished_summary,
     fold_paths,
+    keep_recorded_head,
     read_inputs,
     stack_folder,
     start_run,
@@ -135,6 +136,7 @@ def _fit(
         )
         raise BadOption(msg)
     stage("reading", READING_SHARE)
+    config = keep_recorded_head(run, config)
     inputs = read_inputs(table, store, config)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:

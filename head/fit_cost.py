@@ -10,7 +10,10 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
-from abag.head.model.config import FitConfig
+from abag.head.closed_form.gaussian_process import INNER_PAIRS
+from abag.head.closed_form.kernel_search import SEARCH_PAIRS
+from abag.head.closed_form.registry import stacked_models
+from abag.head.model.config import STACK_NETWORKS, FitConfig, HeadName
 from abag.head.splits.partition import FOLDS, REPEATS
 
 TRAIN_SHARE = 0.8
@@ -44,6 +47,12 @@ FACTORISE_S = 7e-10
 """Baselines of a split on a CPU, times the cube of the columns: 0.32 s for 768."""
 SUM_S = 2e-11
 """Their sums on a CPU, for each antibody and pair of columns."""
+SEARCH_KERNEL_S = 1.5e-9
+"""Choosing the kernels of kernel ridge and Gaussian process, times the cube of the pairs tried."""
+SOLVE_S = 4e-11
+"""One core's time to fit a kernel, times the cube of the training pairs: 27 s for 8,900."""
+INNER_SOLVES = 6
+"""As many fits take the time of the predictions of inner folds."""
 VALUE_S = 3.5e-8
 """Standardising a value of the vectors."""
 
@@ -58,10 +67,23 @@ class FitSize(NamedTuple):
     """Of their vectors."""
 
 
-def fit_seconds(size: FitSize, *, on_gpu: bool, folds: int = 1, cores: int = GPU_CORES) -> float:
-    """Estimate the wall time of a default fit whose clusters are not cached, in seconds."""
+def fit_seconds(
+    size: FitSize,
+    *,
+    on_gpu: bool,
+    folds: int = 1,
+    cores: int = GPU_CORES,
+    head: HeadName | None = None,
+) -> float:
+    """Estimate the wall time of a fit whose clusters are not cached, in seconds.
+
+    Its options are defaults, but for the `head`.
+    """
+    config = FitConfig(head=head)
     once_s = START_S + GPU_START_S * on_gpu + ROW_S * size.rows + _cluster_seconds(size, cores)
-    fold_s = _training_seconds(size, on_gpu, folds) + _baseline_seconds(size, on_gpu)
+    fold_s = _training_seconds(size, config, on_gpu, folds) + _baseline_seconds(size, on_gpu)
+    if config.stacks:
+        fold_s += _closed_form_seconds(size, cores)
     return once_s + folds * (fold_s + SPLIT_S + FOLD_ROW_S * size.rows)
 
 
@@ -70,25 +92,48 @@ def _cluster_seconds(size: FitSize, cores: int) -> float:
     return (CLUSTER_S * antibodies + ALIGN_S * antigens**2) / max(1, CORES_USED * cores)
 
 
-def _training_seconds(size: FitSize, on_gpu: bool, folds: int) -> float:
-    config, pairs = FitConfig(), max(1, int(TRAIN_SHARE * size.rows))
+def _training_pairs(size: FitSize) -> int:
+    return max(1, int(TRAIN_SHARE * size.rows))
+
+
+def _training_seconds(size: FitSize, config: FitConfig, on_gpu: bool, folds: int) -> float:
+    pairs = _training_pairs(size)
+    networks = STACK_NETWORKS if config.stacks and pairs <= INNER_PAIRS else 1
     batch, accumulate = config.fitting_batch(pairs)
     filled = config.filled()
     steps = math.ceil(pairs / (batch * accumulate)) * filled.epochs
     layers = (sum(size.widths), *filled.widths, 1)
     weights = sum(inner * outer for inner, outer in pairwise(layers))
     step_s = CPU_STEP_S + 6 * weights * batch / CPU_FLOPS
-    step_s = (GPU_STEP_S if on_gpu else step_s) * (STACKED if folds > 1 else 1)
+    step_s = (GPU_STEP_S if on_gpu else step_s) * (STACKED if folds * networks > 1 else 1)
     validated = min(config.validate_pairs, pairs // 8)
-    return steps * step_s + filled.epochs * validated * VALIDATE_S
+    return networks * (steps * step_s + filled.epochs * validated * VALIDATE_S)
 
 
 def _baseline_seconds(size: FitSize, on_gpu: bool) -> float:
     standardise_s = VALUE_S * sum(n * width for n, width in zip(*size[1:], strict=True))
     if on_gpu:
         return standardise_s
+    return standardise_s + _ridge_seconds(size)
+
+
+def _ridge_seconds(size: FitSize) -> float:
+    """Estimate the ridges on stored vectors of a split on a CPU."""
     columns = sum(min(both) for both in zip(*size[1:], strict=True))
-    return standardise_s + FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
+    return FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
+
+
+def _closed_form_seconds(size: FitSize, cores: int) -> float:
+    """Estimate the models in closed form of a stack's split."""
+    pairs = _training_pairs(size)
+    models, searched = stacked_models(pairs), min(pairs, SEARCH_PAIRS)
+    processes = [one for one in models if one != "ridge"]
+    search_s = (SEARCH_KERNEL_S if processes else 0.0) * searched**3
+    solved = len(processes)
+    if pairs > SEARCH_PAIRS and pairs <= INNER_PAIRS:
+        solved *= INNER_SOLVES
+    solve_s = SOLVE_S * solved * pairs**3 / max(1, CORES_USED * cores)
+    return search_s + solve_s + _ridge_seconds(size)
 
 
 DEFAULT_FOLDS = FOLDS * REPEATS

@@ -26,12 +26,13 @@ from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
+from abag.head.closed_form.registry import describe_left_out
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_sense import describe_columns, label_sense, suggest_label
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation.label_problems import LabelSummary, label_problems, summarize_labels
-from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, FitSize, fit_seconds
+from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, TRAIN_SHARE, FitSize, fit_seconds
 from abag.head.runs.options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)
@@ -143,6 +144,8 @@ class Plan(TypedDict):
     sense: str
     """Whether a higher label means stronger binding, and what supports it; may be empty."""
     problems: list[str]
+    head: str
+    """What the default head leaves out for a table of this size; empty if nothing."""
     machines: dict[str, MachinePlan]
 
 
@@ -182,6 +185,7 @@ def plan(
         "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
         "columns": describe_columns(read), "sense": sense, "problems": doubts + problems,
+        "head": describe_left_out(int(TRAIN_SHARE * rows)),
         "machines": machines,
     }  # fmt: skip
 

@@ -34,7 +34,7 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
             f"{labels['range'][1]:.2f}; {labels['duplicate_rows']:,} duplicate rows, "
             f"{labels['conflicting_pairs']:,} conflicting pairs, {labels['censored']:,} censored"
         )
-    lines += [found["sense"]] if found["sense"] else []
+    lines += [line for line in (found["sense"], found["head"]) if line]
     lines += [f"problem: {line}" for line in found["problems"]]
     return lines + _describe_machines(found["machines"], verbose=verbose)
 

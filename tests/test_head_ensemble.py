@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,7 +27,10 @@ from abag.head.training.stack import (
 )
 from abag.head.training.step import TrainingStep, step_seed, uses_bf16
 
-QUICK = {"report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16, "device": "cpu"}
+QUICK = {
+    "head": "mlp", "report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16,
+    "device": "cpu",
+}  # fmt: skip
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 
 
@@ -57,7 +61,9 @@ def make_stack(members, training_sets=(EVERY,), **options):
         [PairStandardizer.of(pairs, EVERY, antibody_ND, antigen_ME)],
         training_sets,
         members,
-        config=FitConfig(**{"widths": (8, 4), "epochs": 10, "batch_size": 16} | options),
+        config=FitConfig(
+            **{"head": "mlp", "widths": (8, 4), "epochs": 10, "batch_size": 16} | options
+        ),
         epoch_pairs=[60] * len(training_sets),
         device=torch.device("cpu"),
     )
@@ -299,11 +305,12 @@ def test_a_bootstrap_sample_contains_whole_groups(sizes, seed):
 def test_members_draw_different_bootstrap_samples_and_a_single_head_none():
     part = np.repeat(np.array([TRAIN, VALIDATION, TEST], np.int8), 60)
     split = Split(name="x", part=part, group=np.repeat(np.arange(60), 3))
-    bags = make_training_sets(FitConfig(members=3, seed=5), None, split)
+    bags = make_training_sets(FitConfig(head="mlp", members=3, seed=5), None, split)
     assert len({tuple(bag) for bag in bags}) == 3
     assert max(map(max, bags)) < 60
     assert bags[1].tolist() == draw_bootstrap_sample(np.arange(60), split.group[:60], 6).tolist()
-    for config in (FitConfig(), FitConfig(members=3, bootstrap=False)):
+    alone = FitConfig(head="mlp")
+    for config in (alone, replace(alone, members=3, bootstrap=False)):
         (training,) = make_training_sets(config, None, split)
         assert training.tolist() == list(range(60))
 

@@ -15,6 +15,7 @@ from abag.core.speeds import record_speed, recorded_speed
 from abag.embed.families.registry import guess_family
 from abag.embed.packing.tokens import Layout
 from abag.embed.store.store import open_store
+from abag.head.closed_form.registry import describe_left_out
 from abag.head.fit_cost import FitSize, fit_seconds
 from abag.head.plan import GPUS, plan
 from abag.head.plan_text import describe_plan, format_duration
@@ -216,10 +217,27 @@ def test_durations_are_formatted_in_their_two_largest_units():
 SKEMPI = FitSize(966, (574, 288), (512, 256))
 
 
+def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named():
+    found = plan(table())
+    assert found["head"] == ""
+    found["head"] = describe_left_out(6_000)
+    (line,) = [line for line in describe_plan(found) if "left out" in line]
+    assert "gp (5,000)" in line
+    assert "kernel" not in line
+    assert "kernel (12,000), gp (5,000)" in describe_left_out(160_000)
+
+
 @pytest.mark.parametrize(("folds", "measured_s"), [(1, 7.0), (20, 47.4)])
 def test_a_planned_fit_takes_at_most_twice_or_half_as_long_as_a_measured_one(folds, measured_s):
-    planned_s = fit_seconds(SKEMPI, on_gpu=False, folds=folds, cores=2)
+    planned_s = fit_seconds(SKEMPI, on_gpu=False, folds=folds, cores=2, head="mlp")
     assert measured_s / 2 < planned_s < 2 * measured_s
+
+
+def test_a_stack_takes_longer_than_its_network():
+    for rows in (966, 8_000, 160_000):
+        size = SKEMPI._replace(rows=rows)
+        times = [fit_seconds(size, on_gpu=False, head=head) for head in ("mlp", "stack")]
+        assert times[0] < times[1] < 5 * times[0]
 
 
 def test_a_fit_takes_longer_with_more_rows_and_folds_and_on_a_cpu():

@@ -27,8 +27,8 @@ from abag.head.prediction.predictor import UnequalLengths
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
-    "split": "random", "report": False, "widths": (8,), "epochs": 3, "batch_size": 16,
-    "device": "cpu", "say": lambda _text: None,
+    "head": "mlp", "split": "random", "report": False, "widths": (8,), "epochs": 3,
+    "batch_size": 16, "device": "cpu", "say": lambda _text: None,
 }  # fmt: skip
 
 

@@ -11,6 +11,8 @@ import abag
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head.closed_form import registry
+from abag.head.model.config import RunMismatch
 from abag.head.prediction.bundle import load_predictor
 from abag.head.training import stack as stack_module
 
@@ -143,6 +145,97 @@ def test_auto_takes_the_model_with_the_smallest_error_on_pairs_not_seen(case, tm
     assert rmse[best] <= rmse["ridge"] < 0.5 < rmse["mean"]
     if best != "stack":
         assert summary["shares"][best] == 1
+
+
+# ---- the default ---------------------------------------------------------------------------------
+
+
+PARTS = {"kernel", "gp", "ridge", "network", "mean"}
+
+
+def recorded_head(run):
+    return json.loads((run / "config.json").read_text())["head"]
+
+
+def test_the_default_head_is_a_stack_of_five_models(case, tmp_path):
+    summary = fit(case, tmp_path / "run")
+    assert recorded_head(tmp_path / "run") == "stack"
+    assert summary["shares"].keys() == PARTS
+    same = fit(case, tmp_path / "same", head="stack")
+    assert same["metrics"] == summary["metrics"]
+
+
+@pytest.mark.parametrize("recorded", ["mlp", None])
+def test_a_run_that_was_started_with_the_network_alone_keeps_it(case, tmp_path, recorded):
+    run, said = tmp_path / "run", []
+    before = fit(case, run, head="mlp")
+    config = json.loads((run / "config.json").read_text())
+    if recorded is None:  # as versions without other heads did
+        del config["head"]
+        (run / "config.json").write_text(json.dumps(config))
+    (run / "summary.json").unlink()  # interrupted
+    after = fit(case, run, say=said.append)
+    assert after["metrics"] == before["metrics"]
+    assert recorded_head(run) == "mlp"
+    assert any("keeps the head that it was started with, mlp" in text for text in said)
+    assert fit(case, run, say=said.append) == after  # finished
+    assert "nothing to do" in said[-1]
+
+
+def test_a_run_of_another_head_is_refused_without_it(case, tmp_path):
+    fit(case, tmp_path / "run", head="ridge")
+    with pytest.raises(RunMismatch, match="head was 'ridge' and is now 'stack'"):
+        fit(case, tmp_path / "run")
+    fit(case, tmp_path / "seed", preset="seed", widths=(8,))
+    assert recorded_head(tmp_path / "seed") == "notebook"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": "rank", "rank_scope": "batch"},
+        {"loss": "huber", "members": 3, "patience": 1, "epochs": 4},
+        {"folds": 2, "learning_curve": True},
+        {"split": "random", "precision": "bf16", "select": "rmse"},
+        {"rank": 3, "dropout": 0.5, "accumulate": 2, "preset": "large", "widths": (4,)},
+    ],
+)
+def test_a_stack_takes_the_options_of_its_network(case, tmp_path, options):
+    summary = fit(case, tmp_path / "run", **options)
+    assert summary["shares"].keys() == PARTS
+    assert np.isfinite(summary["metrics"]["test"]["rmse"])
+
+
+@pytest.mark.parametrize("rows", [6, 12])
+def test_a_stack_of_few_pairs_some_of_them_censored_is_fitted(case, tmp_path, rows):
+    frame = case.frame.head(rows).assign(censored=["", "<"] * (rows // 2))
+    part = np.where(np.arange(rows) % 3 == 0, "test", "train")
+    frame = frame.assign(part=np.where(np.arange(rows) == 1, "val", part))
+    few = SimpleNamespace(frame=frame, store=case.store)
+    run = tmp_path / "run"
+    fit(few, run, split="column=part")
+    predicted = pd.read_parquet(run / "predictions.parquet")
+    assert np.isfinite(predicted["pkd_predicted"]).all()
+
+
+@pytest.mark.parametrize(
+    ("largest", "parts"),
+    [
+        ({"kernel": 200, "gp": 10}, PARTS - {"gp"}),
+        ({"kernel": 10, "gp": 10}, PARTS - {"kernel", "gp"}),
+    ],
+)
+def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
+    case, tmp_path, monkeypatch, largest, parts
+):
+    monkeypatch.setattr(registry, "LARGEST", largest)
+    monkeypatch.setattr(stack_module, "INNER_PAIRS", 10)
+    said = []
+    summary = fit(case, tmp_path / "run", say=said.append)
+    assert summary["shares"].keys() == parts
+    (line,) = [text for text in said if "which are left out" in text]
+    assert all((f"{name} (10)" in line) == (name not in parts) for name in ("kernel", "gp"))
+    same_predictions(tmp_path / "run", case)
 
 
 @pytest.mark.parametrize("head", ["ridge", "kernel", "gp"])

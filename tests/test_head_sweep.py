@@ -173,7 +173,9 @@ def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(cas
     assert (config["lr"], config["loss"]) == (best["lr"], best["loss"])
     assert config["members"] == 3
     assert summary["final"]["metrics"]["test"]["n"] > 0
-    assert len(abag.load_predictor(tmp_path / "s/final").members) == 3
+    stacked = best["shape"].startswith("mlp")  # the winner's network in a stack
+    assert config["head"] == ("stack" if stacked else "lowrank")
+    assert len(summary["final"]["shares"]) == (5 if stacked else 1)
     again, said = quick_sweep(case, tmp_path / "s", trials=None, final=True, members=3)
     assert again["final"] == summary["final"]
     assert any("nothing to do" in text for text in said)

@@ -175,7 +175,7 @@ def test_predictions_are_shrunk_to_the_mean_as_fitted_on_validation():
 
 def test_a_head_without_skill_is_shrunk_to_the_training_mean(case):
     case.frame["pKd"] = np.random.default_rng(5).permutation(case.frame["pKd"])
-    summary, said = quick_fit(case, epochs=40, lr=1e-2, dropout=0.0)
+    summary, said = quick_fit(case, head="mlp", epochs=40, lr=1e-2, dropout=0.0)
     assert summary["kept"] < 0.7
     assert any("shrunk toward the training mean" in line for line in said)
     mean = summary["baselines"]["train_mean"]["validation"]["rmse"]
@@ -245,7 +245,7 @@ def test_the_log_has_one_line_per_step_and_the_requested_validations(case):
 
 
 def test_the_best_checkpoint_is_the_one_of_the_best_validation(case):
-    summary, _ = quick_fit(case, epochs=12, select="rmse", lr=1e-2)
+    summary, _ = quick_fit(case, head="mlp", epochs=12, select="rmse", lr=1e-2)
     scores = {
         line["step"]: line["validation"]["rmse"]
         for line in lines_of(case.at / "run")
@@ -256,7 +256,7 @@ def test_the_best_checkpoint_is_the_one_of_the_best_validation(case):
 
 
 def test_training_stops_when_validation_no_longer_improves(case):
-    summary, _ = quick_fit(case, epochs=200, patience=3, lr=1e-2)
+    summary, _ = quick_fit(case, head="mlp", epochs=200, patience=3, lr=1e-2)
     assert summary["epochs"] < 200
     an_epoch = summary["steps"] // summary["epochs"]
     assert summary["steps"] - summary["best_step"] == 3 * an_epoch

@@ -1,11 +1,11 @@
-"""Closed-form heads by name."""
+"""Closed-form heads by name, and those that are part of a stack."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 
-from abag.head.closed_form.gaussian_process import fit_gaussian_process
+from abag.head.closed_form.gaussian_process import INNER_PAIRS, fit_gaussian_process
 from abag.head.closed_form.linear import fit_linear
 from abag.head.closed_form.pair_model import Fit
 
@@ -15,3 +15,26 @@ CLOSED_FORM: Mapping[str, Fit] = {
     "gp": partial(fit_gaussian_process, criterion="evidence"),
 }
 """How to fit each; `abag.head.model.config.HeadName` lists the same names for ``--head``."""
+STACKED = ("kernel", "gp", "ridge")
+"""Closed-form models of a stack, beside the network and the mean. What kernel ridge tried saves the
+Gaussian process most of its search."""
+LARGEST = {"kernel": 12_000, "gp": INNER_PAIRS}
+"""Most training pairs with which a model is part of a stack. On more pairs the errors of both
+processes differ little; kernel ridge takes longer than the network, and was not measured."""
+
+
+def stacked_models(n_training: int) -> list[str]:
+    """Return the closed-form models of a stack with this many exact training pairs."""
+    return [one for one in STACKED if n_training <= LARGEST.get(one, n_training)]
+
+
+def describe_left_out(n_training: int) -> str:
+    """Name the models that a stack leaves out for its training pairs; empty if there are none."""
+    used = stacked_models(n_training)
+    limits = [f"{one} ({LARGEST[one]:,})" for one in STACKED if one not in used]
+    if not limits:
+        return ""
+    return (
+        f"{n_training:,} training pairs are more than the largest number for these models of a "
+        f"stack, which are left out: {', '.join(limits)}"
+    )

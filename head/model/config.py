@@ -21,6 +21,8 @@ from abag.head.splits.split_options import AdapterRows, SplitOptions
 Network = Literal["mlp", "lowrank", "notebook"]
 HeadName = Literal["mlp", "lowrank", "notebook", "ridge", "kernel", "gp", "stack", "auto"]
 STACKS = ("stack", "auto")
+STACK_NETWORKS = 2
+"""Networks of a stack, at least; its models are weighed by what these leave out."""
 PresetName = Literal["small", "medium", "large", "seed"]
 Precision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto", "off", "graph", "full"]
@@ -54,7 +56,7 @@ class Preset:
     """Upper limit: small tables use fewer, see `FitConfig.fitting_batch`."""
     accumulate: int = 1
     lr: float = 1e-3
-    head: HeadName = "mlp"
+    head: HeadName = "stack"
     dropout: float = 0.3
     weight_decay: float = 0.05
     warmup: float = 0.05
@@ -79,10 +81,10 @@ class HeadOptions(Options, group="Head"):
     preset: PresetName = option("small", help="Size of the head and its optimization.")
     head: HeadName | None = option(
         None, default_text=FROM_PRESET,
-        help="mlp on both vectors joined, lowrank antibody x antigen interaction, the old "
-        "notebooks' regressor; in closed form ridge, kernel ridge or Gaussian process (gp); stack: "
-        "weighted mean of mlp, gp, kernel, ridge and training mean; auto: the best of these on "
-        "pairs not seen.",
+        help="stack: weighted mean of mlp, kernel ridge, Gaussian process (gp), ridge and training "
+        "mean; auto: the best of these on pairs not seen. Alone: mlp on both vectors joined, "
+        "lowrank antibody x antigen interaction, the old notebooks' regressor; in closed form "
+        "ridge, kernel and gp.",
     )  # fmt: skip
     rank: int = option(64, low=1, rare=True, help="Width of the low-rank interaction.")
     widths: tuple[int, ...] | None = option(
@@ -302,8 +304,8 @@ def check_same(
 ) -> None:
     """Raise `RunMismatch` if any value outside `may_change` differs, naming each difference."""
     names = sorted((before.keys() | now.keys()) - may_change, key=lambda n: ("digest" in n, n))
-    # an option that did not exist yet had its present default
-    defaults = {one.name: one.default for one in schema(FitConfig)}
+    # an option that did not exist yet had its present default, but for the head
+    defaults = {one.name: one.default for one in schema(FitConfig)} | {"head": "mlp"}
     values = [(n, before.get(n, defaults.get(n)), now.get(n)) for n in names]
     changes = [f"{n} was {old!r} and is now {new!r}" for n, old, new in values if old != new]
     if changes:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from abag.core.messages import detail
-from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.closed_form.pair_model import (
     ClosedFormFit,
     ConstantModel,
@@ -25,7 +24,7 @@ from abag.head.closed_form.pair_model import (
     Ints,
     TrainingRows,
 )
-from abag.head.closed_form.registry import CLOSED_FORM
+from abag.head.closed_form.registry import CLOSED_FORM, describe_left_out, stacked_models
 from abag.head.closed_form.stacking import cross_stacked_error, stack_weights
 from abag.head.evaluation.baselines import inner_folds
 from abag.head.prediction.network import NetworkModel, NetworkSettings
@@ -41,11 +40,6 @@ if TYPE_CHECKING:
     from abag.head.training.train import TrainedHeads
     from abag.head.training.uncertainty import Sigma
 
-STACKED = ("kernel", "gp", "ridge")
-"""Closed-form models of a stack, beside the network and the mean. What kernel ridge tried saves the
-Gaussian process most of its search."""
-SLOW = ("gp",)
-"""Left out of the stack of a large table, where its errors differ little from kernel ridge's."""
 NETWORK, MEAN = "network", "mean"
 LEAST_WEIGHT = 0.5
 UNEXPECTED = ("ridge",)
@@ -95,8 +89,9 @@ def fit_head(
         )
     names: Sequence[str] = (chosen,)
     if config.stacks:
-        large = len(training.rows) > INNER_PAIRS
-        names = [one for one in STACKED if not (large and one in SLOW)]
+        names = stacked_models(len(training.rows))
+        if left_out := describe_left_out(len(training.rows)):
+            detail(f"{name}: {left_out}")
     fits = {one: CLOSED_FORM[one](training) for one in names}
     for one, fit in fits.items():
         detail(f"{name}: {one}: {fit.description}")

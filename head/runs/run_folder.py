@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -26,7 +26,7 @@ from abag.embed.store.store import Store, open_store
 from abag.head.data.label_sense import label_sense
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts
 from abag.head.data.vectors import StoredVectors, read_vectors
-from abag.head.model.config import RunMismatch, check_same
+from abag.head.model.config import STACKS, RunMismatch, check_same
 from abag.head.splits.split_files import split_frame
 
 if TYPE_CHECKING:
@@ -84,6 +84,18 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
         "pairs": len(pairs),
         "pairs_digest": digest.hexdigest(),
     }
+
+
+def keep_recorded_head(run: Path, config: FitConfig) -> FitConfig:
+    """Leave a run that was started with the network alone, once the default, as it is."""
+    path = run / "config.json"
+    default = replace(config, head=None).filled().head
+    if config.head is not None or default not in STACKS or not path.exists():
+        return config
+    if read_json(path).get("head", "mlp") != "mlp":
+        return config
+    say(f"{run}: keeps the head that it was started with, mlp; the default is now {default}")
+    return replace(config, head="mlp")
 
 
 class FoldPaths(NamedTuple):

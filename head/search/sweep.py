@@ -157,6 +157,10 @@ def _sweep(
         if "best" not in summary:
             raise _no_trials(folder)
         winner = fit_options(summary["best"]["params"])
+        if winner["head"] == "mlp":
+            winner["head"] = None  # the default, a stack with this network
+        else:
+            say(f"{folder}: the winner, {winner['head']}, is no part of a stack and predicts alone")
         options = {**options, "split": config.split, "members": own.members, **winner}
         summary["final"] = fit(table, store, folder / "final", progress=progress, **options)
     return summary
@@ -223,7 +227,9 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
     sweep_partials(folder)
     if path.exists():
         before = read_json(path)
-        check_same(folder, before, record, may_change=MAY_CHANGE - {"epochs"}, option="--sweep")
+        # earlier versions had another default head, which is not searched with
+        may_change = MAY_CHANGE - {"epochs"} | {"head"}
+        check_same(folder, before, record, may_change=may_change, option="--sweep")
         return
     if folder.exists() and not all(map(is_partial, folder.iterdir())):
         msg = f"{folder}: is not empty and contains no sweep. Use another --sweep folder."

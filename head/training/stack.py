@@ -25,6 +25,7 @@ from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.data.labels import training_labels
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation.baselines import inner_folds_of_pairs
+from abag.head.model.config import STACK_NETWORKS
 from abag.head.model.heads import build_stacked_heads
 from abag.head.model.vector_tables import (
     DeviceVectorTables,
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from abag.head.training.step import EpochBatches
 
 INITIAL, BOOTSTRAP = 3, 5  # streams of the seed, beside those of step.py and train.py
-STACK_NETWORKS = 2
-"""Networks of a stack, at least; its models are weighed by what these leave out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
