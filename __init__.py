@@ -2,10 +2,10 @@
 
 `embed_table` encodes the unique sequences of a table into a store; `open_store` reads it, and
 `export_vectors` writes its vectors to a file. `fit` trains a head on the stored vectors, `evaluate`
-scores it, `predict` and `load_predictor` use it, and `scan` predicts mutants. `plan` estimates
-costs, `runs` compares runs, `report` writes the report of a run again, `sweep` searches
-hyperparameters and `adapt_encoders` trains adapters of the encoders. These names are imported on
-first use, so that ``import abag`` does not import torch.
+scores it, `predict` and `load_predictor` use it, `scan` predicts mutants, and `rank` chooses what
+to measure next. `plan` estimates costs, `runs` compares runs, `report` writes the report of a run
+again, `sweep` searches hyperparameters and `adapt_encoders` trains adapters of the encoders. These
+names are imported on first use, so that ``import abag`` does not import torch.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.embed.store.export import export_vectors as export_vectors
     from abag.embed.store.store import open_store as open_store
+    from abag.head.design.rank import rank as rank
+    from abag.head.design.rank_options import RankOptions as RankOptions
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import dataset as dataset
     from abag.head.fit import fit as fit
@@ -53,6 +55,7 @@ __all__ = [
     "PlanOptions",
     "PredictOptions",
     "Predictor",
+    "RankOptions",
     "ScanOptions",
     "Store",
     "SweepOptions",
@@ -67,6 +70,7 @@ __all__ = [
     "open_store",
     "plan",
     "predict",
+    "rank",
     "report",
     "runs",
     "scan",
@@ -112,6 +116,11 @@ _FUNCTIONS = {
         "shown_by": "abag.head.prediction.predict:describe_prediction",
         "without": "abag.head.prediction.options:SET_BY_RUN",
     },
+    "rank": {
+        "place": "abag.head.design.rank:rank",
+        "classes": ["abag.head.design.rank_options:RankOptions"],
+        "shown_by": "abag.head.design.rank:describe_rank",
+    },
     "report": {
         "place": "abag.head.runs.rendering:report",
         "shown_by": "abag.head.runs.rendering:describe_report",
@@ -145,6 +154,7 @@ _OTHERS = {
     "PlanOptions": "abag.head.runs.options",
     "PredictOptions": "abag.head.prediction.options",
     "Predictor": "abag.head.prediction.predictor",
+    "RankOptions": "abag.head.design.rank_options",
     "ScanOptions": "abag.head.design.options",
     "Store": "abag.embed.store.store",
     "SweepOptions": "abag.head.search.options",

@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.embed.store.store import Store as Store
     from abag.embed.store.store import open_store as open_store
     from abag.head.design.options import ScanOptions as ScanOptions
+    from abag.head.design.rank import RankSummary
+    from abag.head.design.rank_options import RankOptions as RankOptions
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import DatasetOptions as DatasetOptions
     from abag.head.estimators.dataset import PairDataset as PairDataset
@@ -49,6 +51,7 @@ __all__ = [
     "PlanOptions",
     "PredictOptions",
     "Predictor",
+    "RankOptions",
     "ScanOptions",
     "Store",
     "SweepOptions",
@@ -63,6 +66,7 @@ __all__ = [
     "open_store",
     "plan",
     "predict",
+    "rank",
     "report",
     "runs",
     "scan",
@@ -320,6 +324,35 @@ def predict(
     devices: int | Literal['all'] | None = None,
     ray: str | None = None,
 ) -> PredictSummary: ...
+def rank(
+    predictions: TableLike,
+    out: Path | str,
+    *,
+    say: Callable[[str], None] | None = None,
+    progress: bool = False,
+    columns: Mapping[str, str] = ...,
+    antigen: str | None = None,
+    bad_rows: Literal['error', 'skip'] = 'error',
+    limit: int | None = None,
+    antibody_region: Literal['as-given', 'fv'] = 'as-given',
+    chains: Literal['as-given', 'auto'] = 'as-given',
+    batch: int = 96,
+    rule: Literal['mean', 'ucb', 'improvement', 'probability'] = 'ucb',
+    explore: float | None = None,
+    best: float | None = None,
+    above: float | None = None,
+    measured: Path | str | Any | None = None,
+    keep_far: bool = False,
+    per_antigen: bool = False,
+    diversity: Literal['none', 'clusters', 'distance'] = 'none',
+    pool: int = 4,
+    per_cluster: int | None = None,
+    identity: float | None = None,
+    run: Path | str | None = None,
+    store: Path | str | None = None,
+    correlation: float = 0.5,
+    force: bool = False,
+) -> RankSummary: ...
 def report(
     run: Path | str,
     *,

@@ -296,6 +296,26 @@ def scan(run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: 
     _print(summary, as_json, describe_scan)
 
 
+@_command("head.design.rank_options:RankOptions")
+@click.argument("predictions", type=_PATH)
+@click.option("--out", type=_PATH, required=True, help="Table to write: .csv, .tsv or .parquet.")
+@_JSON
+def rank(predictions: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Choose the pairs to measure next, from predictions.
+
+    PREDICTIONS is what abag predict wrote, or another table with predicted pKd and sigma. Measured
+    pairs and those far from the training set are left out. Says what the batch is expected to hold.
+
+    \b
+    Example:
+      abag rank scored.csv --batch 96 --measured pairs.csv --out order.csv
+    """
+    from abag.head.design.rank import describe_rank
+    from abag.head.design.rank import rank as rank_pairs
+
+    _print(rank_pairs(predictions, out, progress=True, **options), as_json, describe_rank)
+
+
 @_command("head.runs.options:PlanOptions")
 @_TABLE
 @click.option(

@@ -125,8 +125,8 @@ HELP_ALL = GroupedOption(
     help="Show all options and exit.",
 )  # fmt: skip
 HEADINGS = (
-    "Data", "Encoders", "Adapter", "Split", "Search", "Scan", "Head", "Training", "Hardware",
-    "Checks", "Output",
+    "Data", "Choice", "Encoders", "Adapter", "Split", "Search", "Scan", "Head", "Training",
+    "Hardware", "Checks", "Output",
 )  # fmt: skip
 """Headings of options in help, in their order."""
 

@@ -53,6 +53,7 @@ TYPES = {
     "TableLike": "abag.embed.sequences.tables",
     "Plan": "abag.head.plan",
     "PredictSummary": "abag.head.prediction.predict",
+    "RankSummary": "abag.head.design.rank",
     "RunSummary": "abag.head.report.results",
     "RunsSummary": "abag.head.runs.compare",
     "ReportSummary": "abag.head.runs.rendering",

@@ -60,6 +60,9 @@ OPTIONS = {
     "predict": "antibody-encoder antigen antigen-encoder bad-rows chains column cross device "
     "force "
     "json limit out run store",
+    "rank": "above antibody-region antigen bad-rows batch best chains column correlation diversity "
+    "explore force identity json keep-far limit measured out per-antigen per-cluster pool rule "
+    "run store",
     "runs": "json",
     "scan": "antibody-encoder antigen antigen-encoder bad-rows chains column device exclude force "
     "heavy json light limit mutate-to out pairs-of parents positions region store",

@@ -49,6 +49,7 @@ def test_the_package_exports_every_public_function():
         "open_store",
         "plan",
         "predict",
+        "rank",
         "report",
         "runs",
         "scan",

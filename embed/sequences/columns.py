@@ -49,6 +49,10 @@ ROLES: dict[str, tuple[str, ...]] = {
     "dg_kcal": ("(dg|deltag)(kcal|kcalmol)?",),
     "dg_kj": ("(dg|deltag)kj(mol)?",),
     "prediction": ("pkdpredicted|predictedpkd|predictions?|predicted",),
+    "sigma": (
+        "(pkd)?sigma",
+        "(pkd|prediction|predicted|pkdpredicted)?(std|sd|stddev|stdev|uncertainty|standarderror)",
+    ),
     "censored": ("censored|censor|censoring", "(kd|affinity|aff|label)?(relation|operator|op)"),
     "assay": ("assay|assayid|assayname", "dataset|study", "source"),
     "affinity_type": ("(affinity|label|measurement)type",),

@@ -43,7 +43,7 @@ SLICE = 16_384
 """Antibodies whose vectors are in memory at a time: 67 MB at IgT5's width."""
 PAIRS = 1 << 20
 """Pairs scored at a time."""
-PAIR_ROLES = frozenset({*TO_PKD, "prediction", "censored", "affinity_type"})
+PAIR_ROLES = frozenset({*TO_PKD, "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns that describe one pair, and would be wrong beside another."""
 KIND_ROLES: dict[Kind, frozenset[str]] = {
     "antibody": frozenset({"heavy", "light", "antibody"}),

@@ -208,13 +208,15 @@ def row_bar(what: str, total: int | None = None) -> tqdm[Any]:
     return bar(total=total, desc=what, unit=" rows", unit_scale=True, delay=1)
 
 
-def refuse_score_columns(names: Iterable[object], source: str) -> None:
-    """Raise `CannotPredict` if a table has a column that the scores would overwrite."""
-    taken = [name for name in names if name in SCORE_COLUMNS]
+def refuse_score_columns(
+    names: Iterable[object], source: str, added: Sequence[str] = SCORE_COLUMNS
+) -> None:
+    """Raise `CannotPredict` if a table has a column that the columns to add would overwrite."""
+    taken = [name for name in names if name in added]
     if taken:
         msg = (
             f"{source}: already has a column {taken[0]!r}; expected none of "
-            f"{', '.join(SCORE_COLUMNS)}. Rename or remove it."
+            f"{', '.join(added)}. Rename or remove it."
         )
         raise CannotPredict(msg)
 

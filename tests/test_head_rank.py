@@ -1,0 +1,379 @@
+"""`rank` from table to file: what is chosen, left out, kept, expected and refused."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+
+import abag
+from abag.cli import main
+from abag.core.options import BadOption
+from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
+from abag.head.clustering.clusters import antibody_clusters
+from abag.head.data.demo import demo_table
+from abag.head.data.vectors import VectorsMissing
+from abag.head.design import rank as rank_module
+from abag.head.design.candidates import BadPredictions, CannotRank
+from abag.head.design.diversity import choose_far_apart, join_sides
+from abag.head.prediction.inputs import CannotPredict
+
+ADDED = ["rank", "score", "expected_best"]
+PAIR = ["heavy", "light", "antigen"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on composition vectors, and what it predicts for its own pairs."""
+    folder = tmp_path_factory.mktemp("rank")
+    pairs = demo_table().drop_duplicates(PAIR).head(240)
+    pairs.to_csv(folder / "pairs.csv", index=False)
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    abag.embed_table(folder / "pairs.csv", folder / "store", **encoders)
+    quiet = {"say": lambda _text: None}
+    abag.fit(
+        folder / "pairs.csv", folder / "store", folder / "run",
+        head="gp", split="random", report=False, **quiet,
+    )  # fmt: skip
+    abag.predict(folder / "pairs.csv", folder / "run", folder / "scored.csv", **quiet)
+    return folder
+
+
+@pytest.fixture
+def scored(run):
+    table = pd.read_csv(run / "scored.csv").fillna({"light": ""})
+    return table.assign(far_antibody=False, far_antigen=False)
+
+
+def ranked(predictions, folder, say=None, **options):
+    """Rank into a new file and read it."""
+    out = folder / "order.csv"
+    messages = []
+    abag.rank(predictions, out, say=say or messages.append, force=True, **options)
+    return pd.read_csv(out).fillna({"light": ""})
+
+
+def test_a_batch_is_the_best_by_mean_plus_sigma_with_all_columns_of_its_rows(scored, tmp_path):
+    found = ranked(scored, tmp_path, batch=20)
+    bound = scored["pkd_predicted"] + scored["sigma"]
+    best = scored.assign(bound=bound).sort_values("bound", ascending=False).head(20)
+    assert found["id"].tolist() == best["id"].tolist()
+    assert found.columns.tolist() == [*scored.columns, *ADDED]
+    pd.testing.assert_frame_equal(
+        found[scored.columns], best[scored.columns].reset_index(drop=True)
+    )
+    np.testing.assert_allclose(found["score"], best["bound"])
+    assert found["rank"].tolist() == [*range(1, 21)]
+    assert found["expected_best"].is_monotonic_increasing
+
+
+@pytest.mark.parametrize(
+    ("options", "by"),
+    [
+        ({"rule": "mean"}, lambda t: t["pkd_predicted"]),
+        ({"rule": "ucb", "explore": 0}, lambda t: t["pkd_predicted"]),
+        ({"rule": "ucb", "explore": 3}, lambda t: t["pkd_predicted"] + 3 * t["sigma"]),
+        ({"rule": "probability", "above": 9}, lambda t: (t["pkd_predicted"] - 9) / t["sigma"]),
+    ],
+)  # fmt: skip
+def test_a_rule_orders_the_pairs(scored, tmp_path, options, by):
+    rng = np.random.default_rng(0)
+    scored["sigma"] = rng.uniform(0.3, 1.5, len(scored))
+    found = ranked(scored, tmp_path, batch=30, **options)
+    assert (
+        found["id"].tolist() == scored.loc[by(scored).sort_values()[::-1].index[:30], "id"].tolist()
+    )
+
+
+def test_rows_and_cells_stay_as_they_are_written(scored, tmp_path):
+    texts = scored.assign(id=[f"{n:03}" for n in range(len(scored))], note="NA").astype(str)
+    texts.to_csv(tmp_path / "scored.tsv", sep="\t", index=False)
+    abag.rank(tmp_path / "scored.tsv", tmp_path / "order.tsv", batch=5, say=lambda _text: None)
+    found = pd.read_csv(tmp_path / "order.tsv", sep="\t", dtype=str, keep_default_na=False)
+    expected = texts.set_index("id").loc[found["id"]].reset_index()[texts.columns]
+    pd.testing.assert_frame_equal(found[texts.columns], expected, check_dtype=False)
+
+
+def test_measured_pairs_are_left_out_by_their_sequences_not_their_text(scored, tmp_path):
+    best = ranked(scored, tmp_path, batch=10)
+    measured = best[PAIR].rename(columns={"heavy": "VH", "light": "VL"}).assign(note="x")
+    measured["VH"] = " " + measured["VH"].str.lower()
+    lines = []
+    found = ranked(scored, tmp_path, batch=10, measured=measured, say=lines.append)
+    assert not set(found["id"]) & set(best["id"])
+    assert any("left out: 10 are measured" in line for line in lines)
+
+
+def test_an_antibody_measured_with_another_antigen_is_not_left_out(scored, tmp_path):
+    best = ranked(scored, tmp_path, batch=1)
+    other = scored.loc[scored["antigen"] != best["antigen"][0], "antigen"].iloc[0]
+    lines = []
+    measured = best[PAIR].assign(antigen=other)
+    found = ranked(scored, tmp_path, batch=1, measured=measured, say=lines.append)
+    assert found["id"].tolist() == best["id"].tolist()
+
+
+def test_measured_pairs_that_match_nothing_are_reported(scored, tmp_path):
+    measured = pd.DataFrame({"heavy": ["EVQLV"], "light": [""], "antigen": ["MKTAY"]})
+    lines = []
+    ranked(scored, tmp_path, batch=5, measured=measured, say=lines.append)
+    assert any("left out: 0 are measured" in line for line in lines)
+
+
+def test_improvement_compares_with_the_best_measured_of_the_same_antigens(scored, tmp_path):
+    measured = scored[[*PAIR, "pKd"]].head(3)
+    foreign = measured.head(1).assign(antigen="MKTAYIAKQRQISFVKSHFSRQ", pKd=13.0)
+    measured = pd.concat([measured, foreign])
+    best = float(measured["pKd"].iloc[:3].max())
+    found = ranked(scored, tmp_path, batch=5, rule="improvement", measured=measured)
+    given = ranked(scored.iloc[3:], tmp_path, batch=5, rule="improvement", best=best)
+    assert found["score"].tolist() == given["score"].tolist()
+    with pytest.raises(CannotRank, match="Give best PKD"):
+        ranked(scored, tmp_path, batch=5, rule="improvement", measured=foreign)
+
+
+def test_far_pairs_are_left_out_unless_kept_and_flags_may_be_those_of_excel(scored, tmp_path):
+    best = scored.sort_values("pkd_predicted").index[-7:]
+    scored["far_antibody"] = pd.Series("FALSE", scored.index).where(
+        ~scored.index.isin(best), "TRUE"
+    )
+    scored["far_antigen"] = 0
+    scored.to_excel(tmp_path / "scored.xlsx", index=False)
+    lines = []
+    found = ranked(tmp_path / "scored.xlsx", tmp_path, batch=7, rule="mean", say=lines.append)
+    assert any("7 are far from the training set" in line for line in lines)
+    assert not found["far_antibody"].any()
+    kept = ranked(tmp_path / "scored.xlsx", tmp_path, batch=7, rule="mean", keep_far=True)
+    assert kept["far_antibody"].all()
+
+
+def test_a_pair_is_ordered_once_and_refused_with_two_predictions(scored, tmp_path):
+    lines = []
+    found = ranked(pd.concat([scored, scored]), tmp_path, batch=20, say=lines.append)
+    assert not found.duplicated(PAIR).any()
+    assert any("240 repeat a pair" in line for line in lines)
+    differing = pd.concat([scored, scored.tail(1).assign(pkd_predicted=3.0)])
+    with pytest.raises(BadPredictions, match="rows 240 and 241 are the same pair with different"):
+        ranked(differing, tmp_path)
+
+
+def test_equal_scores_keep_the_order_of_the_table(scored, tmp_path):
+    found = ranked(scored.assign(pkd_predicted=8.0, sigma=0.5), tmp_path, batch=25)
+    assert found["id"].tolist() == scored["id"].head(25).tolist()
+
+
+def test_a_folder_of_parquet_files_gives_what_one_table_gives(scored, tmp_path):
+    (tmp_path / "parts").mkdir()
+    for number in range(3):
+        part = scored.iloc[80 * number : 80 * (number + 1)]
+        part.to_parquet(tmp_path / "parts" / f"{number}.parquet")
+    whole = ranked(scored, tmp_path, batch=30)
+    abag.rank(tmp_path / "parts", tmp_path / "order.parquet", batch=30, say=lambda _text: None)
+    parts = pd.read_parquet(tmp_path / "order.parquet")
+    assert parts["id"].tolist() == whole["id"].tolist()
+    assert parts["score"].tolist() == pytest.approx(whole["score"].tolist())
+
+
+def test_a_batch_of_each_antigen_is_what_ranking_them_one_by_one_gives(scored, tmp_path):
+    counts = scored["antigen"].value_counts()
+    used = scored[scored["antigen"].isin(counts.index[counts >= 8])]
+    used = used.assign(antigen_name=["ag" + text[:5] for text in used["antigen"]])
+    summary = abag.rank(
+        used, tmp_path / "all.csv", batch=4, per_antigen=True, above=8, say=lambda _text: None
+    )
+    found = pd.read_csv(tmp_path / "all.csv")
+    parts = [ranked(rows, tmp_path, batch=4) for _, rows in used.groupby("antigen", sort=False)]
+    assert found["id"].tolist() == pd.concat(parts)["id"].tolist()
+    assert [one["antigen"] for one in summary["batches"]] == [p["antigen_name"][0] for p in parts]
+    assert all(one["expected_above"] <= 4 for one in summary["batches"])
+    assert found["probability_above"].between(0, 1).all()
+
+
+# ---- predictions that other software wrote -------------------------------------------------
+
+
+def test_predictions_of_scikit_learn_under_other_names_are_ranked(scored, tmp_path):
+    train, new = scored.head(100), scored.tail(140)
+
+    def lengths(table):
+        return np.stack([table[name].str.count("Y") for name in PAIR], axis=1).astype(float)
+
+    model = GaussianProcessRegressor(RBF(3.0) + WhiteKernel(1.0), normalize_y=True)
+    mean, sd = model.fit(lengths(train), train["pKd"]).predict(lengths(new), return_std=True)
+    table = new[["id", *PAIR]].assign(Prediction=mean, uncertainty=sd)
+    found = ranked(table, tmp_path, batch=12)
+    assert found["score"].tolist() == pytest.approx(sorted(mean + sd, reverse=True)[:12])
+
+
+def test_predictions_without_sigma_are_ranked_by_mean_only(scored, tmp_path):
+    bare = scored.drop(columns="sigma")
+    with pytest.raises(CannotRank, match='no column for sigma, which rule="ucb" needs') as caught:
+        ranked(bare, tmp_path)
+    assert 'use rule="mean"' in str(caught.value)
+    found = ranked(bare, tmp_path, batch=5, rule="mean")
+    assert found.columns.tolist() == [*bare.columns, "rank", "score"]
+    summary = abag.rank(
+        bare, tmp_path / "o.csv", batch=5, rule="mean", above=9, say=lambda _text: None
+    )
+    assert summary["batches"][0]["expected_best"] is None
+    assert "expected" not in repr(summary).split("keys")[0]
+
+
+def test_a_table_without_antigens_is_ranked_by_antibody(scored, tmp_path):
+    one = scored.drop_duplicates(["heavy", "light"])
+    lines = []
+    measured = one[["heavy", "light", "antigen"]].head(4)
+    found = ranked(
+        one.drop(columns="antigen"), tmp_path, batch=9, measured=measured, say=lines.append
+    )
+    assert any("no antigen column" in line for line in lines)
+    assert found["id"].tolist() == ranked(one.iloc[4:], tmp_path, batch=9)["id"].tolist()
+
+
+def test_values_that_are_no_pkd_are_ranked_with_a_warning(scored, tmp_path):
+    lines = []
+    large = scored.assign(pkd_predicted=scored["pkd_predicted"] * 1000)
+    found = ranked(large, tmp_path, batch=9, say=lines.append)
+    assert any("outside the usual range of pKd" in line for line in lines)
+    assert found["pkd_predicted"].max() == large["pkd_predicted"].max()
+
+
+# ---- diversity -----------------------------------------------------------------------------
+
+
+def test_clusters_are_capped_among_the_best(scored, tmp_path):
+    options = {"batch": 20, "diversity": "clusters", "per_cluster": 2, "identity": 0.9, "pool": 8}
+    found = ranked(scored, tmp_path, **options)
+    chains = [*zip(found["heavy"], found["light"], strict=True)]
+    assert np.bincount(antibody_clusters(chains, [0.9])[0]).max() <= 2
+    assert found["score"].is_monotonic_decreasing
+    with pytest.raises(CannotRank, match=r"per_cluster=1 allows \d+ of the best 20 candidates"):
+        ranked(scored, tmp_path, **options | {"per_cluster": 1, "pool": 1, "identity": 0.3})
+
+
+def test_distant_pairs_are_chosen_by_the_vectors_of_the_run(run, scored, tmp_path):
+    found = ranked(scored, tmp_path, batch=15, diversity="distance", run=run / "run")
+    pool = ranked(scored, tmp_path, batch=60)
+    store = abag.open_store(run / "store")
+    antibodies = store.vectors("antibody", [*zip(pool["heavy"], pool["light"], strict=True)])
+    joined = join_sides(antibodies, store.vectors("antigen", [*pool["antigen"]]))
+    assert found["id"].tolist() == pool["id"][choose_far_apart(joined, 15)].tolist()
+    foreign = scored.assign(heavy=["EVQ" + text for text in scored["heavy"]])
+    with pytest.raises(VectorsMissing, match="abag embed"):
+        ranked(foreign, tmp_path, batch=15, diversity="distance", run=run / "run")
+
+
+# ---- what is refused -----------------------------------------------------------------------
+
+BAD_TABLES = {
+    "no predictions": (lambda t: t.drop(columns="pkd_predicted"), MissingColumn, "no column for"),
+    "two predictions": (lambda t: t.assign(predicted_pkd=1), AmbiguousColumn, "equally well"),
+    "not a number": (
+        lambda t: t.assign(pkd_predicted=["x", *t["pkd_predicted"][1:]]), BadPredictions,
+        r"row 1, column pkd_predicted: 'x' is not a valid prediction; .* \(1 such rows\)",
+    ),
+    "infinite": (lambda t: t.assign(pkd_predicted=np.inf), BadPredictions, "240 such rows"),
+    "empty": (lambda t: t.assign(pkd_predicted=None), BadPredictions, "240 such rows"),
+    "negative sigma": (lambda t: t.assign(sigma=-t["sigma"]), BadPredictions, "standard error"),
+    "no flag": (lambda t: t.assign(far_antigen="maybe"), BadPredictions, "'maybe' is not a valid"),
+    "rank": (lambda t: t.assign(rank=1), CannotPredict, "already has a column 'rank'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", BAD_TABLES)
+def test_a_bad_table_is_refused_in_one_line_and_nothing_is_written(scored, tmp_path, problem):
+    change, error, text = BAD_TABLES[problem]
+    (tmp_path / "order.csv").write_text("kept")
+    with pytest.raises(error, match=text) as caught:
+        ranked(change(scored), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "order.csv").read_text() == "kept"
+    assert [*tmp_path.iterdir()] == [tmp_path / "order.csv"]
+
+
+def test_a_batch_larger_than_what_is_left_is_refused_with_the_number_that_is(scored, tmp_path):
+    scored.loc[:9, "far_antibody"] = True
+    with pytest.raises(CannotRank) as caught:
+        ranked(scored, tmp_path, batch=300, measured=scored.tail(20))
+    assert str(caught.value) == (
+        "table: 210 of 240 rows are left (left out: 20 measured, 10 far); expected at least 300. "
+        "Use batch=210 or keep_far=True or more predictions."
+    )
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"rule": "probability"}, 'rule="probability": no threshold'),
+        ({"rule": "improvement"}, 'rule="improvement": the best measured pKd is not known'),
+        ({"rule": "mean", "explore": 2}, 'explore: is read with rule="ucb" only'),
+        ({"per_cluster": 2}, 'per_cluster: is read with diversity="clusters" only'),
+        ({"diversity": "distance"}, 'diversity="distance": no run'),
+        ({"batch": 0}, "batch: 0 is out of range"),
+        ({"correlation": 1.5}, "correlation: 1.5 is out of range"),
+        ({"rule": "best"}, "rule: 'best' is unknown; expected one of mean, ucb"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(scored, tmp_path, options, text):
+    with pytest.raises(BadOption) as caught:
+        ranked(scored, tmp_path, **options)
+    assert text in str(caught.value)
+
+
+def test_an_existing_file_and_the_input_itself_are_not_overwritten(run, scored, tmp_path):
+    out = tmp_path / "order.csv"
+    out.write_text("kept")
+    with pytest.raises(CannotPredict, match="already exists; use force=True"):
+        abag.rank(scored, out, batch=5)
+    with pytest.raises(CannotPredict, match="also the input table"):
+        abag.rank(run / "scored.csv", run / "scored.csv", batch=5, force=True)
+    with pytest.raises(CannotPredict, match="also the input table"):
+        abag.rank(scored, out, measured=out, batch=5, force=True)
+    assert out.read_text() == "kept"
+
+
+@pytest.mark.parametrize("column", ["pkd_predicted", "heavy"])
+def test_a_table_that_changes_between_its_two_readings_is_refused(
+    scored, tmp_path, monkeypatch, column
+):
+    table, order = tmp_path / "scored.csv", rank_module.order_groups
+    scored.to_csv(table, index=False)
+
+    def rewrite(*arguments):
+        changed = scored.assign(**{column: scored[column].to_numpy()[::-1]})
+        changed.to_csv(table, index=False)
+        return order(*arguments)
+
+    monkeypatch.setattr(rank_module, "order_groups", rewrite)
+    with pytest.raises(CannotRank, match="changed while it was read"):
+        ranked(table, tmp_path, batch=5)
+    assert [*tmp_path.iterdir()] == [table]
+
+
+# ---- the command ---------------------------------------------------------------------------
+
+
+def test_the_command_says_what_the_batch_is_expected_to_hold(run, tmp_path):
+    def command(*options):
+        return CliRunner().invoke(main, [
+            "rank", f"{run / 'scored.csv'}", "--out", f"{tmp_path / 'order.csv'}", "--keep-far",
+            "--batch", "10", "--above", "9", *options,
+        ])  # fmt: skip
+
+    done = command()
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("10 of 240 candidates by ucb: predicted pKd")
+    assert "90 % interval" in lines[1]
+    assert "correlation of 0.5" in lines[1]
+    assert "pairs above 9 (" in lines[2]
+    again = command("--json", "--force")
+    assert json.loads(again.stdout)["batches"][0]["pairs"] == 10
+    refused = command()
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: ")
+    assert len(refused.stderr.splitlines()) == 1

@@ -1,0 +1,155 @@
+"""Rules, diversity and expectations of `rank`, against integrals, plain loops and brute force."""
+
+import itertools
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from abag.head.design.diversity import cap_clusters, choose_far_apart, join_sides
+from abag.head.design.expectation import expect
+from abag.head.design.rank_options import RuleName
+from abag.head.design.rules import RULES, Aim, best_first
+
+PKD = st.floats(4, 12)
+SIGMA = st.floats(0.05, 3)
+
+
+def score(rule, mean, sigma, **aim):
+    return RULES[rule].score(np.array([mean]), np.array([sigma]), Aim(**aim))[0]
+
+
+@given(PKD, SIGMA, PKD)
+def test_expected_improvement_is_the_integral_of_the_gain(mean, sigma, best):
+    density = stats.norm(mean, sigma).pdf
+    high = max(mean, best) + 12 * sigma
+    whole, _ = integrate.quad(
+        lambda x: (x - best) * density(x), best, high, points=[mean] * (mean > best), limit=200
+    )
+    assert score("improvement", mean, sigma, best=best) == pytest.approx(whole, abs=1e-7)
+
+
+@given(PKD, SIGMA, PKD)
+def test_the_probability_is_the_integral_above_the_threshold(mean, sigma, above):
+    found = score("probability", mean, sigma, above=above)
+    high = max(mean, above) + 12 * sigma
+    whole, _ = integrate.quad(
+        stats.norm(mean, sigma).pdf, above, high, points=[mean] * (mean > above), limit=200
+    )
+    assert found == pytest.approx(whole, abs=1e-7)
+
+
+def test_the_upper_confidence_bound_adds_sigmas_to_the_mean():
+    assert score("ucb", 8.0, 0.5, explore=2.0) == 9.0
+    assert score("ucb", 8.0, 0.5) == 8.5
+    assert score("mean", 8.0, 0.5, explore=2.0) == 8.0
+
+
+@pytest.mark.parametrize(("mean", "gain", "probability"), [(9.0, 1.0, 1.0), (8.0, 0, 0), (7, 0, 0)])
+def test_without_error_a_gain_is_certain_or_impossible(mean, gain, probability):
+    assert score("improvement", mean, 0.0, best=8.0) == gain
+    assert score("probability", mean, 0.0, above=8.0) == probability
+
+
+def test_the_options_offer_every_rule():
+    assert set(get_args(RuleName)) == {*RULES}
+
+
+def test_equal_scores_are_ordered_by_mean_and_then_as_they_come():
+    assert best_first(np.array([0.0, 1, 0, 0]), np.array([5.0, 1, 7, 5])).tolist() == [1, 2, 0, 3]
+
+
+@given(st.lists(st.integers(0, 4), max_size=30), st.integers(1, 30), st.integers(1, 5))
+def test_a_cap_takes_the_best_of_each_cluster_as_a_plain_loop_does(cluster, size, most):
+    taken = []
+    for candidate, number in enumerate(cluster):
+        if sum(cluster[i] == number for i in taken) < most and len(taken) < size:
+            taken.append(candidate)
+    assert cap_clusters(np.array(cluster, np.int64), size, most).tolist() == taken
+
+
+def smallest_distance(points):
+    return min(np.linalg.norm(a - b) for a, b in itertools.combinations(points, 2))
+
+
+@given(st.integers(0, 10_000), st.integers(3, 9), st.integers(2, 5))
+def test_the_distant_choice_is_at_least_half_as_good_as_brute_force(seed, n, size):
+    x_BD = np.random.default_rng(seed).normal(size=(n, 2))
+    size = min(size, n)
+    chosen = choose_far_apart(x_BD, size)
+    best = max(smallest_distance(x_BD[list(c)]) for c in itertools.combinations(range(n), size))
+    assert 0 in chosen
+    assert chosen.tolist() == sorted({*chosen.tolist()})
+    assert smallest_distance(x_BD[chosen]) >= best / 2 - 1e-12
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12))
+def test_the_distant_choice_is_that_of_a_plain_loop(seed, size):
+    # few distinct points, so that some are equally far
+    x_BD = np.random.default_rng(seed).integers(0, 3, (12, 2))
+    chosen = [0]
+    while len(chosen) < size:
+        others = [i for i in range(12) if i not in chosen]
+        nearest = [min(((x_BD[i] - x_BD[j]) ** 2).sum() for j in chosen) for i in others]
+        chosen.append(others[int(np.argmax(nearest))])
+    assert choose_far_apart(x_BD, size).tolist() == sorted(chosen)
+
+
+def test_both_sides_of_a_pair_contribute_equally_and_a_constant_side_nothing():
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(50, 3)), 100 * rng.normal(size=(50, 7)) + 5
+    joined = join_sides(left, right)
+    assert joined[:, :3].var(axis=0).sum() == pytest.approx(1)
+    assert joined[:, 3:].var(axis=0).sum() == pytest.approx(1)
+    assert not join_sides(left, np.ones((50, 4)))[:, 3:].any()
+
+
+MEAN = np.array([8.4, 8.0, 7.9, 7.0, 6.0])
+WIDTH = np.array([0.3, 0.6, 0.2, 1.5, 1.0])
+
+
+def exact_best(correlation, first):
+    """Mean of the largest of the first pairs, by integrals over its distribution function."""
+    mean, sigma = MEAN[:first], WIDTH[:first]
+    grid, common = np.linspace(-2, 18, 4001), stats.norm.ppf((np.arange(200) + 0.5) / 200)
+    own = np.sqrt(1 - correlation) * sigma
+    shifted = mean + np.sqrt(correlation) * sigma * common[:, None]
+    below = stats.norm.cdf((grid[:, None, None] - shifted) / own).prod(axis=-1).mean(axis=-1)
+    return grid[-1] - integrate.trapezoid(below, grid), grid, below
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+def test_the_expected_best_of_a_batch_is_that_of_the_exact_distribution(correlation):
+    found = expect(MEAN, WIDTH, correlation=correlation)
+    exact = [exact_best(correlation, first)[0] for first in range(1, 6)]
+    np.testing.assert_allclose(found.best_of_first, exact, atol=0.03)
+    _, grid, below = exact_best(correlation, 5)
+    low, high = np.interp([0.05, 0.95], below, grid)
+    assert found.best_interval == pytest.approx((low, high), abs=0.05)
+    assert np.isnan(found.above)
+
+
+def test_with_fully_correlated_errors_the_best_is_as_uncertain_as_one_pair():
+    found = expect(np.array([8.0, 7.5, 7.0]), np.full(3, 0.5), correlation=1.0)
+    assert found.best_of_first[-1] == pytest.approx(8.0, abs=0.02)
+    assert found.best_interval == pytest.approx((8 - 1.645 * 0.5, 8 + 1.645 * 0.5), abs=0.03)
+
+
+def test_the_number_above_a_threshold_is_the_sum_of_probabilities_whatever_the_correlation():
+    exact = stats.norm.sf((8 - MEAN) / WIDTH).sum()
+    loose, tight = (expect(MEAN, WIDTH, correlation=c, above=8.0) for c in (0.9, 0.0))
+    assert loose.above == pytest.approx(exact, abs=0.03)
+    assert tight.above == pytest.approx(exact, abs=0.03)
+    assert loose.above_interval[1] - loose.above_interval[0] >= np.ptp(tight.above_interval)
+
+
+def test_a_large_batch_is_simulated_in_blocks_and_the_same_every_time(monkeypatch):
+    monkeypatch.setattr("abag.head.design.expectation.BLOCK_VALUES", 1_000)
+    mean = np.linspace(9, 6, 400)
+    one, two = (expect(mean, np.full(400, 0.5), correlation=0.3, above=8) for _ in range(2))
+    assert (np.diff(one.best_of_first) >= 0).all()
+    assert one.best_of_first.tolist() == two.best_of_first.tolist()
+    assert one.above == pytest.approx(stats.norm.sf((8 - mean) / 0.5).sum(), rel=0.02)
