@@ -20,6 +20,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_tables.py", [], "tables.md"),
         ("bench_adapt.py", [], "adapt.md"),
         pytest.param("bench_adapt_skempi.py", [], "adapt_skempi.md", marks=pytest.mark.slow),
+        ("bench_design.py", [], "design.md"),
         ("bench_gelu.py", [], "gelu.md"),
         ("bench_heads.py", [], "heads.md"),
         ("bench_members.py", ["--device", "cpu"], "members.md"),
