@@ -124,6 +124,7 @@ _FUNCTIONS = {
     "report": {
         "place": "abag.head.runs.rendering:report",
         "shown_by": "abag.head.runs.rendering:describe_report",
+        "page": "report",
     },
     "runs": {
         "place": "abag.head.runs.compare:runs",

@@ -12,14 +12,18 @@ import html
 import inspect
 import re
 import typing
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from abag import AbagError
 from abag.core.messages import reporting
 from abag.core.options import BadOption, Options, OptionSchema, schema, unknown_option
 
+P = ParamSpec("P")
+R = TypeVar("R")
 SHOWN_LINES, SHOWN_WIDTH = 5, 160
 _FLAG = re.compile(
     r"(?<![\w-])(?P<flag>--[a-z][a-z-]*[a-z])(?P<value> [\w=-]*\w)?(?P<colon>(?=:))?"
@@ -37,6 +41,8 @@ class PublicFunction(NamedTuple):
     """Function that describes the result."""
     without: str = ""
     """Set of the fields of the other classes that are not its arguments."""
+    page: str = ""
+    """Key of the result with the path of a page, which a notebook shows."""
 
     def options(self) -> dict[str, OptionSchema]:
         """Return the options by name, without those that the function declares itself."""
@@ -78,9 +84,6 @@ class PublicFunction(NamedTuple):
         function, signature, options = resolve_name(self.place), self.signature(), self.options()
         describe = resolve_name(self.shown_by) if self.shown_by else None
 
-        def spelled(text: str) -> str:
-            return in_python(text, options, signature.parameters)
-
         @functools.wraps(function)
         def public(*args: Any, **keywords: Any) -> Any:  # noqa: ANN401 - see __signature__
             for keyword in keywords.keys() - signature.parameters.keys():
@@ -88,18 +91,45 @@ class PublicFunction(NamedTuple):
                     msg = f"{keyword}: is chosen by {name} itself. Leave it out."
                     raise BadOption(msg)
                 raise unknown_option(keyword, list(options.values()), name)
-            try:
-                with reporting(spelled=spelled):
-                    result = function(*args, **keywords)
-            except AbagError as error:
-                error.args = (spelled(str(error)),)
-                raise
-            return Summary(result, describe, spelled) if describe is not None else result
+            with _naming_keywords(options, signature.parameters) as spelled:
+                result = function(*args, **keywords)
+            if describe is None:
+                return result
+            return Summary(result, describe, spelled, self.page)
 
         public.__name__ = public.__qualname__ = name
         public.__signature__ = signature  # type: ignore[attr-defined]
         del public.__wrapped__  # its signature has **options
         return public
+
+
+@contextmanager
+def _naming_keywords(
+    options: Mapping[str, OptionSchema], names: Container[str]
+) -> Iterator[Callable[[str], str]]:
+    """Let errors and messages name keyword arguments instead of flags; yield what spells them."""
+
+    def spelled(text: str) -> str:
+        return in_python(text, options, names)
+
+    try:
+        with reporting(spelled=spelled):
+            yield spelled
+    except AbagError as error:
+        error.args = (spelled(str(error)),)
+        raise
+
+
+def names_keywords(method: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a method for Python users: errors and messages name its keyword arguments."""
+    names = inspect.signature(method).parameters
+
+    @functools.wraps(method)
+    def public(*args: P.args, **keywords: P.kwargs) -> R:
+        with _naming_keywords({}, names):
+            return method(*args, **keywords)
+
+    return public
 
 
 class _Source(str):
@@ -158,9 +188,10 @@ class Summary(dict[str, Any]):
         values: Mapping[str, Any],
         describe: Callable[[Any], object],
         spelled: Callable[[str], str] = str,
+        page: str = "",
     ) -> None:
         super().__init__(values)
-        self._describe, self._spelled = describe, spelled
+        self._describe, self._spelled, self._page = describe, spelled, page
 
     def __repr__(self) -> str:
         found: Any = self._describe(dict(self))
@@ -169,6 +200,8 @@ class Summary(dict[str, Any]):
         return shorten([self._spelled(line) for line in lines if line], keys)
 
     def _repr_html_(self) -> str:
+        if self._page:
+            return in_frame(Path(self[self._page]).read_text(encoding="utf-8"))
         return as_html(repr(self))
 
 
@@ -180,6 +213,12 @@ def shorten(lines: Sequence[str], last: str | None = None) -> str:
         kept[room - 1 :] = [f"... {len(lines) - room + 1} more lines"]
     kept += [] if last is None else [last]
     return "\n".join(k if len(k) <= SHOWN_WIDTH else k[: SHOWN_WIDTH - 4] + " ..." for k in kept)
+
+
+def in_frame(page: str) -> str:
+    """Show a page in a notebook, apart from the styles and scripts of the notebook."""
+    style = 'width="100%" height="900" style="border: 0"'
+    return f'<iframe srcdoc="{html.escape(page)}" {style}></iframe>'
 
 
 def as_html(text: str) -> str:

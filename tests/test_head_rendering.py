@@ -1,5 +1,6 @@
 """`report`: the pages of a finished run, written again from its folder."""
 
+import html
 import json
 import re
 import shutil
@@ -62,8 +63,8 @@ def files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def without_date(html):
-    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "", html)
+def without_date(page):
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "", page)
 
 
 @pytest.mark.parametrize("name", ["one", "folds"])
@@ -105,10 +106,10 @@ def test_what_an_older_run_did_not_save_is_left_out_and_reported(run):
         *words
     ]
     assert said == [f"{run}: left out: {part}" for part in found["left_out"]]
-    html = (run / "report.html").read_text()
+    page = (run / "report.html").read_text()
     for absent in ("differences", "leaks"):
-        assert f'data-csv="{absent}"' not in html
-    assert 'data-csv="scores"' in html
+        assert f'data-csv="{absent}"' not in page
+    assert 'data-csv="scores"' in page
     assert "| ridge |" in (run / "predictor/README.md").read_text()
 
 
@@ -121,6 +122,13 @@ def test_the_old_card_stays_where_its_values_are_unknown(run):
     assert found["model_card"] is None
     assert "model card" in found["left_out"][0]
     assert (run / "predictor/README.md").read_bytes() == before
+
+
+def test_a_notebook_shows_the_page_in_a_frame(run):
+    shown = abag.report(run, say=lambda _text: None)._repr_html_()
+    page = (run / "report.html").read_text()
+    (found,) = re.findall(r'^<iframe srcdoc="([^"]*)" [^<>]*></iframe>$', shown)
+    assert html.unescape(found) == page
 
 
 def test_names_in_a_run_cannot_break_out_of_the_page(run):

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 import abag
+from abag.core.messages import reporting, say
 from abag.core.options import BadOption, schema
-from abag.core.python_surface import SHOWN_LINES, Summary, in_python, shorten
+from abag.core.python_surface import SHOWN_LINES, Summary, in_python, names_keywords, shorten
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.prediction.predict import predict as predict_table
@@ -127,3 +128,18 @@ def test_messages_of_a_public_function_name_its_keywords(tmp_path, capsys):
         assert "--" not in text
     assert any("See --replicates." in text for text in summary["warnings"])  # as in summary.json
     assert "--" not in repr(abag.plan(table, **COMPOSITION))
+
+
+def test_errors_and_messages_of_a_method_name_its_keywords():
+    @names_keywords
+    def predict(*, store=None):
+        say("See --store.")
+        msg = f"--store: {store} is not given. Give --store DIR or --limit 3."
+        raise abag.AbagError(msg)
+
+    said = []
+    with pytest.raises(abag.AbagError) as caught, reporting(said.append):
+        predict()
+    assert said == ["See store."]
+    assert str(caught.value) == "store: None is not given. Give store DIR or --limit 3."
+    assert inspect.signature(abag.Predictor.predict).parameters["store"].default is None

@@ -21,7 +21,7 @@ import pandas as pd
 from abag import AbagError
 from abag.core.keys import distinct_keys
 from abag.core.messages import reporting, say
-from abag.core.python_surface import as_html, shorten
+from abag.core.python_surface import as_html, names_keywords, shorten
 from abag.embed.sequences.chains import KINDS, ParsedSequence, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
@@ -120,6 +120,7 @@ class Predictor:
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """Folders of the encoders' adapters, by kind."""
 
+    @names_keywords
     def predict(
         self,
         heavy: Sequence[str] | str | None = None,
