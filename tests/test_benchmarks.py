@@ -29,6 +29,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_intervals.py", [], "intervals.md"),
         ("bench_region.py", [], "region.md"),
         ("bench_report.py", [], "report.md"),
+        ("bench_scan.py", [], "scan.md"),
         pytest.param("bench_turing.py", [], "turing.md", marks=pytest.mark.slow),
         ("bench_why.py", [], "why.md"),
         (
