@@ -34,13 +34,6 @@ class PositionRange(NamedTuple):
     insertion: str | None
     """Letters of a single inserted position; None: with all that are inserted."""
 
-    def holds(self, chain: str, position: str) -> bool:
-        """Whether a position, such as ``"111A"``, is one of these."""
-        number = position.rstrip(STANDARD + "BJOUXZ")
-        inserted = position[len(number) :]
-        inside = self.chain == chain and self.first <= int(number) <= self.last
-        return inside and self.insertion in (None, inserted)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScanOptions(ScoringOptions, group="Scan"):

@@ -153,7 +153,7 @@ def scan(
     embed_options |= chosen.encoding() | {"progress": progress}
     start_s, out = time.monotonic(), Path(out)
     with messages.reporting(say, bars=progress):
-        page = out.with_name(out.name.partition(".")[0] + ".html")
+        page = out.with_name(f"{Path(out.name.removesuffix('.gz')).stem}.html")
         check_table_out(out, (chosen.parents,), force=chosen.force)
         check_out(page, (chosen.parents,), force=chosen.force)
         chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))

@@ -13,7 +13,7 @@ from abag.embed.sequences.domains import locate_positions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
-    from abag.head.design.options import ScanOptions
+    from abag.head.design.options import PositionRange, ScanOptions
 
 IMGT_REGIONS = (
     ("fr{}1", 26), ("cdr{}1", 38), ("fr{}2", 55), ("cdr{}2", 65), ("fr{}3", 104), ("cdr{}3", 117),
@@ -34,6 +34,11 @@ class Site(NamedTuple):
     position: str
     region: str
     wild_type: str
+
+    @property
+    def number(self) -> int:
+        """The position without the letters of an insertion."""
+        return int(self.position.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
 
     @property
     def prefix(self) -> str:
@@ -118,27 +123,30 @@ def find_sites(
             found += [
                 Site(name, index, at, f"{at + 1}", "antigen", x) for at, x in enumerate(chain)
             ]
-    if not options.ranges:
-        sites = tuple(site for site in found if any(_in_region(site, r) for r in options.regions))
-        if not sites and not problems:
-            problems.append(f"no residue in {options.chosen}")
-        return sites, problems
-    held = {one.text: False for one in options.ranges}
-    chosen = []
-    for site in found:
-        ranges = [r.text for r in options.ranges if r.holds(site.chain, site.position)]
-        held.update(dict.fromkeys(ranges, True))
-        chosen += [site] * bool(ranges)
-    problems += [f"no position {text}" for text, is_held in held.items() if not is_held]
-    return tuple(chosen), problems
+    if options.ranges:
+        chosen = [site for site in found if any(_in_range(site, r) for r in options.ranges)]
+        lacking = (r for r in options.ranges if not any(_in_range(site, r) for site in chosen))
+        problems += [f"no position {one.text}" for one in lacking]
+    else:
+        chosen = [site for site in found if any(_in_region(site, r) for r in options.regions)]
+    mutable = tuple(site for site in chosen if site.wild_type != options.residues)
+    if not mutable and not problems:
+        other = f" other than {options.residues}" if chosen else ""
+        problems.append(f"no residue{other} in {options.chosen}")
+    return mutable, problems
 
 
 def _domain_sites(name: str, index: int, chain: str) -> Iterator[Site]:
     """Yield the residues of a variable domain, in their order."""
     for position, at in locate_positions(chain, "heavy" if name == "heavy" else "light").items():
-        number = int(position.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
-        region = next(r for r, last in IMGT_REGIONS if number <= last).format(name[0])
-        yield Site(name, index, at, position, region, chain[at])
+        site = Site(name, index, at, position, "", chain[at])
+        region = next(region for region, last in IMGT_REGIONS if site.number <= last)
+        yield site._replace(region=region.format(name[0]))
+
+
+def _in_range(site: Site, asked: PositionRange) -> bool:
+    inside = asked.chain == site.chain and asked.first <= site.number <= asked.last
+    return inside and asked.insertion in (None, site.position.removeprefix(str(site.number)))
 
 
 def _in_region(site: Site, region: str) -> bool:
