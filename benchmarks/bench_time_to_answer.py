@@ -2,14 +2,14 @@
 
     python benchmarks/bench_time_to_answer.py --out DIR --table skempi.csv       # every case
     python benchmarks/bench_time_to_answer.py --out DIR --case "fit, one split"  # some
-    python benchmarks/bench_time_to_answer.py --out DIR --case "whole job" --encoders igt5 esm2-650m
+    python benchmarks/bench_time_to_answer.py --out DIR --case "whole job" --encoders igt5 esm2-650m --random-weights
     python benchmarks/bench_time_to_answer.py --out DIR --tiny                   # seconds
 
 Draws --pairs, --antibodies and --antigens, whose chains are random, and for the cases of fit a store of
 random vectors with the widths of the default encoders. --table adds the cases of a real table, with --store or
 with random vectors of --widths. The cases of embed use --encoders and stores of their own. Each command runs in a
 process of its own: first with empty caches (clusters, compiled kernels, fonts), then --repeats times with those
-that the first run left; of these the fastest counts. The stages of a command are functions in STAGES; the
+that the first run left; of these the fastest counts. --random-weights saves checkpoints of the encoders' shapes. The stages of a command are functions in STAGES; the
 seconds of a stage exclude those of the stages inside it. The file is written again after every case.
 """
 
@@ -26,6 +26,7 @@ import time
 from datetime import date
 from pathlib import Path
 from pkgutil import resolve_name
+from shutil import which
 
 STAGES = {
     "embed": {
@@ -76,6 +77,32 @@ CASES = {
 """By name: the table, the commands, and the seconds aimed at with cold caches."""
 CACHES = {"XDG_CACHE_HOME": "user", "MPLCONFIGDIR": "fonts",
           "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}  # fmt: skip
+
+
+class GpuUse:
+    """Share of the time in which nvidia-smi sees a kernel run, sampled ten times per second."""
+
+    def __enter__(self):
+        query = [
+            "nvidia-smi",
+            "--query-gpu=utilization.gpu",
+            "--format=csv,noheader,nounits",
+            "-lms",
+            "100",
+        ]
+        self.child = (
+            subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
+            if which("nvidia-smi")
+            else None
+        )
+        return self
+
+    def __exit__(self, *_):
+        self.percent = None
+        if self.child:
+            self.child.terminate()
+            samples = [float(line) for line in self.child.communicate()[0].split()]
+            self.percent = sum(samples) / max(1, len(samples))
 
 
 class Clock:
@@ -132,11 +159,15 @@ def measure(case, places, caches, options):
         for command in CASES[case][1]:
             texts = [text.format(**{"out": f"{out}/run", **places}) for text in command]
             child = [sys.executable, __file__, "--timed", str(time.time()), *texts, *options]
-            done = subprocess.run(child, capture_output=True, text=True)
+            with GpuUse() as use:
+                done = subprocess.run(child, capture_output=True, text=True)
             if done.returncode:
                 raise SystemExit(done.stderr)
             found = json.loads(done.stdout.splitlines()[-1])
             total["peak_mib"] = max(total["peak_mib"], found["peak_mib"])
+            if use.percent is not None:
+                busy = use.percent / 100 * found["seconds"]["whole"]
+                total["gpu_s"] = total.get("gpu_s", 0.0) + busy
             for stage, seconds in found["seconds"].items():
                 total["seconds"][stage] = total["seconds"].get(stage, 0.0) + seconds
     return total
@@ -147,6 +178,14 @@ def make_inputs(folder, args):
     import bench_rows
 
     antibody_encoder, antigen_encoder = args.encoders
+    if args.random_weights:
+        from abag.embed.encoders.random_weights import save_random_checkpoint
+        from abag.embed.families.registry import SHAPES
+
+        antibody_encoder, antigen_encoder = (
+            save_random_checkpoint(folder / name, SHAPES[name], seed)
+            for seed, name in enumerate(args.encoders)
+        )
     encoders = {"antibody_encoder": antibody_encoder, "antigen_encoder": antigen_encoder}
     drawn = {"table": folder / "pairs.csv", "store": folder / "store",
              "embedded": folder / "embedded"}  # fmt: skip
@@ -155,7 +194,8 @@ def make_inputs(folder, args):
     if "drawn" in used:
         pairs = bench_rows.make_table(args.pairs, args.antibodies, args.antigens)
         pairs.to_csv(drawn["table"], index=False)
-        bench_rows.fill(drawn["store"], drawn["table"])
+        if any("{store}" in command for case in args.case for command in CASES[case][1]):
+            bench_rows.fill(drawn["store"], drawn["table"])
     if "given" in used and args.store is None:
         bench_rows.WIDTHS = dict(zip(("antibody", "antigen"), args.widths, strict=True))
         bench_rows.fill(given["store"], given["table"])
@@ -181,6 +221,9 @@ def describe(cold, warm):
     for stage in stages:
         values = [one["seconds"].get(stage, 0.0) for one in found.values()]
         lines.append(f"| {stage} | {' | '.join(f'{value:.2f} s' for value in values)} |")
+    if "gpu_s" in cold:
+        shares = [one["gpu_s"] / one["seconds"]["whole"] for one in found.values()]
+        lines.append(f"| GPU busy | {' | '.join(f'{share:.0%}' for share in shares)} |")
     peaks = [f"{one['peak_mib']:,.0f} MiB" for one in found.values()]
     return [*lines, f"| peak memory | {' | '.join(peaks)} |", ""]
 
@@ -204,6 +247,7 @@ def main(argv=None):
     parser.add_argument("--antibodies", type=int, default=110_000)
     parser.add_argument("--antigens", type=int, default=3_000)
     parser.add_argument("--encoders", nargs=2, default=["composition"] * 2)
+    parser.add_argument("--random-weights", action="store_true")
     parser.add_argument("--case", choices=CASES, nargs="+")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--options", default="", help="Further options of the commands.")
@@ -226,7 +270,7 @@ def main(argv=None):
             caches = Path(scratch, case)
             cold = measure(case, places, caches, options)
             warm = [measure(case, places, caches, options) for _ in range(args.repeats)]
-            found[case] = cold, min(warm, key=lambda one: one["seconds"]["whole"])
+            found[case] = cold, min(warm, key=lambda one: one["seconds"]["whole"], default=cold)
             print(case, json.dumps(found[case]), file=sys.stderr, flush=True)
             write(args, found, argv or sys.argv[1:])
 
