@@ -33,6 +33,8 @@ STAGES = {
         "read table": "abag.embed.pipeline.run:_read",
         "identify encoders": "abag.embed.pipeline.run:identify_for",
         "distinct sequences": "abag.embed.pipeline.kind_job:KindJob.__init__",
+        "start the device": "abag.embed.pipeline.run:_announce",
+        "check the checkpoints": "abag.embed.pipeline.kind_job:KindJob.check_loadable",
         "look up": "abag.embed.pipeline.kind_job:KindJob.look_up",
         "load encoders": "abag.embed.pipeline.task:EncodeTask.load_encoder",
         "encode and commit": "abag.embed.pipeline.kind_job:KindJob.encode",

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 from abag.core.messages import bar, detail, note, reporting, say
 from abag.embed.families.registry import known_alias
+from abag.embed.pipeline.imports import import_ahead
 from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
@@ -114,7 +116,10 @@ def _embed(
             from abag.core.device import plan_device
 
             plan_device(device, options.precision)  # refuses what this machine does not have
-        reading = _read(table, options, partitions)
+        here = ranks == 1 and options.ray is None and device != "cpu"
+        # into an old store nothing may be missing, and then nothing is imported
+        ahead = None if Path(store).exists() else partial(import_ahead, names, on_gpu=here)
+        reading = _read(table, options, partitions, ahead)
         jobs = []
         for part in partitions:
             identity = identify_for(encoders[part.kind], part.kind, options)
@@ -159,8 +164,13 @@ def _embed(
     return cast("EmbedSummary", parts | totals)
 
 
-def _read(table: TableLike, options: EmbedOptions, partitions: Sequence[Partitions]) -> TableTotals:
-    """Read, check and key every sequence of a table."""
+def _read(
+    table: TableLike,
+    options: EmbedOptions,
+    partitions: Sequence[Partitions],
+    after_first: Callable[[], None] | None,
+) -> TableTotals:
+    """Read, check and key every sequence of a table; the first chunk shows that it is one."""
     reading = TableTotals()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in read_pair_chunks(table, options, kinds=options.kinds, only_sequences=True):
@@ -168,6 +178,9 @@ def _read(table: TableLike, options: EmbedOptions, partitions: Sequence[Partitio
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
             drawn.update(reading.rows + len(reading.skipped) - drawn.n)
+            if after_first is not None:
+                after_first()
+                after_first = None
     return reading
 
 
