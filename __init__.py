@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from abag.head.runs.evaluate import evaluate as evaluate
     from abag.head.runs.rendering import report as report
     from abag.head.search.sweep import sweep as sweep
+    from abag.head.sharing.share import share as share
 
 __version__ = "0.1.0"
 __path__.append(str(Path(__file__).parent / "head" / "estimators" / "public"))  # abag.sklearn
@@ -57,6 +58,7 @@ __all__ = [
     "Predictor",
     "RankOptions",
     "ScanOptions",
+    "ShareOptions",
     "Store",
     "SweepOptions",
     "__version__",
@@ -74,6 +76,7 @@ __all__ = [
     "report",
     "runs",
     "scan",
+    "share",
     "sweep",
 ]
 
@@ -126,6 +129,11 @@ _FUNCTIONS = {
         "shown_by": "abag.head.runs.rendering:describe_report",
         "page": "report",
     },
+    "share": {
+        "place": "abag.head.sharing.share:share",
+        "classes": ["abag.head.sharing.options:ShareOptions"],
+        "shown_by": "abag.head.sharing.share:describe_share",
+    },
     "runs": {
         "place": "abag.head.runs.compare:runs",
         "shown_by": "abag.head.runs.runs_table:describe_runs",
@@ -157,6 +165,7 @@ _OTHERS = {
     "Predictor": "abag.head.prediction.predictor",
     "RankOptions": "abag.head.design.rank_options",
     "ScanOptions": "abag.head.design.options",
+    "ShareOptions": "abag.head.sharing.options",
     "Store": "abag.embed.store.store",
     "SweepOptions": "abag.head.search.options",
     "open_store": "abag.embed.store.store",
@@ -241,7 +250,8 @@ def load_predictor(path: Path | str) -> Predictor:
     Parameters
     ----------
     path : path
-        Folder of a run, or a copy of its folder ``predictor``.
+        Folder of a run, a copy of its folder ``predictor``, or the address of a shared one:
+        ``hf://user/name``, optionally with ``@`` and a branch, tag or commit.
 
     Returns
     -------
@@ -252,12 +262,13 @@ def load_predictor(path: Path | str) -> Predictor:
     Raises
     ------
     AbagError
-        If a file is missing, damaged or of another version.
+        If a file is missing, damaged or of another version, or the hub cannot be reached.
     """
     from abag.embed.pipeline.same_encoders import embed_with_same_encoders
     from abag.head.prediction.bundle import load_predictor as load
+    from abag.head.sharing.fetch import predictor_folder
 
-    return load(path, embed=embed_with_same_encoders)
+    return load(predictor_folder(path), embed=embed_with_same_encoders)
 
 
 def _predict(
@@ -276,7 +287,7 @@ def _predict(
     table : path or DataFrame
         Pairs; sequences without a stored vector are encoded.
     run : path
-        Folder of a run, or a copy of its folder ``predictor``.
+        As for `load_predictor`.
     out : path
         Table to write.
     say : callable, optional

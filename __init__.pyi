@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.runs.rendering import ReportSummary
     from abag.head.search.options import SweepOptions as SweepOptions
     from abag.head.search.trials import SweepSummary
+    from abag.head.sharing.options import ShareOptions as ShareOptions
+    from abag.head.sharing.share import ShareSummary
 
 __version__: str
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "Predictor",
     "RankOptions",
     "ScanOptions",
+    "ShareOptions",
     "Store",
     "SweepOptions",
     "__version__",
@@ -70,6 +73,7 @@ __all__ = [
     "report",
     "runs",
     "scan",
+    "share",
     "sweep",
 ]
 
@@ -358,6 +362,13 @@ def report(
     *,
     say: Callable[[str], None] | None = None,
 ) -> ReportSummary: ...
+def share(
+    run: Path | str,
+    to: Path | str,
+    *,
+    private: bool = False,
+    license: str | None = None,
+) -> ShareSummary: ...
 def runs(
     folders: Path | str | Sequence[Path | str],
 ) -> RunsSummary: ...

@@ -251,7 +251,7 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
 @_command("head.prediction.options:PredictOptions")
 @_TABLE
 @click.option("--run", type=_PATH, required=True,
-              help="Folder of a finished run, or its predictor folder.")  # fmt: skip
+              help="Folder of a run or of its predictor, or hf://user/name.")  # fmt: skip
 @click.option("--out", type=_PATH, required=True, help="Table to write: .csv, .tsv or .parquet.")
 @_JSON
 def predict(table: Path, run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
@@ -314,6 +314,26 @@ def rank(predictions: Path, out: Path, as_json: bool, **options: Any) -> None:  
     from abag.head.design.rank import rank as rank_pairs
 
     _print(rank_pairs(predictions, out, progress=True, **options), as_json, describe_rank)
+
+
+@_command("head.sharing.options:ShareOptions")
+@click.argument("run", type=_PATH)
+@click.option("--to", type=_PATH, required=True, help="New folder, or hf://user/name on the hub.")
+@_JSON
+def share(run: Path, to: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Send a run's predictor to the hub, or write it to a folder.
+
+    What is sent is listed first: the predictor, its card with the test scores, a note on licences
+    and digests. Training pairs and paths of this machine are not.
+
+    \b
+    Example:
+      abag share runs/first --to hf://user/name
+    """
+    from abag.head.sharing.share import describe_share
+    from abag.head.sharing.share import share as share_predictor
+
+    _print(share_predictor(run, to, **options), as_json, describe_share)
 
 
 @_command("head.runs.options:PlanOptions")

@@ -7,6 +7,7 @@ checked before it is used, and a downloaded file is compared with its digest in 
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import re
 import shutil
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from abag import AbagError
 from abag.core.messages import first_line
@@ -108,10 +109,17 @@ class HubFile:
         """Whether a file on the disk has the listed size and digest."""
         if path.stat().st_size != self.size:
             return False
+        with path.open("rb") as file:
+            return self._is_digest_of(file)
+
+    def holds(self, content: bytes) -> bool:
+        """Whether bytes have the listed size and digest."""
+        return len(content) == self.size and self._is_digest_of(io.BytesIO(content))
+
+    def _is_digest_of(self, file: BinaryIO) -> bool:
         is_large = self.algorithm == "sha256"
         start = hashlib.sha256() if is_large else hashlib.sha1(f"blob {self.size}\0".encode())
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: start).hexdigest() == self.digest
+        return hashlib.file_digest(file, lambda: start).hexdigest() == self.digest  # type: ignore[arg-type]
 
 
 class Repository:

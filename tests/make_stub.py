@@ -58,6 +58,7 @@ TYPES = {
     "RunsSummary": "abag.head.runs.compare",
     "ReportSummary": "abag.head.runs.rendering",
     "ScanSummary": "abag.head.design.scan",
+    "ShareSummary": "abag.head.sharing.share",
     "SweepSummary": "abag.head.search.trials",
 }
 

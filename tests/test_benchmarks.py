@@ -38,6 +38,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
             "time_to_answer.md",
         ),
         ("bench_weights.py", [], "weights.md"),
+        ("bench_share.py", [], "share.md"),
         ("bench_export.py", [], "export.md"),
     ],
 )

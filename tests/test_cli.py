@@ -80,6 +80,7 @@ OPTIONS = {
     "chains "
     "column floor json label limit price-per-hour replicates store verbose",
     "demo": "force",
+    "share": "json license private to",
     "doctor": "antibody-encoder antigen-encoder bench device json store",
     "store info": "json",
     "store verify": "json",

@@ -53,6 +53,7 @@ def test_the_package_exports_every_public_function():
         "report",
         "runs",
         "scan",
+        "share",
         "sweep",
     ]
     for name in FUNCTIONS:

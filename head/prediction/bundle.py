@@ -132,7 +132,9 @@ def save_predictor(
     content = save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
     fields = asdict(record)
     write_bytes(folder / WEIGHTS, content)
-    write_json(folder / RECORD, {"schema": SCHEMA, "digest": _digest(fields, content), **fields})
+    write_json(
+        folder / RECORD, {"schema": SCHEMA, "digest": record_digest(fields, content), **fields}
+    )
 
 
 def _model_name(model: PairModel) -> str:
@@ -164,7 +166,7 @@ def _vector_spec(
     )
 
 
-def _digest(record: Mapping[str, Any], weights: bytes) -> str:
+def record_digest(record: Mapping[str, Any], weights: bytes) -> str:
     """Hash the fields of predictor.json and the bytes of the weights: 32 hex digits."""
     hashed = {name: value for name, value in record.items() if name not in ("schema", "digest")}
     running = blake2b(json.dumps(hashed, sort_keys=True).encode(), digest_size=16)
@@ -248,7 +250,7 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
         record = _parse(PredictorRecord, current)
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()
-    if _digest(values, weights) != written.get("digest"):
+    if record_digest(values, weights) != written.get("digest"):
         msg = (
             f"{folder}: {WEIGHTS} or {RECORD} was altered or truncated (the digest differs). "
             f"{_HOW_TO_FIX}"

@@ -1,0 +1,1 @@
+"""Predictors for others: written in the layout of the hub, sent there, and read from there."""

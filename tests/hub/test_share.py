@@ -1,0 +1,402 @@
+"""Predictors that are shared: as a folder and on the hub, which is a server on 127.0.0.1."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import yaml
+from click.testing import CliRunner
+from fake_hub import Problem
+from huggingface_hub import ModelCard, snapshot_download
+
+import abag
+from abag.cli import main
+from abag.core.hub import HubAddress, HubError, is_hub_address, parse_address
+from abag.core.messages import reporting
+from abag.core.names import UnsafeFile
+from abag.core.options import BadOption
+from abag.embed.store.public_records import PrivatePath
+from abag.head.data.demo import demo_table
+from abag.head.prediction.predictor import PredictorDamaged
+from abag.head.sharing.manifest import MANIFEST
+from abag.head.sharing.share import FolderTaken
+
+NAME = "lab/binder"
+ADDRESS = f"hf://{NAME}"
+FILES = {"README.md", "LICENSE", "manifest.json", "predictor.json", "weights.safetensors"}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on a table with a telling name, in a folder with another."""
+    at = tmp_path_factory.mktemp("someone")
+    table = demo_table().head(120)
+    table.to_csv(at / "pairs.csv", index=False)
+    with reporting(silent=True):
+        abag.embed_table(at / "pairs.csv", at / "store", "composition", "composition")
+        abag.fit(
+            at / "pairs.csv", at / "store", at / "run", split="random", epochs=2, widths=(8,),
+            compile="off", device="cpu",
+        )  # fmt: skip
+    return SimpleNamespace(at=at, run=at / "run", store=at / "store", table=table)
+
+
+def predictions(path, case):
+    table = case.table.head(6)
+    predictor = abag.load_predictor(path)
+    return predictor.predict(
+        list(table["heavy"]), list(table["light"]), list(table["antigen"]), store=case.store
+    )
+
+
+def test_a_shared_folder_predicts_as_the_run_and_has_the_layout_of_the_hub(trained, tmp_path):
+    summary = abag.share(trained.run, tmp_path / "shared")
+    assert {p.name for p in (tmp_path / "shared").iterdir()} == FILES == set(summary["sent"])
+    assert predictions(tmp_path / "shared", trained).equals(predictions(trained.run, trained))
+    again = abag.share(trained.run, tmp_path / "shared")
+    assert again["sent"] == []
+    assert again["files"] == summary["files"]
+
+
+def test_the_card_is_read_by_huggingface_hub_with_scores_tags_and_licence(trained, tmp_path):
+    abag.share(trained.run, tmp_path / "shared", license="cc-by-4.0")
+    card = ModelCard((tmp_path / "shared" / "README.md").read_text())
+    assert (card.data.license, card.data.library_name) == ("cc-by-4.0", "abag")
+    assert card.data.pipeline_tag == "tabular-regression"
+    measured = {one.metric_type: one.metric_value for one in card.data.eval_results}
+    test = json.loads((trained.run / "summary.json").read_text())["metrics"]["test"]
+    assert measured["rmse"] == pytest.approx(test["rmse"], abs=1e-4)
+    assert card.text.strip() == (trained.run / "predictor" / "README.md").read_text().strip()
+    abag.share(trained.run, tmp_path / "other")
+    about = yaml.safe_load((tmp_path / "other" / "README.md").read_text().split("---\n")[1])
+    assert (about["license"], about["license_link"]) == ("other", "LICENSE")
+    assert "composition" in (tmp_path / "other" / "LICENSE").read_text()
+
+
+def test_no_path_of_this_machine_and_no_training_data_is_shared(trained, tmp_path):
+    run = shutil.copytree(trained.run, tmp_path / "copied")
+    record = json.loads((run / "predictor" / "predictor.json").read_text())
+    checkpoint = trained.at / "my-encoder"
+    checkpoint.mkdir(exist_ok=True)
+    forged = with_origin(run, str(checkpoint))
+    assert forged["antibody"]["origin"] == str(checkpoint)
+    abag.share(run, tmp_path / "shared")
+    content = {p.name: p.read_bytes() for p in (tmp_path / "shared").iterdir()}
+    for name, data in content.items():
+        assert str(trained.at).encode() not in data, name
+        assert not [row for row in trained.table["heavy"] if row.encode() in data], name
+    shared = json.loads(content["predictor.json"])
+    assert shared["antibody"]["origin"] == "my-encoder"
+    assert shared["antibody"] | {"origin": "composition"} == record["antibody"]
+    assert predictions(tmp_path / "shared", trained).equals(predictions(trained.run, trained))
+
+
+def with_origin(run, origin):
+    """Write the predictor of a run again, as if its encoder had been a folder."""
+    from abag.head.prediction.bundle import record_digest
+
+    folder = run / "predictor"
+    record = json.loads((folder / "predictor.json").read_text())
+    record["antibody"]["origin"] = origin
+    record["digest"] = record_digest(record, (folder / "weights.safetensors").read_bytes())
+    (folder / "predictor.json").write_text(json.dumps(record))
+    return record
+
+
+def test_a_card_that_was_edited_to_name_a_path_is_refused(trained, tmp_path):
+    run = shutil.copytree(trained.run, tmp_path / "copied")
+    card = run / "predictor" / "README.md"
+    card.write_text(f"{card.read_text()}\nSee {Path.home()}/notes.txt\n")
+    with pytest.raises(PrivatePath, match="contains the path"):
+        abag.share(run, tmp_path / "shared")
+    assert not (tmp_path / "shared").exists()
+
+
+def test_a_folder_that_holds_something_else_is_not_overwritten(trained, tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "README.md").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name in ("taken", "file"):
+        with pytest.raises(FolderTaken, match="already exists and differs"):
+            abag.share(trained.run, tmp_path / name)
+    assert (tmp_path / "taken" / "README.md").read_text() == "mine"
+    assert len(list((tmp_path / "taken").iterdir())) == 1
+
+
+@pytest.mark.parametrize("licence", ["MIT", "a b", "../x", ""])
+def test_a_licence_that_is_no_id_is_refused(trained, tmp_path, licence):
+    with pytest.raises(BadOption, match="license"):
+        abag.share(trained.run, tmp_path / "shared", license=licence)
+
+
+@pytest.mark.parametrize("name", ["predictor.json", "weights.safetensors", MANIFEST])
+def test_a_changed_missing_or_linked_file_of_a_shared_folder_is_refused(trained, tmp_path, name):
+    abag.share(trained.run, tmp_path / "shared")
+    for number, change in enumerate((_change, _remove, _link)):
+        copy = shutil.copytree(tmp_path / "shared", tmp_path / f"copy-{number}")
+        change(copy / name)
+        if name == MANIFEST and change is _remove:
+            continue  # an ordinary predictor folder, which has a digest of its own
+        with pytest.raises((PredictorDamaged, UnsafeFile)) as raised:
+            abag.load_predictor(copy)
+        assert "\n" not in str(raised.value)
+
+
+def _change(path):
+    path.write_bytes(path.read_bytes()[:-3] + b"!!!")
+
+
+def _remove(path):
+    path.unlink()
+
+
+def _link(path):
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+# ---- on the hub --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(hub, trained):
+    with reporting(silent=True):
+        return abag.share(trained.run, ADDRESS)
+
+
+def test_a_predictor_on_the_hub_predicts_as_the_run(shared, trained, tmp_path):
+    assert predictions(ADDRESS, trained).equals(predictions(trained.run, trained))
+    trained.table.drop(columns="pKd").head(5).to_csv(tmp_path / "new.csv", index=False)
+    done = CliRunner().invoke(
+        main, ["predict", str(tmp_path / "new.csv"), "--run", ADDRESS,
+               "--out", str(tmp_path / "scored.csv"), "--store", str(trained.store)],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert len(pd.read_csv(tmp_path / "scored.csv")) == 5
+
+
+def test_what_is_sent_is_listed_first_and_nothing_else_is_sent(hub, trained):
+    said = []
+    with reporting(said.append):
+        summary = abag.share(trained.run, ADDRESS)
+    assert set(hub.files("model", NAME)) == FILES | {".gitattributes"}
+    assert all(f"{name} (" in said[0] for name in FILES)
+    assert summary["to"].startswith(f"{ADDRESS}@")
+    assert summary["page"] == f"{hub.address}/{NAME}"
+    card = hub.files("model", NAME)["README.md"].decode()
+    assert f'abag.load_predictor("{ADDRESS}")' in card
+    assert f"abag predict pairs.csv --run {ADDRESS} " in card
+    said.clear()
+    with reporting(said.append):
+        assert abag.share(trained.run, ADDRESS)["to"] == summary["to"]
+    assert said == []
+
+
+def test_sharing_another_predictor_replaces_ours_and_leaves_the_files_of_others(
+    hub, shared, trained
+):
+    hub.put("model", NAME, {"plot.png": b"png", "antibody-adapter/adapter.json": b"{}"})
+    said = []
+    with reporting(said.append):
+        abag.share(trained.run, ADDRESS, license="mit")
+    assert set(hub.files("model", NAME)) == FILES | {".gitattributes", "plot.png"}
+    assert "replaces" in said[0]
+    assert "removing antibody-adapter/adapter.json" in said[1]
+
+
+def test_huggingface_hub_downloads_what_abag_reads(shared, trained, tmp_path):
+    folder = snapshot_download(NAME, local_dir=tmp_path / "theirs")
+    assert predictions(folder, trained).equals(predictions(trained.run, trained))
+
+
+def test_a_branch_is_resolved_to_a_commit_which_is_said_and_stays_readable(
+    hub, shared, trained, tmp_path
+):
+    said = []
+    with reporting(said.append):
+        first = predictions(ADDRESS, trained)
+    commit = shared["to"].partition("@")[2]
+    assert said[0].startswith(f"{ADDRESS}: commit {commit}")
+    hub.put("model", NAME, {"weights.safetensors": b"broken"})
+    with pytest.raises(PredictorDamaged, match="differs from its digest"), reporting(silent=True):
+        abag.load_predictor(ADDRESS)
+    hub.asked.clear()
+    assert predictions(f"{ADDRESS}@{commit}", trained).equals(first)
+    assert hub.asked == []  # a commit that was downloaded needs no network
+    branch = HubAddress("model", NAME, "next")
+    abag.share(trained.run, str(branch))
+    assert predictions(str(branch), trained).equals(first)
+
+
+def test_without_a_network_a_branch_is_what_it_was_and_that_is_said(
+    hub, shared, trained, monkeypatch
+):
+    with reporting(silent=True):
+        first = predictions(ADDRESS, trained)
+
+    def offline(_method, _path):
+        raise Problem(503)
+
+    hub.before = offline
+    said = []
+    with reporting(said.append):
+        assert predictions(ADDRESS, trained).equals(first)
+    assert "downloaded before" in said[0]
+    for unknown in (f"{ADDRESS}@next", "hf://lab/other", f"{ADDRESS}@{'0' * 40}"):
+        with pytest.raises(HubError, match="answers with an error"):
+            abag.load_predictor(unknown)
+
+
+def test_a_file_that_changes_in_the_cache_is_refused(shared, trained, tmp_path):
+    with reporting(silent=True):
+        abag.load_predictor(ADDRESS)
+        (weights,) = (tmp_path / "cache").rglob("weights.safetensors")
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+        with pytest.raises(PredictorDamaged, match="differs from its digest"):
+            abag.load_predictor(ADDRESS)
+
+
+CHILD = "import abag, sys; abag.load_predictor(sys.argv[1])"
+
+
+def test_a_killed_download_never_looks_whole_and_is_repeated(hub, shared, trained, tmp_path):
+    reached = threading.Event()
+
+    def stop(method, path):
+        if method == "GET" and path.endswith("weights.safetensors"):
+            reached.set()
+            time.sleep(3)
+            raise Problem(500)
+
+    hub.before = stop
+    child = subprocess.Popen([sys.executable, "-c", CHILD, ADDRESS], env=dict(os.environ))
+    assert reached.wait(60)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    hub.before = lambda method, path: None
+    place = tmp_path / "cache" / "abag" / "hub" / NAME
+    assert not [p for p in place.iterdir() if len(p.name) == 40]
+    with reporting(silent=True):
+        assert predictions(ADDRESS, trained).equals(predictions(trained.run, trained))
+    assert sorted(p.name[:8] for p in place.iterdir() if ".arriving" in p.name) == []
+
+
+def manifest_with(files, **names):
+    found = json.loads(files[MANIFEST])
+    found["files"] |= names
+    return json.dumps(found).encode()
+
+
+ANY = {"bytes": 1, "sha256": "0" * 64}
+
+
+def test_repositories_that_are_not_a_sound_predictor_are_refused(hub, shared, tmp_path):
+    files = hub.files("model", NAME)
+    cases = {
+        "no manifest": ({MANIFEST: None}, PredictorDamaged),
+        "empty manifest": ({MANIFEST: b"{}"}, PredictorDamaged),
+        "deep manifest": ({MANIFEST: b"[" * 100_000}, PredictorDamaged),
+        "traversal": ({MANIFEST: manifest_with(files, **{"../../x": ANY})}, UnsafeFile),
+        "absolute": ({MANIFEST: manifest_with(files, **{"/tmp/x": ANY})}, UnsafeFile),
+        "pickle": (
+            {MANIFEST: manifest_with(files, **{"model.pkl": ANY}), "model.pkl": b"x"},
+            UnsafeFile,
+        ),
+        "not listed": (
+            {MANIFEST: manifest_with(files, **{"antibody-adapter/adapter.json": ANY})},
+            PredictorDamaged,
+        ),
+        "bytes as text": (
+            {MANIFEST: manifest_with(files, **{"predictor.json": ANY | {"bytes": "1"}})},
+            PredictorDamaged,
+        ),
+        "other weights": ({"weights.safetensors": b"other"}, PredictorDamaged),
+        "no weights": ({"weights.safetensors": None}, PredictorDamaged),
+    }
+    for number, (case, (changed, error)) in enumerate(cases.items()):
+        name = f"lab/case-{number}"
+        hub.put("model", name, files | changed)
+        with pytest.raises(error) as raised, reporting(silent=True):
+            abag.load_predictor(f"hf://{name}")
+        assert "\n" not in str(raised.value), case
+        place = tmp_path / "cache" / "abag" / "hub" / name
+        assert not place.exists() or list(place.iterdir()) == [], case
+
+
+def test_a_size_that_no_predictor_has_is_refused_before_the_download(hub, shared):
+    for name, size, text in (
+        (MANIFEST, 1 << 40, "at most"),
+        ("weights.safetensors", 1 << 60, "free"),
+    ):
+        hub.listed = lambda entries, name=name, size=size: [
+            one | ({"size": size} if one["path"] == name else {}) for one in entries
+        ]
+        hub.asked.clear()
+        with pytest.raises(HubError, match=text), reporting(silent=True):
+            abag.load_predictor(ADDRESS)
+        assert not [p for m, p in hub.asked if m == "GET" and p.endswith(name)]
+
+
+def test_addresses_are_told_from_paths_and_read_strictly():
+    assert parse_address(Path("hf://a/b@v1"), "model") == HubAddress("model", "a/b", "v1")
+    assert (
+        str(parse_address("hf://datasets/a/b@refs/pr/1", "dataset"))
+        == "hf://datasets/a/b@refs/pr/1"
+    )
+    assert not is_hub_address("runs/first")
+    for text in ("hf://a", "hf://../b", "hf://a/b/c", "hf://a/b@", "hf://a/b@../x", "hf://a/b\n",
+                 "hf://datasets/a/b", "hf:///etc/passwd", "hf://a/b@x y"):  # fmt: skip
+        with pytest.raises(HubError, match="not the address of a model"):
+            parse_address(text, "model")
+
+
+def test_a_wrong_name_revision_or_right_is_one_line(hub, shared, trained):
+    cases = {"hf://lab/nope": "does not exist", f"{ADDRESS}@nope": "no such revision"}
+    for address, text in cases.items():
+        with pytest.raises(HubError, match=text):
+            abag.load_predictor(address)
+    with pytest.raises(HubError, match="is a commit"):
+        abag.share(trained.run, shared["to"])
+    with pytest.raises(HubError, match="is public"):
+        abag.share(trained.run, ADDRESS, private=True)
+    hub.may_write = False
+    with pytest.raises(HubError, match="access is denied"), reporting(silent=True):
+        abag.share(trained.run, ADDRESS, license="mit")
+
+
+def test_an_adapter_is_shared_with_its_predictor_and_used(tmp_path, hub):
+    """The adapter's files are checked too; its folder on this machine is not named."""
+    pairs = tmp_path / "pairs.csv"
+    demo_table().head(60).to_csv(pairs, index=False)
+    encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
+    quick = {"epochs": 1, "widths": (8,), "compile": "off", "device": "cpu"}
+    with reporting(silent=True):
+        abag.embed_table(pairs, tmp_path / "store", **encoders)
+        abag.fit(pairs, tmp_path / "store", tmp_path / "first", split="random", **quick)
+        adapter = tmp_path / "adapter"
+        abag.adapt_encoders(
+            pairs, adapter, split_from=tmp_path / "first", sides="antibody", epochs=1, **encoders
+        )
+        abag.embed_table(pairs, tmp_path / "adapted", antibody_adapter=adapter, **encoders)
+        split = f"file={adapter / 'splits.parquet'}"
+        abag.fit(pairs, tmp_path / "adapted", tmp_path / "run", split=split, **quick)
+        summary = abag.share(tmp_path / "run", ADDRESS)
+        assert "antibody-adapter/adapter.json" in summary["sent"]
+        for name, content in hub.files("model", NAME).items():
+            assert str(tmp_path).encode() not in content, name
+        new = abag.load_predictor(ADDRESS).predict(
+            heavy="EVQLVESGGGLVQPGGSLRLSCAAS", antigen="MKTAYIAKQRQISFVK", store=tmp_path / "theirs"
+        )
+        old = abag.load_predictor(tmp_path / "run").predict(
+            heavy="EVQLVESGGGLVQPGGSLRLSCAAS", antigen="MKTAYIAKQRQISFVK", store=tmp_path / "ours"
+        )
+    assert new.equals(old)
