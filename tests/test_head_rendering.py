@@ -15,7 +15,7 @@ import abag
 from abag.cli import main
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.evaluation import comparison
+from abag.head.evaluation import bootstrap
 from abag.head.runs.rendering import report
 from abag.head.runs.saved_run import NoFinishedRun
 
@@ -39,7 +39,7 @@ def case(tmp_path_factory):
         with folder.writer(attrs={"precision": "fp32"}) as writer:
             writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "DRAWS", 20)
+        patch.setattr(bootstrap, "DRAWS", 20)
         for name, options in {
             "one": {"split": "random", "learning_curve": True},
             "folds": {"split": "antigen", "folds": 3, "repeats": 2},
@@ -50,7 +50,7 @@ def case(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch):
-    monkeypatch.setattr(comparison, "DRAWS", 20)
+    monkeypatch.setattr(bootstrap, "DRAWS", 20)
 
 
 @pytest.fixture

@@ -58,8 +58,7 @@ class PairNames:
         columns: dict[str, pd.Series[Any]] = {"row": pd.Series(table.row_numbers[pairs.row])}
         for role in NAMES:
             if role in table.columns:
-                cells = table.frame[table.columns[role]].iloc[pairs.row]
-                columns[role] = pd.Series([_text(cell) for cell in cells], dtype=object)
+                columns[role] = _texts(table.frame[table.columns[role]].iloc[pairs.row])
         used = np.unique(pairs.antigen)
         return cls(columns, pairs.antigen, hex_keys(table.antigens.keys[used]))
 
@@ -72,7 +71,7 @@ class PairNames:
         """Return the cells of some pairs, shortened; None if the table has no such column."""
         if role not in self.columns:
             return None
-        return [_shorten(_text(cell)) for cell in self.columns[role].iloc[pairs]]
+        return [_shorten(text) for text in _texts(self.columns[role].iloc[pairs])]
 
     def antigen(self, which: int) -> str:
         """Name an antigen; with the start of its key where others have the same name."""
@@ -83,8 +82,11 @@ class PairNames:
         return self._groups[int(np.searchsorted(self.antigens, which))]
 
 
-def _text(cell: object) -> str:
-    return "" if pd.isna(cell) else printable(str(cell).strip())  # type: ignore[call-overload]
+def _texts(cells: pd.Series[Any]) -> pd.Series[Any]:
+    """Spell cells as printable text; missing ones are empty."""
+    found = zip(cells, cells.isna(), strict=True)
+    texts = ["" if missing else printable(str(cell).strip()) for cell, missing in found]
+    return pd.Series(texts, dtype=object)
 
 
 def _shorten(text: str) -> str:
