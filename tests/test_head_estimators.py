@@ -392,6 +392,10 @@ def test_the_checks_of_scikit_learn_pass_on_numbers_spelled_as_sequences(
 ):
     expected = EXPECTED[estimator.__mro__[2]]
     results = results_of(estimator(one_pair_store, encode=True, **options), expected)
+    for one in results:  # shown by pytest -s
+        print(
+            f"{one['status']:7} {one['check_name']}  {expected.get(one['check_name'], '')}".rstrip()
+        )
     by_status = {
         status: {one["check_name"] for one in results if one["status"] == status}
         for status in ("passed", "xfail", "failed")
