@@ -1,7 +1,13 @@
-"""Photograph the charts of a run's report with Chromium, for the documentation.
+"""Photograph the charts of a run's report, or the page of a scan, for the documentation.
 
 abag demo demo
 python benchmarks/screenshot.py demo/run/report.html [--out docs/report.png] [--size 1000,1160]
+
+abag embed data/demo_pairs.csv --store store --antibody-encoder composition \\
+  --antigen-encoder composition
+abag fit data/demo_pairs.csv --store store --run run --split random --head stack
+abag scan run --parents data/demo_pairs.csv --limit 1 --out scan.csv
+python benchmarks/screenshot.py scan.html --whole --out docs/scan.png --size 1000,815
 """
 
 from __future__ import annotations
@@ -14,12 +20,13 @@ from pathlib import Path
 HIDDEN = "<style>ul, section:first-of-type, header, header ~ p { display: none !important }</style>"
 
 
-def photograph(report: Path, out: Path, size: str) -> None:
-    """Write a PNG image of a report, from its charts on."""
+def photograph(report: Path, out: Path, size: str, *, whole: bool) -> None:
+    """Write a PNG image of a page, or of a report from its charts on."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
         html = report.read_text(encoding="utf-8")
-        page.write_text(html.replace("</head>", f"{HIDDEN}</head>"), encoding="utf-8")
+        style = "" if whole else HIDDEN
+        page.write_text(html.replace("</head>", f"{style}</head>"), encoding="utf-8")
         flags = f"--headless --no-sandbox --disable-gpu --hide-scrollbars --window-size={size}"
         command = ["chromium", *flags.split(), f"--screenshot={out.resolve()}", page.as_uri()]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
@@ -30,8 +37,9 @@ def main():
     parser.add_argument("report", type=Path)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs/report.png")
     parser.add_argument("--size", default="1000,1160")
+    parser.add_argument("--whole", action="store_true", help="hide nothing")
     args = parser.parse_args()
-    photograph(args.report, args.out, args.size)
+    photograph(args.report, args.out, args.size, whole=args.whole)
 
 
 if __name__ == "__main__":

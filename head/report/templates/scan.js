@@ -1,6 +1,6 @@
 // Draws the heat map of a scan from the numbers in its data; page.js comes before it.
 
-const ROW = 18, BAND = 16, LABELS = 56;
+const ROW = 18, BAND = 16, LABELS = 66;
 const order = [..."GAVLIMPFWYSTCNQHKRDE"].filter((one) => data.residues.includes(one));
 const select = document.getElementById("parent"), farBox = document.getElementById("far");
 const figure = document.getElementById("map");
@@ -150,5 +150,6 @@ addCsv(figure, "single-mutants", csvRows);
 select?.addEventListener("change", draw);
 farBox.addEventListener("change", draw);
 onResize(draw);
+farBox.parentElement.hidden = !data.parents.some((one) => /[123]/.test(one.far));
 farBox.checked = !data.mostFar; // where nearly all are marked, strokes only hide the colours
 draw();
