@@ -1,8 +1,9 @@
-"""Random combinations of the options of ``fit`` on small tables end well or in one clear line."""
+"""Random options of ``fit``, ``predict`` and ``sweep`` on small tables end well or in one line."""
 
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.model.config import FitConfig
+from abag.head.search.options import CHOSEN_BY_SWEEP
 from abag.head.training.loop import LossNotFinite
 
 NUMBERS = {
@@ -46,11 +48,22 @@ NUMBERS = {
     "threads": [1],
     "device": ["cpu"],
     "cluster_tool": ["auto", "builtin"],
+    "head": [None, "stack", "kernel", "gp", "ridge", "auto", "lowrank", "notebook"],
     "antibody_pooling": ["mean"] * 9 + ["cls"],
     "compile": ["auto", "off"],
     "compile_cache": ["user"],
 }  # fmt: skip
 """Values of the options that are not choices; the others keep their default."""
+PREDICT = {
+    "cross": [None, None, "itself"],
+    "antigen": [None, None, "MKTAYIAKQR", "MKT1"],
+    "bad_rows": ["error", "skip"],
+    "limit": [None, 1, 7],
+    "chains": ["as-given", "auto"],
+    "columns": [{}, {}, {"heavy": "antigen"}, {"antigen": "nothing"}],
+    "suffix": [".csv", ".tsv", ".parquet", ".csv.gz"],
+}
+SWEEP = {"trials": [1, 2], "folds": [2, 3, 9], "final": [False, True], "members": [1, 2]}
 
 
 def random_options(rng):
@@ -127,6 +140,42 @@ def fit_at_random(folder: Path, seed: int) -> AbagError | None:
     return None
 
 
+def drawn(rng: random.Random, values: dict[str, list[Any]]) -> dict[str, Any]:
+    return {name: rng.choice(of) for name, of in values.items() if rng.random() < 0.6}
+
+
+def predict_at_random(folder: Path, seed: int) -> AbagError | None:
+    """Score the table of a finished run with a seed's options; return why it was refused."""
+    rng = random.Random(seed)
+    frame, options = random_table(rng), drawn(rng, PREDICT)  # that of the run first
+    if rng.random() < 0.2:
+        frame = random_table(rng)
+    out = folder / f"out{options.pop('suffix', '.csv')}"
+    if options.get("cross"):
+        options["cross"] = frame
+    try:
+        abag.predict(frame, folder / "run", out, say=lambda _: None, device="cpu", **options)
+    except AbagError as error:
+        assert not out.exists()
+        return error
+    assert out.stat().st_size
+    return None
+
+
+def sweep_at_random(folder: Path, seed: int) -> AbagError | None:
+    """Search with a seed's options; return why it was refused."""
+    rng = random.Random(seed)
+    frame, options = random_table(rng), random_options(rng)
+    random_vectors(rng, folder / "swept", frame)
+    options = {name: value for name, value in options.items() if name not in CHOSEN_BY_SWEEP}
+    options |= {"trials": 1} | drawn(rng, SWEEP)
+    try:
+        abag.sweep(frame, folder / "swept", folder / "sweep", say=lambda _: None, **options)
+    except AbagError as error:
+        return error
+    return None
+
+
 SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 1000)]
 
 
@@ -136,3 +185,7 @@ def test_fit_ends_well_or_in_one_line_with_any_options(tmp_path, seed):
     assert "\n" not in str(refused)
     late = refused is None or isinstance(refused, LossNotFinite)
     assert (tmp_path / "run").exists() == late
+    if refused is None:
+        assert "\n" not in str(predict_at_random(tmp_path, seed))
+    if seed % 10 == 0:
+        assert "\n" not in str(sweep_at_random(tmp_path, seed))
