@@ -23,8 +23,16 @@ import torch
 from bench_fit import make_pairs, make_task, synchronize
 
 from abag.core.device import resolve_device
+from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.model.config import FitConfig
-from abag.head.search.search import LOGARITHMIC, RANGES, SearchProblem, inner_folds, score_batch
+from abag.head.search.search import (
+    LOGARITHMIC,
+    RANGES,
+    SHAPES,
+    SearchProblem,
+    inner_folds,
+    score_batch,
+)
 from abag.head.training.step import step_seed
 from abag.head.training.torch_settings import torch_settings
 from abag.head.training.train import HeadTraining, train
@@ -109,6 +117,7 @@ def time_fit(inputs, size: Size, device: torch.device, **options) -> dict[str, o
 def draw_trials(problem: SearchProblem, rng: np.random.Generator, count: int) -> list[dict]:
     """Draw a batch of trials at random, all of the same shape."""
     shared = {name: str(rng.choice(values)) for name, values in problem.choices().items()}
+    shared["shape"] = str(rng.choice([name for name in SHAPES if name not in CLOSED_FORM]))
     batch = []
     for _ in range(count):
         own = {}
@@ -128,6 +137,7 @@ def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, obje
     problem = SearchProblem(
         pairs=pairs,
         fold=inner_folds(pairs.antigen, 3, 0),
+        group=pairs.antigen,
         vectors=lambda kind, _pooling: antibody_ND if kind == "antibody" else antigen_ME,
         poolings={"antibody": ("mean", "heavy_mean", "light_mean"), "antigen": ("mean", "cls")},
         config=config,

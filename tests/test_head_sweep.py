@@ -15,7 +15,11 @@ import abag
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head.closed_form.pair_model import PairVectors, TrainingRows
+from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.data.labels import label_pairs
+from abag.head.evaluation import baselines
+from abag.head.evaluation.metrics import spearman
 from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.runs import summary as outcome
 from abag.head.runs.run_folder import read_inputs
@@ -75,12 +79,11 @@ def case(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_shapes():
-    # as many shapes, cheap enough for one core
+    # as many shapes, cheap enough for one core; heads in closed form have their own tests
     small = {"head": "mlp", "widths": (8, 4)}
+    cheap = {n: s if s["head"] == "lowrank" else small for n, s in SHAPES.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            search, "SHAPES", {n: small if s["head"] == "mlp" else s for n, s in SHAPES.items()}
-        )
+        patch.setattr(search, "SHAPES", cheap)
         patch.setattr(outcome, "write_report", lambda *_: None)  # seconds each
         yield
 
@@ -95,7 +98,7 @@ def quick_sweep(case, folder, **options):
 def done(case, tmp_path_factory):
     """Sweep once, for the tests of its results."""
     folder = tmp_path_factory.mktemp("sweep") / "done"
-    summary, said = quick_sweep(case, folder, trials=40, epochs=8, seed=1)
+    summary, said = quick_sweep(case, folder, trials=40, epochs=8, seed=3)
     return SimpleNamespace(folder=folder, summary=summary, said=said)
 
 
@@ -117,13 +120,13 @@ def test_a_sweep_counts_its_trials_and_writes_its_files(done):
     assert not list(done.folder.glob("*.partial"))
     values = [one["value"] for one in done.summary["best_trials"]]
     assert values == sorted(values, reverse=True)
-    assert "--final" in done.said[-1]
+    assert "final=True" in done.said[-1]
     assert "held out" in " ".join(done.said)
 
 
 def test_a_finished_sweep_has_nothing_to_search_and_returns_the_same_summary(case, done):
     before = (done.folder / "journal.log").read_bytes()
-    again, said = quick_sweep(case, done.folder, trials=40, epochs=8, seed=1)
+    again, said = quick_sweep(case, done.folder, trials=40, epochs=8, seed=3)
     assert again == done.summary
     assert any("nothing to search" in text for text in said)
     assert (done.folder / "journal.log").read_bytes() == before
@@ -173,7 +176,7 @@ def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(cas
     assert (config["lr"], config["loss"]) == (best["lr"], best["loss"])
     assert config["members"] == 3
     assert summary["final"]["metrics"]["test"]["n"] > 0
-    stacked = best["shape"].startswith("mlp")  # the winner's network in a stack
+    stacked = search.SHAPES[best["shape"]]["head"] == "mlp"  # the winner's network in a stack
     assert config["head"] == ("stack" if stacked else "lowrank")
     assert len(summary["final"]["shares"]) == (5 if stacked else 1)
     again, said = quick_sweep(case, tmp_path / "s", trials=None, final=True, members=3)
@@ -207,6 +210,8 @@ def test_an_interrupted_sweep_resumes_and_fails_the_unfinished_batch(case, tmp_p
 
 CHILD = """
 import sys, abag
+from abag.head.search import search
+search.SHAPES = dict.fromkeys(search.SHAPES, {"head": "mlp", "widths": (8, 4)})
 abag.sweep(sys.argv[1], sys.argv[2], sys.argv[3], split="antigen", epochs=2, device="cpu",
            trials=int(sys.argv[4]))
 """
@@ -322,6 +327,45 @@ def test_parameters_of_trials_are_valid_options_of_fit(case):
     for params in draw(problem, np.random.default_rng(0), 50):
         FitConfig(**search.fit_options(params))
         assert all(low <= params[name] <= high for name, (low, high) in RANGES.items())
+
+
+# --- heads in closed form -----------------------------------------------------------------------
+
+
+def with_closed_form(monkeypatch):
+    few = {name: SHAPES[name] for name in ("mlp 64", *CLOSED_FORM)}
+    monkeypatch.setattr(search, "SHAPES", few | {"mlp 64": {"head": "mlp", "widths": (8,)}})
+
+
+def test_a_head_in_closed_form_is_fitted_to_the_other_inner_folds(case, monkeypatch):
+    with_closed_form(monkeypatch)
+    problem = make_problem(case)
+    (params,) = drawn_batch(problem, 1, shape="ridge")
+    pairs, expected = problem.pairs, []
+    tables = [problem.vectors(kind, params[f"{kind}_pooling"]) for kind in ("antibody", "antigen")]
+    vectors = PairVectors(*tables, pairs.antibody, pairs.antigen)
+    for fold in range(3):
+        rows = np.flatnonzero(problem.fold != fold)
+        inner = baselines.inner_folds(problem.group[rows])
+        assert not set(problem.group[rows]) & set(problem.group[problem.fold == fold])
+        fit = CLOSED_FORM["ridge"](TrainingRows(pairs, vectors, rows, inner))
+        held = problem.fold == fold
+        predicted = fit.model.predict(vectors)[held]
+        expected.append(spearman(pairs.pkd[held], predicted))
+    assert score_batch(problem, [params]) == [[pytest.approx(np.mean(expected))]]
+
+
+def test_a_sweep_can_choose_a_head_in_closed_form_and_refits_it(case, tmp_path, monkeypatch):
+    with_closed_form(monkeypatch)
+    summary, _ = quick_sweep(case, tmp_path / "s", trials=12, final=True, epochs=1)
+    frame = pd.read_csv(tmp_path / "s/trials.csv")
+    best = summary["best"]["params"]
+    assert set(CLOSED_FORM) & set(frame["shape"])  # nothing is left to learn in one epoch
+    assert best["shape"] in CLOSED_FORM
+    config = json.loads((tmp_path / "s/final/config.json").read_text())
+    assert (config["head"], config["members"]) == (best["shape"], 1)
+    assert config["antibody_pooling"] == best["antibody_pooling"]
+    assert summary["final"]["metrics"]["test"]["spearman"] > 0.5
 
 
 # --- refusals -----------------------------------------------------------------------------------

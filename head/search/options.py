@@ -28,4 +28,6 @@ class SweepOptions(Options, group="Search"):
         help="Folds, outside the test part, that each trial is scored on.",
     )  # fmt: skip
     final: bool = option(False, help="Refit the winner and score it on the test part, once.")
-    members: int = option(8, low=1, high=1024, metavar="K", help="Heads of that refit.")
+    members: int = option(
+        8, low=1, high=1024, metavar="K", help="Heads of that refit, if they are networks."
+    )

@@ -1,9 +1,10 @@
 """The search space of a sweep, and the scoring of a batch of trials in one stacked training.
 
 The problem consists of the pairs outside the test part, assigned to inner folds by group. A trial
-trains one head per inner fold on the other folds and scores it on that fold. All heads of a batch
-have the same shape and loss, so they train as one stack, each with its own learning rate, weight
-decay and dropout.
+trains one head per inner fold on the other folds and scores it on that fold. All networks of a
+batch have the same shape and loss, so they train as one stack, each with its own learning rate,
+weight decay and dropout. A head in closed form is a batch of its own, and chooses its kernel and
+penalty itself.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from abag.core.messages import reporting
+from abag.embed.sequences.chains import KINDS
+from abag.head.closed_form.pair_model import PairVectors, TrainingRows
+from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation import metrics
+from abag.head.evaluation.baselines import inner_folds as pairs_inner_folds
 from abag.head.model.config import FitConfig
 from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.training.stack import Member, PairStandardizer, StackedHeads
@@ -40,14 +45,19 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "mlp 1280-640-256 (medium)": {"head": "mlp", "widths": (1280, 640, 256)},
     "lowrank 16": {"head": "lowrank", "rank": 16},
     "lowrank 64": {"head": "lowrank", "rank": 64},
+    **{name: {"head": name} for name in CLOSED_FORM},
 }
-"""Shapes of heads. The preset ``large`` is left out: it takes as long as all others together."""
+"""Shapes of networks, and heads in closed form.
+
+The preset ``large`` is left out: it takes as long as all other networks together.
+"""
 LOSSES = ("mse", "huber", "rank")
 RANGES: Mapping[str, tuple[float, float]] = {
     "dropout": (0.0, 0.5), "lr": (1e-4, 1e-2), "weight_decay": (1e-3, 1.0),
 }  # fmt: skip
 LOGARITHMIC = frozenset({"lr", "weight_decay"})
-BATCH_PARAMETERS = ("shape", "loss", "antibody_pooling", "antigen_pooling")
+POOLINGS = ("antibody_pooling", "antigen_pooling")
+BATCH_PARAMETERS = ("shape", "loss", *POOLINGS)
 """Parameters that all trials of a batch share."""
 RUNGS = 8
 """Number of times a trial is scored, evenly over its epochs; it can be stopped at all but the
@@ -65,6 +75,8 @@ class SearchProblem:
     vectors: Callable[[Kind, str], NDArray[np.float32]]
     """Reads the vectors of a kind and pooling, one row per unique sequence of the table."""
     poolings: Mapping[Kind, tuple[str, ...]]
+    group: NDArray[np.int64]
+    """Shape (P,); group of each pair, which the inner folds keep together."""
     config: FitConfig
     """Everything that is not searched, such as epochs, the selecting metric and the seed."""
     device: torch.device
@@ -117,10 +129,15 @@ def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.i
     return grouped_folds(group, folds, seed)
 
 
+def is_closed_form(params: Params) -> bool:
+    """Tell whether a trial fits a head in closed form, for which only the poolings count."""
+    return SHAPES[params["shape"]]["head"] in CLOSED_FORM
+
+
 def fit_options(params: Params) -> dict[str, Any]:
     """Convert the parameters of a trial to options of ``fit``."""
-    options = {name: params[name] for name in (*RANGES, *BATCH_PARAMETERS) if name != "shape"}
-    return {**options, **SHAPES[params["shape"]]}
+    used = POOLINGS if is_closed_form(params) else (*RANGES, "loss", *POOLINGS)
+    return {**{name: params[name] for name in used}, **SHAPES[params["shape"]]}
 
 
 def score_batch(
@@ -143,8 +160,10 @@ def score_batch(
     -------
     list of list of float
         The selecting metric of each trial at its rungs, averaged over the inner folds where it is
-        defined; None if it is undefined in all.
+        defined; None if it is undefined in all. Heads in closed form have one rung.
     """
+    if is_closed_form(batch[0]):
+        return [[_score_closed_form(problem, params)] for params in batch]
     stacked = list(range(len(batch)))
     running = set(stacked)
     stack = _make_stack(problem, batch)
@@ -171,6 +190,22 @@ def score_batch(
             stack = _make_stack(problem, [batch[t] for t in stacked])
             stack.training_step.load(saved)
     return values
+
+
+def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
+    """Score a head in closed form: the mean over the inner folds, each fitted to the others."""
+    pairs = problem.pairs
+    table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
+    vectors = PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen)
+    predicted = []
+    for fold in range(problem.folds):
+        rows = np.flatnonzero((problem.fold != fold) & (pairs.censored == 0))
+        inside = pairs_inner_folds(problem.group[rows])
+        fitted = CLOSED_FORM[fit_options(params)["head"]](
+            TrainingRows(pairs, vectors, rows, inside)
+        )
+        predicted.append(fitted.model.predict(vectors)[_scored_rows(problem, fold)])
+    return _mean_score(problem, predicted)
 
 
 def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads:
@@ -208,20 +243,19 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
 
 def _score(problem: SearchProblem, stack: StackedHeads) -> list[float | None]:
     """Score each trial: the mean over the inner folds, each predicted by its own head."""
-    pairs, select = problem.pairs, problem.config.select
-    held = [_scored_rows(problem, fold) for fold in range(problem.folds)]
-    predicted = stack.predict_parts(held)
-    found = []
-    for of_folds in zip(*predicted, strict=True):
-        values = [
-            metrics.score_one(
-                select, pairs.pkd[rows], one, pairs.antigen[rows], pairs.censored[rows]
-            )
-            for rows, one in zip(held, of_folds, strict=True)
-        ]
-        known = [value for value in values if value is not None]
-        found.append(float(np.mean(known)) if known else None)
-    return found
+    predicted = stack.predict_parts([_scored_rows(problem, f) for f in range(problem.folds)])
+    return [_mean_score(problem, of_folds) for of_folds in zip(*predicted, strict=True)]
+
+
+def _mean_score(problem: SearchProblem, predicted: Sequence[NDArray[np.float64]]) -> float | None:
+    """Average the selecting metric over the inner folds, given predictions of `_scored_rows`."""
+    pairs, values = problem.pairs, []
+    for fold, one in enumerate(predicted):
+        rows = _scored_rows(problem, fold)
+        labels = pairs.antigen[rows], pairs.censored[rows]
+        values.append(metrics.score_one(problem.config.select, pairs.pkd[rows], one, *labels))
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _scored_rows(problem: SearchProblem, fold: int) -> NDArray[np.int64]:

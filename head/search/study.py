@@ -20,6 +20,7 @@ from abag.head.search.search import (
     RANGES,
     SearchProblem,
     best_value,
+    is_closed_form,
     score_batch,
 )
 from abag.head.training.torch_settings import torch_settings
@@ -137,7 +138,10 @@ def _state(name: str) -> TrialState:
 
 
 def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
-    """Have a batch proposed: the first trial freely, the others with its batch parameters."""
+    """Have a batch proposed: the first trial freely, the others with its batch parameters.
+
+    A head in closed form makes a batch of one.
+    """
     from optuna.samplers import PartialFixedSampler, TPESampler
 
     # The number of trials is part of the seed: reruns and other processes draw other trials.
@@ -149,6 +153,8 @@ def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
     study.sampler = sampler
     batch = [_owned(study.ask(space))]
     shared = {name: batch[0].params[name] for name in BATCH_PARAMETERS}
+    if is_closed_form(shared):  # the others would be the same
+        return batch
     study.sampler = PartialFixedSampler(shared, sampler)
     return batch + [_owned(study.ask(space)) for _ in range(count - 1)]
 

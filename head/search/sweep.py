@@ -20,6 +20,7 @@ from abag.core.device import resolve_device
 from abag.core.files import is_partial, make_folder, read_json, sweep_partials, write_json
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption, flag
+from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.data.vectors import read_vectors
 from abag.head.fit import fit
 from abag.head.model.config import MAY_CHANGE, FitConfig, RunMismatch, check_same
@@ -160,8 +161,9 @@ def _sweep(
         if winner["head"] == "mlp":
             winner["head"] = None  # the default, a stack with this network
         else:
-            say(f"{folder}: the winner, {winner['head']}, is no part of a stack and predicts alone")
-        options = {**options, "split": config.split, "members": own.members, **winner}
+            say(f"{folder}: the winner, {winner['head']}, predicts alone, not in a stack")
+        members = {} if winner["head"] in CLOSED_FORM else {"members": own.members}
+        options = {**options, "split": config.split, **members, **winner}
         summary["final"] = fit(table, store, folder / "final", progress=progress, **options)
     return summary
 
@@ -208,6 +210,7 @@ def _define_search(
     problem = SearchProblem(
         pairs=pairs,
         fold=inner_folds(group, folds, config.seed),
+        group=group,
         vectors=vectors,
         poolings={kind: found.folder.poolings for kind, found in inputs.vectors.items()},
         config=config,
