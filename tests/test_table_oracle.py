@@ -120,13 +120,9 @@ def cells_of(path):
             first = file.readline()
             mark = max(",\t;", key=first.count)
             file.seek(0)
-            try:
-                names, *rows = list(csv.reader(file, delimiter=mark))
-                file.seek(0)
-                list(csv.reader(file, delimiter=mark, strict=True))
-            except csv.Error as error:
-                if "unexpected end" in str(error):
-                    return None
+            names, *rows, end = csv.reader(io.StringIO(f"{file.read()}\nend", ""), delimiter=mark)
+        if end != ["end"]:  # a quotation mark is not closed
+            return None
         rows = [row for row in rows if row and not (len(row) == 1 and not row[0].strip(" "))]
         if any(len(row) > len(names) for row in rows):
             return None
