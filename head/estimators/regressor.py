@@ -71,7 +71,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
     **options
         Fields of `abag.FitConfig`, such as ``head``, ``preset``, ``members`` or ``seed``, but not
         those about the table, the test part or the run folder. ``split`` is ``auto``, ``random``,
-        ``antigen`` or ``antibody``.
+        ``antigen`` or ``antibody``; all but ``random`` cluster the sequences in every fit.
 
     Attributes
     ----------
