@@ -20,8 +20,8 @@ from abag import AbagError
 from abag.cli import main
 from abag.core.options import BadOption
 from abag.embed.sequences.domains import locate_positions, number_domain
+from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.gaussian_process import GaussianProcess
-from abag.head.data.vectors import VectorsMissing
 from abag.head.design import heat_map, mutant_scores
 from abag.head.design.scan import describe_scan
 from abag.head.design.scan import scan as scan_mutants
@@ -44,7 +44,7 @@ COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "compositio
 QUIET = {"say": lambda _text: None}
 QUICK = {"split": "random", "report": False, "device": "cpu", **QUIET}
 HEADS = {
-    "ensemble": {"members": 3, "epochs": 2, "batch_size": 16, "widths": (8,)},
+    "ensemble": {"head": "mlp", "members": 3, "epochs": 2, "batch_size": 16, "widths": (8,)},
     "gp": {"head": "gp"},
     "ridge": {"head": "ridge"},
 }
