@@ -13,9 +13,9 @@ import abag
 from abag.cli import main
 from abag.core.options import BadOption
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
+from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.clustering.clusters import antibody_clusters
 from abag.head.data.demo import demo_table
-from abag.head.data.vectors import VectorsMissing
 from abag.head.design import rank as rank_module
 from abag.head.design.candidates import BadPredictions, CannotRank
 from abag.head.design.diversity import choose_far_apart, join_sides

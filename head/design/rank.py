@@ -66,8 +66,9 @@ def describe_rank(summary: RankSummary) -> str:
             f"predicted pKd {low:.2f} to {high:.2f}"
         )
         lines += _describe_expected(batch, summary)
-    if more := len(summary["batches"]) - SHOWN_BATCHES:
-        lines += [f"... and {more:,} more batches"] * (more > 0)
+    more = len(summary["batches"]) - SHOWN_BATCHES
+    if more > 0:
+        lines.append(f"... and {more:,} more batches")
     return "\n".join([*lines, f"order      {summary['out']}"])
 
 
@@ -134,13 +135,7 @@ def rank(
         check_table_out(out, (predictions, chosen.measured), force=chosen.force)
         chosen = with_antigen(predictions, chosen)
         candidates = read_candidates(predictions, chosen)
-        if candidates.sigma is None and RULES[chosen.rule].needs_sigma:
-            msg = (
-                f"{candidates.source}: no column for sigma, which --rule {chosen.rule} needs; "
-                "expected the standard error of each prediction. Name it with --column sigma=NAME, "
-                "or use --rule mean."
-            )
-            raise CannotRank(msg)
+        _refuse_missing_sigma(candidates, chosen)
         measured = None
         if chosen.measured is not None:
             measured = read_measured(chosen.measured, candidates, chosen)
@@ -172,6 +167,16 @@ def rank(
     }
 
 
+def _refuse_missing_sigma(candidates: Candidates, options: RankOptions) -> None:
+    if candidates.sigma is None and RULES[options.rule].needs_sigma:
+        msg = (
+            f"{candidates.source}: no column for sigma, which --rule {options.rule} needs; "
+            "expected the standard error of each prediction. Name it with --column sigma=NAME, "
+            "or use --rule mean."
+        )
+        raise CannotRank(msg)
+
+
 def _left_out(
     candidates: Candidates, measured: Measured | None, options: RankOptions
 ) -> dict[str, Bools]:
@@ -190,7 +195,7 @@ def _say_left_out(candidates: Candidates, counts: dict[str, int]) -> None:
         "measured": "are measured",
         "far": "are far from the training set (--keep-far keeps them)",
     }
-    # No measured pair among the candidates is worth a word: are the sequences cut differently?
+    # 0 measured is told, too: the sequences of the two tables may be cut differently
     told = [reason for reason, n in counts.items() if n or reason == "measured"]
     if told:
         parts = ", ".join(f"{counts[reason]:,} {words[reason]}" for reason in told)
