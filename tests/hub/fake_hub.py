@@ -129,9 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer(self, value, status=200, code=""):
         body = json.dumps(value).encode()
-        if status != 200:  # what was sent is not read
-            self.close_connection = True
         self.send_response(status)
+        if status != 200:  # what was sent is not read
+            self.send_header("Connection", "close")
         if code:
             self.send_header("X-Error-Code", code)
         self.send_header("Content-Type", "application/json")
