@@ -217,7 +217,7 @@ def signed(bundle, change=lambda _record: None):
     record = json.loads((bundle / "predictor.json").read_text())
     change(record)
     weights = (bundle / "weights.safetensors").read_bytes()
-    record["digest"] = bundle_module._digest(record, weights)
+    record["digest"] = bundle_module.record_digest(record, weights)
     (bundle / "predictor.json").write_text(json.dumps(record))
     return bundle
 
