@@ -158,7 +158,9 @@ def _fit(
         trained = _train(run, inputs, splits, paths, names, config, device, verbose=verbose)
         stage("fitting the head", _heads_share(config) - _training_share(config))
         each = list(zip(splits, trained, names, strict=True))
-        fitted = [_fit_split(inputs, s, config, t, name) for s, t, name in bar(iterable=each)]
+        fitted = [
+            _fit_split(inputs, s, config, t, name, device) for s, t, name in bar(iterable=each)
+        ]
         curve = _learning_curve(run, inputs, splits, config, device)
     stage("baselines", BASELINES_SHARE)
     results = RunResults(
@@ -282,7 +284,7 @@ def _learning_curve(
             folder, inputs, smaller, paths, names, config, device, verbose=False, share=share
         )
         fitted = [
-            _fit_split(inputs, split, config, one, name)
+            _fit_split(inputs, split, config, one, name, device)
             for split, one in zip(smaller, trained, strict=True)
         ]
         point = curve_point(inputs.pairs, smaller, [one.predicted for one in fitted], share)
@@ -292,14 +294,21 @@ def _learning_curve(
 
 
 def _fit_split(
-    inputs: RunInputs, split: Split, config: FitConfig, trained: TrainedHeads | None, name: str
+    inputs: RunInputs,
+    split: Split,
+    config: FitConfig,
+    trained: TrainedHeads | None,
+    name: str,
+    device: torch.device,
 ) -> FittedHead:
     """Fit the head of one split."""
     pairs = inputs.pairs
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in inputs.vectors.values())
     rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
     vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen)
-    training = TrainingRows(pairs, vectors, rows, inner_folds_of_pairs(pairs, split)[rows])
+    inner = inner_folds_of_pairs(pairs, split)[rows]
+    on_gpu = device if device.type == "cuda" else None
+    training = TrainingRows(pairs, vectors, rows, inner, on_gpu)
     return fit_head(training, split, config, trained, name)
 
 
@@ -309,7 +318,7 @@ def fit_split(inputs: RunInputs, split: Split, config: FitConfig, folder: Path) 
     paths = fold_paths(folder, 1)
     with torch_settings(device, config, inputs.store.path):
         trained = _train(folder, inputs, [split], paths, ["fit"], config, device, verbose=False)
-        return _fit_split(inputs, split, config, trained[0], "fit")
+        return _fit_split(inputs, split, config, trained[0], "fit", device)
 
 
 def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:

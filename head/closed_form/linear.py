@@ -77,7 +77,8 @@ def fit_linear(training: TrainingRows) -> ClosedFormFit:
         FeatureBlock(antibody.apply(vectors.antibody_ND), vectors.antibody.astype(np.int64)),
         FeatureBlock(antigen.apply(vectors.antigen_ME), vectors.antigen.astype(np.int64)),
     ]
-    fit = fit_ridges(blocks, training.pairs.pkd, rows, training.fold, [(0, 1)])[0]
+    pkd, device = training.pairs.pkd, training.device
+    fit = fit_ridges(blocks, pkd, rows, training.fold, [(0, 1)], device)[0]
     left, right = np.split(fit.weight_D, [vectors.antibody_ND.shape[1]])
     model = LinearModel(LinearSettings(fit.intercept), antibody, antigen, left, right)
     return ClosedFormFit(model, fit.inner, None, "ridge on both vectors")

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import torch
+
     from abag.head.data.labels import LabelledPairs
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -43,6 +45,8 @@ class TrainingRows:
     """Training pairs, (F,)."""
     fold: Ints
     """Inner fold of each training pair, (F,); the groups of the split stay together."""
+    device: torch.device | None = None
+    """GPU for the sums of a ridge; by default, and for all else, the CPU."""
     shared: dict[str, object] = field(default_factory=dict, compare=False)
     """What several heads compute from these rows, so that only the first does."""
 
