@@ -12,14 +12,17 @@ from threading import Thread
 from abag.embed.families.registry import ALIASES, FAMILIES
 
 
-def import_ahead(encoders: Iterable[str], *, on_gpu: bool) -> None:
+def import_ahead(encoders: Iterable[str], *, on_gpu: bool) -> Thread:
     """Start importing torch, what else these encoders need and, unless it is False, CUDA.
 
-    Errors are left to the code that needs the imports.
+    Join the thread before anything else may import them: transformers cannot be imported by two
+    threads at once. Errors are left to the code that needs the imports.
     """
     aliases = (ALIASES.get(name) for name in encoders)
     packed = any(one is None or "packed" in FAMILIES[one.family].backends for one in aliases)
-    Thread(target=_import, args=(packed, on_gpu)).start()
+    thread = Thread(target=_import, args=(packed, on_gpu))
+    thread.start()
+    return thread
 
 
 def _import(packed: bool, on_gpu: bool) -> None:

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any, NotRequired, TypedDict, cast
 
 from abag.core.messages import bar, detail, note, reporting, say
@@ -119,11 +120,16 @@ def _embed(
         here = ranks == 1 and options.ray is None and device != "cpu"
         # into an old store nothing may be missing, and then nothing is imported
         ahead = None if Path(store).exists() else partial(import_ahead, names, on_gpu=here)
-        reading = _read(table, options, partitions, ahead)
-        jobs = []
-        for part in partitions:
-            identity = identify_for(encoders[part.kind], part.kind, options)
-            jobs.append(KindJob(part, identity, device, options))
+        reading, importing = _read(table, options, partitions, ahead)
+        try:
+            identities = [identify_for(encoders[p.kind], p.kind, options) for p in partitions]
+        finally:
+            if importing is not None:
+                importing.join()
+        jobs = [
+            KindJob(part, identity, device, options)
+            for part, identity in zip(partitions, identities, strict=True)
+        ]
         for job in jobs:
             job.check()
         check_layers([job.identity for job in jobs], options.layers)
@@ -168,20 +174,19 @@ def _read(
     table: TableLike,
     options: EmbedOptions,
     partitions: Sequence[Partitions],
-    after_first: Callable[[], None] | None,
-) -> TableTotals:
-    """Read, check and key every sequence of a table; the first chunk shows that it is one."""
-    reading = TableTotals()
+    after_first: Callable[[], Thread] | None,
+) -> tuple[TableTotals, Thread | None]:
+    """Read, check and key every sequence; start a thread once the first chunk is valid."""
+    reading, started = TableTotals(), None
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in read_pair_chunks(table, options, kinds=options.kinds, only_sequences=True):
             reading.add(pairs)
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
             drawn.update(reading.rows + len(reading.skipped) - drawn.n)
-            if after_first is not None:
-                after_first()
-                after_first = None
-    return reading
+            if after_first is not None and started is None:
+                started = after_first()
+    return reading, started
 
 
 def _count_ranks(options: EmbedOptions, rank: Rank) -> int:
