@@ -22,7 +22,7 @@ from abag import AbagError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
-from abag.head.prediction.bundle import RECORD, WEIGHTS, _digest, load_predictor
+from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 
 HEADS = ("mlp", "gp", "lowrank", "ridge", "stack")
 QUICK = {
@@ -129,7 +129,7 @@ def run(folder, seed, heads=HEADS):
         assert outcome(folder / head) == "predicted"
         for what, record, arrays in forgeries(folder / head / "predictor", rng):
             save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, forged / WEIGHTS)
-            digest = _digest(record, (forged / WEIGHTS).read_bytes())
+            digest = record_digest(record, (forged / WEIGHTS).read_bytes())
             (forged / RECORD).write_text(json.dumps(record | {"digest": digest}))
             found = outcome(forged)
             good = found in ("refused", "predicted")
