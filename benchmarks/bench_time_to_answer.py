@@ -10,7 +10,7 @@ random vectors with the widths of the default encoders. --table adds the cases o
 with random vectors of --widths. The cases of embed use --encoders and stores of their own. Each command runs in a
 process of its own: first with empty caches (clusters, compiled kernels, fonts), then --repeats times with those
 that the first run left; of these the fastest counts. --random-weights saves checkpoints of the encoders' shapes. The stages of a command are functions in STAGES; the
-seconds of a stage exclude those of the stages inside it. The file is written again after every case.
+seconds of a stage exclude those of the stages inside it, and stages of several threads overlap. The file is written again after every case.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from datetime import date
 from pathlib import Path
@@ -43,8 +44,9 @@ STAGES = {
         "read table and vectors": "abag.head.fit:read_inputs",
         "split and clusters": "abag.head.fit:make_splits",
         "prepare the step": "abag.head.training.step:TrainingStep.__init__",
-        "training": "abag.head.fit:train",
-        "baselines": "abag.head.fit:predict_baselines",
+        "training": "abag.head.fit_heads:train",
+        "baselines": "abag.head.fit_heads:predict_baselines",
+        "models in closed form": "abag.head.fit_heads:fit_closed_forms",
         "predictor": "abag.head.fit:save_predictor",
         "scores and files": "abag.head.fit:write_results",
         "report": "abag.head.runs.summary:write_report",
@@ -111,7 +113,7 @@ class Clock:
     """Seconds of each stage without those of the stages inside it."""
 
     def __init__(self):
-        self.seconds, self.inner = {}, []
+        self.seconds, self.thread = {}, threading.local()
 
     def wrap(self, stage, path):
         """Time every call of a function."""
@@ -123,15 +125,16 @@ class Clock:
         function = getattr(owner, name)
 
         def timed(*args, **kwargs):
-            self.inner.append(0.0)
+            inner = self.thread.__dict__.setdefault("inner", [])
+            inner.append(0.0)
             begun = time.perf_counter()
             try:
                 return function(*args, **kwargs)
             finally:
                 took = time.perf_counter() - begun
-                self.seconds[stage] = self.seconds.get(stage, 0.0) + took - self.inner.pop()
-                if self.inner:
-                    self.inner[-1] += took
+                self.seconds[stage] = self.seconds.get(stage, 0.0) + took - inner.pop()
+                if inner:
+                    inner[-1] += took
 
         setattr(owner, name, timed)
 

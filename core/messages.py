@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ class _Channel:
     bars: bool = False
     silent: bool = False
     details: bool = True
-    whole: _WholeBar | None = None
+    whole: _WholeBar | _PartOfStage | None = None
     """The bar that stands for all others, if there is one."""
     spelled: Callable[[str], str] = str
     """Spells a message for its reader: Python has keyword arguments instead of flags."""
@@ -170,18 +171,44 @@ class _WholeBar:
         # smoothing 0: the time left follows from the average so far. miniters 0: float steps
         drawn = {"total": 1.0, "smoothing": 0, "miniters": 0}
         self.drawn = _draw({"desc": title, **drawn})
-        self.title, self._start, self._share = title, 0.0, 0.0
+        self.title, self._start, self._share, self._done = title, 0.0, 0.0, 0.0
+        self._lock = threading.Lock()
 
     def begin(self, stage: str, share: float) -> None:
         """Begin a stage that takes a share of the time."""
         self.advance(1.0)
-        self._start, self._share = self._start + self._share, share
+        self._start, self._share, self._done = self._start + self._share, share, 0.0
         self.drawn.set_description_str(f"{self.title}: {stage}", refresh=False)
 
     def advance(self, done: float) -> None:
         """Move to a share of the stage."""
+        self._done = done
         to = min(1.0, self._start + self._share * min(1.0, done))
         self.drawn.update(max(0.0, to - self.drawn.n))
+
+    def add(self, done: float) -> None:
+        """Move by a share of the stage; any thread may."""
+        with self._lock:
+            self.advance(self._done + done)
+
+
+class _PartOfStage:
+    """A part of a stage of a `_WholeBar`, see `part_of_stage`."""
+
+    def __init__(self, whole: _WholeBar | _PartOfStage, share: float) -> None:
+        self._whole, self._share, self._done = whole, share, 0.0
+
+    def begin(self, stage: str, share: float) -> None:
+        """Do nothing: a part has no stages."""
+
+    def advance(self, done: float) -> None:
+        """Move to a share of the part."""
+        self.add(min(1.0, done) - self._done)
+
+    def add(self, done: float) -> None:
+        """Move by a share of the part."""
+        self._done += done
+        self._whole.add(self._share * done)
 
 
 class _PartOfWhole:
@@ -189,7 +216,7 @@ class _PartOfWhole:
 
     def __init__(
         self,
-        whole: _WholeBar,
+        whole: _WholeBar | _PartOfStage,
         *,
         iterable: Iterable[Any] = (),
         total: float | None = None,
@@ -236,6 +263,22 @@ def stage(name: str, share: float) -> None:
     whole = _channel.get().whole
     if whole is not None:
         whole.begin(name, share)
+
+
+@contextmanager
+def part_of_stage(share: float) -> Iterator[None]:
+    """Let the bars inside advance only a share of the stage; other threads may do the rest."""
+    channel = _channel.get()
+    if channel.whole is None:
+        yield
+        return
+    part = _PartOfStage(channel.whole, share)
+    token = _channel.set(replace(channel, whole=part))
+    try:
+        yield
+        part.advance(1.0)
+    finally:
+        _channel.reset(token)
 
 
 @contextmanager

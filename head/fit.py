@@ -17,26 +17,22 @@ import numpy as np
 from abag import cache_dir
 from abag.core.device import resolve_device
 from abag.core.files import FolderBusy, only_writer
-from abag.core.messages import bar, detail, reporting, say, stage, whole_bar
+from abag.core.messages import detail, reporting, say, stage, whole_bar
 from abag.core.options import BadOption
-from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.data.labels import NothingToLearn, training_labels
-from abag.head.evaluation.baselines import inner_folds_of_pairs, predict_baselines
+from abag.head.fit_heads import FoldFits, fit_heads
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
-from abag.head.prediction.fitted import FittedHead, fit_head
 from abag.head.prediction.predictor import Member
 from abag.head.report.names import PairNames
 from abag.head.report.results import CurvePoint, RunResults, RunSummary
 from abag.head.runs.run_folder import (
-    FoldPaths,
     RunInputs,
     describe_inputs,
     finished_summary,
     fold_paths,
     keep_recorded_head,
     read_inputs,
-    stack_folder,
     start_run,
 )
 from abag.head.runs.summary import curve_point, join_logs, split_facts, write_results
@@ -44,19 +40,15 @@ from abag.head.splits.adapter_leaks import apply_adapter_policy
 from abag.head.splits.groups import with_clusters
 from abag.head.splits.partition import describe_splits, make_splits
 from abag.head.splits.splits import TRAIN, Split, thinned
-from abag.head.training.checkpoint import has_checkpoint
-from abag.head.training.fold_groups import group_folds
 from abag.head.training.torch_settings import torch_settings
-from abag.head.training.train import FoldInputs, TrainingInputs, train
 from abag.head.training.uncertainty import combine, describe_sigma
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import pandas as pd
-    import torch
 
-    from abag.head.training.train import TrainedHeads
+    from abag.head.prediction.fitted import FittedHead
 
 READING_SHARE, CLUSTERS_SHARE, HEADS_SHARE, BASELINES_SHARE, REPORT_SHARE = (
     0.03,
@@ -155,14 +147,10 @@ def _fit(
     paths, start = fold_paths(run, len(splits)), time.monotonic()
     names = [run.name if len(splits) == 1 else f"{run.name} fold {i}" for i in range(len(splits))]
     with torch_settings(device, config, inputs.store.path):
-        trained = _train(run, inputs, splits, paths, names, config, device, verbose=verbose)
-        stage("fitting the head", _heads_share(config) - _training_share(config))
-        each = list(zip(splits, trained, names, strict=True))
-        fitted = [
-            _fit_split(inputs, s, config, t, name, device) for s, t, name in bar(iterable=each)
-        ]
-        curve = _learning_curve(run, inputs, splits, config, device)
-    stage("baselines", BASELINES_SHARE)
+        folds = FoldFits(run, inputs, splits, paths, names, config, device, verbose)
+        stage("training", _heads_share(config) + BASELINES_SHARE)
+        fitted, baselines = fit_heads(folds)
+        curve = _learning_curve(folds)
     results = RunResults(
         title=run.name,
         facts=record,
@@ -173,16 +161,7 @@ def _fit(
         splits=splits,
         predicted=[one.predicted for one in fitted],
         sigma=[one.sigma.of(one.variance) for one in fitted],
-        baselines=[
-            predict_baselines(
-                inputs.pairs,
-                split,
-                antibody.x_ND,
-                antigen.x_ND,
-                device if device.type == "cuda" else None,
-            )
-            for split in bar(iterable=splits)
-        ],
+        baselines=baselines,
         log=join_logs([fold.log for fold in paths], run / "metrics.jsonl"),
         antibody_ND=antibody.x_ND,
         antigen_ND=antigen.x_ND,
@@ -210,115 +189,44 @@ def _heads_share(config: FitConfig) -> float:
     return HEADS_SHARE / (1 + sum(LEARNING_CURVE_SHARES) * config.learning_curve)
 
 
-def _training_share(config: FitConfig) -> float:
-    """Return the share of the time in which networks are trained on all training groups."""
-    if config.network is None:
-        return 0.0
-    return _heads_share(config) / (2 if config.stacks else 1)
-
-
-def _train(
-    run: Path,
-    inputs: RunInputs,
-    splits: Sequence[Split],
-    paths: Sequence[FoldPaths],
-    names: Sequence[str],
-    config: FitConfig,
-    device: torch.device,
-    *,
-    verbose: bool,
-    share: float = 1.0,
-) -> list[TrainedHeads | None]:
-    """Train the networks of every split, in stacks of folds whose steps have the same shapes.
-
-    `share` is that of the training groups, for the time left.
-    """
-    trained: list[TrainedHeads | None] = [None] * len(splits)
-    if config.network is None:
-        return trained
-    antibody_ND, antigen_ME = (vectors.x_ND for vectors in inputs.vectors.values())
-    alone = [i for i, path in enumerate(paths) if has_checkpoint(path.checkpoints)]
-    done = 0
-    for group in group_folds(splits, config, antibody_ND.nbytes + antigen_ME.nbytes, alone):
-        first, done = group[0], done + len(group)
-        of_folds = f" {done} of {len(splits)} folds" if splits[1:] else ""
-        stage(f"training{of_folds}", share * _training_share(config) * len(group) / len(splits))
-        found = train(
-            TrainingInputs(
-                pairs=inputs.pairs,
-                antibody_ND=antibody_ND,
-                antigen_ME=antigen_ME,
-                folds=[FoldInputs(splits[i], paths[i].log, names[i]) for i in group],
-                config=config,
-                device=device,
-                checkpoints=stack_folder(run, first) if group[1:] else paths[first].checkpoints,
-                verbose=verbose,
-            )
-        )
-        for i, one in zip(group, found, strict=True):
-            trained[i] = one
-    return trained
-
-
-def _learning_curve(
-    run: Path,
-    inputs: RunInputs,
-    splits: Sequence[Split],
-    config: FitConfig,
-    device: torch.device,
-) -> list[CurvePoint]:
+def _learning_curve(folds: FoldFits) -> list[CurvePoint]:
     """Fit the head to smaller shares of the training groups; test parts stay the same."""
-    points = []
+    points, config, pairs = [], folds.config, folds.inputs.pairs
     for share in LEARNING_CURVE_SHARES if config.learning_curve else ():
         name = f"{share:.1%} of the training groups"
-        smaller = [thinned(split, share, config.effective_split_seed) for split in splits]
+        seed = config.effective_split_seed
+        smaller = [thinned(split, share, seed) for split in folds.splits]
         try:
             for split in smaller:
-                training_labels(inputs.pairs, split.rows(TRAIN))
+                training_labels(pairs, split.rows(TRAIN))
         except NothingToLearn:
             say(f"learning curve: {name} have no different labels in some fold; left out")
             continue
-        folder = run / "learning_curve" / str(share)
-        paths, names = fold_paths(folder, len(splits)), [name] * len(splits)
-        trained = _train(
-            folder, inputs, smaller, paths, names, config, device, verbose=False, share=share
+        run = folds.run / "learning_curve" / str(share)
+        stage(f"learning curve, {share}", share * _heads_share(config))
+        fitted, _ = fit_heads(
+            folds._replace(
+                run=run,
+                splits=smaller,
+                paths=fold_paths(run, len(smaller)),
+                names=[name] * len(smaller),
+                verbose=False,
+            ),
+            with_baselines=False,
         )
-        fitted = [
-            _fit_split(inputs, split, config, one, name, device)
-            for split, one in zip(smaller, trained, strict=True)
-        ]
-        point = curve_point(inputs.pairs, smaller, [one.predicted for one in fitted], share)
+        point = curve_point(pairs, smaller, [one.predicted for one in fitted], share)
         detail(f"learning curve: {name}, {point['training_pairs']} pairs")
         points.append(point)
     return points
 
 
-def _fit_split(
-    inputs: RunInputs,
-    split: Split,
-    config: FitConfig,
-    trained: TrainedHeads | None,
-    name: str,
-    device: torch.device,
-) -> FittedHead:
-    """Fit the head of one split."""
-    pairs = inputs.pairs
-    antibody_ND, antigen_ME = (vectors.x_ND for vectors in inputs.vectors.values())
-    rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
-    vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen)
-    inner = inner_folds_of_pairs(pairs, split)[rows]
-    on_gpu = device if device.type == "cuda" else None
-    training = TrainingRows(pairs, vectors, rows, inner, on_gpu)
-    return fit_head(training, split, config, trained, name)
-
-
 def fit_split(inputs: RunInputs, split: Split, config: FitConfig, folder: Path) -> FittedHead:
     """Train and fit the head of one split; checkpoints and logs are left in `folder`."""
     device = resolve_device(config.device)
-    paths = fold_paths(folder, 1)
+    fold = FoldFits(folder, inputs, [split], fold_paths(folder, 1), ["fit"], config, device, False)
     with torch_settings(device, config, inputs.store.path):
-        trained = _train(folder, inputs, [split], paths, ["fit"], config, device, verbose=False)
-        return _fit_split(inputs, split, config, trained[0], "fit", device)
+        (fitted,), _ = fit_heads(fold, with_baselines=False)
+    return fitted
 
 
 def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:

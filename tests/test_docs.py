@@ -297,7 +297,7 @@ SELF_EXPLANATORY = set(
     """
     AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion FileDamaged Incomplete
     LogDamaged MMseqsFailed MissingVectors NoHeadRows NoRuns NoTrials NotAFrame
-    NotFinite NothingToEvaluate StoreChanged SweepClosed TableExists TemporaryDiskFull
+    NotFinite NothingToEvaluate Stopped StoreChanged SweepClosed TableExists TemporaryDiskFull
     UnequalLengths UnitFailed WrongBackend WrongRank
     """.split()
 )

@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -311,6 +312,7 @@ def test_a_signal_takes_effect_after_the_step_is_saved(case, monkeypatch):
         real(self, at, seed)
         if at == 3:
             os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(2)  # the main thread, which may do something else, receives it
 
     monkeypatch.setattr(TrainingStep, "run", step)
     with pytest.raises(KeyboardInterrupt):

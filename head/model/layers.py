@@ -119,12 +119,13 @@ class _Dropout(nn.Module):
         super().__init__()
         self.register_buffer("rate_M", torch.tensor(rates), persistent=False)
         self.drops = max(rates) > 0
+        self.generator: torch.Generator | None = None
 
     def noise(self, shape: Sequence[int]) -> Tensor | None:
         """Draw uniform numbers; units with a number below the rate are dropped. None: none is."""
         if not (self.training and self.drops):
             return None
-        return torch.rand(shape, device=self.rate_M.device)
+        return torch.rand(shape, device=self.rate_M.device, generator=self.generator)
 
     def forward(self, x_MBI: Tensor) -> Tensor:
         noise_BI = self.noise(x_MBI.shape[1:])
@@ -154,6 +155,13 @@ class _Blocks(nn.Sequential):
                 y_GBKO, linear.bias, norm.weight, norm.bias, noise_BO, dropout.rate_M
             )[0]
         return cast("Tensor", layers[-1](x_GBI))
+
+
+def use_generator(stack: nn.Module, generator: torch.Generator) -> None:
+    """Have stacked heads draw from this generator, so that other threads can draw meanwhile."""
+    for module in stack.modules():
+        if isinstance(module, _Dropout):
+            module.generator = generator
 
 
 def bf16_copy(stack: nn.Module) -> nn.Module:

@@ -65,10 +65,57 @@ class FittedHead:
     """Wall time of training and fitting."""
 
 
+class Models(NamedTuple):
+    """Predictions of all pairs by each model."""
+
+    predicted: dict[str, Floats]
+    """pKd, (P,) each."""
+    variance: dict[str, Floats]
+    """Of the models that have one, (P,) each in pKd^2."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedForms:
+    """The models in closed form of a split."""
+
+    fits: Mapping[str, ClosedFormFit]
+    models: Models
+    seconds: float
+
+
+def fit_closed_forms(training: TrainingRows, config: FitConfig, name: str) -> ClosedForms:
+    """Fit the models in closed form that the head of a split needs, and predict all pairs.
+
+    Parameters
+    ----------
+    name : str
+        Name of this fit in messages.
+    """
+    chosen, start = config.filled().head, time.monotonic()
+    names: Sequence[str] = () if chosen == config.network else (chosen,)
+    if config.stacks:
+        names = stacked_models(len(training.rows))
+        if left_out := describe_left_out(len(training.rows)):
+            detail(f"{name}: {left_out}")
+    fits = {one: CLOSED_FORM[one](training) for one in names}
+    for one, fit in fits.items():
+        detail(f"{name}: {one}: {fit.description}")
+    predicted = {one: fit.model.predict(training.vectors) for one, fit in fits.items()}
+    variance = {one: fit.model.variance(training.vectors) for one, fit in fits.items()}
+    known = {one: found for one, found in variance.items() if found is not None}
+    training.shared.clear()
+    return ClosedForms(fits, Models(predicted, known), time.monotonic() - start)
+
+
 def fit_head(
-    training: TrainingRows, split: Split, config: FitConfig, trained: TrainedHeads | None, name: str
+    training: TrainingRows,
+    split: Split,
+    config: FitConfig,
+    closed: ClosedForms,
+    trained: TrainedHeads | None,
+    name: str,
 ) -> FittedHead:
-    """Fit what the head of a split consists of, beside the networks that are trained already.
+    """Put together the head of a split from its models.
 
     Parameters
     ----------
@@ -87,15 +134,12 @@ def fit_head(
             trained=trained,
             seconds=trained.progress.seconds,
         )
-    names: Sequence[str] = (chosen,)
+    fits, predicted = closed.fits, dict(closed.models.predicted)
+    if trained is not None:
+        predicted[NETWORK] = trained.predicted
     if config.stacks:
-        names = stacked_models(len(training.rows))
-        if left_out := describe_left_out(len(training.rows)):
-            detail(f"{name}: {left_out}")
-    fits = {one: CLOSED_FORM[one](training) for one in names}
-    for one, fit in fits.items():
-        detail(f"{name}: {one}: {fit.description}")
-    models = _predict(training, fits, trained, config.stacks)
+        predicted[MEAN] = np.full(len(training.pairs), training.pkd.mean())
+    models = Models(predicted, closed.models.variance)
     unseen = _predict_unseen(training, split, fits, trained, models)
     shares = dict.fromkeys(unseen.error, 1.0)
     if config.stacks:
@@ -104,7 +148,8 @@ def fit_head(
         rows = f"{unseen.complete.sum():,} {unseen.source}"
         detail(f"{name}: {chosen}: {used}, by the errors on {rows}")
     fitted = _combine(training, config, fits, trained, models, unseen, shares)
-    return replace(fitted, seconds=fitted.seconds + time.monotonic() - start)
+    seconds = fitted.seconds + closed.seconds + time.monotonic() - start
+    return replace(fitted, seconds=seconds)
 
 
 def network_members(config: FitConfig, trained: TrainedHeads) -> tuple[Member, ...]:
@@ -120,30 +165,6 @@ def network_members(config: FitConfig, trained: TrainedHeads) -> tuple[Member, .
         )
         for weights in trained.weights
     )
-
-
-class _Models(NamedTuple):
-    """Predictions of all pairs by each model."""
-
-    predicted: dict[str, Floats]
-    """pKd, (P,) each."""
-    variance: dict[str, Floats]
-    """Of the models that have one, (P,) each in pKd^2."""
-
-
-def _predict(
-    training: TrainingRows,
-    fits: Mapping[str, ClosedFormFit],
-    trained: TrainedHeads | None,
-    with_mean: bool,
-) -> _Models:
-    predicted = {name: fit.model.predict(training.vectors) for name, fit in fits.items()}
-    if trained is not None:
-        predicted[NETWORK] = trained.predicted
-    if with_mean:
-        predicted[MEAN] = np.full(len(training.pairs), training.pkd.mean())
-    variance = {name: fit.model.variance(training.vectors) for name, fit in fits.items()}
-    return _Models(predicted, {name: one for name, one in variance.items() if one is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +215,7 @@ def _predict_unseen(
     split: Split,
     fits: Mapping[str, ClosedFormFit],
     trained: TrainedHeads | None,
-    models: _Models,
+    models: Models,
 ) -> _Unseen:
     """Predict the training pairs from the other inner folds, or else the validation pairs."""
     pairs, rows, fold = training.pairs, training.rows, training.fold
@@ -261,7 +282,7 @@ def _combine(
     config: FitConfig,
     fits: Mapping[str, ClosedFormFit],
     trained: TrainedHeads | None,
-    models: _Models,
+    models: Models,
     unseen: _Unseen,
     shares: Mapping[str, float],
 ) -> FittedHead:

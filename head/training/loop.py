@@ -13,6 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -40,8 +41,23 @@ MIN_SAVE_INTERVAL_S = 30.0
 BAR_INTERVAL_S = 0.5
 
 
+NO_SIGNAL = 0
+"""In a list of `delayed_signals`: stop because of an error elsewhere."""
+_received: ContextVar[list[int] | None] = ContextVar("signals received", default=None)
+
+
 class LossNotFinite(AbagError):
     """Training diverged."""
+
+
+class Stopped(AbagError):
+    """A signal or an error elsewhere has stopped this training; its last step is saved."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "training: stopped by a signal; its last step is saved. Run the same command again to "
+            "resume."
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,20 +251,29 @@ def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
 def delayed_signals() -> Iterator[list[int]]:
     """Collect signals in a list instead of acting on them; raise the first when the block ends.
 
-    A signal that interrupts a step leaves weights that must not be saved. Outside the main thread
-    this does nothing.
+    A signal that interrupts a step leaves weights that must not be saved. A block inside another
+    one, also in a thread, has the same list and raises `Stopped` if there is anything in it.
+    Outside the main thread signals are not collected, and ignored ones stay ignored.
     """
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
+    outer = _received.get()
+    if outer is not None:
+        yield outer
+        if outer:
+            raise Stopped
         return
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    received: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        found = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        handlers = {n: one for n, one in found.items() if one != signal.SIG_IGN}
+    token = _received.set(received)
     for number in handlers:
         signal.signal(number, lambda number, _frame: received.append(number))
     try:
         yield received
     finally:
+        _received.reset(token)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if received:
-        signal.raise_signal(received[0])
+    if any(received):
+        signal.raise_signal(next(filter(None, received)))

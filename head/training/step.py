@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abag.head.model.layers import bf16_copy, supports_bf16
+from abag.head.model.layers import bf16_copy, supports_bf16, use_generator
 from abag.head.model.losses import LOSSES, PredictedPairs
 from abag.head.model.optimizer import AdamW, stacked_update
 from abag.head.model.vector_tables import gather_vectors, take_rows
@@ -163,13 +163,18 @@ class TrainingStep:
         self.weight_SAB = torch.zeros(shape, device=device)
         self.rate_S = torch.zeros(steps, *members, device=device)
         self.loss_S = torch.zeros(steps, *members, device=device)
+        self.owns_generator = bool(members) and not on_gpu and config.compile != "full"
+        """Whether steps draw from a generator of their own, not from torch's."""
+        generator = torch.Generator() if self.owns_generator else torch.default_generator
         # torch.manual_seed also tries every other kind of device, which takes 0.2 ms per call.
-        self._seed = torch.cuda.manual_seed if on_gpu else torch.default_generator.manual_seed
+        self._seed = torch.cuda.manual_seed if on_gpu else generator.manual_seed
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         # A tensor: a Python number would be a constant of the graph.
         self.lr = torch.zeros(members, device=device)
         self.in_bf16 = in_bf16
         self.working_model = bf16_copy(model) if self.in_bf16 and members else model
+        if self.owns_generator:
+            use_generator(self.working_model, generator)
         self.optimizer = AdamW(
             model, decay_M, self.lr, config.clip, self.working_model, alike=alike
         )

@@ -7,6 +7,8 @@ while the others continue.
 
 from __future__ import annotations
 
+import threading
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from abag.head.splits.splits import Split
 
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of step.py and stack.py
+TORCH_RANDOM = threading.Lock()
+"""Held while torch's own generator is in use."""
 MIN_SHRINKAGE = 0.1
 """Smallest shrinkage factor; it is above 0 so that predictions keep their order."""
 
@@ -152,9 +156,13 @@ def train(inputs: TrainingInputs) -> list[TrainedHeads]:
     """
     for folder in (inputs.checkpoints, *(fold.log.parent for fold in inputs.folds)):
         make_folder(folder)
-    # Every step sets the seed; the caller's random state must not change.
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with ExitStack() as held:
+        held.enter_context(TORCH_RANDOM)
+        # Initial weights and steps set the seed; the caller's random state must not change.
+        held.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         training = HeadTraining(inputs)
+        if training.training_step.owns_generator:
+            held.close()
         training.run()
         return training.results()
 

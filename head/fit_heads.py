@@ -1,0 +1,133 @@
+"""The heads of all folds of a fit, and the baselines beside them, in several threads."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from abag.head.closed_form.pair_model import PairVectors, TrainingRows
+from abag.head.evaluation.baselines import inner_folds_of_pairs, predict_baselines
+from abag.head.prediction.fitted import ClosedForms, FittedHead, fit_closed_forms, fit_head
+from abag.head.runs.run_folder import stack_folder
+from abag.head.splits.splits import TRAIN
+from abag.head.training.checkpoint import has_checkpoint
+from abag.head.training.fold_groups import group_folds
+from abag.head.training.lanes import LANE_PAIRS, Task, run_in_lanes
+from abag.head.training.train import FoldInputs, TrainingInputs, train
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import torch
+
+    from abag.head.closed_form.pair_model import Floats
+    from abag.head.model.config import FitConfig
+    from abag.head.runs.run_folder import FoldPaths, RunInputs
+    from abag.head.splits.splits import Split
+    from abag.head.training.train import TrainedHeads
+
+NETWORKS_SHARE, CLOSED_FORMS_SHARE, BASELINES_SHARE = 0.7, 0.2, 0.1
+"""Parts of the time, for the progress bar."""
+
+
+class FoldFits(NamedTuple):
+    """What the heads of all folds are fitted to, and where they are kept."""
+
+    run: Path
+    inputs: RunInputs
+    splits: Sequence[Split]
+    paths: Sequence[FoldPaths]
+    names: Sequence[str]
+    """Used in messages."""
+    config: FitConfig
+    device: torch.device
+    verbose: bool
+
+
+def fit_heads(
+    folds: FoldFits, *, with_baselines: bool = True
+) -> tuple[list[FittedHead], list[Mapping[str, Floats]]]:
+    """Fit the head of every split; also predict all pairs by the baselines of every split."""
+    config, names, count = folds.config, folds.names, len(folds.splits)
+    training = [_training_rows(folds, split) for split in folds.splits]
+    trained: dict[int, TrainedHeads] = {}
+    closed: dict[int, ClosedForms] = {}
+    baselines: dict[int, Mapping[str, Floats]] = {}
+
+    def fit_one(i: int) -> None:
+        closed[i] = fit_closed_forms(training[i], config, names[i])
+
+    def predict_one(i: int) -> None:
+        baselines[i] = _predict_baselines(folds, i)
+
+    networks = _network_tasks(folds, trained)
+    models = [Task(partial(fit_one, i), CLOSED_FORMS_SHARE / count) for i in range(count)]
+    beside = [Task(partial(predict_one, i), BASELINES_SHARE / count) for i in range(count)]
+    if not with_baselines:
+        beside = []
+    n_training = max(len(one.rows) for one in training)
+    if folds.device.type == "cpu":
+        run_in_lanes([], [*networks, *models, *beside], n_training)
+    else:  # the thread that made the device the current one uses it
+        run_in_lanes([*networks, *beside], models, n_training)
+    fitted = [
+        fit_head(one, split, config, closed[i], trained.get(i), names[i])
+        for i, (one, split) in enumerate(zip(training, folds.splits, strict=True))
+    ]
+    return fitted, [baselines[i] for i in sorted(baselines)]
+
+
+def _network_tasks(folds: FoldFits, trained: dict[int, TrainedHeads]) -> list[Task]:
+    """Return tasks that train the networks of every split, the longest first.
+
+    Folds whose steps have the same shapes train as one stack.
+    """
+    inputs, splits, paths = folds.inputs, folds.splits, folds.paths
+    if folds.config.network is None:
+        return []
+    antibody_ND, antigen_ME = (vectors.x_ND for vectors in inputs.vectors.values())
+    alone = [i for i, path in enumerate(paths) if has_checkpoint(path.checkpoints)]
+    groups = group_folds(splits, folds.config, antibody_ND.nbytes + antigen_ME.nbytes, alone)
+
+    def train_group(group: Sequence[int]) -> None:
+        first = group[0]
+        stack = stack_folder(folds.run, first)
+        found = train(
+            TrainingInputs(
+                pairs=inputs.pairs,
+                antibody_ND=antibody_ND,
+                antigen_ME=antigen_ME,
+                folds=[FoldInputs(splits[i], paths[i].log, folds.names[i]) for i in group],
+                config=folds.config,
+                device=folds.device,
+                checkpoints=stack if group[1:] else paths[first].checkpoints,
+                verbose=folds.verbose,
+            )
+        )
+        trained.update(zip(group, found, strict=True))
+
+    return [
+        Task(partial(train_group, group), NETWORKS_SHARE * len(group) / len(splits))
+        for group in sorted(groups, key=len, reverse=True)
+    ]
+
+
+def _training_rows(folds: FoldFits, split: Split) -> TrainingRows:
+    """Return the exact training pairs of a split."""
+    pairs = folds.inputs.pairs
+    antibody_ND, antigen_ME = (vectors.x_ND for vectors in folds.inputs.vectors.values())
+    rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
+    vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen)
+    inner = inner_folds_of_pairs(pairs, split)[rows]
+    # in a lane beside a training it must not use the GPU: a graph may be captured at that moment
+    use_gpu = folds.device.type == "cuda" and len(rows) > LANE_PAIRS
+    return TrainingRows(pairs, vectors, rows, inner, folds.device if use_gpu else None)
+
+
+def _predict_baselines(folds: FoldFits, i: int) -> dict[str, Floats]:
+    antibody_ND, antigen_ME = (vectors.x_ND for vectors in folds.inputs.vectors.values())
+    device = folds.device if folds.device.type == "cuda" else None
+    return predict_baselines(folds.inputs.pairs, folds.splits[i], antibody_ND, antigen_ME, device)

@@ -1,0 +1,149 @@
+"""Tasks of a fit in several threads: the same results, one error, signals, one bar."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import abag
+from abag.core import messages
+from abag.core.messages import part_of_stage, reporting, stage, whole_bar
+from abag.head.model.layers import _Dropout
+from abag.head.training import lanes
+from abag.head.training.lanes import Task, run_in_lanes
+from abag.head.training.loop import Stopped, delayed_signals
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    monkeypatch.setattr(lanes, "count_cores", lambda: 2)
+
+
+def wait(event):
+    assert event.wait(20)
+
+
+def test_two_tasks_run_at_once_and_own_ones_first_in_this_thread(two_cores):
+    met, order = threading.Barrier(2), []
+
+    def meet():
+        met.wait(20)
+        order.append(threading.current_thread())
+
+    own = Task(meet, 0.5)
+    run_in_lanes([own], [Task(meet, 0.5)], 10)
+    assert len(set(order)) == 2
+    run_in_lanes([own._replace(run=lambda: order.append("own"))], [], 10)
+    assert order[2:] == ["own"]
+
+
+@pytest.mark.parametrize(("cores", "pairs"), [(1, 10), (8, lanes.LANE_PAIRS + 1)])
+def test_one_core_or_a_large_fold_has_one_lane(monkeypatch, cores, pairs):
+    monkeypatch.setattr(lanes, "count_cores", lambda: cores)
+    found = []
+    tasks = [Task(lambda: found.append(threading.current_thread()), 0.2) for _ in range(5)]
+    run_in_lanes([], tasks, pairs)
+    assert found == [threading.main_thread()] * 5
+
+
+def test_an_error_in_one_lane_stops_the_others_and_is_raised(two_cores):
+    begun, ended, after = threading.Event(), [], []
+
+    def train():
+        with delayed_signals() as received:
+            begun.set()
+            while not received:
+                pass
+            ended.append("saved")
+
+    def fail():
+        wait(begun)
+        msg = "disk full"
+        raise OSError(msg)
+
+    tasks = [Task(run, 0.3) for run in (train, fail, lambda: after.append("begun"))]
+    with pytest.raises(OSError, match="disk full"):
+        run_in_lanes([], tasks, 10)
+    assert (ended, after) == (["saved"], [])
+
+
+def test_a_signal_lets_every_lane_save_and_is_raised_once_they_have(two_cores):
+    met, saved = threading.Barrier(2), []
+
+    def train():
+        with delayed_signals() as received:
+            if met.wait(20) == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+            while not received:
+                pass
+            saved.append(threading.current_thread())
+            assert received[0] == signal.SIGINT
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_lanes([], [Task(train, 0.5)] * 2, 10)
+    assert len(set(saved)) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_whose_handler_raises_nothing_still_ends_the_fit(two_cores):
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with pytest.raises(Stopped, match="Run the same command again"):
+            run_in_lanes([], [Task(lambda: os.kill(os.getpid(), signal.SIGTERM), 1.0)], 10)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_an_ignored_signal_stays_ignored_while_training():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with delayed_signals() as received:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not received
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_parts_of_a_stage_in_any_order_fill_its_share_of_the_bar(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(messages.tqdm, "update", lambda _bar, n: drawn.append(n))
+    with reporting(bars=True), whole_bar("fit"):
+        stage("training", 0.8)
+        with part_of_stage(0.25), messages.bar(total=4) as steps:
+            steps.update(2)
+        with part_of_stage(0.75), part_of_stage(0.5):
+            stage("inside", 1.0)
+    # from 0, as nothing moves the bar: the stage begins, half of the first part, all of it ...
+    assert drawn == pytest.approx([0.0, 0.1, 0.2, 0.5, 0.8])
+
+
+def test_stacked_heads_with_a_generator_of_their_own_drop_what_torch_would():
+    dropout = _Dropout([0.3, 0.5])
+    torch.manual_seed(7)
+    expected = dropout.noise((4, 3))
+    dropout.generator = torch.Generator().manual_seed(7)
+    torch.testing.assert_close(dropout.noise((4, 3)), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("head", ["stack", "mlp", "gp"])
+def test_results_do_not_depend_on_the_number_of_lanes(tmp_path, monkeypatch, head):
+    rng = np.random.default_rng(0)
+    heavy = ["".join(rng.choice(list("ACDEFGHIKLMN"), 12)) for _ in range(20)]
+    antigen = ["".join(rng.choice(list("ACDEFGHIKLMN"), 12)) for _ in range(3)]
+    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
+    frame["pKd"] = 8 + rng.normal(size=len(frame))
+    frame.to_csv(tmp_path / "pairs.csv", index=False)
+    inputs = tmp_path / "pairs.csv", tmp_path / "store"
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    abag.embed_table(*inputs, **encoders)
+    options = {"head": head, "widths": (8,), "epochs": 3, "batch_size": 8, "folds": 3, "repeats": 2,
+               "split": "random", "report": False, "device": "cpu", "say": print}  # fmt: skip
+    for cores in (1, 4):
+        monkeypatch.setattr(lanes, "count_cores", lambda cores=cores: cores)
+        abag.fit(*inputs, tmp_path / str(cores), **options)
+    for name in ("predictions.parquet", "predictor/weights.safetensors"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "4" / name).read_bytes()
