@@ -1,5 +1,7 @@
 import inspect
+import json
 import re
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -10,7 +12,6 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.embed.encoders import reference
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.loading import identify
 from abag.embed.encoders.random_weights import save_random_checkpoint
@@ -193,18 +194,124 @@ def test_a_pair_that_the_positions_cannot_hold_is_encoded_as_two_chains(heavy, l
     assert layout.vocabulary.longest_span == 256
 
 
-def test_a_tokenizer_that_differs_is_an_error_with_the_first_differing_position(monkeypatch):
-    checkpoint, layout = find_checkpoint("tiny-esm2"), Layout("antigen", ESM)
-    tokenizer = load_tokenizer(checkpoint)
+def test_a_tokenizer_that_differs_is_an_error_with_the_first_differing_position(tmp_path):
+    checkpoint = random_checkpoint(tmp_path, "esm")
+    vocab = (tmp_path / "vocab.txt").read_text().split()
+    vocab[13], vocab[9] = vocab[9], vocab[13]  # D and E
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab))
+    with pytest.raises(TokenizerMismatch, match=r"position 3 of .*: \[9\], expected \[13\]"):
+        check_tokenizer(checkpoint, Layout("antigen", ESM))
 
-    def shifted(text):
-        ids = list(tokenizer(text)["input_ids"])
-        ids[3] += 1
-        return {"input_ids": ids}
 
-    monkeypatch.setattr(reference, "load_tokenizer", lambda _: shifted)
-    with pytest.raises(TokenizerMismatch, match=r"at position 3 .*\[10\] against \[9\]|position 3"):
-        check_tokenizer(checkpoint, layout)
+# ---- vocabulary files read without transformers, against its tokenizers ----
+
+WITH_FILES = [name for name, f in FAMILIES.items() if f.model_type]
+TEXT = {"antibody": ("ACDEFGHIKLMNPQRSTVWYX", ""), "antigen": ("WYVTX",)}
+
+
+def random_checkpoint(folder, family):
+    config = FAMILIES[family].tiny_config
+    return find_checkpoint(str(save_random_checkpoint(folder, config, 0)))
+
+
+def assert_sure_ids_are_those_of_transformers(checkpoint):
+    """Compare ids, if the files leave no doubt; return whether they leave none."""
+    family = FAMILIES[checkpoint.family]
+    for kind, chains in TEXT.items():
+        text = family.text(chains, kind)
+        if (ids := family.ids_by_files(checkpoint, text)) is None:
+            return False
+        assert ids == list(load_tokenizer(checkpoint)(text)["input_ids"])
+    return True
+
+
+@pytest.mark.parametrize("family", WITH_FILES)
+def test_ids_are_read_from_the_files_of_every_family(tmp_path, family):
+    assert assert_sure_ids_are_those_of_transformers(random_checkpoint(tmp_path, family))
+
+
+def test_ids_are_read_from_the_files_of_antiberty():
+    checkpoint = identify("antiberty", "antibody").checkpoint
+    assert assert_sure_ids_are_those_of_transformers(checkpoint)
+
+
+@pytest.mark.parametrize("family", ["t5", "prostt5", "esm", "bert", "protbert"])
+def test_ids_are_read_from_files_that_transformers_has_written(tmp_path, family):
+    checkpoint = random_checkpoint(tmp_path, family)
+    load_tokenizer(checkpoint).save_pretrained(tmp_path)
+    assert assert_sure_ids_are_those_of_transformers(checkpoint)
+
+
+def swap(folder, lines=(6, 9)):
+    path, (i, j) = folder / "vocab.txt", lines
+    tokens = path.read_text(encoding="utf-8").split("\n")
+    tokens[i], tokens[j] = tokens[j], tokens[i]
+    path.write_text("\n".join(tokens), encoding="utf-8")
+
+
+def repeat(folder):
+    with (folder / "vocab.txt").open("a") as file:
+        file.write("\nA")
+
+
+def add_token(folder, token="A", number=25):
+    (folder / "added_tokens.json").write_text(json.dumps({token: number}))
+
+
+def configure(**settings):
+    def change(folder):
+        path = folder / "tokenizer_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+    return change
+
+
+def cut(name):
+    def change(folder):
+        path = folder / name
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    return change
+
+
+CHANGES = {
+    "swapped tokens": swap,
+    "a token twice": repeat,
+    "a residue as added token": add_token,
+    "a contradicted token": configure(added_tokens_decoder={"24": {"content": "A"}}),
+    "no end token": configure(eos_token=None, sep_token=None),
+    "another start token": configure(cls_token="L", bos_token="L"),
+    "another class": configure(tokenizer_class="RobertaTokenizer"),
+    "own code": configure(auto_map={"AutoTokenizer": ["code.Own", None]}),
+    "cut vocabulary": cut("vocab.txt"),
+    "cut pieces": cut("spiece.model"),
+    "cut settings": cut("tokenizer_config.json"),
+    "other pieces": lambda folder: (folder / "spiece.model").write_bytes(b"\x00" * 99),
+}
+
+
+@pytest.mark.parametrize("family", ["t5", "esm", "protbert"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_files_leave_a_doubt_or_give_the_ids_of_transformers(tmp_path, family, change):
+    checkpoint = random_checkpoint(tmp_path, family)
+    try:
+        CHANGES[change](tmp_path)
+    except FileNotFoundError:
+        pytest.skip("the family has no such file")
+    assert_sure_ids_are_those_of_transformers(checkpoint)
+
+
+def test_checking_a_checkpoint_imports_neither_transformers_nor_the_compiler_of_torch(tmp_path):
+    folders = [str(random_checkpoint(tmp_path / name, name).folder) for name in WITH_FILES]
+    code = f"""
+import sys
+from abag.embed.encoders.loading import check_loadable, identify
+for name in {folders}:
+    check_loadable(identify(name, "antigen"))
+print([m for m in ("transformers", "torch._dynamo", "sympy") if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abag.embed.families.family import Config, Encoder, EncoderShape, Family
+from abag.embed.families.vocabulary_files import WordTokenizer
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 from abag.embed.sequences.chains import RESIDUES
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint, EncoderNotFound
@@ -137,6 +138,9 @@ BERT = _BertFamily(
     config_defaults=_DEFAULTS,
     transformers_class="BertModel",
     transformers_options={"add_pooling_layer": False},
+    tokenizer=WordTokenizer(
+        ("BertTokenizer", "RoFormerTokenizer"), ("cls_token", "[CLS]"), ("sep_token", "[SEP]")
+    ),
     weight_prefix="bert.",
     unused_weights=("pooler.",),
     lora_targets=("query", "value"),

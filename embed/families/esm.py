@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
+from abag.embed.families.vocabulary_files import WordTokenizer
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ ESM = _EsmFamily(
     transformers_options={"add_pooling_layer": False},
     weight_prefix="esm.",
     unused_weights=("contact_head.", "pooler."),
+    tokenizer=WordTokenizer(("EsmTokenizer",), ("cls_token", "<cls>"), ("eos_token", "<eos>")),
     lora_targets=("query", "value"),
     lora_projections=("query", "key", "value"),
     tiny_config=_TINY_CONFIG,

@@ -6,15 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from abag.embed.families.esm import ESM
-from abag.embed.families.family import (
-    PIPELINE_FILE,
-    Config,
-    DrawNormal,
-    Encoder,
-    EncoderShape,
-    Family,
-    Weights,
-)
+from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
+from abag.embed.families.vocabulary_files import PIPELINE_FILE
 from abag.embed.sequences.chains import RESIDUES
 from abag.embed.weights.checkpoints import BadCheckpoint
 
@@ -109,7 +102,7 @@ ESMC = _EsmcFamily(
     ),
     layer_list="layers",
     spaced=False,
-    own_pipeline=True,  # so that no version of transformers with its tokenizer is needed
+    tokenizer=None,  # so that no version of transformers with its tokenizer is needed
     tiny_config=_TINY_CONFIG,
     reduced_config={
         **_TINY_CONFIG, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4,

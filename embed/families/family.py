@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.embed.families.vocabulary_files import PIPELINE_FILE, WordTokenizer, ids_by_files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Backend = Literal["packed", "reference", "faesm"]
 Config: TypeAlias = Mapping[str, Any]
 Weights: TypeAlias = dict[str, NDArray[np.float32]]
-PIPELINE_FILE = "tokenizer.json"
 DrawNormal: TypeAlias = Callable[[Sequence[int], float], NDArray[np.float32]]
 
 
@@ -108,7 +108,7 @@ class Family:
     lora_projections: tuple[str, ...] = ()  # linear layers that can be adapted
     layer_list: str = "encoder.layer"  # attribute of the transformers module: its layers
     spaced: bool = True  # whether the tokenizer needs a space between residues
-    own_pipeline: bool = False  # whether tokenizer.json is run as it is, without transformers
+    tokenizer: WordTokenizer | None = None  # None: tokenizer.json is run as it is
     prefix_text: str = ""  # what the tokenizer must be given before the residues ...
     separator_text: str = ""  # ... and between heavy and light chain
     chain_texts: tuple[str, str] = ("", "")  # before a heavy and a light chain
@@ -205,11 +205,16 @@ class Family:
         missing = learned & set(report["missing_keys"])
         return model.float(), missing | set(report["unexpected_keys"])
 
+    def ids_by_files(self, checkpoint: EncoderCheckpoint, text: str) -> list[int] | None:
+        """Return the ids that `load_tokenizer` gives a text; None if its files leave a doubt."""
+        assert checkpoint.folder is not None
+        return ids_by_files(self.tokenizer, checkpoint.folder, text)
+
     def load_tokenizer(self, checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - untyped
         """Load the checkpoint's tokenizer."""
         assert checkpoint.folder is not None
         path = checkpoint.folder / PIPELINE_FILE
-        if self.own_pipeline and path.is_file():
+        if self.tokenizer is None and path.is_file():
             from tokenizers import Tokenizer
 
             pipeline = Tokenizer.from_str(path.read_text(encoding="utf-8"))

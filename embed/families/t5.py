@@ -7,15 +7,8 @@ import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from abag.embed.families.family import (
-    PIPELINE_FILE,
-    Config,
-    DrawNormal,
-    Encoder,
-    EncoderShape,
-    Family,
-    Weights,
-)
+from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
+from abag.embed.families.vocabulary_files import PIPELINE_FILE, WordTokenizer
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
@@ -89,7 +82,7 @@ class _T5Family(Family):
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """Return the files of a tokenizer with the pieces and the added tokens of the family."""
-        if self.own_pipeline:
+        if self.tokenizer is None:
             return {PIPELINE_FILE: _letter_pipeline()}
         files = {
             "spiece.model": _sentencepiece_model(),
@@ -167,6 +160,7 @@ T5 = _T5Family(
     weight_prefix="transformer.",
     unused_weights=("decoder.", "lm_head.", "qa_outputs."),
     fp32_weights=(".wo.weight",),
+    tokenizer=WordTokenizer(("T5Tokenizer",), ("bos_token", ""), ("eos_token", "</s>")),
     separator_text=" </s> ",
     lora_targets=("q", "v"),
     lora_projections=("q", "k", "v", "o", "wi", "wo"),
@@ -196,7 +190,7 @@ ANKH = replace(
     vocab_sizes=(144,),
     vocabulary=Vocabulary(_RESIDUES, end=1),
     spaced=False,
-    own_pipeline=True,  # transformers 5 makes every T5 tokenizer mark the starts of words
+    tokenizer=None,  # transformers 5 makes every T5 tokenizer mark the starts of words
     lora_projections=("q", "k", "v", "o", "wi_0", "wi_1", "wo"),
     tiny_config={**_TINY_CONFIG, **_ANKH_CONFIG},
     reduced_config={**T5.reduced_config, **_ANKH_CONFIG},

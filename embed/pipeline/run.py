@@ -119,7 +119,7 @@ def _embed(
             plan_device(device, options.precision)  # refuses what this machine does not have
         here = ranks == 1 and options.ray is None and device != "cpu"
         # into an old store nothing may be missing, and then nothing is imported
-        ahead = None if Path(store).exists() else partial(import_ahead, names, on_gpu=here)
+        ahead = None if Path(store).exists() else partial(import_ahead, on_gpu=here)
         reading, importing = _read(table, options, partitions, ahead)
         try:
             identities = [identify_for(encoders[p.kind], p.kind, options) for p in partitions]
