@@ -67,6 +67,13 @@ _UNCERTAIN = (
 )
 
 
+IMGT_REGIONS = (
+    ("fr{}1", 26), ("cdr{}1", 38), ("fr{}2", 55), ("cdr{}2", 65), ("fr{}3", 104), ("cdr{}3", 117),
+    ("fr{}4", 129),
+)  # fmt: skip
+"""Regions of a variable domain and the last position of each."""
+
+
 class UnsureDomains(AbagError):
     """An antibody string that cannot be split into heavy and light with certainty."""
 

@@ -26,7 +26,7 @@ MAX_CELLS = 60_000
 """Single mutants on the page: 1 MB."""
 BEST_COLUMNS = (
     "parent", "mutation", "region", "difference", "difference_sigma", "pkd_predicted",
-    "far_antibody", "far_antigen", "new_positions", "new_residues",
+    "far_antibody", "far_antigen", "new_positions", "new_residues", "changes", "new_combination",
 )  # fmt: skip
 
 

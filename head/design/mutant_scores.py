@@ -153,9 +153,9 @@ class MutantScorer:
             scores["difference_sigma"] = difference_sigma(predictor, vectors, parent)
         flags = {"far_antibody": far_antibody[i], "far_antigen": far_antigen[j]}
         if predictor.novelty is not None:
-            new_N2 = predictor.novelty.count(antibodies)
-            flags["far_antibody"] = (far_antibody | predictor.novelty.is_far(new_N2))[i]
-            flags |= as_columns(new_N2[i])
+            new_NC = predictor.novelty.count(antibodies)
+            flags["far_antibody"] = (far_antibody | predictor.novelty.is_far(new_NC))[i]
+            flags |= as_columns(new_NC[i])
         far = flags["far_antibody"] | flags["far_antigen"]
         for at, number in enumerate(dict.fromkeys(n for n, _ in batch)):
             self.parent_pkd[number] = pkd[at]

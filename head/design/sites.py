@@ -9,17 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from abag.embed.sequences.domains import locate_positions
+from abag.embed.sequences.domains import IMGT_REGIONS, locate_positions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
     from abag.head.design.options import PositionRange, ScanOptions
-
-IMGT_REGIONS = (
-    ("fr{}1", 26), ("cdr{}1", 38), ("fr{}2", 55), ("cdr{}2", 65), ("fr{}3", 104), ("cdr{}3", 117),
-    ("fr{}4", 129),
-)  # fmt: skip
-"""Regions of a variable domain and the last position of each."""
 
 
 class Site(NamedTuple):

@@ -27,6 +27,7 @@ from abag.head.prediction.inputs import (
     CollectedSequences,
     PairScores,
     Scorer,
+    count_reasons,
     encode_missing,
     refuse_score_columns,
     row_bar,
@@ -75,15 +76,24 @@ def predict_all_pairs(
     store = encode_missing(scorer, antibody_sequences, antigen_sequences)
     keys = antibody_table.antibodies.keys, antigen_table.antigens.keys
     novelty = scorer.predictor.novelty
-    new_N2 = None if novelty is None else novelty.count(antibody_table.antibodies.chains)
-    far = _write_scores(scorer, store, keys, (left, right), out, new_N2)
-    near = (~far[0]).sum() * (~far[1]).sum()
+    new_NC = None if novelty is None else novelty.count(antibody_table.antibodies.chains)
+    far_vector, far_antigen = _write_scores(scorer, store, keys, (left, right), out, new_NC)
+    far_antibody = far_vector
+    if novelty is not None and new_NC is not None:
+        far_antibody = far_vector | novelty.is_far(new_NC)
+    near = (~far_antibody).sum() * (~far_antigen).sum()
     return {
         "rows": len(left) * len(right),
         "skipped_rows": len(antibody_table.skipped) + len(antigen_table.skipped),
         "far_rows": len(left) * len(right) - int(near),
-        "antibodies": antibody_sequences.counts(far[0]),
-        "antigens": antigen_sequences.counts(far[1]),
+        "far_by": count_reasons(
+            novelty,
+            new_NC,
+            (far_vector, np.full(len(left), len(right))),
+            (far_antigen, np.full(len(right), len(left))),
+        ),
+        "antibodies": antibody_sequences.counts(far_antibody),
+        "antigens": antigen_sequences.counts(far_antigen),
     }
 
 
@@ -147,34 +157,35 @@ def _write_scores(
     keys: tuple[NDArray[np.uint8], NDArray[np.uint8]],
     columns: tuple[pd.DataFrame, pd.DataFrame],
     out: Path,
-    new_N2: NDArray[np.int16] | None,
+    new_NC: NDArray[np.int16] | None,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Score and write all pairs; returns which antibodies, (N,), and antigens, (M,), are far.
+    """Score and write all pairs; returns whose vectors are far, antibodies (N,), antigens (M,).
 
-    `new_N2` counts what is new in each antibody (`Novelty.count`).
+    `new_NC` counts what is new in each antibody (`Novelty.count`).
     """
     predictor, (antibody_keys, antigen_keys) = scorer.predictor, keys
     predictor.refuse_missing(store, "antibody", antibody_keys)
     antigen_ME = predictor.read(store, "antigen", antigen_keys)
     far_antigen = predictor.applicability["antigen"].is_far(antigen_ME)
-    far_antibody = np.zeros(len(antibody_keys), np.bool_)
+    far_vector = np.zeros(len(antibody_keys), np.bool_)
     pairs = len(antibody_keys) * len(antigen_keys)
     with TableWriter(out) as writer, row_bar("scoring", pairs) as shown:
         for at in range(0, len(antibody_keys), SLICE):
             rows = slice(at, at + SLICE)
             antibody_ND = predictor.read(store, "antibody", antibody_keys[rows])
-            far_antibody[rows] = predictor.applicability["antibody"].is_far(antibody_ND)
-            if predictor.novelty is not None and new_N2 is not None:
-                far_antibody[rows] |= predictor.novelty.is_far(new_N2[rows])
+            far_vector[rows] = predictor.applicability["antibody"].is_far(antibody_ND)
+            far_antibody = far_vector[rows]
+            if predictor.novelty is not None and new_NC is not None:
+                far_antibody = far_antibody | predictor.novelty.is_far(new_NC[rows])
             for i, j in _index_pairs(len(antibody_ND), len(antigen_ME)):
                 pkd, sigma = predictor.score(antibody_ND, antigen_ME, i, j)
                 scores = pd.DataFrame(
                     {
                         "pkd_predicted": pkd,
                         "sigma": sigma,
-                        "far_antibody": far_antibody[at + i],
+                        "far_antibody": far_antibody[i],
                         "far_antigen": far_antigen[j],
-                        **({} if new_N2 is None else as_columns(new_N2[at + i])),
+                        **({} if new_NC is None else as_columns(new_NC[at + i])),
                     }
                 )
                 for first in range(0, len(scores), CHUNK_ROWS):
@@ -183,7 +194,7 @@ def _write_scores(
                     frames = [f.reset_index(drop=True) for f in (left, right, scores[part])]
                     writer.write(pd.concat(frames, axis=1))
                     shown.update(len(left))
-    return far_antibody, far_antigen
+    return far_vector, far_antigen
 
 
 def _index_pairs(n: int, m: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

@@ -2,8 +2,9 @@
 
 ``weights.safetensors`` holds the arrays of the members, input statistics included, and the
 representatives of the training sequences. ``predictor.json`` describes them, and has the residues
-of the training antibodies by position and a digest of both files. ``README.md`` is the model card
-(`abag.head.report.report.model_card`). Nothing is dated and nothing is unpickled.
+of the training antibodies by position, the combinations of their changes and a digest of both
+files. ``README.md`` is the model card (`abag.head.report.report.model_card`). Nothing is dated and
+nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from abag.head.splits.splits import Split
     from abag.head.training.uncertainty import Sigma
 
-SCHEMA = 4
+SCHEMA = 5
 MODELS: Mapping[str, tuple[Any, Any]] = {
     "network": (NetworkModel, NetworkSettings),
     "ridge": (LinearModel, LinearSettings),
@@ -88,7 +89,7 @@ class PredictorRecord:
     antigen: VectorSpec
     antibody_region: AntibodyRegion
     novelty: dict[str, Any]
-    """See `Novelty.to_json`; empty before schema 4."""
+    """See `Novelty.to_json`; empty before schema 4, without combinations before schema 5."""
 
 
 def save_predictor(
@@ -235,7 +236,7 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
         )
         raise PredictorDamaged(msg) from error
     schema = written.get("schema") if isinstance(written, dict) else None
-    if schema not in (2, 3, SCHEMA):
+    if schema not in (2, 3, 4, SCHEMA):
         msg = (
             f"{folder / RECORD}: schema {schema!r} is not supported; expected schema {SCHEMA}. Use "
             "the version of abag that wrote it, or train the run again."
@@ -245,8 +246,10 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
     errors = (TypeError, LookupError, ArithmeticError)
     with _refusing(folder / RECORD, f"invalid predictor of schema {schema}", *errors):
         current = _from_schema_2(values) if schema == 2 else values
-        if schema != SCHEMA:
+        if schema in (2, 3):
             current = {"novelty": {}} | current
+        if schema == 4:
+            current = current | {"novelty": {"combinations": None} | current["novelty"]}
         record = _parse(PredictorRecord, current)
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()

@@ -65,6 +65,8 @@ class PairScores(TypedDict):
     skipped_rows: int
     far_rows: int
     """Rows whose antibody or antigen is far from the training set."""
+    far_by: dict[str, int]
+    """Rows by what is far; a row can have several reasons. See `count_reasons`."""
     antibodies: SequenceCounts
     antigens: SequenceCounts
 
@@ -92,7 +94,7 @@ class CollectedSequences:
     """Those that the store lacks, by key."""
     example: Chains = ()
     """One of the sequences."""
-    new_N2: NDArray[np.int16] = field(default_factory=lambda: np.zeros((0, 2), np.int16))
+    new_NC: NDArray[np.int16] = field(default_factory=lambda: np.zeros((0, 0), np.int16))
     """What `novelty` counted in the distinct sequences, in the order of their keys."""
     _keys: list[NDArray[np.uint8]] = field(default_factory=list)
     _of_row: list[NDArray[np.int32]] = field(default_factory=list)
@@ -103,7 +105,9 @@ class CollectedSequences:
         if not len(part.keys):
             return
         if self.novelty is not None:
-            self.new_N2 = np.concatenate([self.new_N2, self.novelty.count(part.chains)])
+            new_NC = self.novelty.count(part.chains)
+            held_NC = self.new_NC.reshape(-1, new_NC.shape[1])
+            self.new_NC = np.concatenate([held_NC, new_NC])
         self._keys.append(part.keys)
         self._of_row.append((part.of_row + self._held).astype(np.int32))
         self._held += len(part.keys)
@@ -121,9 +125,9 @@ class CollectedSequences:
         of_row, self._of_row = np.concatenate(self._of_row), []
         self._keys, self._of_row = [keys], [index[of_row]]
         if self.novelty is not None:
-            merged_N2 = np.empty((len(keys), 2), np.int16)
-            merged_N2[index] = self.new_N2
-            self.new_N2 = merged_N2
+            merged_NC = np.empty((len(keys), self.new_NC.shape[1]), np.int16)
+            merged_NC[index] = self.new_NC
+            self.new_NC = merged_NC
         self.unique = self._held = len(keys)
 
     def finish(self) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -166,6 +170,30 @@ class CollectedPairs:
         self.skipped.update(chunk.skipped)
         self.columns = [chunk.columns[role] for role in SEQUENCE_ROLES if role in chunk.columns]
         self.digests.append(digest_rows(chunk.frame, self.columns))
+
+
+def count_reasons(
+    novelty: Novelty | None,
+    new_NC: NDArray[np.int16] | None,
+    far_antibody: tuple[NDArray[np.bool_], NDArray[np.integer]],
+    far_antigen: tuple[NDArray[np.bool_], NDArray[np.integer]],
+) -> dict[str, int]:
+    """Count the rows that are far, by reason.
+
+    Parameters
+    ----------
+    new_NC
+        What `novelty` counted.
+    far_antibody, far_antigen : tuple
+        Which sequences are far by their vectors, and the number of rows of each sequence.
+    """
+    rows_N = far_antibody[1]
+    reasons = {"antibody_vector": int(rows_N[far_antibody[0]].sum())}
+    if novelty is not None and new_NC is not None:
+        reasons["new_residues"] = int(rows_N[novelty.has_new_residues(new_NC)].sum())
+        if novelty.combinations is not None:
+            reasons["new_combination"] = int(rows_N[novelty.has_new_combination(new_NC)].sum())
+    return reasons | {"antigen_vector": int(far_antigen[1][far_antigen[0]].sum())}
 
 
 def digest_rows(frame: pd.DataFrame, columns: Sequence[str]) -> bytes:

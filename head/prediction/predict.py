@@ -9,7 +9,7 @@ P pairs, N antibodies, M antigens.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,6 +29,7 @@ from abag.head.prediction.inputs import (
     PairScores,
     Scorer,
     collect_pairs,
+    count_reasons,
     digest_rows,
     encode_missing,
     row_bar,
@@ -46,6 +47,13 @@ if TYPE_CHECKING:
 IndexedKeys: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int32]]
 """Distinct keys, (N, 16), and the index of each pair's key among them, (P,)."""
 
+REASONS = {
+    "antibody_vector": "the vector of the antibody",
+    "new_residues": "new residues",
+    "new_combination": "a new combination of changes",
+    "antigen_vector": "the vector of the antigen",
+}
+"""What makes a row far, by its key in ``far_by``."""
 SLICE = 16_384
 """Sequences of one kind whose vectors are in memory at a time: 80 MB at the real widths."""
 
@@ -94,8 +102,8 @@ def predict(
     -------
     dict
         ``out``, ``rows`` written, ``skipped_rows``, ``far_rows`` (an antibody or antigen is far),
-        ``seconds``; ``antibodies`` and ``antigens``, each with ``unique``, ``reused``, ``encoded``,
-        ``far``.
+        ``far_by`` (rows by reason), ``seconds``; ``antibodies`` and ``antigens``, each with
+        ``unique``, ``reused``, ``encoded``, ``far``.
 
     Raises
     ------
@@ -124,7 +132,8 @@ def predict(
         if 2 * scored["far_rows"] > scored["rows"]:
             messages.say(
                 f"most rows ({scored['far_rows']:,} of {scored['rows']:,}) are outside what the "
-                "training set covers: measure some of these pairs before you use the scores"
+                f"training set covers ({_describe_reasons(scored['far_by'])}): measure some of "
+                "these pairs before you use the scores"
             )
         if not predictor.calibrated:
             messages.say(
@@ -141,10 +150,9 @@ def _predict_pairs(
     found = collect_pairs(scorer, table, options)
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = encode_missing(scorer, found.antibodies, found.antigens)
-    pkd, sigma, far_antibody, far_antigen = _score(scorer, store, antibodies, antigens)
-    novelty, new_N2 = scorer.predictor.novelty, found.antibodies.new_N2
-    if novelty is not None:
-        far_antibody |= novelty.is_far(new_N2)
+    pkd, sigma, far_vector, far_antigen = _score(scorer, store, antibodies, antigens)
+    novelty, new_NC = scorer.predictor.novelty, found.antibodies.new_NC
+    far_antibody = far_vector if novelty is None else far_vector | novelty.is_far(new_NC)
     at = far_rows = 0
     with TableWriter(out) as writer, row_bar("writing", found.rows) as shown:
         for part in _read_again(table, found, options):
@@ -158,7 +166,7 @@ def _predict_pairs(
                     sigma=sigma[rows],
                     far_antibody=far_antibody[antibody],
                     far_antigen=far_antigen[antigen],
-                    **(as_columns(new_N2[antibody]) if novelty is not None else {}),
+                    **(as_columns(new_NC[antibody]) if novelty is not None else {}),
                 )
             )
             shown.update(len(part))
@@ -166,9 +174,21 @@ def _predict_pairs(
         "rows": found.rows,
         "skipped_rows": len(found.skipped),
         "far_rows": far_rows,
+        "far_by": count_reasons(
+            novelty,
+            new_NC,
+            (far_vector, np.bincount(antibodies[1], minlength=len(far_vector))),
+            (far_antigen, np.bincount(antigens[1], minlength=len(far_antigen))),
+        ),
         "antibodies": found.antibodies.counts(far_antibody),
         "antigens": found.antigens.counts(far_antigen),
     }
+
+
+def _describe_reasons(far_by: Mapping[str, int]) -> str:
+    """Describe why rows are far, most frequent first."""
+    most_first = sorted(far_by.items(), key=lambda item: -item[1])
+    return ", ".join(f"{rows:,} by {REASONS[name]}" for name, rows in most_first if rows)
 
 
 def _read_again(

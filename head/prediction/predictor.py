@@ -110,7 +110,7 @@ class Predictor:
     calibrated: bool
     """Whether sigma was fitted to groups of pairs that its heads had not seen."""
     novelty: Novelty | None = None
-    """Residues of the training antibodies; None: a predictor written before schema 4."""
+    """Residues and combinations of changes of the training antibodies; None before schema 4."""
     antibody_region: AntibodyRegion = "as-given"
     """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None
@@ -156,8 +156,9 @@ class Predictor:
         -------
         DataFrame
             One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``far_antibody``,
-            ``far_antigen`` (bool), and ``new_positions`` and ``new_residues`` (Int16; see
-            `Novelty.count`), which predictors written before schema 4 lack.
+            ``far_antigen`` (bool), and ``new_positions`` and ``new_residues`` (Int16), which
+            predictors written before schema 4 lack. If the training antibodies are variants of one,
+            also ``changes`` (Int16) and ``new_combination`` (boolean); see `Novelty.count`.
 
         Raises
         ------
@@ -261,12 +262,12 @@ class Predictor:
         )
 
     def add_novelty(self, found: pd.DataFrame, antibodies: Sequence[Chains]) -> pd.DataFrame:
-        """Add the new positions and residues of the antibody of each row, if they are known."""
+        """Add what is new in the antibody of each row, if the predictor can tell."""
         if self.novelty is None:
             return found
-        new_P2 = self.novelty.count(antibodies)
-        far = found["far_antibody"] | self.novelty.is_far(new_P2)
-        return found.assign(far_antibody=far, **as_columns(new_P2))
+        new_PC = self.novelty.count(antibodies)
+        far = found["far_antibody"] | self.novelty.is_far(new_PC)
+        return found.assign(far_antibody=far, **as_columns(new_PC))
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read vectors of the run's encoder, float32 (N, D), by keys of shape (N, 16).
