@@ -126,7 +126,7 @@ def bench_steps(tokens):
             line(f"layer norm {d} {warps} warps", norm, byte=4 * tokens * d)
         line(
             f"add and rms norm {d}",
-            lambda: kernels.FusedOps().add_rms_norm_(x, out, 1.0, w, 1e-5),
+            lambda: kernels.FusedOps(device).add_rms_norm_(x, out, 1.0, w, 1e-5),
             byte=8 * tokens * d,
         )
     for d, n in ((1024, 12288), (4096, 1024), (1280, 3840), (1280, 1280)):
@@ -136,7 +136,7 @@ def bench_steps(tokens):
     qkv = torch.randn(tokens, 3840, device=device, dtype=bf16)
     cos = torch.randn(1026, 32, device=device)
     pos = torch.arange(tokens, device=device, dtype=torch.int32) % 400
-    rotary_ = kernels.FusedOps().rotary_
+    rotary_ = kernels.FusedOps(device).rotary_
     line("rotary", lambda: rotary_(qkv, pos, cos, cos, 20), byte=tokens * 2560 * 4)
 
 
