@@ -17,14 +17,17 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
 import abag
+from abag import cache_dir
 from abag.cli import main
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.pipeline import task as task_module
+from abag.embed.pipeline.ahead import Ahead
 from abag.embed.pipeline.encode import DeviceFull, NonFiniteVector
 from abag.embed.pipeline.run import embed_table
 from abag.embed.pipeline.task import MixedPrecision
 from abag.embed.sequences.chains import antibody, antigen
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.weights import digest
 from abag.head.data.demo import demo_table
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
@@ -64,6 +67,47 @@ def test_torch_is_not_imported_where_nothing_is_missing(table, tmp_path):
         "assert not {'torch', 'transformers', 'scipy'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+@pytest.fixture
+def hashed(monkeypatch, tmp_path):
+    """Weights that were hashed in the test, which starts with an empty cache of digests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    names, hash_tensor = [], digest._hash_tensor
+
+    def hash_slowly(name, tensor):
+        time.sleep(0.05)
+        names.append(name)
+        return hash_tensor(name, tensor)
+
+    monkeypatch.setattr(digest, "_hash_tensor", hash_slowly)
+    return names
+
+
+def test_weights_are_hashed_while_the_table_is_read_and_only_once(table, tmp_path, hashed):
+    with Ahead([*TINY.values(), "no-such-encoder"], gpu=None, precision="auto") as ahead:
+        ahead.start()
+        ahead.start()
+        ahead.wait()
+    found = len(hashed)
+    embed_table(table, tmp_path / "store", **TINY)
+    assert len(hashed) == found == len(set(hashed)) > 0
+
+
+def test_a_table_refused_while_weights_are_hashed_ends_the_hashing(hashed):
+    def read():
+        with Ahead(TINY.values(), gpu=None, precision="auto") as ahead:
+            ahead.start()
+            while not hashed:
+                time.sleep(0.001)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        read()
+    found = len(hashed)
+    time.sleep(0.2)
+    assert len(hashed) == found <= 2 * os.cpu_count()
+    assert not (cache_dir() / "digests").exists()
 
 
 def test_a_grown_reordered_and_duplicated_table_encodes_only_what_is_new(table, tmp_path):
@@ -324,6 +368,7 @@ def slow(*args, **kwargs):
     return call
 
 task.load_encoder = slow
+from abag import cache_dir
 from abag.cli import main
 main(sys.argv[1:])
 """

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any, NotRequired, TypedDict, cast
 
 from abag.core.messages import bar, detail, note, reporting, say
 from abag.embed.families.registry import known_alias
-from abag.embed.pipeline.imports import import_ahead
+from abag.embed.pipeline.ahead import Ahead
 from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
@@ -118,14 +116,13 @@ def _embed(
 
             plan_device(device, options.precision)  # refuses what this machine does not have
         here = ranks == 1 and options.ray is None and device != "cpu"
+        used = [encoders[kind] for kind in options.kinds]
+        gpu = device if here else None
+        ahead = files.enter_context(Ahead(used, gpu=gpu, precision=options.precision))
         # into an old store nothing may be missing, and then nothing is imported
-        ahead = None if Path(store).exists() else partial(import_ahead, on_gpu=here)
-        reading, importing = _read(table, options, partitions, ahead)
-        try:
-            identities = [identify_for(encoders[p.kind], p.kind, options) for p in partitions]
-        finally:
-            if importing is not None:
-                importing.join()
+        reading = _read(table, options, partitions, None if Path(store).exists() else ahead)
+        ahead.wait()
+        identities = [identify_for(encoders[p.kind], p.kind, options) for p in partitions]
         jobs = [
             KindJob(part, identity, device, options)
             for part, identity in zip(partitions, identities, strict=True)
@@ -174,19 +171,19 @@ def _read(
     table: TableLike,
     options: EmbedOptions,
     partitions: Sequence[Partitions],
-    after_first: Callable[[], Thread] | None,
-) -> tuple[TableTotals, Thread | None]:
-    """Read, check and key every sequence; start a thread once the first chunk is valid."""
-    reading, started = TableTotals(), None
+    ahead: Ahead | None,
+) -> TableTotals:
+    """Read, check and key every sequence; start `ahead` once the first chunk is valid."""
+    reading = TableTotals()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in read_pair_chunks(table, options, kinds=options.kinds, only_sequences=True):
             reading.add(pairs)
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
             drawn.update(reading.rows + len(reading.skipped) - drawn.n)
-            if after_first is not None and started is None:
-                started = after_first()
-    return reading, started
+            if ahead is not None:
+                ahead.start()
+    return reading
 
 
 def _count_ranks(options: EmbedOptions, rank: Rank) -> int:

@@ -6,7 +6,9 @@ import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -21,18 +23,25 @@ if TYPE_CHECKING:
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
-def weights_digest(checkpoint: EncoderCheckpoint) -> str:
+class Stopped(Exception):
+    """Another thread has ended the hashing."""
+
+
+def weights_digest(checkpoint: EncoderCheckpoint, stopped: Event | None = None) -> str:
     """Hash the encoder's tensors: 32 hexadecimal digits, or an empty string without weights.
 
     docs/store-format.md specifies the digest. It does not depend on file format, shards, order,
-    task heads, or on whether values are stored in a half-precision type or in float32.
+    task heads, or on whether values are stored in a half-precision type or in float32. Another
+    thread can set `stopped` to end the hashing.
 
     Raises
     ------
     BadCheckpoint
         Weights that cannot be read.
+    Stopped
     """
-    return _cached("tensors", checkpoint, checkpoint.weights, _hash_tensors)
+    compute = partial(_hash_tensors, stopped=stopped or Event())
+    return _cached("tensors", checkpoint, checkpoint.weights, compute)
 
 
 def former_weights_digest(checkpoint: EncoderCheckpoint) -> str:
@@ -42,13 +51,19 @@ def former_weights_digest(checkpoint: EncoderCheckpoint) -> str:
     return _cached("files", checkpoint, tuple(files) or checkpoint.weights, _hash_files)
 
 
-def _hash_tensors(checkpoint: EncoderCheckpoint, _files: tuple[Path, ...]) -> bytes:
+def _hash_tensors(
+    checkpoint: EncoderCheckpoint, _files: tuple[Path, ...], *, stopped: Event
+) -> bytes:
     from abag.embed.weights.tensors import EncoderTensors
+
+    def hash_one(name: str) -> bytes:
+        if stopped.is_set():
+            raise Stopped
+        return _hash_tensor(name, tensors.read[name]())
 
     with EncoderTensors(checkpoint) as tensors, ThreadPoolExecutor(os.cpu_count()) as pool:
         names = sorted(tensors.read)
-        digests = pool.map(lambda name: _hash_tensor(name, tensors.read[name]()), names)
-        return blake3(b"".join(digests)).digest(length=16)
+        return blake3(b"".join(pool.map(hash_one, names))).digest(length=16)
 
 
 def _hash_tensor(name: str, tensor: torch.Tensor) -> bytes:
