@@ -61,6 +61,7 @@ def test_fasta_records_without_roles_are_antibodies_or_a_named_role(tmp_path):
         (">a_H\nEVQ\n>a_VH\nEVQ\n", "'a_VH' is the second heavy of 'a'"),
         (">a_H\nEVQ\n>b\nEVQ\n", "'b' does not end in a role"),
         (">a_H\n" + "acgtn" * 8 + "\n", "'a_H' holds nucleotides; translate"),
+        (">a_H\nEVQ\n>a_L\nnan\n", "'a_L' holds 'nan', as a missing value is written"),
         ("", "no rows"),
     ],
 )
@@ -85,6 +86,21 @@ def test_airr_rows_without_a_cell_are_antibodies_of_their_own(tmp_path):
     AIRR.drop(columns="cell_id").to_csv(tmp_path / "x.tsv", sep="\t", index=False)
     chains = read_one_kind(tmp_path / "x.tsv", "antibody", TableOptions()).antibodies.chains
     assert chains == [("EVQLVES", ""), ("", "DIQMTQ"), ("QVQLVES", "")]
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+def test_airr_names_that_occur_twice_and_missing_cells_join_no_chains(tmp_path, as_written):
+    """Two sequences of one name, a name that is that of a cell, and cells called NA."""
+    table = AIRR.assign(
+        sequence_id=["cell9", "x", "x"], cell_id=["NA", "NA", ""], note=["NA", "", "1"]
+    )
+    table = pd.concat([table, AIRR.iloc[[1]].assign(cell_id="cell9", note="2")])
+    table.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
+    read = read_one_kind(tmp_path / "x.tsv", "antibody", TableOptions(), as_written=as_written)
+    rows = [read.antibodies.chains[i] for i in read.antibodies.of_row]
+    assert rows == [("EVQLVES", ""), ("", "DIQMTQ"), ("QVQLVES", ""), ("", "DIQMTQ")]
+    assert read.frame["id"].tolist() == ["cell9", "x", "x", "cell9"]
+    assert "note" in read.frame
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,10 @@ import abag
 from abag.embed.pipeline.same_encoders import OtherEncoder
 from abag.embed.sequences.chains import UnknownResidue
 from abag.embed.sequences.formats import BadTable
+from abag.embed.sequences.missing import MISSING_TEXT
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import TableWriter
-from abag.embed.sequences.tables import MISSING_TEXT, read_table, read_table_chunks
+from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.embed.store.store import open_store
 from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.prediction import all_pairs

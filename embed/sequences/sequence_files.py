@@ -13,7 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pandas as pd
+
+from abag.embed.sequences.missing import MISSING_TEXT
 
 AIRR_MARKS = frozenset({"sequence_id", "locus"})
 """Columns by which a text table is known to be an AIRR file."""
@@ -38,7 +41,8 @@ def read_fasta(lines: Iterable[str]) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        A record that is empty, holds nucleotides or occurs twice, or names with and without a role.
+        A record that is empty or missing (`MISSING_TEXT`), holds nucleotides or occurs twice, or
+        names with and without a role.
     """
     records: list[tuple[str, list[str]]] = []
     for line in map(str.strip, lines):
@@ -74,6 +78,9 @@ def _residues(name: str, text: str) -> str:
     if not text:
         msg = f"record {name!r} is empty"
         raise ValueError(msg)
+    if text in MISSING_TEXT:  # some are valid residues: NA, nan
+        msg = f"record {name!r} holds {text!r}, as a missing value is written; expected residues"
+        raise ValueError(msg)
     if len(text) >= _FEWEST_NUCLEOTIDES and _NUCLEOTIDES.issuperset(text.upper()):
         msg = f"record {name!r} holds nucleotides; translate them to amino acids"
         raise ValueError(msg)
@@ -97,7 +104,10 @@ def join_chains(rearrangements: pd.DataFrame) -> pd.DataFrame:
         No amino acids, another locus than IGH, IGK or IGL, or two chains of one kind in a cell.
     """
     sources = [name for name in _AIRR_RESIDUES if name in rearrangements]
-    table = rearrangements.fillna({name: "" for name in (*AIRR_MARKS, "cell_id", *sources)})
+    known = rearrangements.mask(
+        rearrangements.isin(MISSING_TEXT)
+    )  # cells that were read as written
+    table = known.fillna({name: "" for name in (*AIRR_MARKS, "cell_id", *sources)})
     residues = pd.Series("", index=table.index)
     for name in sources:
         residues = residues.mask(residues == "", table[name].str.replace(r"[.-]", "", regex=True))
@@ -112,17 +122,31 @@ def join_chains(rearrangements: pd.DataFrame) -> pd.DataFrame:
         row = table[role.isna()].iloc[0]
         msg = f"sequence {row['sequence_id']!r} is of locus {row['locus']!r}, not of an antibody"
         raise ValueError(msg)
-    cell = table["sequence_id"]
-    if "cell_id" in table:
-        cell = table["cell_id"].astype(str).mask(table["cell_id"] == "", cell)
+    cell, names = _cells(table)
     twice = pd.DataFrame({"cell": cell, "role": role}).duplicated()
     if twice.any():
         at = int(twice.to_numpy().argmax())
-        msg = f"cell {cell.iloc[at]!r} has two {role.iloc[at]} chains; expected one of each"
+        msg = f"cell {names.iloc[at]!r} has two {role.iloc[at]} chains; expected one of each"
         raise ValueError(msg)
-    chains = pd.DataFrame({kind: residues.where(role == kind, "") for kind in ("heavy", "light")})
-    others = table.drop(columns=[*AIRR_MARKS, *sources, "cell_id"], errors="ignore")
+    chains = {kind: residues.where(role == kind, "") for kind in ("heavy", "light")}
+    joined = pd.DataFrame({"id": names} | chains).groupby(cell, sort=False)
+    others = known.drop(columns=[*AIRR_MARKS, *sources, "cell_id"], errors="ignore")
     groups = others.groupby(cell, sort=False)
     agree = [name for name in map(str, others) if (groups[name].nunique(dropna=False) == 1).all()]
-    joined = chains.groupby(cell, sort=False).agg("".join)
-    return joined.join(groups[agree].first()).rename_axis("id").reset_index()
+    kept = rearrangements[agree].groupby(cell, sort=False).first()
+    made = joined.agg({"id": "first", "heavy": "".join, "light": "".join})
+    return made.join(kept.rename(columns={name: f"{name}.1" for name in made}))
+
+
+def _cells(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return the number of each row's cell, and its name; rows without one are cells of their own.
+
+    A name of a sequence may occur twice, or be that of a cell, so that names do not tell cells.
+    """
+    names = table["sequence_id"]
+    cell = pd.Series(np.arange(len(table)), table.index)
+    if "cell_id" in table:
+        given = table["cell_id"].astype(str)
+        cell = cell.mask(given != "", -1 - pd.Series(pd.factorize(given)[0], table.index))
+        names = given.mask(given == "", names)
+    return cell, names

@@ -22,17 +22,13 @@ from abag.embed.sequences.columns import (
     sequence_columns,
 )
 from abag.embed.sequences.formats import BadTable, Chunk, ReadOptions, read_file_chunks
+from abag.embed.sequences.missing import MISSING_TEXT
 
 TableLike: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
 
 CHUNK_ROWS = 50_000
 """Rows in memory at a time: about 40 MB of antibodies and antigens."""
-MISSING_TEXT = frozenset(
-    "|#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|"
-    "nan|null".split("|")
-)
-"""Cells of a text file that pandas reads as missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
