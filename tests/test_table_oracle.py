@@ -1,25 +1,22 @@
-"""Every reader of tables finds what the csv module, openpyxl or pyarrow finds in the file.
+"""Every command finds in a table what csv, openpyxl, pyarrow and plain definitions find in it.
 
-The oracle knows the rules of docs/how-to/own-table.md and uses no code of abag. Tables have odd
-cells, quotes, separators and line ends; some bytes of text files are changed after the header.
-``python tests/test_table_oracle.py FILES SEED`` runs it by hand.
+Tables of all formats have odd cells, quotes, separators and line ends; some characters of text
+files are changed. Each file is read in all ways that commands read tables; each twentieth, with
+more rows, is also given to embed, plan, fit, predict, evaluate and adapt. By hand:
+``python tests/test_table_oracle.py FILES SEED --jobs J``.
 """
 
-import csv
-import gzip
-import io
 import random
-import re
-import sys
+import shutil
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
-import openpyxl
-import pyarrow as pa
-import pyarrow.parquet as pq
+import many
+import oracle_files
 import pytest
-from pandas._libs.parsers import STR_NA_VALUES
+from oracle_commands import Commands
 
 from abag import AbagError
 from abag.embed.sequences.options import TableOptions
@@ -27,131 +24,8 @@ from abag.embed.sequences.pairs import read_one_kind, read_pair_chunks, read_pai
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 
-CHAINS = ["EVQLVESGGG", "DIQMTQSPSS", "evqlv ES", "QVQ\nLVQ", "MKTAYIAKQRU", "A" * 40, "WYX"]
-ANTIGENS = [*CHAINS, "MKT|ACD", "gg:AA", "MKT | DIQ"]
-BAD = ["", "NA", "nan", "None", "EV1Q", "EVQ*", "é", "EVQ-L", "|", "<NA>", "a,b", 'E"V', "E;V"]
-NOTES = ["", "x", 'a "b"', "a,b", "a\nb", "a\tb", "1;2", "'", "NA", '""', "é", "  ", "-"]
-LABELS = ["", "x", "8,5", "NA", "7.1.2", "--"]
-TEXT = (".csv", ".tsv")
-
-
-def make_rows(rng, kind):
-    """Return the names of the columns and the cells of a table."""
-    names = ["heavy", "antigen", "pKd", *rng.sample(["light", "note", "more"], rng.randint(0, 3))]
-    rng.shuffle(names)
-    odd = rng.choice([0, 0, 0.05, 0.3])
-    pools = {"light": [*CHAINS, ""], "heavy": CHAINS, "antigen": ANTIGENS}
-
-    def cell(name):
-        if name == "pKd":
-            return rng.choice(LABELS) if rng.random() < odd else f"{rng.uniform(5, 10):.4f}"
-        if name not in pools:
-            return rng.choice(NOTES)
-        return rng.choice(BAD if rng.random() < odd else pools[name])
-
-    rows = [[cell(name) for name in names] for _ in range(rng.randint(1, 7))]
-    return names, rows
-
-
-def write(rng, folder):
-    """Write a table as the usual library does; damage some of the text files after the header."""
-    suffix = rng.choice([*TEXT, ".csv", ".parquet", ".xlsx"])
-    names, rows = make_rows(rng, suffix)
-    path, out = Path(folder, f"a{suffix}"), io.StringIO(newline="")
-    if suffix == ".parquet":
-        columns = [
-            [row[i] if rng.random() < 0.95 else None for row in rows] for i in range(len(names))
-        ]
-        at = names.index("pKd")
-        columns[at] = [
-            float(v) if v and re.fullmatch(r"\d+\.\d+", v) else None for v in columns[at]
-        ]
-        table = pa.table(
-            [pa.array(c, pa.float64() if i == at else pa.string()) for i, c in enumerate(columns)],
-            names,
-        )
-        pq.write_table(
-            table, path, row_group_size=rng.choice([1, 2, 9]), use_dictionary=rng.random() < 0.5
-        )
-        return path
-    if suffix == ".xlsx":
-        book = openpyxl.Workbook()
-        for row in [names, *rows]:
-            book.active.append([v if not re.fullmatch(r"\d+\.\d+", v) else float(v) for v in row])
-        book.save(path)
-        return path
-    writer = csv.writer(
-        out, delimiter="\t" if suffix == ".tsv" else rng.choice(",,;\t"),
-        lineterminator=rng.choice(["\n", "\n", "\r\n"]),
-        quoting=rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
-    )  # fmt: skip
-    writer.writerows([names, *rows])
-    text = out.getvalue()
-    start = text.index("\n") + 1
-    for _ in range(rng.choice([0, 0, 0, 1, 2, 4])):
-        at = rng.randint(start, len(text))
-        end = min(len(text), at + rng.choice([0, 1, 3]))
-        text = (
-            text[:at] + rng.choice(["", "", '"', ",", "\n", "A", "7", "\r", "\t", ";"]) + text[end:]
-        )
-    data = (b"\xef\xbb\xbf" if rng.random() < 0.1 else b"") + text.encode()
-    if rng.random() < 0.15:
-        path, data = Path(f"{path}.gz"), gzip.compress(data, 1)
-    path.write_bytes(data)
-    return path
-
-
-def cells_of(path):
-    """Return the rows of a file as dicts of text or None, or None if it cannot be a table."""
-    if path.suffix == ".parquet":
-        return pq.ParquetFile(path).read().to_pylist()
-    if path.suffix == ".xlsx":
-        header, *rows = openpyxl.load_workbook(path).active.iter_rows(values_only=True)
-        kept = [i for i, name in enumerate(header) if name is not None]
-        rows = [
-            ["" if row[i] is None else str(row[i]) for i in kept]
-            for row in rows
-            if any(v not in (None, "") for v in row)
-        ]
-        names = [header[i] for i in kept]
-    else:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            mark = max(",\t;", key=first.count)
-            file.seek(0)
-            names, *rows, end = csv.reader(io.StringIO(f"{file.read()}\nend", ""), delimiter=mark)
-        if end != ["end"]:  # a quotation mark is not closed
-            return None
-        rows = [row for row in rows if row and not (len(row) == 1 and not row[0].strip(" "))]
-        if any(len(row) > len(names) for row in rows):
-            return None
-        rows = [row + [""] * (len(names) - len(row)) for row in rows]
-    missing = STR_NA_VALUES
-    return [
-        {n: None if v in missing else v for n, v in zip(names, row, strict=True)} for row in rows
-    ]
-
-
-def residues(text):
-    """Return a chain as the rules say, or None if it is not valid."""
-    text = "".join((text or "").split())
-    if not re.fullmatch("[A-Za-z]*", text, re.ASCII) or re.search("[Jj]", text):
-        return None
-    return re.sub("[UZOB]", "X", text.upper())
-
-
-def expected(row):
-    """Return chains and label of a row; None for what is not valid."""
-    heavy, light = residues(row["heavy"]), residues(row.get("light"))
-    antibody = (heavy, light) if None not in (heavy, light) and (heavy or light) else None
-    antigen = sorted(map(residues, re.split("[|:]", row["antigen"] or "")), key=str)
-    antigen = None if None in antigen or "" in antigen else tuple(antigen)
-    try:
-        label = float(row["pKd"])
-    except (TypeError, ValueError):
-        label = None
-    return antibody, antigen, label
+COMMANDS_EVERY = 20
+"""Of so many files, one is given to the commands."""
 
 
 def found_in(table, kinds):
@@ -162,12 +36,8 @@ def found_in(table, kinds):
     return list(zip(*columns, strict=True))
 
 
-def check(path, rng):
-    """Compare every reader with the oracle; return how the file was taken."""
-    rows = cells_of(path)
-    skip = rng.random() < 0.5
-    options = TableOptions(bad_rows="skip" if skip else "error")
-    truth = None if rows is None else [expected(row) for row in rows]
+def check_sequences(path, options, truth):
+    """Compare every reader of sequences with the oracle; return which of them accepted the file."""
     outcomes = []
     for kinds, read in {
         ("antibody", "antigen"): [
@@ -184,26 +54,34 @@ def check(path, rng):
                 tuple(row[("antibody", "antigen").index(kind)] for kind in kinds) for row in truth
             ]
             good = [one for one in of_row if None not in one]
-            want = good if good and (skip or len(good) == len(of_row)) else None
+            is_read = good and (options.bad_rows == "skip" or len(good) == len(of_row))
+            want = good if is_read else None
         for one in read:
+            refused = ""
             try:
                 got = [row for table in one() for row in found_in(table, kinds)]
-            except AbagError:
-                got = None
-            assert got == want, (kinds, got, want)
+            except AbagError as error:
+                got, refused = None, str(error)
+            assert got == want, (kinds, got, want, refused)
+            assert "\n" not in refused
             outcomes.append(got is not None)
-    check_labels(path, options, truth, skip)
     return outcomes
 
 
-def check_labels(path, options, truth, skip):
-    """Compare the labels of plan, fit, sweep, evaluate and adapt."""
+def labelled_rows(truth, options):
+    """Return the rows that can train a head; None if fit has to refuse the table."""
     usable = [row for row in truth or () if None not in row[:2]]
     want = [row for row in usable if row[2] is not None]
-    if any(not 4 < row[2] < 12 for row in want):  # damaged; may be taken for another unit
-        return
-    if not want or (not skip and len(want) < len(truth)):
-        want = None
+    return want if want and (options.bad_rows == "skip" or len(want) == len(truth)) else None
+
+
+def has_usual_labels(truth):
+    """Tell whether no label was damaged, and may be taken for another unit."""
+    return all(row[2] is None or 4 < row[2] < 12 for row in truth or ())
+
+
+def check_labels(path, options, want):
+    """Compare the labels of plan, fit, sweep, evaluate and adapt."""
     try:
         labels = label_pairs(
             read_pairs(path, options), LabelOptions(bad_rows=options.bad_rows, replicates="keep")
@@ -219,33 +97,40 @@ def check_labels(path, options, truth, skip):
     assert sorted(pairs or ()) == sorted(want or ()), (pairs, want)
 
 
-def fuzz(files, seed):
-    rng, counts = random.Random(seed), Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(files):
-            path = write(rng, folder)
-            try:
-                outcomes = check(path, rng)
-            except Exception as error:
-                kept = Path(tempfile.mkdtemp(prefix="abag-oracle-"), path.name)
-                path.rename(kept)
-                error.add_note(f"file {number} of seed {seed}, kept as {kept}")
-                raise
-            counts["read" if outcomes[0] else "refused"] += 1
-            counts["readings"] += len(outcomes) + 1
-            path.unlink()
+def check_file(seed, number):
+    """Check the file with this number; return how it was taken."""
+    rng = random.Random(f"{seed} {number}")
+    by_commands = number % COMMANDS_EVERY == 0
+    folder = Path(tempfile.mkdtemp(prefix=f"abag-oracle-{seed}-{number}-"))
+    kind = rng.choice(oracle_files.KINDS)
+    n = rng.randint(12, 30) if by_commands else rng.randint(1, 7)
+    path = oracle_files.write(rng, folder, kind, n)
+    rows = oracle_files.cells_of(path)
+    truth = None if rows is None else [*map(oracle_files.expected, rows)]
+    options = TableOptions(bad_rows=rng.choice(["skip", "error"]))
+    outcomes = check_sequences(path, options, truth)
+    counts = Counter({"readings": len(outcomes)})
+    if has_usual_labels(truth):
+        want = labelled_rows(truth, options)
+        check_labels(path, options, want)
+        counts["readings of labels"] += 1
+        if by_commands:
+            counts.update(Commands.of_process().check(path, rows, truth, want, options.bad_rows))
+    counts[f"{kind}, {'read' if outcomes[0] else 'refused'}"] += 1
+    shutil.rmtree(folder)  # kept, with the file, after a disagreement
     return counts
 
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("files", [150, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_every_reader_finds_what_other_software_finds(files):
-    counts = fuzz(files, seed=1)
-    assert min(counts["read"], counts["refused"]) > 20
+def test_every_command_finds_what_other_software_finds(files):
+    counts, failures = many.run(partial(check_file, 1), range(files))
+    assert not failures, failures[0][1]
+    assert min(
+        counts[f"{kind}, {how}"] for kind in oracle_files.KINDS for how in ("read", "refused")
+    )
+    assert counts["fit and evaluate, done"]
 
 
 if __name__ == "__main__":
-    import warnings
-
-    warnings.simplefilter("error")
-    print(dict(fuzz(int(sys.argv[1]), int(sys.argv[2]))))
+    many.main(lambda seed: partial(check_file, seed), __doc__)
