@@ -19,6 +19,7 @@ from abag.core.device import resolve_device
 from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import detail, reporting, say, stage, whole_bar
 from abag.core.options import BadOption
+from abag.embed.sequences.numbering import numbered_meanwhile
 from abag.head.data.labels import NothingToLearn, training_labels
 from abag.head.fit_heads import FoldFits, fit_heads
 from abag.head.model.config import FitConfig
@@ -143,6 +144,9 @@ def _fit(
         msg = f"{run}: another process has just finished this run. Run the command again."
         raise FolderBusy(msg)
     start_run(run, record, inputs.pairs, splits)
+    numbering = held.enter_context(
+        numbered_meanwhile(inputs.pairs.table.antibodies.chains, cache_dir() / "numbering")
+    )
     antibody, antigen = inputs.vectors["antibody"], inputs.vectors["antigen"]
     paths, start = fold_paths(run, len(splits)), time.monotonic()
     names = [run.name if len(splits) == 1 else f"{run.name} fold {i}" for i in range(len(splits))]
@@ -178,6 +182,7 @@ def _fit(
         inputs.vectors,
         sigma,
         config.antibody_region,
+        numbering(),
     )
     summary = write_results(run, inputs.pairs, results, fitted, report=report)
     _report_summary(run, summary, inputs, time.monotonic() - start)

@@ -124,10 +124,12 @@ def test_processes_align_like_one_process_even_if_some_are_killed(monkeypatch):
     strings, i, j, expected = every_pair(np.random.default_rng(1), range(1, 40, 3))
     with Aligners(strings) as aligners:
         assert aligners.distances(i, j).tolist() == expected
-        assert len(aligners._started) == 2
-        aligners._started[0].kill()
-        assert aligners.distances(i, j).tolist() == expected
-    assert all(process.returncode is not None for process in aligners._started)
+        started = aligners._workers.started
+        assert len(started) == 2
+        for process in started:
+            process.kill()
+            assert aligners.distances(i, j).tolist() == expected
+    assert all(process.returncode is not None for process in started)
 
 
 @settings(deadline=None, max_examples=60)

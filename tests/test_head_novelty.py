@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abag.embed.sequences.domains import number_domain
+from abag.embed.sequences.numbering import number_antibodies
 from abag.head.prediction.novelty import UNCOUNTED, Novelty, as_columns, measure_novelty
 
 HEAVY = (
@@ -101,6 +102,13 @@ def test_counts_equal_a_plain_reference_and_training_antibodies_are_never_far(tr
     assert novelty.count([asked])[0].tolist() == by_hand(training, asked)
     kept = Novelty.from_json(json.loads(json.dumps(novelty.to_json())))
     assert kept.count([asked]).tolist() == novelty.count([asked]).tolist()
+
+
+def test_a_numbering_of_more_antibodies_changes_nothing():
+    training = [(mutated(HEAVY, (H3, r)), LIGHT) for r in "WYFA"]
+    others = [(HEAVY[:H3] + "AAAAAAAAAA" + HEAVY[H3:], LIGHT[:50] + LIGHT[55:]), ("W" * 15, "")]
+    numbered = number_antibodies([*others, *training], None)
+    assert measure_novelty(training, numbered).to_json() == measure_novelty(training).to_json()
 
 
 @settings(max_examples=30, deadline=None)

@@ -14,18 +14,16 @@ Legend: K pairs, W words of 64 residues, L residues.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO, Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.head.clustering.threads import count_cores
+from abag.core.workers import Workers, count_cores, receive, send, serving
 
 Ints: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
@@ -196,85 +194,54 @@ def _letter_masks(residues: Residues, patterns: Ints) -> Words:
 class Aligners:
     """Processes that compute `contained_distances` of many pairs of the same strings.
 
-    They are started by the first large call. Each is a new interpreter that imports numpy only: it
-    inherits no threads, and a script needs no ``if __name__ == "__main__"``.
+    They are started by the first large call.
     """
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._residues = Residues.of(strings)
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._open = ExitStack()
+        self._workers: Workers | None = None
 
     def __enter__(self) -> Aligners:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in self._started:
-            process.kill()
-            process.communicate()
+        self._open.close()
 
     def distances(self, i: Ints, j: Ints) -> Ints:
         """As `contained_distances`, of any number of pairs."""
         lengths = self._residues.lengths
         words, cores = -(-lengths[i] // BITS), count_cores()
-        if words @ lengths[j] >= WORTH_PROCESSES and not self._started and cores > 1:
-            self._started = [_start(self._residues) for _ in range(cores)]
-        idle = list(self._started)
-        size = min(BATCH_PAIRS, -(-len(i) // max(1, len(idle)))) or 1
+        if words @ lengths[j] >= WORTH_PROCESSES and self._workers is None and cores > 1:
+            sent = self._residues.codes, self._residues.starts, self._residues.lengths
+            self._workers = self._open.enter_context(Workers(__name__, cores, *sent))
+        threads = len(self._workers.started) if self._workers else 1
+        size = min(BATCH_PAIRS, -(-len(i) // max(1, threads))) or 1
         order = np.lexsort((lengths[j], words))  # wastes little on padding
         batches = [order[k : k + size] for k in range(0, len(order), size)]
 
         def align(batch: Ints) -> Ints:
-            with suppress(EOFError, BrokenPipeError):  # a killed process costs time only
-                if idle:
-                    process = idle.pop()
-                    _send(process.stdin, i[batch], j[batch])
-                    found = np.frombuffer(_receive(process.stdout), np.int64)
-                    idle.append(process)
-                    return found
-            return contained_distances(self._residues, i[batch], j[batch])
+            found = self._workers.ask(i[batch], j[batch]) if self._workers else None
+            if found is None:  # a killed process costs time only
+                return contained_distances(self._residues, i[batch], j[batch])
+            return np.frombuffer(found, np.int64)
 
         distance = np.empty(len(i), np.int64)
-        with ThreadPoolExecutor(max(1, len(idle))) as threads:
-            for batch, found in zip(batches, threads.map(align, batches), strict=True):
+        with ThreadPoolExecutor(max(1, threads)) as pool:
+            for batch, found in zip(batches, pool.map(align, batches), strict=True):
                 distance[batch] = found
         return distance
 
 
-def _start(residues: Residues) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", __name__]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    _send(process.stdin, residues.codes, residues.starts, residues.lengths)
-    return process
-
-
-def _send(pipe: IO[bytes] | None, *arrays: NDArray[Any]) -> None:
-    assert pipe is not None
-    for array in arrays:
-        pipe.write(array.nbytes.to_bytes(8))
-        pipe.write(array.tobytes())
-    pipe.flush()
-
-
-def _receive(pipe: IO[bytes] | None) -> bytes:
-    """Return the bytes of one array; raise EOFError if the pipe is closed."""
-    assert pipe is not None
-    size = int.from_bytes(pipe.read(8))
-    data = pipe.read(size)
-    if not size or len(data) < size:
-        raise EOFError
-    return data
-
-
 def _serve() -> None:
-    """Answer the process that started this one until it closes the pipe."""
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    with suppress(EOFError, KeyboardInterrupt):
-        codes = np.frombuffer(_receive(requests), np.uint8)
-        starts, lengths = (np.frombuffer(_receive(requests), np.int64) for _ in range(2))
+    """Answer the process that started this one."""
+    with serving() as (requests, answers):
+        codes = np.frombuffer(receive(requests), np.uint8)
+        starts, lengths = (np.frombuffer(receive(requests), np.int64) for _ in range(2))
         residues = Residues(codes, starts, lengths)
         while True:
-            i, j = (np.frombuffer(_receive(requests), np.int64) for _ in range(2))
-            _send(answers, contained_distances(residues, i, j))
+            i, j = (np.frombuffer(receive(requests), np.int64) for _ in range(2))
+            send(answers, contained_distances(residues, i, j))
 
 
 if __name__ == "__main__":

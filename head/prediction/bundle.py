@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.numbering import ChainName, Numbered
     from abag.head.closed_form.pair_model import PairModel
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.vectors import StoredVectors
@@ -100,10 +101,12 @@ def save_predictor(
     vectors: Mapping[Kind, StoredVectors],
     sigma: Sigma,
     antibody_region: AntibodyRegion,
+    numbered: Mapping[ChainName, Numbered] | None = None,
 ) -> None:
     """Write a predictor folder; predictor.json comes last, with the digest of the weights.
 
-    `members` are those of all folds, and their weights add up to 1.
+    `members` are those of all folds, and their weights add up to 1. `numbered` is as for
+    `measure_novelty`.
     """
     make_folder(folder)
     tensors: dict[str, NDArray[Any]] = {}
@@ -117,6 +120,7 @@ def save_predictor(
         tensors[f"{kind}.representatives"] = applicability.vectors_RD
         specs[kind] = _vector_spec(stored, len(seen[kind]), applicability)
         _keep_adapter(folder / f"{kind}-adapter", stored.folder.adapter_files())
+    trained_on = [chains[n] for n in seen["antibody"].tolist()]
     record = PredictorRecord(
         members=tuple(
             MemberRecord(_model_name(one.model), one.weight, asdict(one.model.settings))
@@ -128,7 +132,7 @@ def save_predictor(
         antibody_region=antibody_region,
         antibody=specs["antibody"],
         antigen=specs["antigen"],
-        novelty=measure_novelty([chains[n] for n in seen["antibody"].tolist()]).to_json(),
+        novelty=measure_novelty(trained_on, numbered).to_json(),
     )
     content = save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
     fields = asdict(record)

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag.embed.sequences.domains import IMGT_REGIONS
+from abag.embed.sequences.numbering import CHAINS, ChainName
 from abag.head.prediction.applicability import FAR_QUANTILE
 
-ChainName = Literal["heavy", "light"]
-CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
 Aligned: TypeAlias = tuple[Sequence[str], NDArray[np.uint8]]
 """P positions, and N chains as ASCII codes, (N, P); 0 beyond the ends of a chain."""
 GAP, UNKNOWN = "-", "X"

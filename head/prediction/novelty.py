@@ -16,24 +16,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.messages import bar
 from abag.embed.sequences.chains import RESIDUES
-from abag.embed.sequences.domains import number_domain
+from abag.embed.sequences.numbering import (
+    CHAINS,
+    ChainName,
+    Layout,
+    Numbered,
+    number_antibodies,
+    number_chains,
+)
 from abag.head.prediction.applicability import FAR_QUANTILE
 from abag.head.prediction.combinations import (
-    CHAINS,
     GAP,
     PER_CHAIN,
     REGIONS,
     UNKNOWN,
-    ChainName,
     Combinations,
     measure_combinations,
     position_number,
@@ -47,7 +51,8 @@ COLUMNS = ("new_positions", "new_residues", "changes", "new_combination")
 UNCOUNTED = -1
 """All counts of an antibody without a chain that can be numbered."""
 CACHED_CHAINS = 1 << 16
-"""Chains whose counts are remembered: 20 MB. A chain occurs in many rows of a table."""
+"""Chains whose counts are remembered: 20 MB. A chain occurs in many parts of a table."""
+ASCII = 128
 MOST_POSITIONS = 999
 """IMGT has 128 and insertions."""
 _POSITION = re.compile("[1-9][0-9]{0,2}[A-Z]{0,2}")
@@ -78,7 +83,7 @@ class Novelty:
         self.seen, self.most_positions, self.most_residues = seen, most_positions, most_residues
         self.combinations = combinations
         self._span = {name: _span(seen[name]) for name in CHAINS}
-        self._count_cached = lru_cache(CACHED_CHAINS)(self._count_chain)
+        self._known: dict[ChainName, dict[str, list[int]]] = {name: {} for name in CHAINS}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the cache, so that predictors can be sent to other processes."""
@@ -99,12 +104,15 @@ class Novelty:
         """
         counts_NC = np.zeros((len(antibodies), 2 + REGIONS), np.int16)
         counted_N = np.zeros(len(antibodies), np.bool_)
-        for n, chains in enumerate(antibodies):
-            for at, (name, chain) in enumerate(zip(CHAINS, chains, strict=True)):
-                if counts := self._count_cached(name, chain):
-                    counted_N[n] = True
-                    counts_NC[n, :2] += counts[:2]
-                    counts_NC[n, 2 + at * PER_CHAIN : 2 + (at + 1) * PER_CHAIN] = counts[2:]
+        for at, name in enumerate(CHAINS):
+            counts = self._count_chains(name, dict.fromkeys(chains[at] for chains in antibodies))
+            rows = [n for n, chains in enumerate(antibodies) if counts.get(chains[at])]
+            if not rows:
+                continue
+            counted_N[rows] = True
+            of_chain = np.array([counts[antibodies[n][at]] for n in rows])
+            counts_NC[rows, :2] += of_chain[:, :2].astype(np.int16)
+            counts_NC[rows, 2 + at * PER_CHAIN : 2 + (at + 1) * PER_CHAIN] = of_chain[:, 2:]
         found, changes_NR = [*counts_NC[:, :2].T], counts_NC[:, 2:]
         if self.combinations is not None:
             found += [changes_NR.sum(axis=1), self.combinations.is_new(changes_NR)]
@@ -126,31 +134,55 @@ class Novelty:
         """Return whether the combination of changes is new, (N,)."""
         return np.asarray((new_NC[:, 3:] > 0).any(axis=1))
 
-    def _count_chain(self, name: ChainName, chain: str) -> tuple[int, ...] | None:
-        """Count new positions, new residues and the changes by region; None if not numbered."""
-        numbered = number_domain(chain, name) if chain else {}
-        if not numbered:
-            return None
-        seen = self.seen[name]
+    def _count_chains(self, name: ChainName, chains: Collection[str]) -> dict[str, list[int]]:
+        """Count in distinct chains as `_count_residues`; nothing in one without numbering."""
+        known = self._known[name]
+        found = {chain: counts for chain in chains if (counts := known.get(chain)) is not None}
+        numbered = number_chains((chain for chain in chains if chain not in found), name)
+        found |= {chain: [] for chain in numbered.chains}
+        for layout, rows, codes_RL in numbered.by_layout():
+            missing = sorted(self.seen[name].keys() - set(layout))
+            gaps_1L = np.full((1, len(missing)), ord(GAP), np.uint8)
+            counts_RC = self._count_residues(name, layout, layout, codes_RL)
+            counts_RC += self._count_residues(name, layout, missing, gaps_1L)
+            of_row = (numbered.chains[row] for row in rows.tolist())
+            found |= zip(of_row, counts_RC.tolist(), strict=True)
+        known |= found
+        if len(known) > CACHED_CHAINS:
+            known.clear()
+        return found
+
+    def _count_residues(
+        self,
+        name: ChainName,
+        layout: Layout,
+        positions: Sequence[str],
+        codes_RL: NDArray[np.uint8],
+    ) -> NDArray[np.int64]:
+        """Count new positions, new residues and the changes by region at L positions, (R, C).
+
+        The R chains have residues at the positions of the layout, and `codes_RL` at these.
+        """
         consensus = {} if self.combinations is None else self.combinations.consensus[name]
-        spans = self._span[name], _span(numbered)
+        spans = self._span[name], _span(layout)
         inside = range(max(first for first, _ in spans), min(last for _, last in spans) + 1)
-        positions = residues = 0
-        changes = [0] * PER_CHAIN
-        for position in numbered.keys() | seen.keys():
-            residue, known = numbered.get(position, GAP), seen.get(position, GAP)
-            if (
-                residue == UNKNOWN
-                or residue == known
-                or (number := position_number(position)) not in inside
-            ):
-                continue
-            if residue not in known:
-                residues += 1
-                positions += len(known) == 1
-            if residue != consensus.get(position, GAP):
-                changes[region_of(number)] += 1
-        return positions, residues, *changes
+        known_L = [self.seen[name].get(position, GAP) for position in positions]
+        number_L = [position_number(position) for position in positions]
+        is_new_LA = np.zeros((len(positions), ASCII), np.bool_)
+        is_changed_LA = np.zeros((len(positions), ASCII), np.bool_)
+        for at, (position, known) in enumerate(zip(positions, known_L, strict=True)):
+            if number_L[at] in inside:
+                is_new_LA[at] = is_changed_LA[at] = True
+                is_new_LA[at, list((known + UNKNOWN).encode())] = False
+                same = consensus.get(position, GAP) + UNKNOWN + (known if len(known) == 1 else "")
+                is_changed_LA[at, list(same.encode())] = False
+        row_L = np.arange(len(positions))
+        new_RL, changed_RL = is_new_LA[row_L, codes_RL], is_changed_LA[row_L, codes_RL]
+        never_varied_L = np.array([len(known) == 1 for known in known_L], np.bool_)
+        region_L = np.array([region_of(number) for number in number_L], np.int64)
+        groups = [new_RL[:, never_varied_L], new_RL]
+        groups += [changed_RL[:, region_L == region] for region in range(PER_CHAIN)]
+        return np.stack([group.sum(axis=1) for group in groups], axis=1)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads."""
@@ -190,15 +222,22 @@ def as_columns(new_NC: NDArray[np.int16]) -> dict[str, Any]:
     return columns
 
 
-def measure_novelty(antibodies: Sequence[Chains]) -> Novelty:
+def measure_novelty(
+    antibodies: Sequence[Chains], numbered: Mapping[ChainName, Numbered] | None = None
+) -> Novelty:
     """Collect the residues of N distinct training antibodies by position.
 
     The limits are the 99 % quantiles of what would be new in a training antibody if all others, but
-    not this one, had been in training.
+    not this one, had been in training. `numbered` is of these antibodies and any others; by default
+    they are numbered here.
     """
+    numbered = numbered or number_antibodies(antibodies, None)
     seen: dict[ChainName, dict[str, str]] = {}
     alone_N2 = np.zeros((len(antibodies), 2), np.int64)
-    aligned = [_aligned([c[at] for c in antibodies], name) for at, name in enumerate(CHAINS)]
+    aligned = [
+        _aligned([chains[at] for chains in antibodies], numbered[name])
+        for at, name in enumerate(CHAINS)
+    ]
     for name, (positions, x_NP) in zip(CHAINS, aligned, strict=True):
         seen[name] = {}
         for position, x_N in zip(positions, x_NP.T, strict=True):
@@ -212,31 +251,33 @@ def measure_novelty(antibodies: Sequence[Chains]) -> Novelty:
     return Novelty(seen, positions, residues, measure_combinations(aligned))
 
 
-def _aligned(chains: Sequence[str], name: ChainName) -> tuple[list[str], NDArray[np.uint8]]:
-    """Number N chains.
+def _aligned(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray[np.uint8]]:
+    """Align N chains by their numbering.
 
     Returns
     -------
     list of P str
-        All positions that occur.
+        All positions that occur in these chains.
     NDArray, shape=(N, P), dtype=uint8
         Residues as ASCII codes, with gaps; 0 beyond the ends of a chain.
     """
-    distinct = {chain: row for row, chain in enumerate(dict.fromkeys(chains))}
-    columns: dict[str, int] = {}
-    places, codes = [], []
-    for chain in bar(iterable=distinct, desc=f"numbering {name} chains", unit=" chains", delay=1):
-        numbered = number_domain(chain, name) if chain else {}
-        places.append(np.array([columns.setdefault(p, len(columns)) for p in numbered], np.int16))
-        codes.append(np.frombuffer("".join(numbered.values()).encode(), np.uint8))
-    x_NP = np.zeros((len(distinct), len(columns)), np.uint8)
+    columns = {
+        p: at for at, p in enumerate(dict.fromkeys(p for one in numbered.layouts for p in one))
+    }
     number_P = np.array([position_number(position) for position in columns], np.int16)
-    for row, (place, code) in enumerate(zip(places, codes, strict=True)):
-        if len(place):
-            first, last = number_P[place[[0, -1]]]
-            x_NP[row, (number_P >= first) & (number_P <= last)] = ord(GAP)
-            x_NP[row, place] = code
-    return list(columns), x_NP[[distinct[chain] for chain in chains]]
+    x_MP = np.zeros((len(numbered.chains) + 1, len(columns)), np.uint8)  # the last has no domain
+    for layout, rows, codes_RL in numbered.by_layout():
+        first, last = _span(layout)
+        line_RP = np.tile(
+            ((number_P >= first) & (number_P <= last)) * np.uint8(ord(GAP)), (len(rows), 1)
+        )
+        line_RP[:, [columns[position] for position in layout]] = codes_RL
+        x_MP[rows] = line_RP
+    row_of = {chain: row for row, chain in enumerate(numbered.chains)} | {"": len(numbered.chains)}
+    x_NP = x_MP[[row_of[chain] for chain in chains]]
+    # The others, which are numbered too, may have residues where these have gaps only.
+    occurs_P = np.asarray((x_NP > ord(GAP)).any(axis=0))
+    return [*compress(columns, occurs_P.tolist())], x_NP[:, occurs_P]
 
 
 def _checked(positions: Any, name: str) -> dict[str, str]:  # noqa: ANN401  # from a file

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from threadpoolctl import threadpool_limits
 
 from abag.core.messages import part_of_stage
-from abag.head.clustering.threads import count_cores
+from abag.core.workers import count_cores
 from abag.head.training.loop import NO_SIGNAL, Stopped, delayed_signals
 
 if TYPE_CHECKING:

@@ -1,0 +1,258 @@
+"""IMGT numbering of all antibodies of a table: on all cores, and kept for the next command.
+
+Chains of the same lengths have the same positions, so a numbering is a layout of positions and the
+place of its first residue. `domains.number_domain` is the reference.
+
+N distinct chains, R chains of one layout, L residues.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from abag.core.files import make_folder, write_bytes
+from abag.core.messages import bar, part_of_stage
+from abag.core.workers import Workers, count_cores, receive, send, serving
+from abag.embed.sequences.domains import locate_positions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from abag.embed.sequences.chains import Chains
+
+ChainName = Literal["heavy", "light"]
+CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
+NUMBERING_VERSION = 1
+"""Raise when `domains.number_domain` changes, so that what is cached is not used."""
+NO_DOMAIN = -1
+"""Layout of a chain that cannot be numbered."""
+BATCH_CHAINS = 256
+WORTH_PROCESSES = 8000
+"""From this many chains on, starting processes takes less time than it saves."""
+_CONTENT = ("layouts", "layout", "start")
+"""Arrays of a cached numbering, beside their digest."""
+_POSITION = re.compile("[1-9][0-9]{0,2}[A-Z]{0,2}")
+
+Layout = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """The IMGT positions of N distinct chains of one type.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be a numbering of these chains.
+    """
+
+    chains: Sequence[str]
+    layouts: Sequence[Layout]
+    """Positions of the residues of a domain, from the N- to the C-terminus."""
+    layout: NDArray[np.int32]
+    """Layout of each chain, (N,), or `NO_DOMAIN`."""
+    start: NDArray[np.int32]
+    """Where the domain of each chain starts, (N,), from 0."""
+
+    def __post_init__(self) -> None:
+        lengths = np.array([*map(len, self.layouts), 0])
+        whole = np.array([len(chain) for chain in self.chains], np.int64)
+        is_valid = (
+            self.layout.dtype == self.start.dtype == np.int32
+            and self.layout.shape == self.start.shape == whole.shape
+            and all(map(_is_layout, self.layouts))
+            and NO_DOMAIN <= self.layout.min(initial=0)
+            and self.layout.max(initial=NO_DOMAIN) < len(self.layouts)
+            and self.start.min(initial=0) >= 0
+            and (self.start + lengths[self.layout] <= whole).all()
+        )
+        if not is_valid:
+            msg = "the numbering does not fit the chains"
+            raise ValueError(msg)
+
+    def by_layout(self) -> Iterator[tuple[Layout, NDArray[np.intp], NDArray[np.uint8]]]:
+        """Yield each layout with its R chains, (R,), and their residues as ASCII codes, (R, L)."""
+        order = np.argsort(self.layout, kind="stable")
+        bounds = np.searchsorted(self.layout[order], np.arange(len(self.layouts) + 1))
+        for layout, first, end in zip(self.layouts, bounds, bounds[1:], strict=False):
+            rows = order[first:end]
+            starts = zip(rows.tolist(), self.start[rows].tolist(), strict=True)
+            domains = [self.chains[row][at : at + len(layout)] for row, at in starts]
+            codes = np.frombuffer("".join(domains).encode("ascii"), np.uint8)
+            yield layout, rows, codes.reshape(len(rows), len(layout))
+
+
+def _is_layout(layout: Layout) -> bool:
+    valid = all(isinstance(one, str) and _POSITION.fullmatch(one) for one in layout)
+    return valid and len(set(layout)) == len(layout) > 0
+
+
+def number_chains(
+    chains: Iterable[str], name: ChainName, stop: threading.Event | None = None
+) -> Numbered:
+    """Number the distinct chains of one type, in their order; empty ones are left out.
+
+    Many chains are divided among processes. After `stop` is set, the rest have no domain.
+    """
+    distinct = [chain for chain in dict.fromkeys(chains) if chain]
+    firsts = range(0, len(distinct), BATCH_CHAINS)
+    batches = [distinct[k : k + BATCH_CHAINS] for k in firsts]
+    cores = count_cores()
+    use = len(distinct) >= WORTH_PROCESSES and cores > 1
+    layouts: dict[Layout, int] = {}
+    found: list[tuple[int, int]] = []
+    with (
+        Workers(__name__, min(cores, len(batches))) if use else nullcontext() as workers,
+        ThreadPoolExecutor(len(workers.started) or 1 if workers else 1) as threads,
+        bar(total=len(distinct), desc=f"numbering {name} chains", unit=" chains", delay=1) as drawn,
+    ):
+
+        def number(batch: Sequence[str]) -> _Answer:
+            if stop is not None and stop.is_set():
+                return [], [(NO_DOMAIN, 0)] * len(batch)
+            answer = workers.ask(name.encode(), _joined(batch)) if workers else None
+            return _number_batch(batch, name) if answer is None else json.loads(answer)
+
+        for of_batch, of_chain in threads.map(number, batches) if workers else map(number, batches):
+            index = [layouts.setdefault(tuple(one), len(layouts)) for one in of_batch]
+            index.append(NO_DOMAIN)
+            found += [(index[layout], start) for layout, start in of_chain]
+            drawn.update(len(of_chain))
+    layout, start = np.array(found, np.int32).reshape(-1, 2).T
+    return Numbered(distinct, list(layouts), layout, start)
+
+
+_Answer = tuple[Sequence[Sequence[str]], Sequence[tuple[int, int]]]
+"""The layouts of a batch; layout and start of each chain."""
+
+
+def _number_batch(chains: Sequence[str], name: ChainName) -> _Answer:
+    layouts: dict[Layout, int] = {}
+    found = []
+    for chain in chains:
+        places = locate_positions(chain, name)
+        start = next(iter(places.values()), 0)
+        number = layouts.setdefault(tuple(places), len(layouts)) if places else NO_DOMAIN
+        found.append((number, start))
+    return list(layouts), found
+
+
+def number_antibodies(
+    antibodies: Sequence[Chains], cache: Path | None, stop: threading.Event | None = None
+) -> Mapping[ChainName, Numbered]:
+    """Number the chains of antibodies; what the folder `cache` has is read, the rest kept there.
+
+    Parameters
+    ----------
+    antibodies : sequence of (str, str)
+        In any order.
+    cache : Path, optional
+        None: nothing is kept.
+    stop : Event, optional
+        As for `number_chains`; then nothing is kept.
+    """
+    result: dict[ChainName, Numbered] = {}
+    for at, name in enumerate(CHAINS):
+        chains = sorted({antibody[at] for antibody in antibodies} - {""})
+        path = cache and _path(cache, name, chains)
+        numbered = _read(path, chains)
+        if numbered is None:
+            numbered = number_chains(chains, name, stop)
+            if path is not None and not (stop is not None and stop.is_set()):
+                _keep(path, numbered)
+        result[name] = numbered
+    return result
+
+
+@contextmanager
+def numbered_meanwhile(
+    antibodies: Sequence[Chains], cache: Path
+) -> Iterator[Callable[[], Mapping[ChainName, Numbered]]]:
+    """Begin `number_antibodies` beside the block, which gets it by a call of what is yielded.
+
+    Few antibodies are numbered at the call. If the block is left before, the rest is abandoned.
+    """
+    stop, inside = threading.Event(), copy_context()
+
+    def number() -> Mapping[ChainName, Numbered]:
+        with part_of_stage(0.0):  # the bar shows what the block does
+            return number_antibodies(antibodies, cache, stop)
+
+    if len(antibodies) < WORTH_PROCESSES:
+        yield lambda: number_antibodies(antibodies, cache)
+        return
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(inside.run, number)
+        try:
+            yield running.result
+        finally:
+            stop.set()
+
+
+def _path(cache: Path, name: ChainName, chains: Sequence[str]) -> Path:
+    """File of the numbering of chains."""
+    program = f"{NUMBERING_VERSION} immunum {version('immunum')} {name}"
+    return cache / f"imgt-{_digest(program.encode(), _joined(chains))}.safetensors"
+
+
+def _keep(path: Path, numbered: Numbered) -> None:
+    layouts = np.frombuffer(json.dumps(numbered.layouts).encode(), np.uint8)
+    content = (layouts, numbered.layout, numbered.start)
+    digest = _digest(*(array.tobytes() for array in content))
+    arrays = dict(zip(_CONTENT, content, strict=True))
+    arrays["digest"] = np.frombuffer(digest.encode(), np.uint8)
+    make_folder(path.parent)
+    write_bytes(path, save({key: np.ascontiguousarray(array) for key, array in arrays.items()}))
+
+
+def _read(path: Path | None, chains: Sequence[str]) -> Numbered | None:
+    """Read a cached numbering; None if it is missing or damaged."""
+    with suppress(OSError, SafetensorError, ValueError, TypeError, KeyError, RecursionError):
+        arrays = load(path.read_bytes()) if path else {}
+        layouts, layout, start, digest = (arrays[key] for key in (*_CONTENT, "digest"))
+        if _digest(*(arrays[key].tobytes() for key in _CONTENT)).encode() == digest.tobytes():
+            found = json.loads(layouts.tobytes())
+            if isinstance(found, list) and all(isinstance(one, list) for one in found):
+                return Numbered(chains, [tuple(one) for one in found], layout, start)
+    return None
+
+
+def _joined(chains: Sequence[str]) -> bytes:
+    return "\n".join(chains).encode("ascii")
+
+
+def _digest(*parts: bytes) -> str:
+    running = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        running.update(len(part).to_bytes(8))
+        running.update(part)
+    return running.hexdigest()
+
+
+def _serve() -> None:
+    """Answer the process that started this one."""
+    with serving() as (requests, answers):
+        while True:
+            name, chains = (receive(requests).decode("ascii") for _ in range(2))
+            found = _number_batch(chains.split("\n"), cast("ChainName", name))
+            send(answers, json.dumps(found).encode())
+
+
+if __name__ == "__main__":
+    _serve()

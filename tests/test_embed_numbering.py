@@ -1,0 +1,199 @@
+"""IMGT numbering of tables: in processes, from the cache, and one chain at a time."""
+
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from abag.embed.sequences import numbering
+from abag.embed.sequences.domains import number_domain
+from abag.embed.sequences.numbering import (
+    CHAINS,
+    Numbered,
+    number_antibodies,
+    number_chains,
+    numbered_meanwhile,
+)
+
+HEAVY = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
+    "SRWGGDGFYAMDYWGQGTLVTVSS"
+)
+LIGHT = (
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
+    "TFGQGTKVEIK"
+)
+H3 = HEAVY.index("WGGDGFYAMDY")
+NOT_AN_ANTIBODY = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEK"
+
+
+@pytest.fixture(scope="module")
+def antibodies():
+    """Variants with insertions, deletions, trimmed ends and leaders; some chains are no domain."""
+    rng = np.random.default_rng(0)
+    made = []
+    for n in range(120):
+        heavy, light = ("".join(part) for part in (HEAVY[n % 3 :], LIGHT[: -1 - n % 4]))
+        for _ in range(rng.integers(6)):
+            at = rng.integers(H3 - 3, len(HEAVY) - 12)
+            kept = rng.integers(2)
+            heavy = heavy[:at] + "".join(rng.choice(list("ACDY"), 1)) + heavy[at + kept :]
+        made.append((("MGWSCIILFLVATATGVHS" * (n % 5 == 0)) + heavy, light * (n % 7 > 0)))
+    return [*made, (NOT_AN_ANTIBODY, LIGHT), ("", LIGHT)]
+
+
+def assert_numbers(numbered, chains, name):
+    """Compare with the numbering of one chain at a time."""
+    assert set(numbered.chains) == set(chains) - {""}
+    found = {chain: {} for chain in numbered.chains}
+    for layout, rows, codes_RL in numbered.by_layout():
+        for row, codes in zip(rows, codes_RL, strict=True):
+            residues = bytes(codes).decode()
+            found[numbered.chains[row]] = dict(zip(layout, residues, strict=True))
+    assert found == {chain: number_domain(chain, name) for chain in found}
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies, cores, monkeypatch):
+    monkeypatch.setattr(numbering, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(numbering, "BATCH_CHAINS", 40)
+    monkeypatch.setattr(numbering, "count_cores", lambda: cores)
+    for at, name in enumerate(CHAINS):
+        chains = [antibody[at] for antibody in antibodies]
+        assert_numbers(number_chains(chains, name), chains, name)
+
+
+def test_killed_processes_cost_time_only(antibodies, monkeypatch):
+    class Killed(numbering.Workers):
+        def ask(self, *request):
+            self.started[0].kill()
+            return super().ask(*request)
+
+    monkeypatch.setattr(numbering, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(numbering, "BATCH_CHAINS", 10)
+    monkeypatch.setattr(numbering, "count_cores", lambda: 2)
+    monkeypatch.setattr(numbering, "Workers", Killed)
+    chains = [heavy for heavy, _ in antibodies]
+    assert_numbers(number_chains(chains, "heavy"), chains, "heavy")
+
+
+def test_processes_need_no_main_guard_in_a_script(antibodies, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+from abag.embed.sequences import numbering
+numbering.WORTH_PROCESSES, numbering.count_cores = 1, lambda: 2
+print(len(numbering.number_chains({[heavy for heavy, _ in antibodies]!r}, "heavy").layouts))
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 3
+    assert not done.stderr
+
+
+# ---- cache -----------------------------------------------------------------------------------
+
+
+def same(one, other):
+    return all(
+        one[name].chains == other[name].chains
+        and list(one[name].layouts) == list(other[name].layouts)
+        and np.array_equal(one[name].layout, other[name].layout)
+        and np.array_equal(one[name].start, other[name].start)
+        for name in CHAINS
+    )
+
+
+def test_a_second_numbering_is_read_whatever_the_order(antibodies, tmp_path, monkeypatch):
+    first = number_antibodies(antibodies, tmp_path)
+    monkeypatch.setattr(numbering, "number_chains", None)
+    assert same(first, number_antibodies(antibodies[::-1] + antibodies[:3], tmp_path))
+
+
+def test_another_version_of_immunum_numbers_again(antibodies, tmp_path, monkeypatch):
+    number_antibodies(antibodies[:3], tmp_path)
+    files = set(tmp_path.iterdir())
+    monkeypatch.setattr(numbering, "version", lambda _: "9.9")
+    number_antibodies(antibodies[:3], tmp_path)
+    assert len(set(tmp_path.iterdir())) == 2 * len(files)
+
+
+def damaged(content):
+    """Contents of a cache file that must not be used."""
+    arrays = load(content)
+
+    def forged(**changes):
+        changed = arrays | changes
+        parts = [changed[key].tobytes() for key in ("layouts", "layout", "start")]
+        digest = np.frombuffer(numbering._digest(*parts).encode(), np.uint8)
+        return save(changed | {"digest": digest})
+
+    def text(value):
+        return np.frombuffer(value.encode(), np.uint8)
+
+    n = len(arrays["start"])
+    yield content[: len(content) // 2]
+    yield b""
+    yield save({name: value for name, value in arrays.items() if name != "start"})
+    yield save(arrays | {"start": arrays["start"] + 1})
+    yield forged(start=arrays["start"] + 1000)
+    yield forged(start=arrays["start"] - 1000)
+    yield forged(start=arrays["start"][:-1])
+    yield forged(layout=arrays["layout"] + 10**6)
+    yield forged(layout=np.full(n, -2, np.int32))
+    for layouts in ("[]", "7", '{"1": 2}', '[["1", "1"]]', '[["x"]]', "[[1]]", "[" * 10**5, '[""]'):
+        yield forged(layouts=text(layouts), layout=np.zeros(n, np.int32))
+    yield forged(start=np.zeros(n, np.float32))
+
+
+def test_damaged_and_forged_caches_are_numbered_again(antibodies, tmp_path):
+    first = number_antibodies(antibodies[:9], tmp_path)
+    for path in tmp_path.iterdir():
+        whole = path.read_bytes()
+        for content in damaged(whole):
+            path.write_bytes(content)
+            assert same(first, number_antibodies(antibodies[:9], tmp_path))
+            assert path.read_bytes() == whole
+
+
+def test_a_numbering_that_does_not_fit_its_chains_is_refused():
+    layout, start = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    Numbered(["AC"], [("1", "2")], layout, start)
+    with pytest.raises(ValueError, match="does not fit"):
+        Numbered(["A"], [("1", "2")], layout, start)
+
+
+# ---- beside other work -----------------------------------------------------------------------
+
+
+def test_a_numbering_meanwhile_is_the_same(antibodies, tmp_path, monkeypatch):
+    monkeypatch.setattr(numbering, "count_cores", lambda: 2)
+    expected = number_antibodies(antibodies, None)
+    for least in (1, 10**6):
+        monkeypatch.setattr(numbering, "WORTH_PROCESSES", least)
+        with numbered_meanwhile(antibodies, tmp_path / str(least)) as numbered:
+            assert same(numbered(), expected)
+        assert len(list((tmp_path / str(least)).iterdir())) == len(CHAINS)
+
+
+def test_an_abandoned_numbering_ends_soon_and_keeps_nothing(antibodies, tmp_path, monkeypatch):
+    monkeypatch.setattr(numbering, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(numbering, "BATCH_CHAINS", 1)
+    monkeypatch.setattr(numbering, "count_cores", lambda: 1)
+    begun, go_on, batches = threading.Event(), threading.Event(), []
+
+    def number_batch(chains, name):
+        batches.append(chains)
+        begun.set()
+        go_on.wait(20)
+        return [], [(-1, 0)]
+
+    monkeypatch.setattr(numbering, "_number_batch", number_batch)
+    with suppress(KeyError), numbered_meanwhile(antibodies, tmp_path):
+        begun.wait(20)
+        threading.Timer(0.3, go_on.set).start()
+        raise KeyError
+    assert len(batches) < 3
+    assert not list(tmp_path.iterdir())
