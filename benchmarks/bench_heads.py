@@ -39,6 +39,10 @@ METRICS = ("spearman_within_antigen", "spearman", "rmse", "r2", "average_precisi
 SPLITS = ("random", "antigen", "antibody", "both")
 HEADS = ("mlp", "ridge", "kernel", "gp", "stack", "auto")
 LEVELS = ("68", "90", "95")
+PREDICT_UNSEEN, COMBINE = (
+    fitted._predict_unseen,
+    fitted._combine,
+)  # a worker patches them for each fit
 
 
 def planted_table(pairs, folder, seed=0):
@@ -83,14 +87,13 @@ def keep_parts(path):
     Of fold F: `F.error` (R, K), `F.group` and `F.inner_variance` (R,); of all pairs `F.predicted` (K, P),
     `F.variance` and `F.part` (P,). `names` are those of the K models.
     """
-    kept, combine = {}, fitted._combine
-    predict_unseen = fitted._predict_unseen
+    kept = {}
 
     def unseen_of(training, split, *rest):
         kept.update(pkd=training.pairs.pkd, censored=training.pairs.censored)
         kept[f"{split.fold}.part"] = split.part
         kept["fold"] = split.fold
-        return predict_unseen(training, split, *rest)
+        return PREDICT_UNSEEN(training, split, *rest)
 
     def combine_of(training, config, fits, trained, models, unseen, shares):
         fold = kept["fold"]
@@ -100,7 +103,7 @@ def keep_parts(path):
         kept[f"{fold}.predicted"] = np.stack(
             [models.predicted[name].astype(np.float32) for name in unseen.error]
         )
-        head = combine(training, config, fits, trained, models, unseen, shares)
+        head = COMBINE(training, config, fits, trained, models, unseen, shares)
         kept[f"{fold}.variance"] = head.variance
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(path, **kept)

@@ -20,6 +20,7 @@ from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import detail, reporting, say, stage, whole_bar
 from abag.core.options import BadOption
 from abag.embed.sequences.numbering import numbered_meanwhile
+from abag.head.closed_form.one_hot_kernel import find_reference
 from abag.head.data.labels import NothingToLearn, training_labels
 from abag.head.fit_heads import FoldFits, fit_heads
 from abag.head.model.config import FitConfig
@@ -249,6 +250,8 @@ def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:
     )
     for split in splits:
         training_labels(pairs, split.rows(TRAIN))  # raises before anything is written
+        if config.head == "one_hot_kernel":
+            find_reference(pairs.table.antibodies.chains, pairs.antibody[split.rows(TRAIN)])
     for line in describe_splits(splits):
         detail(line)
     return splits

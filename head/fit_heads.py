@@ -120,7 +120,8 @@ def _training_rows(folds: FoldFits, split: Split) -> TrainingRows:
     pairs = folds.inputs.pairs
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in folds.inputs.vectors.values())
     rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
-    vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen)
+    chains = pairs.table.antibodies.chains
+    vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen, chains)
     inner = inner_folds_of_pairs(pairs, split)[rows]
     # in a lane beside a training it must not use the GPU: a graph may be captured at that moment
     use_gpu = folds.device.type == "cuda" and len(rows) > LANE_PAIRS

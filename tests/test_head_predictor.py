@@ -270,7 +270,7 @@ def test_weights_that_overflow_give_no_predictions(trained, tmp_path):
     save_file(tensors | forged, bundle / WEIGHTS)
     x_ND, first = np.ones((1, 6), np.float32), np.zeros(1, np.int64)
     with pytest.raises(PredictorDamaged, match="the predictor gives infinity or NaN"):
-        load_predictor(signed(bundle)).score(x_ND, x_ND, first, first)
+        load_predictor(signed(bundle)).score(PairVectors(x_ND, x_ND, first, first))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_an_ensemble_predicts_the_mean_and_sigma_adds_spread_and_noise(trained):
     i, j = rng.integers(9, size=40), rng.integers(5, size=40)
     vectors = PairVectors(x_ND, y_ME, i, j)
     each = [m.model.predict(vectors) for m in predictor.members]
-    pkd, sigma = predictor.score(x_ND, y_ME, i, j)
+    pkd, sigma = predictor.score(vectors)
     assert len(each) == 4
     np.testing.assert_allclose(pkd, np.mean(each, axis=0), rtol=1e-12)
     np.testing.assert_allclose(sigma, np.sqrt(np.var(each, axis=0) + predictor.noise**2))

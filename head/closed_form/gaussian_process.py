@@ -143,7 +143,9 @@ class GaussianProcess:
         return cls(settings, train, arrays["weight"], arrays["root"])
 
 
-def fit_gaussian_process(training: TrainingRows, criterion: Criterion) -> ClosedFormFit:
+def fit_gaussian_process(
+    training: TrainingRows, criterion: Criterion, *, scale_antibodies: bool = True
+) -> ClosedFormFit:
     """Fit a Gaussian process to the exact training pairs.
 
     Parameters
@@ -152,8 +154,10 @@ def fit_gaussian_process(training: TrainingRows, criterion: Criterion) -> Closed
     criterion : {"error", "evidence"}
         What chooses scale, mixture and noise: the squared error on the inner folds, or the
         marginal likelihood.
+    scale_antibodies : bool
+        Whether to standardise the columns of antibodies.
     """
-    order, solver, search = _solvers(training)
+    order, solver, search = _solvers(training, scale_antibodies)
     pairs, mean = len(solver), float(training.pkd.mean())
     with blas_threads(pairs):
         with blas_threads(len(search)):
@@ -193,12 +197,12 @@ class _Solvers(NamedTuple):
     """Chooses the kernel."""
 
 
-def _solvers(training: TrainingRows) -> _Solvers:
+def _solvers(training: TrainingRows, scale_antibodies: bool) -> _Solvers:
     """Return the solvers that all processes fitted to these rows share."""
     found = training.shared.get("solvers")
     if not isinstance(found, _Solvers):
         order = np.random.default_rng(0).permutation(len(training.rows))
-        train, pkd = _pair_set(training, order), training.pkd[order]
+        train, pkd = _pair_set(training, order, scale_antibodies), training.pkd[order]
         whole = SolvedKernels(train, pkd - training.pkd.mean(), training.fold[order])
         found = _Solvers(order, whole, whole.first(SEARCH_PAIRS))
         training.shared["solvers"] = found
@@ -211,14 +215,15 @@ class _Solution(NamedTuple):
     amplitude: float
 
 
-def _pair_set(training: TrainingRows, order: NDArray[np.int64]) -> PairSet:
+def _pair_set(training: TrainingRows, order: NDArray[np.int64], scale_antibodies: bool) -> PairSet:
     """Standardise the sequences of the training pairs, in the given order of the pairs."""
     vectors, rows = training.vectors, training.rows[order]
     used_A, antibody = np.unique(vectors.antibody[rows], return_inverse=True)
     used_G, antigen = np.unique(vectors.antigen[rows], return_inverse=True)
-    return PairSet(
-        Side.of(vectors.antibody_ND[used_A]), Side.of(vectors.antigen_ME[used_G]), antibody, antigen
-    )
+    train_AD = vectors.antibody_ND[used_A]
+    scaling = None if scale_antibodies else Standardizer.identity(train_AD.shape[1])
+    antigens = Side.of(vectors.antigen_ME[used_G])
+    return PairSet(Side.of(train_AD, scaling), antigens, antibody, antigen)
 
 
 def _predict_folds(solver: SolvedKernels, without_fold: Sequence[Chosen]) -> tuple[Floats, Floats]:

@@ -59,9 +59,9 @@ class Side:
     """Standardised vectors."""
 
     @classmethod
-    def of(cls, train_AD: NDArray[np.float32]) -> Side:
-        """Measure the vectors of the unique training sequences, (A, D)."""
-        scaling = Standardizer.of(train_AD)
+    def of(cls, train_AD: NDArray[np.float32], scaling: Standardizer | None = None) -> Side:
+        """Measure the vectors of the unique training sequences, (A, D); by default, scale them."""
+        scaling = scaling or Standardizer.of(train_AD)
         z_AD = scaling.apply(train_AD)
         unit = 2 * float(z_AD.var(axis=0, dtype=np.float64).sum())
         return cls(scaling, unit or 1.0, z_AD)

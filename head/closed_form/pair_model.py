@@ -5,22 +5,33 @@ P pairs, N antibodies, M antigens; D and E are the widths of their vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abag import AbagError
+
 if TYPE_CHECKING:
     import torch
 
+    from abag.embed.sequences.chains import Chains
     from abag.head.data.labels import LabelledPairs
 
 Floats: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.integer]
 Ints: TypeAlias = NDArray[np.int64]
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+
+
+class SequencesMissing(AbagError):
+    """A model that reads residues was given vectors only."""
+
+
+class DoesNotApply(AbagError):
+    """A head cannot be fitted to these pairs."""
 
 
 class PairVectors(NamedTuple):
@@ -32,6 +43,24 @@ class PairVectors(NamedTuple):
     """Row of `antibody_ND` of each pair, (P,)."""
     antigen: Index
     """Row of `antigen_ME` of each pair, (P,)."""
+    antibody_chains: Sequence[Chains] | None = None
+    """The N antibodies, for models that read residues."""
+
+    def chains(self) -> Sequence[Chains]:
+        """Return the antibodies.
+
+        Raises
+        ------
+        SequencesMissing
+            If they are not known.
+        """
+        if self.antibody_chains is None:
+            msg = (
+                "the model reads residues, but only vectors were given; expected the chains of "
+                "each antibody, too."
+            )
+            raise SequencesMissing(msg)
+        return self.antibody_chains
 
 
 @dataclass(frozen=True, slots=True)

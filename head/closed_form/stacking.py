@@ -22,8 +22,9 @@ PRIOR_GROUPS = 10.0
 def stack_weights(error_RK: Floats, group: Ints, expected_K: Floats) -> Floats:
     """Return weights of K models, (K,), not negative and with sum 1.
 
-    They minimise the mean squared error plus `PRIOR_GROUPS` / groups times the models' mean
-    squared error times the squared distance from the expected weights.
+    They minimise the mean squared error plus `PRIOR_GROUPS` / groups times the mean squared error
+    of the best model times the squared distance from the expected weights. So the pull is as strong
+    as the noise that even the best model leaves, and a bad model does not add to it.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ def stack_weights(error_RK: Floats, group: Ints, expected_K: Floats) -> Floats:
         return expected_K
     # The normal equations' root has K rows, whatever R.
     root_KK = np.linalg.qr(error_RK, mode="r") / np.sqrt(len(error_RK))
-    pull = np.sqrt(PRIOR_GROUPS / equal_groups(group) * np.square(root_KK).sum() / models)
+    pull = np.sqrt(PRIOR_GROUPS / equal_groups(group) * np.square(root_KK).sum(axis=0).min())
     unit = SUM_WEIGHT * max(pull, float(np.abs(root_KK).max()))
     rows = np.vstack([root_KK, pull * np.eye(models), np.full((1, models), unit)])
     target = np.concatenate([np.zeros(len(root_KK)), pull * expected_K, [unit]])

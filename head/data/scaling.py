@@ -46,6 +46,11 @@ class Standardizer:
         scale = np.where(varies, 1.0 / np.maximum(spread, floor), 0.0)
         return cls(mean.astype(np.float32), scale.astype(np.float32))
 
+    @classmethod
+    def identity(cls, width: int) -> Standardizer:
+        """Return one that changes nothing, for columns of 0 and 1."""
+        return cls(np.zeros(width, np.float32), np.ones(width, np.float32))
+
     def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Standardise vectors and clip them to `Z_LIMIT`, shape (N, D), dtype float32."""
         z_ND = x_ND - self.mean

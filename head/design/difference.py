@@ -17,6 +17,7 @@ import numpy as np
 
 from abag.head.closed_form.gaussian_process import GaussianProcess
 from abag.head.closed_form.kernels import BLOCK
+from abag.head.closed_form.one_hot_kernel import OneHotKernel
 from abag.head.closed_form.pair_model import Floats, Index, PairVectors
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 def has_difference_sigma(predictor: Predictor) -> bool:
     """Whether sigmas of differences can be computed."""
-    processes = [m for m in predictor.members if isinstance(m.model, GaussianProcess)]
+    kinds = GaussianProcess, OneHotKernel
+    processes = [m for m in predictor.members if isinstance(m.model, kinds)]
     several = sum(member.weight > 0 for member in predictor.members) > 1
     return predictor.spread > 0 and (bool(processes) or several)
 
@@ -50,9 +52,11 @@ def difference_sigma(predictor: Predictor, vectors: PairVectors, parent: Index) 
     NDArray, shape=(P,), dtype=float64
     """
     models = [member.model for member in predictor.members]
-    processes = [model for model in models if isinstance(model, GaussianProcess)]
+    processes = [(model, vectors) for model in models if isinstance(model, GaussianProcess)]
+    of_residues = [model for model in models if isinstance(model, OneHotKernel)]
+    processes += [(model.process, model.encode(vectors)) for model in of_residues]
     if processes:
-        own = [process_variance(process, vectors, parent) for process in processes]
+        own = [process_variance(process, read, parent) for process, read in processes]
         return np.asarray(predictor.spread * np.sqrt(np.mean(own, axis=0)))
     weight = np.array([member.weight for member in predictor.members])
     predicted = np.stack([model.predict(vectors) for model in models])

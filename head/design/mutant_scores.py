@@ -141,7 +141,8 @@ class MutantScorer:
             far = predictor.applicability[kind].is_far(x_ND)
             sides.append((list(distinct), x_ND, far, np.array([distinct[one] for one in chains])))
         (antibodies, antibody_ND, far_antibody, i), (_, antigen_ME, far_antigen, j) = sides
-        pkd, sigma = predictor.score(antibody_ND, antigen_ME, i, j)
+        vectors = PairVectors(antibody_ND, antigen_ME, i, j, antibodies)
+        pkd, sigma = predictor.score(vectors)
         rows = slice(len(pairs) - len(batch), None)
         scores = {
             "pkd_predicted": pkd,
@@ -149,7 +150,6 @@ class MutantScorer:
             "difference": pkd - pkd[parent],
         }
         if self.has_sigma:
-            vectors = PairVectors(antibody_ND, antigen_ME, i, j)
             scores["difference_sigma"] = difference_sigma(predictor, vectors, parent)
         flags = {"far_antibody": far_antibody[i], "far_antigen": far_antigen[j]}
         if predictor.novelty is not None:

@@ -20,6 +20,7 @@ from abag.core.options import BadOption, OptionSchema, schema, unknown_option
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
+from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import StoredVectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
@@ -200,10 +201,13 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             )
             folders_with(store, table, of_fit, encode=self.encode)
             pkd, sigma = predictor.score(
-                predictor.read(store, "antibody", table.antibodies.keys),
-                predictor.read(store, "antigen", table.antigens.keys),
-                table.antibodies.of_row,
-                table.antigens.of_row,
+                PairVectors(
+                    predictor.read(store, "antibody", table.antibodies.keys),
+                    predictor.read(store, "antigen", table.antigens.keys),
+                    table.antibodies.of_row,
+                    table.antigens.of_row,
+                    table.antibodies.chains,
+                )
             )
         return (pkd, sigma) if return_std else pkd
 

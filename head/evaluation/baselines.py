@@ -7,7 +7,6 @@ that keep the groups of the split together.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.head.clustering.clusters import distance_to_parent
+from abag.head.data.one_hot import OneHot, common_reference
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation.ridge import FeatureBlock, Floats, Ints, Matrix, ridge, ridges
 from abag.head.splits.splits import TRAIN, Split, grouped_folds
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 INNER_FOLDS = 5
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
-SHARED_LENGTH = 0.5
-"""Share of the pairs with one common length from which residues are compared by position."""
 NEAREST_ROWS = 1024
 """Antibodies compared with the whole training set at a time."""
 MAX_PRODUCTS = 2 * 10**11
@@ -75,13 +73,10 @@ class BaselineInputs:
         return FeatureBlock(standardised(table_ND, index[self.fit_rows]), index)
 
     @cached_property
-    def common_length(self) -> NDArray[np.bool_] | None:
-        """Which antibodies, (N,), have the commonest chain lengths; None if too few pairs do."""
-        lengths = [tuple(map(len, chains)) for chains in self.pairs.table.antibodies.chains]
-        usual, count = Counter(lengths[i] for i in self.pairs.antibody).most_common(1)[0]
-        if count < SHARED_LENGTH * len(self.pairs.pkd):
-            return None
-        return np.array([length == usual for length in lengths])
+    def reference(self) -> tuple[str, str] | None:
+        """What the residues of antibodies are compared with; None if their lengths differ."""
+        trained = self.pairs.antibody[self.fit_rows]
+        return common_reference(self.pairs.table.antibodies.chains, trained)
 
     @cached_property
     def nearest(self) -> Ints | None:
@@ -242,7 +237,7 @@ def _count_residues(texts: Sequence[str]) -> Matrix:
 
 def _mutation_count(inputs: BaselineInputs) -> Floats | None:
     """Ridge on the number of mutations, where most antibodies share their lengths."""
-    if inputs.common_length is None:
+    if inputs.reference is None:
         return None
     chains = inputs.pairs.table.antibodies.chains
     mutations = distance_to_parent(chains, np.zeros(len(chains), np.int64))
@@ -271,38 +266,14 @@ def _parent_distance(inputs: BaselineInputs) -> Floats | None:
 
 def _one_hot_ridge(inputs: BaselineInputs) -> Floats | None:
     """Ridge on the residue at each position, where most antibodies share their lengths."""
-    if inputs.common_length is None:
+    if inputs.reference is None:
         return None
-    chains, train = inputs.pairs.table.antibodies.chains, inputs.pairs.antibody[inputs.fit_rows]
-    one_hot = _one_hot(chains, inputs.common_length, np.unique(train))
-    return None if one_hot is None else inputs.ridge(FeatureBlock(one_hot, inputs.pairs.antibody))
-
-
-def _one_hot(
-    chains: Sequence[tuple[str, ...]], usual: NDArray[np.bool_], train: Ints
-) -> Matrix | None:
-    """Encode each residue of each position that varies in training as one column.
-
-    Antibodies of other lengths share one extra column, because their positions do not correspond.
-    None if a ridge on so many columns would take minutes.
-    """
-    rows = np.flatnonzero(usual)
-    text = "".join("".join(chains[i]) for i in rows.tolist()).encode()
-    residues_RL = np.frombuffer(text, np.uint8).reshape(len(rows), -1)
-    known_RL = residues_RL[np.isin(rows, train)]
-    seen_LK = np.array([np.bincount(letters, minlength=256) > 0 for letters in known_RL.T])
-    seen_LK[seen_LK.sum(axis=1) < 2] = False
-    count = int(seen_LK.sum())
-    if len(train) * (count + 1) ** 2 > MAX_PRODUCTS:
+    chains, pairs = inputs.pairs.table.antibodies.chains, inputs.pairs
+    trained = np.unique(pairs.antibody[inputs.fit_rows]).tolist()
+    one_hot = OneHot.of([chains[i] for i in trained], inputs.reference, marks_new=False)
+    if one_hot is None or len(trained) * one_hot.width**2 > MAX_PRODUCTS:
         return None
-    column_LK = np.full(seen_LK.shape, -1)
-    column_LK[seen_LK] = np.arange(count)
-    table = np.zeros((len(chains), count + 1), np.float32)
-    for letters, column_K in zip(residues_RL.T, column_LK, strict=True):
-        columns = column_K[letters]
-        table[rows[columns >= 0], columns[columns >= 0]] = 1
-    table[~usual, -1] = 1
-    return table
+    return inputs.ridge(FeatureBlock(one_hot.encode(chains), pairs.antibody))
 
 
 def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:

@@ -19,7 +19,9 @@ from abag.head.model.losses import RankScope, loss_names
 from abag.head.splits.split_options import AdapterRows, SplitOptions
 
 Network = Literal["mlp", "lowrank", "notebook"]
-HeadName = Literal["mlp", "lowrank", "notebook", "ridge", "kernel", "gp", "stack", "auto"]
+HeadName = Literal[
+    "mlp", "lowrank", "notebook", "ridge", "kernel", "gp", "one_hot_kernel", "stack", "auto"
+]
 STACKS = ("stack", "auto")
 STACK_NETWORKS = 2
 """Networks of a stack, at least; its models are weighed by what these leave out."""
@@ -81,10 +83,11 @@ class HeadOptions(Options, group="Head"):
     preset: PresetName = option("small", help="Size of the head and its optimization.")
     head: HeadName | None = option(
         None, default_text=FROM_PRESET,
-        help="stack: weighted mean of mlp, kernel ridge, Gaussian process (gp), ridge and training "
-        "mean; auto: the best of these on pairs not seen. Alone: mlp on both vectors joined, "
-        "lowrank antibody x antigen interaction, the old notebooks' regressor; in closed form "
-        "ridge, kernel and gp.",
+        help="stack: weighted mean of mlp, kernel ridge, Gaussian process (gp), ridge, training "
+        "mean and, for variants of one antibody, kernel ridge on residues (one_hot_kernel); auto: "
+        "the best of these on pairs not seen. Alone: mlp on both vectors joined, lowrank antibody "
+        "x antigen interaction, the old notebooks' regressor; in closed form ridge, kernel, gp and "
+        "one_hot_kernel.",
     )  # fmt: skip
     rank: int = option(64, low=1, rare=True, help="Width of the low-rank interaction.")
     widths: tuple[int, ...] | None = option(

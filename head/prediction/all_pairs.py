@@ -7,7 +7,7 @@ N antibodies, M antigens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_one_kind
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import CHUNK_ROWS, TableLike
+from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.label_units import TO_PKD
 from abag.head.prediction.inputs import (
     CannotPredict,
@@ -36,7 +37,7 @@ from abag.head.prediction.novelty import as_columns
 from abag.head.prediction.predictor import existing_store
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.store.store import Store
 
@@ -75,9 +76,9 @@ def predict_all_pairs(
     refuse_score_columns(right, antigen_table.source)
     store = encode_missing(scorer, antibody_sequences, antigen_sequences)
     keys = antibody_table.antibodies.keys, antigen_table.antigens.keys
-    novelty = scorer.predictor.novelty
-    new_NC = None if novelty is None else novelty.count(antibody_table.antibodies.chains)
-    far_vector, far_antigen = _write_scores(scorer, store, keys, (left, right), out, new_NC)
+    chains, novelty = antibody_table.antibodies.chains, scorer.predictor.novelty
+    new_NC = None if novelty is None else novelty.count(chains)
+    far_vector, far_antigen = _write_scores(scorer, store, keys, (left, right), out, chains, new_NC)
     far_antibody = far_vector
     if novelty is not None and new_NC is not None:
         far_antibody = far_vector | novelty.is_far(new_NC)
@@ -157,11 +158,13 @@ def _write_scores(
     keys: tuple[NDArray[np.uint8], NDArray[np.uint8]],
     columns: tuple[pd.DataFrame, pd.DataFrame],
     out: Path,
+    antibodies: Sequence[Chains],
     new_NC: NDArray[np.int16] | None,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Score and write all pairs; returns whose vectors are far, antibodies (N,), antigens (M,).
 
-    `new_NC` counts what is new in each antibody (`Novelty.count`).
+    `antibodies` are the chains of the antibodies, and `new_NC` counts what is new in each
+    (`Novelty.count`).
     """
     predictor, (antibody_keys, antigen_keys) = scorer.predictor, keys
     predictor.refuse_missing(store, "antibody", antibody_keys)
@@ -178,7 +181,8 @@ def _write_scores(
             if predictor.novelty is not None and new_NC is not None:
                 far_antibody = far_antibody | predictor.novelty.is_far(new_NC[rows])
             for i, j in _index_pairs(len(antibody_ND), len(antigen_ME)):
-                pkd, sigma = predictor.score(antibody_ND, antigen_ME, i, j)
+                vectors = PairVectors(antibody_ND, antigen_ME, i, j, antibodies[rows])
+                pkd, sigma = predictor.score(vectors)
                 scores = pd.DataFrame(
                     {
                         "pkd_predicted": pkd,

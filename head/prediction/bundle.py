@@ -26,6 +26,7 @@ from abag.core.options import BadOption
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
 from abag.head.closed_form.linear import LinearModel, LinearSettings
+from abag.head.closed_form.one_hot_kernel import OneHotKernel, OneHotSettings
 from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, PairVectors
 from abag.head.prediction.applicability import Applicability, measure_applicability
 from abag.head.prediction.network import NetworkModel, NetworkSettings
@@ -57,6 +58,7 @@ MODELS: Mapping[str, tuple[Any, Any]] = {
     "network": (NetworkModel, NetworkSettings),
     "ridge": (LinearModel, LinearSettings),
     "process": (GaussianProcess, ProcessSettings),
+    "one_hot_kernel": (OneHotKernel, OneHotSettings),
     "mean": (ConstantModel, ConstantSettings),
 }
 """Classes of models and of their settings, by the name in predictor.json."""
@@ -331,7 +333,7 @@ def _member(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]
     antibody_ND, antigen_ME = (
         np.zeros((1, spec.width), np.float32) for spec in (record.antibody, record.antigen)
     )
-    vectors = PairVectors(antibody_ND, antigen_ME, first, first)
+    vectors = PairVectors(antibody_ND, antigen_ME, first, first, [("A", "A")])
     with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
         model.predict(vectors)
         model.variance(vectors)

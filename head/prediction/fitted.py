@@ -20,6 +20,7 @@ from abag.head.closed_form.pair_model import (
     ClosedFormFit,
     ConstantModel,
     ConstantSettings,
+    DoesNotApply,
     Floats,
     Ints,
     TrainingRows,
@@ -97,9 +98,16 @@ def fit_closed_forms(training: TrainingRows, config: FitConfig, name: str) -> Cl
         names = stacked_models(len(training.rows))
         if left_out := describe_left_out(len(training.rows)):
             detail(f"{name}: {left_out}")
-    fits = {one: CLOSED_FORM[one](training) for one in names}
-    for one, fit in fits.items():
-        detail(f"{name}: {one}: {fit.description}")
+    fits: dict[str, ClosedFormFit] = {}
+    for one in names:
+        try:
+            fits[one] = CLOSED_FORM[one](training)
+        except DoesNotApply as error:
+            if not config.stacks:
+                raise
+            detail(f"{name}: left out of the stack: {error}")
+            continue
+        detail(f"{name}: {one}: {fits[one].description}")
     predicted = {one: fit.model.predict(training.vectors) for one, fit in fits.items()}
     variance = {one: fit.model.variance(training.vectors) for one, fit in fits.items()}
     known = {one: found for one, found in variance.items() if found is not None}

@@ -1,7 +1,8 @@
 """The sequences of a table to predict, and those that have to be encoded first.
 
 The table is read in chunks. What is kept of it is two numbers per row, the distinct keys, and the
-chains of the sequences that the store lacks. P rows, N sequences.
+chains of the sequences that the store lacks, or of all antibodies if a model reads residues.
+P rows, N sequences.
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ class CollectedSequences:
     """One of the sequences."""
     new_NC: NDArray[np.int16] = field(default_factory=lambda: np.zeros((0, 0), np.int16))
     """What `novelty` counted in the distinct sequences, in the order of their keys."""
+    chains: list[Chains] | None = None
+    """The distinct sequences in the order of their keys, if it was a list at first."""
     _keys: list[NDArray[np.uint8]] = field(default_factory=list)
     _of_row: list[NDArray[np.int32]] = field(default_factory=list)
     _held: int = 0
@@ -108,6 +111,8 @@ class CollectedSequences:
             new_NC = self.novelty.count(part.chains)
             held_NC = self.new_NC.reshape(-1, new_NC.shape[1])
             self.new_NC = np.concatenate([held_NC, new_NC])
+        if self.chains is not None:
+            self.chains += part.chains
         self._keys.append(part.keys)
         self._of_row.append((part.of_row + self._held).astype(np.int32))
         self._held += len(part.keys)
@@ -128,6 +133,9 @@ class CollectedSequences:
             merged_NC = np.empty((len(keys), self.new_NC.shape[1]), np.int16)
             merged_NC[index] = self.new_NC
             self.new_NC = merged_NC
+        if self.chains is not None:
+            _, first = np.unique(index, return_index=True)
+            self.chains = [self.chains[at] for at in first.tolist()]
         self.unique = self._held = len(keys)
 
     def finish(self) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -216,7 +224,8 @@ def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> Co
     CannotPredict
         If the table has a column that the scores would overwrite.
     """
-    antibodies = CollectedSequences("antibody", scorer.predictor.novelty)
+    chains: list[Chains] | None = [] if scorer.predictor.reads_residues else None
+    antibodies = CollectedSequences("antibody", scorer.predictor.novelty, chains=chains)
     found = CollectedPairs(antibodies, CollectedSequences("antigen"))
     store = existing_store(scorer.store_path)
     counts: Counter[str] = Counter()

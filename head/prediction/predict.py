@@ -9,7 +9,7 @@ P pairs, N antibodies, M antigens.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,6 +21,7 @@ from abag.core import messages
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import TableLike, read_table_chunks
+from abag.head.closed_form.pair_model import PairVectors
 from abag.head.prediction.all_pairs import PAIRS, predict_all_pairs
 from abag.head.prediction.checks import check_table_out, region_of_run, say_random_weights
 from abag.head.prediction.inputs import (
@@ -40,7 +41,7 @@ from abag.head.prediction.options import PredictOptions
 if TYPE_CHECKING:
     import pandas as pd
 
-    from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.store.store import Store
     from abag.head.prediction.predictor import Predictor
 
@@ -150,7 +151,9 @@ def _predict_pairs(
     found = collect_pairs(scorer, table, options)
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = encode_missing(scorer, found.antibodies, found.antigens)
-    pkd, sigma, far_vector, far_antigen = _score(scorer, store, antibodies, antigens)
+    pkd, sigma, far_vector, far_antigen = _score(
+        scorer, store, antibodies, antigens, found.antibodies.chains
+    )
     novelty, new_NC = scorer.predictor.novelty, found.antibodies.new_NC
     far_antibody = far_vector if novelty is None else far_vector | novelty.is_far(new_NC)
     at = far_rows = 0
@@ -215,9 +218,15 @@ def _changed(source: str) -> CannotPredict:
 
 
 def _score(
-    scorer: Scorer, store: Store, antibodies: IndexedKeys, antigens: IndexedKeys
+    scorer: Scorer,
+    store: Store,
+    antibodies: IndexedKeys,
+    antigens: IndexedKeys,
+    chains: Sequence[Chains] | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Score all pairs, one slice of antibodies against one slice of antigens at a time.
+
+    `chains` are those of the antibodies, if the predictor reads residues.
 
     Returns pKd and sigma of each pair, (P,), and which antibodies, (N,), and antigens, (M,), are
     far.
@@ -230,7 +239,9 @@ def _score(
         for a, g, rows in _blocks(left.slice_of, right.slice_of, antibodies[1], antigens[1]):
             i = left.row_in_slice[antibodies[1][rows]]
             j = right.row_in_slice[antigens[1][rows]]
-            pkd[rows], sigma[rows] = predictor.score(left.read(a), right.read(g), i, j)
+            slice_chains = None if chains is None else [chains[n] for n in left.rows(a).tolist()]
+            vectors = PairVectors(left.read(a), right.read(g), i, j, slice_chains)
+            pkd[rows], sigma[rows] = predictor.score(vectors)
             shown.update(len(i))
     return pkd, sigma, left.far, right.far
 
@@ -284,10 +295,14 @@ class _SlicedVectors:
         self._measured: set[int] = set()
         self._held, self._held_slice = np.zeros((0, 0), np.float32), -1
 
+    def rows(self, number: int) -> NDArray[np.int64]:
+        """Return the sequences of a slice, shape (S,)."""
+        return self._order[number * SLICE : (number + 1) * SLICE]
+
     def read(self, number: int) -> NDArray[np.float32]:
         """Return the vectors of a slice, shape (S, D), and note which are far."""
         if number != self._held_slice:
-            rows = self._order[number * SLICE : (number + 1) * SLICE]
+            rows = self.rows(number)
             self._held = self._predictor.read(self._store, self._kind, self._keys[rows])
             self._held_slice = number
             if number not in self._measured:

@@ -28,6 +28,7 @@ from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, open_store
 from abag.embed.store.table_vectors import VectorsMissing
+from abag.head.closed_form.one_hot_kernel import OneHotKernel
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.prediction.applicability import Applicability
 from abag.head.prediction.novelty import Novelty, as_columns
@@ -189,7 +190,7 @@ class Predictor:
                     antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
                     device=device, batch_tokens=batch_tokens, progress=progress,
                 )  # fmt: skip
-            found = self.predict_keys(open_store(path), *keys)
+            found = self.predict_keys(open_store(path), *keys, antibodies)
             return self.add_novelty(found, antibodies)
 
     def __repr__(self) -> str:
@@ -207,6 +208,11 @@ class Predictor:
 
     def _repr_html_(self) -> str:
         return as_html(repr(self))
+
+    @property
+    def reads_residues(self) -> bool:
+        """Whether a model reads the residues of antibodies beside their vectors."""
+        return any(isinstance(member.model, OneHotKernel) for member in self.members)
 
     def spec(self, kind: Kind) -> VectorSpec:
         """Return the vectors needed of one kind."""
@@ -245,17 +251,27 @@ class Predictor:
             raise VectorsMissing(msg)
 
     def predict_keys(
-        self, store: Store, antibody_keys: NDArray[np.uint8], antigen_keys: NDArray[np.uint8]
+        self,
+        store: Store,
+        antibody_keys: NDArray[np.uint8],
+        antigen_keys: NDArray[np.uint8],
+        chains: Sequence[Chains] | None = None,
     ) -> pd.DataFrame:
         """Predict for pairs of stored sequences, given by keys of shape (P, 16); see `predict`.
 
+        `chains`, those of the P antibodies, are needed if the predictor `reads_residues`.
         `add_novelty` completes the result: keys do not tell residues.
         """
         antibodies, antibody = distinct_keys(antibody_keys)
+        distinct = None
+        if chains is not None:
+            _, first = np.unique(antibody, return_index=True)
+            distinct = [chains[row] for row in first.tolist()]
         antigens, antigen = distinct_keys(antigen_keys)
         antibody_ND = self.read(store, "antibody", antibodies)
         antigen_ME = self.read(store, "antigen", antigens)
-        pkd, sigma = self.score(antibody_ND, antigen_ME, antibody, antigen)
+        vectors = PairVectors(antibody_ND, antigen_ME, antibody, antigen, distinct)
+        pkd, sigma = self.score(vectors)
         return pd.DataFrame({"pkd_predicted": pkd, "sigma": sigma}).assign(
             far_antibody=self.applicability["antibody"].is_far(antibody_ND)[antibody],
             far_antigen=self.applicability["antigen"].is_far(antigen_ME)[antigen],
@@ -281,21 +297,13 @@ class Predictor:
         spec = self.spec(kind)
         return store.folder(kind, spec.fingerprint).read(keys, spec.pooling)
 
-    def score(
-        self,
-        antibody_ND: NDArray[np.float32],
-        antigen_ME: NDArray[np.float32],
-        antibody: NDArray[np.integer],
-        antigen: NDArray[np.integer],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def score(self, vectors: PairVectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predict for pairs of vectors.
 
         Parameters
         ----------
-        antibody_ND, antigen_ME : NDArray, dtype=float32
-            One vector per unique sequence.
-        antibody, antigen : NDArray, shape=(P,), dtype=integer
-            Rows of these arrays for each pair.
+        vectors : PairVectors
+            With the chains of the antibodies, if the predictor `reads_residues`.
 
         Returns
         -------
@@ -307,8 +315,9 @@ class Predictor:
         ------
         PredictorDamaged
             If the weights are so large that a prediction overflows.
+        SequencesMissing
+            If it needs the chains of the antibodies, and they are not given.
         """
-        vectors = PairVectors(antibody_ND, antigen_ME, antibody, antigen)
         with np.errstate(all="ignore"):  # checked here
             pkd, sigma = self._score(vectors)
         if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):

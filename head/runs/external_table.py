@@ -151,8 +151,10 @@ def score_table(
     table = summary["table"] = _count_known(saved, pairs, keys, trained, overlap)
     predictor = load_predictor(run)
     opened = open_store(predictor.resolve_store(store))
-    found = predictor.predict_keys(opened, pairs.keys("antibody"), pairs.keys("antigen"))
-    found = predictor.add_novelty(found, [pairs.table.antibodies.chains[i] for i in pairs.antibody])
+    keys_of = pairs.keys("antibody"), pairs.keys("antigen")
+    antibodies = [pairs.table.antibodies.chains[i] for i in pairs.antibody.tolist()]
+    found = predictor.predict_keys(opened, *keys_of, antibodies)
+    found = predictor.add_novelty(found, antibodies)
     head = found["pkd_predicted"].to_numpy(np.float64)
     everything = np.arange(len(pairs))
     own = summary["metrics"]["table"] = score_rows(pairs, head, everything)

@@ -17,7 +17,7 @@ import numpy as np
 
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
-from abag.head.closed_form.pair_model import PairVectors, TrainingRows
+from abag.head.closed_form.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation import metrics
@@ -196,14 +196,18 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     """Score a head in closed form: the mean over the inner folds, each fitted to the others."""
     pairs = problem.pairs
     table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
-    vectors = PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen)
+    chains = pairs.table.antibodies.chains
+    vectors = PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen, chains)
     predicted = []
     for fold in range(problem.folds):
         rows = np.flatnonzero((problem.fold != fold) & (pairs.censored == 0))
         inside = pairs_inner_folds(problem.group[rows])
-        fitted = CLOSED_FORM[fit_options(params)["head"]](
-            TrainingRows(pairs, vectors, rows, inside)
-        )
+        try:
+            fitted = CLOSED_FORM[fit_options(params)["head"]](
+                TrainingRows(pairs, vectors, rows, inside)
+            )
+        except DoesNotApply:
+            return None
         predicted.append(fitted.model.predict(vectors)[_scored_rows(problem, fold)])
     return _mean_score(problem, predicted)
 

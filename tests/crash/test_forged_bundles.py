@@ -21,6 +21,7 @@ import abag
 from abag import AbagError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.demo import demo_table
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 
@@ -108,7 +109,7 @@ def outcome(folder):
             warnings.simplefilter("error")
             predictor = load_predictor(folder)
             predictor.applicability["antibody"].is_far(x_ND)
-            pkd, sigma = predictor.score(x_ND, y_ME, i, j)
+            pkd, sigma = predictor.score(PairVectors(x_ND, y_ME, i, j))
     except AbagError as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Exception as error:  # noqa: BLE001 - this is what is looked for

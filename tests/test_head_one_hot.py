@@ -1,0 +1,267 @@
+"""Residues of variants as columns, and kernel ridge on them as a head and as part of a stack."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import abag
+from abag.embed.store.store import open_store
+from abag.head.closed_form.one_hot_kernel import OneHotKernel, fit_one_hot_kernel
+from abag.head.closed_form.pair_model import (
+    DoesNotApply,
+    PairVectors,
+    SequencesMissing,
+    TrainingRows,
+)
+from abag.head.data.one_hot import OneHot, common_reference
+from abag.head.prediction.bundle import load_predictor
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+PARENT = ("EVQLVESGGGLV", "DIQMTQSPSS")
+TRASTUZUMAB = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGG"
+    "DGFYAMDYWGQGTLVTVSS"
+)
+H3 = np.arange(98, 104)
+QUICK = {
+    "report": False, "split": "random", "widths": (8,), "epochs": 2, "device": "cpu",
+    "say": lambda _text: None,
+}  # fmt: skip
+chain = st.text("ACDE", max_size=8)
+
+
+def variants(number, seed=0):
+    """Trastuzumab with mutations in CDR H3, of which one residue is absent in one in ten."""
+    rng, found = np.random.default_rng(seed), {}
+    while len(found) < number:
+        heavy = list(TRASTUZUMAB)
+        for at in H3[rng.permutation(len(H3))[: rng.integers(0, 4)]]:
+            heavy[at] = rng.choice(RESIDUES)
+        if rng.random() < 0.1:
+            del heavy[H3[2]]
+        found["".join(heavy), ""] = None
+    return list(found)
+
+
+# ---- columns -------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(chain, chain), min_size=1, max_size=6), st.tuples(chain, chain))
+def test_chains_of_the_length_of_the_reference_are_as_far_as_they_have_mismatches(chains, other):
+    length = tuple(map(len, chains[0]))
+    used = [one for one in chains if tuple(map(len, one)) == length]
+    one_hot = OneHot.of(used, used[0], marks_new=True)
+    x = one_hot.encode(used)
+    assert set(np.unique(x)) <= {0, 1}
+    for i, left in enumerate(used):
+        for j, right in enumerate(used):
+            mismatches = sum(a != b for a, b in zip("".join(left), "".join(right), strict=True))
+            assert np.square(x[i] - x[j]).sum() == 2 * mismatches
+    assert one_hot.encode([other]).shape == (1, one_hot.width)  # of any length
+
+
+def test_a_deletion_and_an_insertion_differ_from_the_reference_in_one_place_each():
+    deleted, inserted = "EVLVESGGGLV", "EVQLVEWSGGGLV"
+    light = PARENT[1]
+    trained = [PARENT, (deleted, light), (inserted, light)]
+    x = OneHot.of(trained, PARENT, marks_new=True).encode(trained)
+    squared = np.square(x[:, None] - x[None]).sum(axis=2)
+    np.testing.assert_array_equal(squared, [[0, 2, 2], [2, 0, 4], [2, 4, 0]])
+
+
+def test_a_residue_that_no_training_antibody_had_is_in_a_column_of_its_own():
+    trained = [PARENT, ("AVQLVESGGGLV", PARENT[1])]
+    one_hot = OneHot.of(trained, PARENT, marks_new=True)
+    new_residue, new_position = one_hot.encode(
+        [("WVQLVESGGGLV", PARENT[1]), ("EVQLVESGGGLW", PARENT[1])]
+    )
+    of_parent = one_hot.encode([PARENT])[0]
+    assert np.square(new_residue - of_parent).sum() == 2
+    assert np.square(new_position - of_parent).sum() == 1
+    lean = OneHot.of(trained, PARENT, marks_new=False)
+    assert lean.width == 2  # E and A at the first position
+    assert not lean.encode([("WVQLVESGGGLV", PARENT[1])]).any()
+    assert OneHot.of([PARENT], PARENT, marks_new=False) is None  # nothing varies
+
+
+def test_the_reference_is_the_consensus_of_the_pairs_with_the_commonest_lengths():
+    chains = [PARENT, ("EVQLVESGGGLW", PARENT[1]), ("EVQLVESGGGLV", "DIQ"), PARENT]
+    assert common_reference(chains, np.array([0, 0, 1, 2])) == PARENT
+    assert common_reference(chains, np.array([2, 2, 2, 0])) == ("EVQLVESGGGLV", "DIQ")
+    different = [("A" * n, "") for n in range(1, 9)]
+    assert common_reference(different, np.arange(8)) is None
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"reference": ("EV",)},
+        {"reference": ("e", "")},
+        {"seen": (".", "E")},
+        {"seen": (".", "EE", ".", ".")},
+        {"seen": (".", "", ".", ".")},
+        {"seen": (".", "E!", ".", ".")},
+        {"marks_new": False},
+    ],
+)
+def test_columns_of_a_forged_predictor_are_refused(forged):
+    valid = {"reference": ("E", ""), "seen": (".", "E", ".", "."), "marks_new": True}
+    assert OneHot(**valid).width == 4
+    with pytest.raises(ValueError, match="one-hot columns"):
+        OneHot(**valid | forged)
+
+
+# ---- the kernel ----------------------------------------------------------------------------------
+
+
+def make_training(chains, pkd, train):
+    vectors = PairVectors(
+        np.zeros((len(chains), 2), np.float32), np.zeros((1, 2), np.float32),
+        np.arange(len(chains)), np.zeros(len(chains), np.int64), chains,
+    )  # fmt: skip
+    rows = np.arange(train)
+    return TrainingRows(SimpleNamespace(pkd=pkd), vectors, rows, rows % 5)
+
+
+def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():
+    chains = [one for one in variants(60) if len(one[0]) == len(TRASTUZUMAB)]
+    rng = np.random.default_rng(1)
+    training = make_training(chains, 8 + rng.normal(size=len(chains)), 40)
+    fit = fit_one_hot_kernel(training)
+    settings = fit.model.process.settings
+    # residues that training did not have are of one kind, and where nothing varied half as far
+    seen = ["".join({one[0][at] for one in chains[:40]}) for at in range(len(TRASTUZUMAB))]
+
+    def squared(left, right):
+        read = [
+            [a if a in s else "new" for a, s in zip(one[0], seen, strict=True)]
+            for one in (left, right)
+        ]
+        return sum(
+            0 if a == b else 2 if len(s) > 1 else 1 for a, b, s in zip(*read, seen, strict=True)
+        )
+
+    d = np.array([[squared(a, b) for b in chains] for a in chains], float)
+    unit = d[:40, :40].mean()
+    k = 1 / (1 + d / unit / (2 * settings.scale))
+    noise = float(fit.description.rsplit(" ", 1)[1])
+    mean = training.pkd.mean()
+    weight = np.linalg.solve(k[:40, :40] + noise * np.eye(40), training.pkd - mean)
+    np.testing.assert_allclose(fit.model.predict(training.vectors), mean + k[:, :40] @ weight)
+
+
+def test_vectors_alone_are_refused():
+    training = make_training(variants(30), np.arange(30.0), 20)
+    model = fit_one_hot_kernel(training).model
+    with pytest.raises(SequencesMissing, match="expected the chains"):
+        model.predict(training.vectors._replace(antibody_chains=None))
+
+
+# ---- a head of a run -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    """Variants whose labels have an interaction of two positions, and composition vectors."""
+    at, rng = tmp_path_factory.mktemp("one_hot"), np.random.default_rng(0)
+    chains, effect = variants(240), rng.normal(size=(6, 256))
+    letters = np.array([list(heavy.encode())[H3[0] : H3[-1] + 1] for heavy, _ in chains])
+    value = sum(effect[k, letters[:, k]] for k in range(6))
+    changed = letters != list(TRASTUZUMAB.encode())[H3[0] : H3[-1] + 1]
+    value += 1.5 * (changed[:, 0] & changed[:, 1])
+    frame = pd.DataFrame(chains, columns=["heavy", "light"])[["heavy"]]
+    frame["antigen"] = "MKTAYIAKQRQISFVK"
+    frame["pKd"] = 8 + 0.5 * value + 0.1 * rng.normal(size=len(frame))
+    composition = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    abag.embed_table(frame, at / "store", **composition)
+    return SimpleNamespace(at=at, frame=frame, store=at / "store")
+
+
+@pytest.fixture(scope="module")
+def runs(case):
+    """Runs of the stack and of the kernel alone."""
+    return {
+        head: abag.fit(case.frame, case.store, case.at / head, head=head, **QUICK)
+        for head in ("stack", "one_hot_kernel")
+    }
+
+
+def rmse(summary, name="head"):
+    scores = summary["metrics"] if name == "head" else summary["baselines"][name]
+    return scores["test"]["rmse"]
+
+
+def test_a_stack_of_variants_leans_on_its_kernel_on_residues(runs):
+    stack, alone = runs["stack"], runs["one_hot_kernel"]
+    assert stack["shares"]["one_hot_kernel"] > 0.3
+    assert rmse(alone) < rmse(stack) < 1.5 * rmse(alone)  # beside networks of two epochs
+    assert rmse(stack) < 0.7 * min(rmse(stack, one) for one in ("ridge", "train_mean"))
+
+
+@pytest.mark.parametrize("head", ["stack", "one_hot_kernel"])
+def test_every_way_to_predict_gives_what_the_fit_wrote(case, runs, tmp_path, head):
+    run, said = case.at / head, lambda _text: None
+    written = pd.read_parquet(run / "predictions.parquet").sort_values("row")
+    expected = written["pkd_predicted"].to_numpy()
+    rows = case.frame.iloc[written["row"] - 1].reset_index(drop=True)
+    predictor = load_predictor(run)
+    assert any(isinstance(member.model, OneHotKernel) for member in predictor.members)
+    direct = predictor.predict(rows["heavy"], None, rows["antigen"], store=case.store, say=said)
+    np.testing.assert_allclose(direct["pkd_predicted"], expected, rtol=1e-5)
+    np.testing.assert_allclose(direct["sigma"], written["sigma"], rtol=1e-4)
+    abag.predict(rows, run, tmp_path / "rows.csv", store=case.store, say=said)
+    abag.predict(rows, run, tmp_path / "all.csv", cross=rows.head(1), store=case.store, say=said)
+    for name in ("rows.csv", "all.csv"):
+        found = pd.read_csv(tmp_path / name)
+        np.testing.assert_allclose(found["pkd_predicted"], expected, rtol=1e-5)
+    scored = abag.evaluate(table=rows, run=run, store=case.store)
+    error = expected - rows["pKd"].to_numpy()
+    assert scored["metrics"]["table"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-4)
+
+
+def test_chunks_and_slices_of_a_table_keep_their_antibodies(case, runs, tmp_path, monkeypatch):
+    from abag.embed.sequences import tables
+    from abag.head.prediction import inputs, predict
+
+    said = lambda _text: None  # noqa: E731
+    options = {"store": case.store, "say": said}
+    abag.predict(case.frame, case.at / "stack", tmp_path / "whole.csv", **options)
+    case.frame.to_csv(tmp_path / "in.csv", index=False)
+    monkeypatch.setattr(tables, "CHUNK_ROWS", 50)
+    monkeypatch.setattr(inputs, "MERGE_KEYS", 40)
+    monkeypatch.setattr(predict, "SLICE", 30)
+    abag.predict(tmp_path / "in.csv", case.at / "stack", tmp_path / "parts.csv", **options)
+    whole, parts = (pd.read_csv(tmp_path / name) for name in ("whole.csv", "parts.csv"))
+    np.testing.assert_allclose(whole["pkd_predicted"], parts["pkd_predicted"], rtol=1e-6)
+
+
+def test_a_scan_predicts_new_residues_with_a_sigma_of_the_difference(case, runs, tmp_path):
+    case.frame.head(1).to_csv(tmp_path / "parent.csv", index=False)
+    abag.scan(
+        case.at / "stack", parents=tmp_path / "parent.csv", out=tmp_path / "scan.csv",
+        store=case.store, region="cdrh3", say=lambda _text: None,
+    )  # fmt: skip
+    found = pd.read_csv(tmp_path / "scan.csv")
+    assert np.isfinite(found[["pkd_predicted", "difference", "difference_sigma"]]).all(axis=None)
+
+
+@pytest.mark.parametrize(("lengths", "found"), [(40, "fewer than 50%"), (1, "share")])
+def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, lengths, found):
+    rng = np.random.default_rng(0)
+    heavies = ["".join(rng.choice(RESIDUES, 20 + i * (lengths > 1))) for i in range(40)]
+    frame = pd.DataFrame({"heavy": heavies, "antigen": "MKTAYIAKQR", "pKd": rng.normal(8, 1, 40)})
+    composition = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    abag.embed_table(frame, tmp_path / "store", **composition)
+    with pytest.raises(DoesNotApply, match=f"{found}.*expected variants of one antibody"):
+        abag.fit(frame, tmp_path / "store", tmp_path / "run", head="one_hot_kernel", **QUICK)
+    assert not (tmp_path / "run").exists()
+    said = []
+    options = QUICK | {"say": said.append}
+    summary = abag.fit(frame, tmp_path / "store", tmp_path / "run", **options)
+    assert "one_hot_kernel" not in summary["shares"]
+    assert sum("left out of the stack: one_hot_kernel" in text for text in said) == 1
+    assert open_store(tmp_path / "store")
