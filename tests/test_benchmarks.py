@@ -23,6 +23,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_design.py", [], "design.md"),
         ("bench_gelu.py", [], "gelu.md"),
         ("bench_heads.py", [], "heads.md"),
+        ("bench_all_heads.py", ["--jobs", "1"], "all_heads.md"),
         ("bench_members.py", ["--device", "cpu"], "members.md"),
         ("bench_steps.py", [], "steps.md"),
         ("bench_sigma.py", [], "sigma.md"),

@@ -297,8 +297,8 @@ SELF_EXPLANATORY = set(
     """
     AbagError BadLora BadOption BadSplit CannotPredict CheckpointVersion FileDamaged Incomplete
     LogDamaged MMseqsFailed MissingVectors NoHeadRows NoRuns NoTrials NotAFrame
-    NotFinite NothingToEvaluate Stopped StoreChanged SweepClosed TableExists TemporaryDiskFull
-    UnequalLengths UnitFailed WrongBackend WrongRank
+    NotFinite NothingToEvaluate SequencesMissing Stopped StoreChanged SweepClosed
+    TableExists TemporaryDiskFull UnequalLengths UnitFailed WrongBackend WrongRank
     """.split()
 )
 """Error classes with messages that need no further explanation."""
