@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from abag.core.messages import say
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.evaluation.baselines import inner_folds_of_pairs, predict_baselines
 from abag.head.prediction.fitted import ClosedForms, FittedHead, fit_closed_forms, fit_head
@@ -77,7 +78,16 @@ def fit_heads(
         fit_head(one, split, config, closed[i], trained.get(i), names[i])
         for i, (one, split) in enumerate(zip(training, folds.splits, strict=True))
     ]
-    return fitted, [baselines[i] for i in sorted(baselines)]
+    return fitted, _of_every_fold([baselines[i] for i in sorted(baselines)])
+
+
+def _of_every_fold(baselines: list[Mapping[str, Floats]]) -> list[Mapping[str, Floats]]:
+    """Leave out the baselines that do not apply to each fold: they have no mean over folds."""
+    everywhere = set.intersection(*map(set, baselines)) if baselines else set()
+    for name in dict.fromkeys(name for one in baselines for name in one):
+        if name not in everywhere:
+            say(f"baseline {name}: left out, because it does not apply to all folds")
+    return [{name: one[name] for name in one if name in everywhere} for one in baselines]
 
 
 def _network_tasks(folds: FoldFits, trained: dict[int, TrainedHeads]) -> list[Task]:

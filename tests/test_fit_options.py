@@ -1,20 +1,30 @@
-"""Random options of ``fit``, ``predict`` and ``sweep`` on small tables end well or in one line."""
+"""Random options of fit, predict, rank, scan and sweep on small tables end well or in one line.
+
+By hand: ``python tests/test_fit_options.py COUNT SEED --jobs J``; the tests are those of seed 0.
+"""
 
 import json
 import random
+import shutil
+import tempfile
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import many
 import numpy as np
 import pandas as pd
 import pytest
 
 import abag
 from abag import AbagError
+from abag.core.messages import reporting
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
+from abag.head.evaluation.baselines import BASELINES
 from abag.head.model.config import FitConfig
 from abag.head.search.options import CHOSEN_BY_SWEEP
 from abag.head.training.loop import LossNotFinite
@@ -63,6 +73,35 @@ PREDICT = {
     "columns": [{}, {}, {"heavy": "antigen"}, {"antigen": "nothing"}],
     "suffix": [".csv", ".tsv", ".parquet", ".csv.gz"],
 }
+RANK = {
+    "batch": [1, 5, 96],
+    "rule": ["ucb", "mean", "improvement", "probability", "nothing"],
+    "explore": [0.0, 2.5, float("inf")],
+    "best": [7.0, -1e9],
+    "above": [7.0, 1e9],
+    "measured": ["itself", None, None],
+    "keep_far": [False, True, True],
+    "per_antigen": [False, True],
+    "diversity": ["none", "clusters", "distance"],
+    "per_cluster": [None, None, 1],
+    "identity": [None, None, 0.5],
+    "correlation": [0.0, 1.0],
+    "run": [True, True, None],
+    "antigen": [None, None, "MKTAYIAKQR"],
+    "bad_rows": ["error", "skip"],
+    "limit": [None, 3],
+}
+SCAN = {
+    "region": [None, "cdrh3", "cdrl1,cdrh2", "antigen", "nothing"],
+    "positions": [None, None, None, "H105-H107", "A1,A2", "H999", "L1"],
+    "mutate_to": ["A", "AC", "ACDEFGHIKLMNPQRSTVWY", "B"],
+    "exclude": [None, "C", "A"],
+    "pairs_of": [None, None, 2],
+    "antigen": [None, None, "MKTAYIAKQR"],
+    "chains": ["as-given", "auto"],
+    "bad_rows": ["error", "skip"],
+}
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 SWEEP = {"trials": [1, 2], "folds": [2, 3, 9], "final": [False, True], "members": [1, 2]}
 
 
@@ -123,11 +162,20 @@ def random_vectors(rng, store, frame):
             writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
 
 
+def is_encoded(seed: int) -> bool:
+    """Tell whether the vectors are those of an encoder, which can encode mutants."""
+    return seed % 2 == 0
+
+
 def fit_at_random(folder: Path, seed: int) -> AbagError | None:
     """Fit once with a seed's table and options; return why it was refused."""
     rng = random.Random(seed)
     frame, options = random_table(rng), random_options(rng)
-    random_vectors(rng, folder / "store", frame)
+    if is_encoded(seed):
+        with reporting(lambda _: None):
+            abag.embed_table(frame, folder / "store", **COMPOSITION)
+    else:
+        random_vectors(rng, folder / "store", frame)
     run = folder / "run"
     try:
         summary = abag.fit(frame, folder / "store", run, say=lambda _: None, **options)
@@ -140,8 +188,8 @@ def fit_at_random(folder: Path, seed: int) -> AbagError | None:
     return None
 
 
-def drawn(rng: random.Random, values: dict[str, list[Any]]) -> dict[str, Any]:
-    return {name: rng.choice(of) for name, of in values.items() if rng.random() < 0.6}
+def drawn(rng: random.Random, values: dict[str, list[Any]], share: float = 0.6) -> dict[str, Any]:
+    return {name: rng.choice(of) for name, of in values.items() if rng.random() < share}
 
 
 def predict_at_random(folder: Path, seed: int) -> AbagError | None:
@@ -155,6 +203,38 @@ def predict_at_random(folder: Path, seed: int) -> AbagError | None:
         options["cross"] = frame
     try:
         abag.predict(frame, folder / "run", out, say=lambda _: None, device="cpu", **options)
+    except AbagError as error:
+        assert not out.exists()
+        return error
+    assert out.stat().st_size
+    return None
+
+
+def rank_at_random(folder: Path, seed: int) -> AbagError | None:
+    """Choose from the predictions of `predict_at_random`; return why it was refused."""
+    rng = random.Random(seed)
+    frame, options = random_table(rng), drawn(rng, RANK, 0.15)
+    out = folder / f"chosen{rng.choice(['.csv', '.parquet'])}"
+    options |= {"run": folder / "run"} if options.get("run") else {}
+    options |= {"measured": frame} if options.get("measured") else {}
+    predictions = next(folder.glob("out.*"))
+    try:
+        abag.rank(predictions, out, say=lambda _: None, **options)
+    except AbagError as error:
+        assert not out.exists()
+        return error
+    assert out.stat().st_size
+    return None
+
+
+def scan_at_random(folder: Path, seed: int) -> AbagError | None:
+    """Predict mutants with a finished run; return why it was refused."""
+    rng = random.Random(seed)
+    frame, options = random_table(rng), {"mutate_to": "AC"} | drawn(rng, SCAN, 0.15)
+    out = folder / f"mutants{rng.choice(['.csv', '.parquet'])}"
+    options |= {"parents": frame, "limit": 1}
+    try:
+        abag.scan(folder / "run", out, say=lambda _: None, device="cpu", **options)
     except AbagError as error:
         assert not out.exists()
         return error
@@ -176,16 +256,59 @@ def sweep_at_random(folder: Path, seed: int) -> AbagError | None:
     return None
 
 
+def check_all(folder: Path, seed: int) -> Counter[str]:
+    """Run the commands with a seed's options; return how they ended."""
+    ends: Counter[str] = Counter()
+
+    def end(name: str, refused: AbagError | None) -> bool:
+        assert "\n" not in str(refused)
+        ends[f"{name}, {'done' if refused is None else 'refused'}"] += 1
+        return refused is None
+
+    refused = fit_at_random(folder, seed)
+    late = refused is None or isinstance(refused, LossNotFinite)
+    assert (folder / "run").exists() == late, str(refused)
+    if end("fit", refused):
+        if end("predict", predict_at_random(folder, seed)):
+            end("rank", rank_at_random(folder, seed))
+        if is_encoded(seed):
+            end("scan", scan_at_random(folder, seed))
+    if seed % 10 == 0:
+        end("sweep", sweep_at_random(folder, seed))
+    return ends
+
+
+def check_case(series: int, number: int) -> Counter[str]:
+    """Check one of many cases; its folder is kept if it fails."""
+    folder = Path(tempfile.mkdtemp(prefix=f"abag-options-{series}-{number}-"))
+    ends = check_all(folder, 1_000_000 * series + number)
+    shutil.rmtree(folder)
+    return ends
+
+
 SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 1000)]
 
 
 @pytest.mark.parametrize("seed", [*range(20), *SLOW])
-def test_fit_ends_well_or_in_one_line_with_any_options(tmp_path, seed):
-    refused = fit_at_random(tmp_path, seed)
-    assert "\n" not in str(refused)
-    late = refused is None or isinstance(refused, LossNotFinite)
-    assert (tmp_path / "run").exists() == late
-    if refused is None:
-        assert "\n" not in str(predict_at_random(tmp_path, seed))
-    if seed % 10 == 0:
-        assert "\n" not in str(sweep_at_random(tmp_path, seed))
+def test_commands_end_well_or_in_one_line_with_any_options(tmp_path, seed):
+    assert check_all(tmp_path, seed)
+
+
+def test_a_baseline_that_does_not_apply_to_all_folds_is_left_out(tmp_path, monkeypatch):
+    def in_second_fold(inputs):
+        return inputs.pairs.pkd * 0 if inputs.split.fold == 1 else None
+
+    monkeypatch.setitem(BASELINES, "sometimes", in_second_fold)
+    frame, lines = demo_table().head(40), []
+    abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
+    summary = abag.fit(
+        frame, tmp_path / "store", tmp_path / "run", say=lines.append, head="ridge", folds=2,
+        split="random", report=False,
+    )  # fmt: skip
+    assert "sometimes" not in summary["baselines"]
+    assert "ridge" in summary["baselines"]
+    assert any("baseline sometimes: left out" in line for line in lines)
+
+
+if __name__ == "__main__":
+    many.main(lambda seed: partial(check_case, seed), __doc__)

@@ -1,7 +1,7 @@
 """Every command finds in a table what csv, openpyxl, pyarrow and plain definitions find in it.
 
 Tables of all formats have odd cells, quotes, separators and line ends; some characters of text
-files are changed. Each file is read in all ways that commands read tables; each twentieth, with
+files are changed. Each file is read in all ways that commands read tables; each fortieth, with
 more rows, is also given to embed, plan, fit, predict, evaluate and adapt. By hand:
 ``python tests/test_table_oracle.py FILES SEED --jobs J``.
 """
@@ -24,7 +24,7 @@ from abag.embed.sequences.pairs import read_one_kind, read_pair_chunks, read_pai
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 
-COMMANDS_EVERY = 20
+COMMANDS_EVERY = 40
 """Of so many files, one is given to the commands."""
 
 
