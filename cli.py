@@ -90,8 +90,17 @@ def _print(result: T, as_json: bool, describe: Callable[[T], str]) -> None:
 @_command("core.options:EncoderOptions", "embed.pipeline.options:EmbedOptions")
 @_TABLE
 @_STORE
+@click.option(
+    "--prepare-fit/--no-prepare-fit",
+    cls=GroupedOption,
+    group="Hardware",
+    rare=True,
+    default=True,
+    help="While a GPU encodes, compute clusters and numbering for abag fit on 4 or more idle cores."
+    "  [default: on]",
+)
 @_JSON
-def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def embed(table: Path, store: Path, as_json: bool, prepare_fit: bool, **options: Any) -> None:  # noqa: ANN401
     """Encode the sequences of a table into a store.
 
     TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size, or a FASTA or
@@ -103,9 +112,15 @@ def embed(table: Path, store: Path, as_json: bool, **options: Any) -> None:  # n
       abag embed pairs.csv --store store
     """
     from abag.embed.pipeline.ranks import rank_here
-    from abag.embed.pipeline.run import describe_embedding, embed_table
+    from abag.embed.pipeline.run import describe_embedding, embed_meanwhile, embed_table
 
-    summary = embed_table(table, store, progress=True, **options)
+    if prepare_fit and options.get("kind", "both") == "both":
+        from abag.head.prepare import preparing
+
+        meanwhile = preparing(table, options)
+        summary = embed_meanwhile(meanwhile, table, store, progress=True, **options)
+    else:
+        summary = embed_table(table, store, progress=True, **options)
     if not rank_here().number:  # only the first rank prints
         _print(summary, as_json, describe_embedding)
 

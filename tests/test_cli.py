@@ -43,8 +43,8 @@ OPTIONS = {
     "embed": "antibody-adapter antibody-backend antibody-encoder antibody-region antigen "
     "antigen-adapter antigen-backend antigen-encoder attention bad-rows batch-tokens chains "
     "column "
-    "commit-seconds device devices json kind layers limit long-antigens precision ray skipped "
-    "store store-dtype "
+    "commit-seconds device devices json kind layers limit long-antigens no-prepare-fit "
+    "precision prepare-fit ray skipped store store-dtype "
     "strict-precision",
     "fit": "accumulate adapter-rows affinity-type allow-adapter-leak antibody-by "
     "antibody-encoder "

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypeAlias, TypedDict, cast
 
 from abag.core.messages import bar, detail, note, reporting, say
+from abag.core.options import EncoderOptions
 from abag.embed.families.registry import known_alias
 from abag.embed.pipeline.ahead import Ahead
 from abag.embed.pipeline.kind_job import KindJob, KindSummary
@@ -31,6 +32,9 @@ from abag.embed.shards.filesystem import is_local, mount_of
 from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import open_store
 from abag.embed.weights.checkpoints import EncoderCheckpoint
+
+Meanwhile: TypeAlias = Callable[[str, int], AbstractContextManager[object]]
+"""Called with the type of the device that encodes, and the rows of the table."""
 
 
 class EmbedSummary(TypedDict):
@@ -95,12 +99,26 @@ def embed_table(
     return _embed(table, store, names, EmbedOptions.from_keywords(options, "embed"))
 
 
+def embed_meanwhile(
+    meanwhile: Meanwhile,
+    table: TableLike,
+    store: Path | str,
+    **options: Any,  # noqa: ANN401 - the fields of EncoderOptions and EmbedOptions
+) -> EmbedSummary:
+    """As `embed_table`; `meanwhile` makes what is entered while this process encodes alone."""
+    encoders, others = EncoderOptions.take(options)
+    names = (encoders.antibody_encoder, encoders.antigen_encoder)
+    chosen = EmbedOptions.from_keywords(others, "embed")
+    return _embed(table, store, names, chosen, meanwhile=meanwhile)
+
+
 def _embed(
     table: TableLike,
     store: Path | str,
     names: tuple[str, str],
     options: EmbedOptions,
     rank: Rank | None = None,
+    meanwhile: Meanwhile = lambda _device, _rows: nullcontext(),
 ) -> EmbedSummary:
     """Run the whole job, or the share of a rank: one given by a launcher, or started by us."""
     started_by_us = rank is not None
@@ -158,9 +176,13 @@ def _embed(
                     job.check_complete()
                 of_ranks = [_by_plural(share) for share in shares]
                 seconds = [max(rank[job.plural]["seconds"] for rank in of_ranks) for job in jobs]
+            elif rank.world == 1:
+                devices = {job.plan.device.type for job in jobs if job.missing}
+                with meanwhile("cuda" if "cuda" in devices else "cpu", reading.rows):
+                    seconds = [job.encode(rank) for job in jobs]
             else:
                 seconds = [job.encode(rank) for job in jobs]
-                if rank.world > 1 and first:
+                if first:
                     seconds = [s + j.wait_for_others() for s, j in zip(seconds, jobs, strict=True)]
         parts = {j.plural: j.summary(s, rank) for j, s in zip(jobs, seconds, strict=True)}
     totals = {"rows": reading.rows, "skipped_rows": len(reading.skipped)}

@@ -1,0 +1,140 @@
+"""What a fit computes from a table alone, computed while a GPU encodes the table.
+
+Clusters and IMGT numbering end in the caches that `abag fit` reads. A process of its own, with the
+lowest priority, computes them: it cannot stop the encoding, and ends with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from _thread import interrupt_main
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from abag import AbagError, cache_dir
+from abag.core.messages import detail, reporting
+from abag.core.workers import count_cores
+from abag.embed.sequences.options import TableOptions
+
+if TYPE_CHECKING:
+    from abag.head.model.config import FitConfig
+
+FEWEST_CORES = 4
+"""With fewer, the threads that feed the GPU would wait."""
+MOST_ROWS = 1_000_000
+"""A fit holds the whole table in memory, about 2 kB per row; encoding does not."""
+GRACE_SECONDS = 0.3
+"""For the process to delete its partial files."""
+
+
+def prepare_fit(table: Path | str, config: FitConfig) -> None:
+    """Compute what a fit with these options computes from a table alone, and cache it.
+
+    Raises
+    ------
+    AbagError
+        If the table cannot be fitted, for instance because it has no label.
+    """
+    from abag.embed.sequences.numbering import number_antibodies
+    from abag.embed.sequences.pairs import read_pairs
+    from abag.head.data.labels import label_pairs
+    from abag.head.splits.groups import PairGroups, with_clusters
+
+    pairs, cache = label_pairs(read_pairs(table, config), config), cache_dir() / "clusters"
+    PairGroups(pairs, config, cache).levels()
+    with_clusters(pairs, config, cache)
+    number_antibodies(pairs.table.antibodies.chains, cache_dir() / "numbering")
+
+
+def preparing(
+    table: Path, options: Mapping[str, Any]
+) -> Callable[[str, int], AbstractContextManager[None]]:
+    """Return what `abag embed` shall do while it encodes a table, read with these options."""
+    chosen, _ = TableOptions.take(options)
+
+    def meanwhile(device: str, rows: int) -> AbstractContextManager[None]:
+        if device != "cuda" or count_cores() < FEWEST_CORES or rows > MOST_ROWS:
+            return nullcontext()
+        return _in_a_process(table, chosen)
+
+    return meanwhile
+
+
+@contextmanager
+def _in_a_process(table: Path, options: TableOptions) -> Iterator[None]:
+    """Run `prepare_fit` in a process, at most until the block ends."""
+    command = [sys.executable, "-P", "-m", __name__]
+    try:
+        process = Popen(
+            command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True, start_new_session=True
+        )
+    except OSError as error:
+        detail(f"nothing is prepared for abag fit ({error})")
+        yield
+        return
+    assert process.stdin is not None
+    try:
+        with suppress(BrokenPipeError):
+            json.dump({"table": str(table.absolute()), **options.to_json()}, process.stdin)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        yield
+    finally:
+        with suppress(BrokenPipeError):
+            process.stdin.close()  # which ends the process
+        if said := _collect(process):
+            detail(said)
+
+
+def _collect(process: Popen[str]) -> str:
+    """Wait for a process that has been told to end; return what it said, if it had finished."""
+    try:
+        process.wait(2 * GRACE_SECONDS)
+    except TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.stdout is not None
+    with process.stdout:
+        return process.stdout.read().strip()
+
+
+def _serve() -> None:
+    """Prepare a fit for the process that started this one; end when that closes the pipe."""
+    from abag.head.model.config import FitConfig  # slow, and the parent does not need it
+
+    os.nice(19)
+    options = json.loads(sys.stdin.readline())
+    Thread(target=_end_with_parent, daemon=True).start()
+    start_s = time.monotonic()
+    try:
+        with reporting(silent=True):
+            prepare_fit(options.pop("table"), FitConfig.from_keywords(options, "fit"))
+        seconds = time.monotonic() - start_s
+        print(
+            f"prepared for abag fit: clusters and numbering, in {seconds:.1f} s beside the encoding"
+        )
+    except AbagError as error:
+        print(f"nothing is prepared for abag fit ({error})")
+    except KeyboardInterrupt:
+        sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    """Wait until the pipe is closed, also by the death of the parent, then end this process."""
+    os.read(0, 1)
+    interrupt_main()
+    time.sleep(GRACE_SECONDS)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,171 @@
+"""What is prepared for a fit while a GPU encodes, on tables that the project draws."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from abag import cache_dir
+from abag.cli import main
+from abag.embed.pipeline.kind_job import KindJob
+from abag.embed.sequences import numbering
+from abag.embed.sequences.chains import RESIDUES
+from abag.head import prepare
+from abag.head.data.demo import demo_table
+from abag.head.model.config import FitConfig
+from abag.head.prepare import MOST_ROWS, prepare_fit, preparing
+from abag.head.splits import groups
+
+PLAIN = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    demo_table().head(200).to_csv(tmp_path / "pairs.csv", index=False)
+    return tmp_path / "pairs.csv"
+
+
+@pytest.fixture
+def on_any_device(monkeypatch):
+    monkeypatch.setattr(prepare, "count_cores", lambda: prepare.FEWEST_CORES)
+    meanwhile, encode = prepare.preparing, KindJob.encode
+    monkeypatch.setattr(
+        prepare, "preparing", lambda *given: lambda _, rows: meanwhile(*given)("cuda", rows)
+    )
+
+    def encode_slowly(job, rank):
+        while serving():
+            time.sleep(0.05)
+        return encode(job, rank)
+
+    monkeypatch.setattr(KindJob, "encode", encode_slowly)
+
+
+def run(*arguments):
+    result = CliRunner().invoke(main, [str(one) for one in arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def cached():
+    return sorted(path for path in cache_dir().rglob("*") if path.is_file())
+
+
+def fit_table(table, *options):
+    run("fit", table, "--store", table.parent / "store", "--run", table.parent / "run",
+        "--head", "ridge", "--no-bootstrap", *options)  # fmt: skip
+
+
+def test_a_fit_after_embed_finds_clusters_and_numbering_in_the_cache(
+    table, on_any_device, monkeypatch
+):
+    options = ["--column", "antigen=antigen", "--limit", "150"]
+    printed = run("embed", table, "--store", table.parent / "store", *PLAIN, *options)
+    assert "prepared for abag fit: clusters and numbering, in " in printed.stderr
+    assert cached()
+    monkeypatch.setattr(
+        groups, "choose_method", lambda *_: groups.ClusterMethod("built-in", refuse_to_compute)
+    )
+    monkeypatch.setattr(numbering, "number_chains", refuse_to_compute)
+    fit_table(table, *options)
+
+
+def refuse_to_compute(*_):
+    raise AssertionError
+
+
+def test_a_damaged_prepared_cache_is_computed_again(table, on_any_device):
+    prepare_fit(table, FitConfig())
+    prepared = [path for path in cached() if path.parent.name in ("clusters", "numbering")]
+    before = [path.read_bytes() for path in prepared]
+    for path in prepared:
+        path.write_bytes(path.read_bytes()[:90])
+    run("embed", table, "--store", table.parent / "store", *PLAIN, "--no-prepare-fit")
+    fit_table(table)
+    assert [path.read_bytes() for path in prepared] == before
+
+
+def test_nothing_is_prepared_without_a_gpu_with_few_cores_or_for_a_huge_table(table, monkeypatch):
+    monkeypatch.setattr(prepare, "_in_a_process", refuse_to_compute)
+    for device, cores, rows in (
+        ("cpu", 16, 100),
+        ("cuda", prepare.FEWEST_CORES - 1, 100),
+        ("cuda", 16, MOST_ROWS + 1),
+    ):
+        monkeypatch.setattr(prepare, "count_cores", lambda cores=cores: cores)
+        with preparing(table, {})(device, rows):
+            pass
+    monkeypatch.setattr(prepare, "count_cores", lambda: 16)
+    with pytest.raises(AssertionError):
+        preparing(table, {})("cuda", 100)
+
+
+@pytest.mark.parametrize("options", [["--no-prepare-fit"], ["--kind", "antigen"]])
+def test_nothing_is_prepared_if_not_asked_for(table, on_any_device, options):
+    run("embed", table, "--store", table.parent / "store", *PLAIN, *options)
+    assert cached() == []
+
+
+def test_a_table_that_cannot_be_fitted_is_embedded_all_the_same(table, on_any_device):
+    demo_table().head(20).drop(columns="pKd").to_csv(table, index=False)
+    printed = run("embed", table, "--store", table.parent / "store", *PLAIN)
+    assert "nothing is prepared for abag fit (pairs.csv: no column for pkd" in printed.stderr
+
+
+PARENT = """
+import sys, time
+from abag.head import prepare
+prepare.count_cores = lambda: 16
+from pathlib import Path
+with prepare.preparing(Path(sys.argv[1]), {})("cuda", 10):
+    print("entered", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+def serving():
+    """Process ids of children that prepare."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\0")
+            home = f"XDG_CACHE_HOME={os.environ['XDG_CACHE_HOME']}".encode()
+            ours = home in (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"abag.head.prepare" in command and ours:
+            found.append(int(process.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("number", "after"), [(signal.SIGKILL, 3), (signal.SIGTERM, 0), (signal.SIGINT, 0)]
+)
+def test_a_stopped_parent_leaves_no_process_and_no_partial_file(tmp_path, table, number, after):
+    rng = np.random.default_rng(0)
+    antigens = ["".join(rng.choice([*RESIDUES], 400)) for _ in range(2000)]
+    pd.DataFrame({"heavy": "EVQLVES", "antigen": antigens, "pkd": 7.0}).to_csv(table, index=False)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, table, "60"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    with parent:
+        assert parent.stdout.readline() == "entered\n"
+        time.sleep(after)
+        assert serving()
+        parent.send_signal(number)
+        parent.wait(10)
+    deadline = time.monotonic() + 10
+    while serving() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert serving() == []
+    assert not [path for path in cached() if path.name.endswith(".partial")]
