@@ -250,8 +250,8 @@ def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:
     )
     for split in splits:
         training_labels(pairs, split.rows(TRAIN))  # raises before anything is written
-        if config.head == "one_hot_kernel":
-            find_reference(pairs.table.antibodies.chains, pairs.antibody[split.rows(TRAIN)])
+        if (head := config.filled().head).startswith("one_hot"):
+            find_reference(head, pairs.table.antibodies.chains, pairs.antibody[split.rows(TRAIN)])
     for line in describe_splits(splits):
         detail(line)
     return splits

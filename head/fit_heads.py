@@ -61,19 +61,24 @@ def fit_heads(
     def fit_one(i: int) -> None:
         closed[i] = fit_closed_forms(training[i], config, names[i])
 
-    def predict_one(i: int) -> None:
-        baselines[i] = _predict_baselines(folds, i)
+    def predict_one(i: int, known: Mapping[str, Floats]) -> None:
+        baselines[i] = _predict_baselines(folds, i, known)
+
+    def fit_and_predict(i: int) -> None:
+        fit_one(i)
+        if with_baselines:  # some are models of the head, too
+            predict_one(i, closed[i].models.predicted)
 
     networks = _network_tasks(folds, trained)
-    models = [Task(partial(fit_one, i), CLOSED_FORMS_SHARE / count) for i in range(count)]
-    beside = [Task(partial(predict_one, i), BASELINES_SHARE / count) for i in range(count)]
-    if not with_baselines:
-        beside = []
     n_training = max(len(one.rows) for one in training)
     if folds.device.type == "cpu":
-        run_in_lanes([], [*networks, *models, *beside], n_training)
+        share = (CLOSED_FORMS_SHARE + BASELINES_SHARE * with_baselines) / count
+        models = [Task(partial(fit_and_predict, i), share) for i in range(count)]
+        run_in_lanes([], [*networks, *models], n_training)
     else:  # the thread that made the device the current one uses it
-        run_in_lanes([*networks, *beside], models, n_training)
+        models = [Task(partial(fit_one, i), CLOSED_FORMS_SHARE / count) for i in range(count)]
+        beside = [Task(partial(predict_one, i, {}), BASELINES_SHARE / count) for i in range(count)]
+        run_in_lanes([*networks, *(beside if with_baselines else [])], models, n_training)
     fitted = [
         fit_head(one, split, config, closed[i], trained.get(i), names[i])
         for i, (one, split) in enumerate(zip(training, folds.splits, strict=True))
@@ -138,7 +143,8 @@ def _training_rows(folds: FoldFits, split: Split) -> TrainingRows:
     return TrainingRows(pairs, vectors, rows, inner, folds.device if use_gpu else None)
 
 
-def _predict_baselines(folds: FoldFits, i: int) -> dict[str, Floats]:
+def _predict_baselines(folds: FoldFits, i: int, known: Mapping[str, Floats]) -> dict[str, Floats]:
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in folds.inputs.vectors.values())
     device = folds.device if folds.device.type == "cuda" else None
-    return predict_baselines(folds.inputs.pairs, folds.splits[i], antibody_ND, antigen_ME, device)
+    pairs, split = folds.inputs.pairs, folds.splits[i]
+    return predict_baselines(pairs, split, antibody_ND, antigen_ME, device, known)

@@ -59,7 +59,7 @@ def same_predictions(run, case):
         np.testing.assert_allclose(found[name], written[name], rtol=1e-4)
 
 
-@pytest.mark.parametrize("head", ["ridge", "kernel", "gp", "stack", "auto"])
+@pytest.mark.parametrize("head", ["ridge", "antibody_ridge", "kernel", "gp", "stack", "auto"])
 def test_a_head_is_fitted_stored_and_refitted_to_the_same_bits(case, tmp_path, head):
     run, again = tmp_path / "run", tmp_path / "again"
     summary = fit(case, run, head=head)
@@ -140,7 +140,10 @@ def test_auto_takes_the_model_with_the_smallest_error_on_pairs_not_seen(case, tm
     summary = fit(case, tmp_path / "run", head="auto", say=said.append)
     (line,) = [text for text in said if "RMSE on pairs not seen" in text]
     rmse = {n: float(v) for n, v in (one.split() for one in line.split(": ")[2].split(", "))}
-    assert rmse.keys() == {"kernel", "gp", "ridge", "network", "mean", "stack"}
+    assert rmse.keys() == {"kernel", "gp", "ridge", "network", "mean", "stack"} | {
+        "antibody_ridge",
+        "antigen_ridge",
+    }
     best = min(rmse, key=rmse.get)
     assert rmse[best] <= rmse["ridge"] < 0.5 < rmse["mean"]
     if best != "stack":

@@ -1,11 +1,13 @@
-"""The ridge on both vectors as a head: the baseline of the same name, kept as weights."""
+"""The ridges on vectors as heads: the baselines of the same names, kept as weights."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from abag.embed.sequences.chains import KINDS
 from abag.head.closed_form.pair_model import (
     Arrays,
     ClosedFormFit,
@@ -68,8 +70,11 @@ class LinearModel:
         )
 
 
-def fit_linear(training: TrainingRows) -> ClosedFormFit:
-    """Fit a ridge to the exact training pairs; the inner folds choose its strength."""
+def fit_linear(training: TrainingRows, sides: Sequence[int] = (0, 1)) -> ClosedFormFit:
+    """Fit a ridge to the exact training pairs; the inner folds choose its strength.
+
+    `sides` are those with weights: 0 for the antibody, 1 for the antigen.
+    """
     vectors, rows = training.vectors, training.rows
     antibody = Standardizer.of(vectors.antibody_ND[np.unique(vectors.antibody[rows])])
     antigen = Standardizer.of(vectors.antigen_ME[np.unique(vectors.antigen[rows])])
@@ -78,7 +83,12 @@ def fit_linear(training: TrainingRows) -> ClosedFormFit:
         FeatureBlock(antigen.apply(vectors.antigen_ME), vectors.antigen.astype(np.int64)),
     ]
     pkd, device = training.pairs.pkd, training.device
-    fit = fit_ridges(blocks, pkd, rows, training.fold, [(0, 1)], device)[0]
-    left, right = np.split(fit.weight_D, [vectors.antibody_ND.shape[1]])
-    model = LinearModel(LinearSettings(fit.intercept), antibody, antigen, left, right)
-    return ClosedFormFit(model, fit.inner, None, "ridge on both vectors")
+    used = [blocks[side] for side in sides]
+    fit = fit_ridges(used, pkd, rows, training.fold, [range(len(used))], device)[0]
+    weights = [np.zeros(block.table_ND.shape[1]) for block in blocks]
+    ends = np.cumsum([len(weights[side]) for side in sides])[:-1]
+    for side, weight_D in zip(sides, np.split(fit.weight_D, ends), strict=True):
+        weights[side] = weight_D
+    model = LinearModel(LinearSettings(fit.intercept), antibody, antigen, *weights)
+    names = " and ".join(KINDS[side] for side in sides)
+    return ClosedFormFit(model, fit.inner, None, f"ridge on the vectors of {names}")

@@ -85,8 +85,8 @@ class OneHotKernel:
         return cls(settings.one_hot, process)
 
 
-def find_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, str]:
-    """Return what the antibodies of the training pairs, (F,), are compared with.
+def find_reference(head: str, chains: Sequence[Chains], of_pair: Index) -> tuple[str, str]:
+    """Return what the antibodies of the training pairs, (F,), are compared with by a head.
 
     Raises
     ------
@@ -96,14 +96,21 @@ def find_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, str]:
     reference = common_reference(chains, of_pair)
     if reference is None:
         msg = (
-            f"one_hot_kernel: fewer than {SHARED_LENGTH:.0%} of the training pairs have antibodies "
+            f"{head}: fewer than {SHARED_LENGTH:.0%} of the training pairs have antibodies "
             "of the same lengths; expected variants of one antibody, or another --head"
         )
         raise DoesNotApply(msg)
-    shared = identity([chains[i] for i in np.unique(of_pair).tolist()], reference)
+    used = [chains[i] for i in np.unique(of_pair).tolist()]
+    if len(used) == 1:
+        msg = (
+            f"{head}: all training pairs have the same antibody; expected variants of one "
+            "antibody, or another --head"
+        )
+        raise DoesNotApply(msg)
+    shared = identity(used, reference)
     if shared < LEAST_IDENTITY:
         msg = (
-            f"one_hot_kernel: the training antibodies share {shared:.0%} of their residues with "
+            f"{head}: the training antibodies share {shared:.0%} of their residues with "
             f"their consensus; expected variants of one antibody (at least {LEAST_IDENTITY:.0%}), "
             "or another --head"
         )
@@ -121,7 +128,7 @@ def fit_one_hot_kernel(training: TrainingRows) -> ClosedFormFit:
     """
     vectors = training.vectors
     chains, of_pair = vectors.chains(), vectors.antibody[training.rows]
-    reference = find_reference(chains, of_pair)
+    reference = find_reference("one_hot_kernel", chains, of_pair)
     trained = [chains[i] for i in np.unique(of_pair).tolist()]
     one_hot = OneHot.of(trained, reference, marks_new=True)
     assert one_hot is not None

@@ -8,6 +8,7 @@ from functools import partial
 from abag.head.closed_form.gaussian_process import INNER_PAIRS, fit_gaussian_process
 from abag.head.closed_form.linear import fit_linear
 from abag.head.closed_form.one_hot_kernel import fit_one_hot_kernel
+from abag.head.closed_form.one_hot_ridge import fit_one_hot_ridge
 from abag.head.closed_form.pair_model import Fit
 
 CLOSED_FORM: Mapping[str, Fit] = {
@@ -15,11 +16,18 @@ CLOSED_FORM: Mapping[str, Fit] = {
     "kernel": partial(fit_gaussian_process, criterion="error"),
     "gp": partial(fit_gaussian_process, criterion="evidence"),
     "one_hot_kernel": fit_one_hot_kernel,
+    "antibody_ridge": partial(fit_linear, sides=(0,)),
+    "antigen_ridge": partial(fit_linear, sides=(1,)),
+    "one_hot_ridge": fit_one_hot_ridge,
 }
 """How to fit each; `abag.head.model.config.HeadName` lists the same names for ``--head``."""
 STACKED = ("kernel", "gp", "one_hot_kernel", "ridge")
 """Closed-form models of a stack, beside the network and the mean. What kernel ridge tried saves the
 Gaussian process most of its search."""
+BASELINES = ("antibody_ridge", "antigen_ridge", "one_hot_ridge")
+"""Baselines that ``--head auto`` may choose, beside the models of a stack. The others need what a
+predictor does not have: labels of the same antigen, assay or nearest antibody, or clusters; the
+ridge on composition is a ridge on vectors of the encoder ``composition``."""
 LARGEST = {"kernel": 12_000, "gp": INNER_PAIRS, "one_hot_kernel": 12_000}
 """Most training pairs with which a model is part of a stack. On more pairs the errors of both
 processes differ little; kernel ridge takes longer than the network, and was not measured."""

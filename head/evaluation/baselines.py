@@ -7,8 +7,8 @@ that keep the groups of the split together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,8 @@ class BaselineInputs:
     """One vector per unique antigen."""
     device: torch.device | None = None
     """Where ridges are fitted; None: with numpy."""
+    known: Mapping[str, Floats] = field(default_factory=dict)
+    """Predictions of baselines that were fitted before, as parts of a head; (P,) by name."""
 
     @cached_property
     def fold(self) -> Ints:
@@ -65,8 +67,12 @@ class BaselineInputs:
     def vector_ridges(self) -> list[Floats]:
         """Ridge predictions, (P,) each: from both vectors, the antibody's and the antigen's."""
         blocks = [self.antibody, self.standardised_block(self.antigen_ND, self.pairs.antigen)]
-        choices = [(0, 1), (0,), (1,)]
-        return ridges(blocks, self.pairs.pkd, self.fit_rows, self.fold, choices, self.device)
+        choices = {"ridge": (0, 1), "antibody_ridge": (0,), "antigen_ridge": (1,)}
+        new = {name: sides for name, sides in choices.items() if name not in self.known}
+        pkd, rows, device = self.pairs.pkd, self.fit_rows, self.device
+        fitted = ridges(blocks, pkd, rows, self.fold, [*new.values()], device) if new else []
+        found = {**self.known, **dict(zip(new, fitted, strict=True))}
+        return [found[name] for name in choices]
 
     def standardised_block(self, table_ND: NDArray[np.floating], index: Ints) -> FeatureBlock:
         """Standardise vectors, shape (N, D); `index`, shape (P,), is the sequence of each pair."""
@@ -100,6 +106,7 @@ def predict_baselines(
     antibody_ND: NDArray[np.floating],
     antigen_ND: NDArray[np.floating],
     device: torch.device | None = None,
+    known: Mapping[str, Floats] | None = None,
 ) -> dict[str, Floats]:
     """Fit each baseline to the training part and predict every pair.
 
@@ -109,6 +116,8 @@ def predict_baselines(
         One vector per unique sequence.
     device : torch.device, optional
         A GPU on which the ridges are fitted; by default numpy fits them.
+    known : mapping, optional
+        Predictions of baselines that are heads, too, and were fitted to the same rows; (P,) each.
 
     Returns
     -------
@@ -118,8 +127,12 @@ def predict_baselines(
         an antigen that is not in training).
     """
     fit_rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
-    inputs = BaselineInputs(pairs, split, fit_rows, antibody_ND, antigen_ND, device)
-    predicted = {name: baseline(inputs) for name, baseline in BASELINES.items()}
+    known = known or {}
+    inputs = BaselineInputs(pairs, split, fit_rows, antibody_ND, antigen_ND, device, known)
+    predicted = {
+        name: known[name] if name in known else baseline(inputs)
+        for name, baseline in BASELINES.items()
+    }
     return {name: pkd for name, pkd in predicted.items() if pkd is not None}
 
 

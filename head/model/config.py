@@ -20,8 +20,9 @@ from abag.head.splits.split_options import AdapterRows, SplitOptions
 
 Network = Literal["mlp", "lowrank", "notebook"]
 HeadName = Literal[
-    "mlp", "lowrank", "notebook", "ridge", "kernel", "gp", "one_hot_kernel", "stack", "auto"
-]
+    "mlp", "lowrank", "notebook", "ridge", "kernel", "gp", "one_hot_kernel", "antibody_ridge",
+    "antigen_ridge", "one_hot_ridge", "stack", "auto"
+]  # fmt: skip
 STACKS = ("stack", "auto")
 STACK_NETWORKS = 2
 """Networks of a stack, at least; its models are weighed by what these leave out."""
@@ -85,9 +86,10 @@ class HeadOptions(Options, group="Head"):
         None, default_text=FROM_PRESET,
         help="stack: weighted mean of mlp, kernel ridge, Gaussian process (gp), ridge, training "
         "mean and, for variants of one antibody, kernel ridge on residues (one_hot_kernel); auto: "
-        "the best of these on pairs not seen. Alone: mlp on both vectors joined, lowrank antibody "
-        "x antigen interaction, the old notebooks' regressor; in closed form ridge, kernel, gp and "
-        "one_hot_kernel.",
+        "the best of these, the stack and baselines, on pairs not seen. Alone: mlp on both vectors "
+        "joined, lowrank antibody x antigen interaction, the old notebooks' regressor; in closed "
+        "form ridge, kernel, gp, one_hot_kernel and the baselines antibody_ridge, antigen_ridge "
+        "and one_hot_ridge.",
     )  # fmt: skip
     rank: int = option(64, low=1, rare=True, help="Width of the low-rank interaction.")
     widths: tuple[int, ...] | None = option(

@@ -27,6 +27,7 @@ from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hint
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
 from abag.head.closed_form.linear import LinearModel, LinearSettings
 from abag.head.closed_form.one_hot_kernel import OneHotKernel, OneHotSettings
+from abag.head.closed_form.one_hot_ridge import OneHotRidge, OneHotRidgeSettings
 from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, PairVectors
 from abag.head.prediction.applicability import Applicability, measure_applicability
 from abag.head.prediction.network import NetworkModel, NetworkSettings
@@ -59,6 +60,7 @@ MODELS: Mapping[str, tuple[Any, Any]] = {
     "ridge": (LinearModel, LinearSettings),
     "process": (GaussianProcess, ProcessSettings),
     "one_hot_kernel": (OneHotKernel, OneHotSettings),
+    "one_hot_ridge": (OneHotRidge, OneHotRidgeSettings),
     "mean": (ConstantModel, ConstantSettings),
 }
 """Classes of models and of their settings, by the name in predictor.json."""

@@ -9,7 +9,7 @@ P pairs, R pairs of which unseen predictions are known, K models.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +25,7 @@ from abag.head.closed_form.pair_model import (
     Ints,
     TrainingRows,
 )
-from abag.head.closed_form.registry import CLOSED_FORM, describe_left_out, stacked_models
+from abag.head.closed_form.registry import BASELINES, CLOSED_FORM, describe_left_out, stacked_models
 from abag.head.closed_form.stacking import cross_stacked_error, stack_weights
 from abag.head.evaluation.baselines import inner_folds
 from abag.head.prediction.network import NetworkModel, NetworkSettings
@@ -95,7 +95,7 @@ def fit_closed_forms(training: TrainingRows, config: FitConfig, name: str) -> Cl
     chosen, start = config.filled().head, time.monotonic()
     names: Sequence[str] = () if chosen == config.network else (chosen,)
     if config.stacks:
-        names = stacked_models(len(training.rows))
+        names = stacked_models(len(training.rows)) + (list(BASELINES) if chosen == "auto" else [])
         if left_out := describe_left_out(len(training.rows)):
             detail(f"{name}: {left_out}")
     fits: dict[str, ClosedFormFit] = {}
@@ -105,7 +105,7 @@ def fit_closed_forms(training: TrainingRows, config: FitConfig, name: str) -> Cl
         except DoesNotApply as error:
             if not config.stacks:
                 raise
-            detail(f"{name}: left out of the stack: {error}")
+            detail(f"{name}: left out of {chosen}: {error}")
             continue
         detail(f"{name}: {one}: {fits[one].description}")
     predicted = {one: fit.model.predict(training.vectors) for one, fit in fits.items()}
@@ -200,6 +200,11 @@ class _Unseen:
         expected = np.array([float(name not in UNEXPECTED) for name in self.error])
         return np.asarray(expected / expected.sum())
 
+    def without(self, names: Collection[str]) -> _Unseen:
+        """Leave out some models."""
+        kept = {name: error for name, error in self.error.items() if name not in names}
+        return replace(self, error=kept)
+
     def table(self) -> Floats:
         """Return the errors as columns, (R, K)."""
         return np.stack(list(self.error.values()), axis=1)
@@ -274,15 +279,15 @@ def _stack(unseen: _Unseen) -> dict[str, float]:
 def _choose_best(unseen: _Unseen) -> dict[str, float]:
     """Use the model or the stack with the smallest error on pairs that it has not seen."""
     rows = unseen.complete
-    errors, fold, group = unseen.table()[rows], unseen.fold[rows], unseen.group[rows]
-    found = dict(zip(unseen.error, errors.T, strict=True))
-    found["stack"] = cross_stacked_error(errors, fold, group, unseen.expected)
+    parts = unseen.without(BASELINES)
+    fold, group = unseen.fold[rows], unseen.group[rows]
+    found = {name: error[rows] for name, error in unseen.error.items()}
+    found["stack"] = cross_stacked_error(parts.table()[rows], fold, group, parts.expected)
     rmse = {name: float(np.sqrt(np.square(error).mean())) for name, error in found.items()}
     detail("auto: RMSE on pairs not seen: " + ", ".join(f"{n} {e:.3f}" for n, e in rmse.items()))
     best = min(rmse, key=rmse.__getitem__)
-    if best == "stack":
-        return _stack(unseen)
-    return {name: float(name == best) for name in unseen.error}
+    chosen = _stack(parts) if best == "stack" else {best: 1.0}
+    return {name: chosen.get(name, 0.0) for name in unseen.error}
 
 
 def _combine(

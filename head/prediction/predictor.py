@@ -29,6 +29,7 @@ from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, open_store
 from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.one_hot_kernel import OneHotKernel
+from abag.head.closed_form.one_hot_ridge import OneHotRidge
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.prediction.applicability import Applicability
 from abag.head.prediction.novelty import Novelty, as_columns
@@ -212,7 +213,7 @@ class Predictor:
     @property
     def reads_residues(self) -> bool:
         """Whether a model reads the residues of antibodies beside their vectors."""
-        return any(isinstance(member.model, OneHotKernel) for member in self.members)
+        return any(isinstance(member.model, OneHotKernel | OneHotRidge) for member in self.members)
 
     def spec(self, kind: Kind) -> VectorSpec:
         """Return the vectors needed of one kind."""

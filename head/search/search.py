@@ -18,7 +18,7 @@ import numpy as np
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
 from abag.head.closed_form.pair_model import DoesNotApply, PairVectors, TrainingRows
-from abag.head.closed_form.registry import CLOSED_FORM
+from abag.head.closed_form.registry import CLOSED_FORM, STACKED
 from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import inner_folds as pairs_inner_folds
@@ -45,7 +45,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "mlp 1280-640-256 (medium)": {"head": "mlp", "widths": (1280, 640, 256)},
     "lowrank 16": {"head": "lowrank", "rank": 16},
     "lowrank 64": {"head": "lowrank", "rank": 64},
-    **{name: {"head": name} for name in CLOSED_FORM},
+    **{name: {"head": name} for name in STACKED},
 }
 """Shapes of networks, and heads in closed form.
 

@@ -1,0 +1,93 @@
+"""The ridge on the residues of variants as a head: the baseline of this name, kept as weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from abag.head.closed_form.linear import LinearModel, LinearSettings
+from abag.head.closed_form.one_hot_kernel import find_reference
+from abag.head.closed_form.pair_model import (
+    Arrays,
+    ClosedFormFit,
+    DoesNotApply,
+    Floats,
+    PairVectors,
+    TrainingRows,
+)
+from abag.head.data.one_hot import OneHot
+from abag.head.data.scaling import Standardizer
+from abag.head.evaluation.baselines import MAX_PRODUCTS
+from abag.head.evaluation.ridge import FeatureBlock, fit_ridges
+
+
+@dataclass(frozen=True, slots=True)
+class OneHotRidgeSettings:
+    """The part of a `OneHotRidge` that is no array."""
+
+    one_hot: OneHot
+    ridge: LinearSettings
+
+
+@dataclass(frozen=True, slots=True)
+class OneHotRidge:
+    """A ridge whose antibodies are columns of residues, and whose antigens have no weight."""
+
+    one_hot: OneHot
+    ridge: LinearModel
+
+    @property
+    def settings(self) -> OneHotRidgeSettings:
+        """What `load` needs beside the arrays."""
+        return OneHotRidgeSettings(self.one_hot, self.ridge.settings)
+
+    def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,); see `PairModel`."""
+        x_NC = self.one_hot.encode(vectors.chains())
+        return self.ridge.predict(vectors._replace(antibody_ND=x_NC))
+
+    def variance(self, vectors: PairVectors) -> None:
+        """Return None: not computed."""
+
+    def arrays(self) -> Arrays:
+        """Return what `load` needs as named arrays."""
+        return self.ridge.arrays()
+
+    @classmethod
+    def load(cls, arrays: Arrays, settings: OneHotRidgeSettings) -> OneHotRidge:
+        """Restore a model from `arrays` and `settings`."""
+        return cls(settings.one_hot, LinearModel.load(arrays, settings.ridge))
+
+
+def fit_one_hot_ridge(training: TrainingRows) -> ClosedFormFit:
+    """Fit a ridge to the exact training pairs; the inner folds choose its strength.
+
+    Raises
+    ------
+    DoesNotApply
+        If the antibodies are no variants of each other, or too many.
+    """
+    vectors, rows = training.vectors, training.rows
+    chains, of_pair = vectors.chains(), vectors.antibody[rows]
+    reference = find_reference("one_hot_ridge", chains, of_pair)
+    trained = [chains[i] for i in np.unique(of_pair).tolist()]
+    one_hot = OneHot.of(trained, reference, marks_new=False)
+    if one_hot is None or len(trained) * one_hot.width**2 > MAX_PRODUCTS:
+        msg = (
+            f"one_hot_ridge: {len(trained):,} training antibodies; expected few enough for a ridge "
+            "in a minute. Use another --head."
+        )
+        raise DoesNotApply(msg)
+    block = FeatureBlock(one_hot.encode(chains), vectors.antibody.astype(np.int64))
+    pkd, device = training.pairs.pkd, training.device
+    fit = fit_ridges([block], pkd, rows, training.fold, [(0,)], device)[0]
+    width = vectors.antigen_ME.shape[1]
+    linear = LinearModel(
+        LinearSettings(fit.intercept),
+        Standardizer.identity(one_hot.width),
+        Standardizer.identity(width),
+        fit.weight_D,
+        np.zeros(width),
+    )
+    return ClosedFormFit(OneHotRidge(one_hot, linear), fit.inner, None, "ridge on residues")
