@@ -16,7 +16,7 @@ from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
-from abag.head.closed_form.registry import CLOSED_FORM
+from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation import baselines
 from abag.head.evaluation.metrics import spearman
@@ -333,7 +333,7 @@ def test_parameters_of_trials_are_valid_options_of_fit(case):
 
 
 def with_closed_form(monkeypatch):
-    few = {name: SHAPES[name] for name in ("mlp 64", *CLOSED_FORM)}
+    few = {name: SHAPES[name] for name in ("mlp 64", *ON_VECTORS)}
     monkeypatch.setattr(search, "SHAPES", few | {"mlp 64": {"head": "mlp", "widths": (8,)}})
 
 
@@ -360,8 +360,8 @@ def test_a_sweep_can_choose_a_head_in_closed_form_and_refits_it(case, tmp_path, 
     summary, _ = quick_sweep(case, tmp_path / "s", trials=12, final=True, epochs=1)
     frame = pd.read_csv(tmp_path / "s/trials.csv")
     best = summary["best"]["params"]
-    assert set(CLOSED_FORM) & set(frame["shape"])  # nothing is left to learn in one epoch
-    assert best["shape"] in CLOSED_FORM
+    assert set(ON_VECTORS) & set(frame["shape"])  # nothing is left to learn in one epoch
+    assert best["shape"] in ON_VECTORS
     config = json.loads((tmp_path / "s/final/config.json").read_text())
     assert (config["head"], config["members"]) == (best["shape"], 1)
     assert config["antibody_pooling"] == best["antibody_pooling"]

@@ -28,6 +28,8 @@ BASELINES = ("antibody_ridge", "antigen_ridge", "one_hot_ridge")
 """Baselines that ``--head auto`` may choose, beside the models of a stack. The others need what a
 predictor does not have: labels of the same antigen, assay or nearest antibody, or clusters; the
 ridge on composition is a ridge on vectors of the encoder ``composition``."""
+ON_VECTORS = ("ridge", "kernel", "gp")
+"""Heads whose results depend on the pooling of both vectors, which a sweep tries."""
 LARGEST = {"kernel": 12_000, "gp": INNER_PAIRS, "one_hot_kernel": 12_000}
 """Most training pairs with which a model is part of a stack. On more pairs the errors of both
 processes differ little; kernel ridge takes longer than the network, and was not measured."""

@@ -17,8 +17,8 @@ import numpy as np
 
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
-from abag.head.closed_form.pair_model import DoesNotApply, PairVectors, TrainingRows
-from abag.head.closed_form.registry import CLOSED_FORM, STACKED
+from abag.head.closed_form.pair_model import PairVectors, TrainingRows
+from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import inner_folds as pairs_inner_folds
@@ -45,7 +45,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "mlp 1280-640-256 (medium)": {"head": "mlp", "widths": (1280, 640, 256)},
     "lowrank 16": {"head": "lowrank", "rank": 16},
     "lowrank 64": {"head": "lowrank", "rank": 64},
-    **{name: {"head": name} for name in STACKED},
+    **{name: {"head": name} for name in ON_VECTORS},
 }
 """Shapes of networks, and heads in closed form.
 
@@ -196,18 +196,14 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     """Score a head in closed form: the mean over the inner folds, each fitted to the others."""
     pairs = problem.pairs
     table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
-    chains = pairs.table.antibodies.chains
-    vectors = PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen, chains)
+    vectors = PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen)
     predicted = []
     for fold in range(problem.folds):
         rows = np.flatnonzero((problem.fold != fold) & (pairs.censored == 0))
         inside = pairs_inner_folds(problem.group[rows])
-        try:
-            fitted = CLOSED_FORM[fit_options(params)["head"]](
-                TrainingRows(pairs, vectors, rows, inside)
-            )
-        except DoesNotApply:
-            return None
+        fitted = CLOSED_FORM[fit_options(params)["head"]](
+            TrainingRows(pairs, vectors, rows, inside)
+        )
         predicted.append(fitted.model.predict(vectors)[_scored_rows(problem, fold)])
     return _mean_score(problem, predicted)
 
