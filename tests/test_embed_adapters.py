@@ -84,6 +84,9 @@ def off(ours, theirs):
         ("roformer", "antibody", "packed"),  # the name of a family: a random checkpoint
         ("ankh", "antigen", "packed"),
         ("esmc", "antigen", "packed"),
+        ("amplify", "antigen", "packed"),
+        ("amplify", "antigen", "reference"),
+        ("glm2", "antibody", "packed"),
     ],
 )
 def test_merged_weights_give_the_output_of_pefts_unmerged_model(tmp_path, name, kind, backend):

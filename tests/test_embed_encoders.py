@@ -241,7 +241,8 @@ PACKED = [
         (name, {})
         for name, family in FAMILIES.items()
         # transformers before 5 has no ESM C
-        if "packed" in family.backends and hasattr(transformers, family.transformers_class)
+        if "packed" in family.backends
+        and (not family.transformers_class or hasattr(transformers, family.transformers_class))
     ),
     ("ankh", {"feed_forward_proj": "gated-silu"}),
 ]

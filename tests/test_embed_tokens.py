@@ -127,6 +127,27 @@ def esmc():
     return transformers.EsmcTokenizer()
 
 
+def amplify():
+    specials = ["<pad>", "<unk>", "<mask>", "<bos>", "<eos>", "|"]
+    ids = {t: i for i, t in enumerate([*specials, *"LAGVSERTIDPKQNFYMHWC", "B"])}
+    pipeline = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
+    pipeline.add_special_tokens(specials[:5])
+    pipeline.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "removed")
+    pipeline.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[("<bos>", 3), ("<eos>", 4)]
+    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=pipeline, unk_token="<unk>")
+
+
+def glm2():
+    letters = [*"LAGVSERTIDPKQNFYMHWCXBUZOatcg"]
+    tokens = ["<cls>", "<pad>", "<eos>", "<unk>", *letters, "<+>", "<->", "<mask>", "<sep>"]
+    ids = {token: i for i, token in enumerate(tokens)}
+    pipeline = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges=[], unk_token="<unk>"))
+    pipeline.add_special_tokens([token for token in tokens if len(token) > 1])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=pipeline, unk_token="<unk>")
+
+
 GOLDEN = [  # tokenizer, family, text of each span, its ids: of an antibody, then of an antigen
     (prott5, "t5", ["E V Q </s> D I X"], [[9, 6, 16, 1, 10, 12, 23, 1]]),
     (prott5, "t5", ["M X"], [[19, 23, 1]]),
@@ -141,6 +162,10 @@ GOLDEN = [  # tokenizer, family, text of each span, its ids: of an antibody, the
     (esm2, "esm", ["M X"], [[0, 20, 24, 2]]),
     (esmc, "esmc", ["EVQ", "DIX"], [[0, 9, 7, 16, 2], [0, 13, 12, 24, 2]]),
     (esmc, "esmc", ["MX"], [[0, 20, 24, 2]]),
+    (amplify, "amplify", ["EVQ", "DIX"], [[3, 11, 9, 18, 4], [3, 15, 14, 1, 4]]),
+    (amplify, "amplify", ["MX"], [[3, 22, 1, 4]]),
+    (glm2, "glm2", ["<+>EVQ", "<+>DIX"], [[33, 9, 7, 16], [33, 13, 12, 24]]),
+    (glm2, "glm2", ["<+>MX"], [[33, 20, 24]]),
     (antiberty, "bert", ["E V Q", "D I X"], [[2, 8, 22, 18, 3], [2, 7, 12, 1, 3]]),
     (antiberty, "bert", ["M X"], [[2, 15, 1, 3]]),
     (protbert, "protbert", ["E V Q [SEP] D I X"], [[2, 9, 8, 18, 3, 14, 11, 25, 3]]),

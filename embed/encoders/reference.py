@@ -35,7 +35,7 @@ class ReferenceEncoder:
         family = FAMILIES[checkpoint.family]
         with quiet_transformers():
             model = load_transformers_model(checkpoint)
-        self.width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+        self.width = family.shape(checkpoint.config).width
         keep = family.fp32_weights if plan.dtype is torch.float16 else ()
         self._model = cast_parameters(model.eval().requires_grad_(False), plan, keep)
         self._pad_id = family.vocabulary.pad

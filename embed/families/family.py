@@ -185,6 +185,21 @@ class Family:
         )
         raise AbagError(msg)
 
+    def reference_module(self, config: Config) -> Module:
+        """Return the reference implementation without its weights.
+
+        Raises
+        ------
+        AbagError
+            If the family has none.
+        """
+        if not self.transformers_class:
+            msg = f"encoder family {self.name}: has no random checkpoints"
+            raise AbagError(msg)
+        encoder = self._transformers_encoder()
+        module: Module = encoder(encoder.config_class.from_dict(dict(config)))
+        return module
+
     def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
         """Load transformers' module in fp32; also returns the weights that only one side has."""
         from abag.embed.weights.tensors import EncoderTensors
@@ -233,14 +248,10 @@ class Family:
         AbagError
             If the family has no random checkpoints.
         """
-        if not self.transformers_class:
-            msg = f"encoder family {self.name}: has no random checkpoints"
-            raise AbagError(msg)
         import torch
 
-        encoder = self._transformers_encoder()
         with torch.device("meta"):
-            module = encoder(encoder.config_class.from_dict(dict(config)))
+            module = self.reference_module(config)
         learned = {n: tuple(p.shape) for n, p in module.named_parameters()}
         return {
             name: _draw_parameter(name, shape, draw)

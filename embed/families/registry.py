@@ -9,6 +9,7 @@ from abag.embed.families.composition import COMPOSITION
 from abag.embed.families.esm import ESM
 from abag.embed.families.esmc import ESMC
 from abag.embed.families.family import Config, Family
+from abag.embed.families.swiglu import AMPLIFY, GLM2
 from abag.embed.families.t5 import ANKH, PROSTT5, T5
 
 
@@ -25,7 +26,7 @@ class Alias(NamedTuple):
     commercial: bool = True  # whether the licence allows commercial use
 
 
-_ALL = (T5, PROSTT5, ANKH, ESM, ESMC, BERT, PROTBERT, ROFORMER, COMPOSITION)
+_ALL = (T5, PROSTT5, ANKH, ESM, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, COMPOSITION)
 FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
 _IG = "MIT (Kenlay et al. 2024)"
 _PROTTRANS = "AFL-3.0 (Elnaggar et al. 2021)"
@@ -33,6 +34,8 @@ _ANKH = "CC BY-NC-SA 4.0 (Elnaggar et al. 2023)"
 _ALCHEMAB = "AntiBERTa2 License 1.0 (Barton et al. 2023)"
 _ESM2 = "MIT (Lin et al. 2023)"
 _ESMC = "MIT (Biohub, ESM C)"
+_AMPLIFY = "MIT (Fournier et al. 2024)"
+_GLM2 = "Apache-2.0 (Cornman et al. 2024)"
 _RANDOM = "random weights made by abag: its vectors have no biological meaning"
 
 
@@ -88,6 +91,10 @@ ALIASES: dict[str, Alias] = {
     "esmc-300m": _hub("esmc", "biohub/ESMC-300M", None, 3.3e8, 960, _ESMC),
     "esmc-600m": _hub("esmc", "biohub/ESMC-600M", None, 5.7e8, 1152, _ESMC),
     "esmc-6b": _hub("esmc", "biohub/ESMC-6B", None, 6.3e9, 2560, _ESMC),
+    "amplify-120m": _hub("amplify", "chandar-lab/AMPLIFY_120M", None, 1.18e8, 640, _AMPLIFY),
+    "amplify-350m": _hub("amplify", "chandar-lab/AMPLIFY_350M", None, 3.54e8, 960, _AMPLIFY),
+    "glm2-150m": _hub("glm2", "tattabio/gLM2_150M", None, 1.52e8, 640, _GLM2),
+    "glm2-650m": _hub("glm2", "tattabio/gLM2_650M", None, 6.7e8, 1280, _GLM2),
     "composition": Alias("composition", width=256, licence="no weights: part of abag (MIT)"),
     "tiny-igt5": Alias("t5", random=True, licence=_RANDOM),
     "tiny-esm2": Alias("esm", random=True, licence=_RANDOM),
@@ -129,6 +136,16 @@ SHAPES: dict[str, Config] = {
         **ESMC.tiny_config, "hidden_size": 1152, "intermediate_size": 3072,
         "num_hidden_layers": 36, "num_attention_heads": 18,
     },
+    "amplify-120m": {
+        **AMPLIFY.tiny_config, "hidden_size": 640, "intermediate_size": 2560,
+        "num_hidden_layers": 24, "num_attention_heads": 10,
+    },
+    "amplify-350m": {
+        **AMPLIFY.tiny_config, "hidden_size": 960, "intermediate_size": 3840,
+        "num_hidden_layers": 32, "num_attention_heads": 15,
+    },
+    "glm2-150m": {**GLM2.tiny_config, "dim": 640, "depth": 30, "heads": 10},
+    "glm2-650m": {**GLM2.tiny_config, "dim": 1280, "depth": 33, "heads": 20},
 }  # fmt: skip
 """config.json of the default encoders and one of each architecture, as far as it decides speed."""
 

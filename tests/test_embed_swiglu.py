@@ -1,0 +1,224 @@
+"""AMPLIFY and gLM2, whose classes transformers lacks, against its Llama."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaModel
+
+from abag.core.device import plan_device
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
+from abag.embed.encoders.loading import identify, load_encoder
+from abag.embed.encoders.random_weights import save_random_checkpoint
+from abag.embed.families.registry import FAMILIES
+from abag.embed.packing.batches import pack_spans
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound
+
+CPU = plan_device("cpu")
+CHAIN = "ACDEFGHIKLMNPQRSTVWYX" * 9
+NAMES = {  # tensors of each layer: in transformers' Llama, in AMPLIFY, in gLM2
+    "input_layernorm": ("attention_norm", "attention_norm"),
+    "self_attn.q_proj": ("q", None),
+    "self_attn.k_proj": ("k", None),
+    "self_attn.v_proj": ("v", None),
+    "self_attn.o_proj": ("wo", "attention.wo"),
+    "post_attention_layernorm": ("ffn_norm", "ffn_norm"),
+    "mlp.gate_proj": (None, "feed_forward.w1"),
+    "mlp.up_proj": (None, "feed_forward.w3"),
+    "mlp.down_proj": ("ffn.w3", "feed_forward.w2"),
+}
+HEAD = {  # what a checkpoint has beside the encoder: the prefix of its tensors, and others
+    "amplify": ("", {"layer_norm_2.weight": (256,), "decoder.weight": (27, 256)}),
+    "glm2": ("glm2.", {"lm_head.norm.weight": (256,), "lm_head.proj_output.weight": (37, 256)}),
+}
+
+
+class LayerStates:
+    """Keeps the states of every layer."""
+
+    layers = frozenset(range(9))
+
+    def __init__(self):
+        self.states = []
+
+    def add(self, layer, x_TD):
+        self.states.append(x_TD.clone())
+
+
+def llama_weights(family, weights, shape):
+    """The weights under Llama's names; its heads rotate halves, so AMPLIFY's pairs are moved."""
+    amplify = family == "amplify"
+    pairs = np.arange(shape.width).reshape(shape.heads, -1, 2).transpose(0, 2, 1).ravel()
+    named = {"embed_tokens": weights["encoder.weight" if amplify else "tok_embeddings.weight"]}
+    for i in range(shape.layers):
+        at = f"transformer_encoder.{i}" if amplify else f"encoder.layers.{i}"
+        read = {n.removeprefix(f"{at}.").removesuffix(".weight"): w for n, w in weights.items()}
+        parts = {llama: read[n] for llama, both in NAMES.items() if (n := both[not amplify])}
+        if amplify:
+            parts["mlp.gate_proj"], parts["mlp.up_proj"] = read["ffn.w12"].chunk(2)
+            for p in "qk":
+                parts[f"self_attn.{p}_proj"] = parts[f"self_attn.{p}_proj"][pairs]
+        else:
+            three = read["attention.wqkv"].chunk(3)
+            parts |= {f"self_attn.{p}_proj": w for p, w in zip("qkv", three, strict=True)}
+        named |= {f"layers.{i}.{name}": w for name, w in parts.items()}
+    return {f"{name}.weight": w.float() for name, w in named.items()}
+
+
+@torch.no_grad()
+def llama_states(family, weights, ids):
+    """The states of every layer by transformers' Llama, with attention in both directions."""
+    shape = FAMILIES[family].shape(FAMILIES[family].reduced_config)
+    llama = LlamaModel(
+        LlamaConfig(
+            vocab_size=len(FAMILIES[family].tokens), hidden_size=shape.width,
+            intermediate_size=shape.feed_forward_width, num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads, rms_norm_eps=1e-5, pad_token_id=None,
+            attn_implementation="eager",
+        )
+    ).eval()  # fmt: skip
+    llama.norm = torch.nn.Identity()  # the last layer's states are returned before the head's norm
+    llama.load_state_dict(llama_weights(family, weights, shape))
+    out = llama(
+        input_ids=torch.from_numpy(ids)[None].long(),
+        attention_mask=torch.zeros(1, 1, len(ids), len(ids)),  # nothing is hidden
+        output_hidden_states=True,
+    )
+    return [state[0] for state in out.hidden_states]
+
+
+def checkpoint(folder, family, **config):
+    """A random checkpoint whose feed-forward width is not that of config.json: 688 or 768."""
+    save_random_checkpoint(folder, {**FAMILIES[family].reduced_config, **config}, seed=5)
+    return load_file(folder / "model.safetensors")
+
+
+def batch_of(identity):
+    return pack_spans([(0, identity.layout.spans((CHAIN,))[0])])
+
+
+def assert_close(ours, theirs):
+    assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+@pytest.mark.parametrize("family", HEAD)
+@pytest.mark.parametrize("backend", ["packed", "reference"])
+def test_every_layer_is_that_of_a_llama_with_attention_in_both_directions(
+    tmp_path, family, backend
+):
+    weights, identity = checkpoint(tmp_path, family), identify(str(tmp_path), "antigen")
+    batch, layers = batch_of(identity), LayerStates()
+    last = load_encoder(identity, CPU, backend=backend)(batch, layers)
+    theirs = llama_states(family, weights, batch.ids)
+    assert_close(last, theirs[-1])
+    for ours, expected in zip(layers.states, theirs, strict=True):
+        assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "sharded", "bin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("family", HEAD)
+def test_a_language_model_in_any_layout_and_type_gives_its_encoders_vectors(
+    tmp_path, family, dtype, layout
+):
+    prefix, head = HEAD[family]
+    weights = {n: w.to(dtype) for n, w in checkpoint(tmp_path, family).items()}
+    stored = {prefix + n: w for n, w in weights.items()}
+    stored |= {name: torch.ones(shape, dtype=dtype) for name, shape in head.items()}
+    (tmp_path / "model.safetensors").unlink()
+    if layout == "bin":
+        torch.save(stored, tmp_path / "pytorch_model.bin")
+    elif layout == "safetensors":
+        save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    else:
+        where = {n: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, n in enumerate(stored)}
+        for shard in set(where.values()):
+            part = {n: w for n, w in stored.items() if where[n] == shard}
+            save_file(part, tmp_path / shard, metadata={"format": "pt"})
+        index = json.dumps({"metadata": {}, "weight_map": where})
+        (tmp_path / "model.safetensors.index.json").write_text(index, encoding="utf-8")
+    identity = identify(str(tmp_path), "antigen")
+    batch = batch_of(identity)
+    expected = llama_states(family, weights, batch.ids)[-1]
+    for backend in ("packed", "reference"):
+        assert_close(load_encoder(identity, CPU, backend=backend)(batch), expected)
+
+
+@pytest.mark.parametrize("family", HEAD)
+def test_a_missing_or_unknown_tensor_is_refused(tmp_path, family):
+    weights = checkpoint(tmp_path, family)
+    name = next(n for n in weights if n.endswith("wo.weight"))
+    for changed in (
+        {n: w for n, w in weights.items() if n != name},
+        weights | {"more.weight": weights[name].clone()},
+    ):
+        save_file(changed, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        for backend in ("packed", "reference"):
+            with pytest.raises(BadCheckpoint, match=r"wo\.weight|more\.weight"):
+                load_encoder(identify(str(tmp_path), "antigen"), CPU, backend=backend)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("att_bias", True),
+        ("rms_norm", False),
+        ("layer_norm_after_embedding", True),
+        ("hidden_act", "GELU"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["packed", "reference"])
+def test_an_amplify_of_another_architecture_is_refused(tmp_path, key, value, backend):
+    checkpoint(tmp_path, "amplify", **{key: value})
+    with pytest.raises(BadCheckpoint, match=rf"{key} {value!r}; only .* is supported"):
+        load_encoder(identify(str(tmp_path), "antigen"), CPU, backend=backend)
+
+
+def test_an_amplify_with_another_vocabulary_is_not_taken_for_one(tmp_path):
+    checkpoint(tmp_path, "amplify")
+    config = {**FAMILIES["amplify"].reduced_config, "vocab_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises((BadCheckpoint, EncoderNotFound), match="AMPLIFY"):
+        find_checkpoint(str(tmp_path))
+
+
+def test_code_in_a_checkpoint_is_never_run(tmp_path):
+    code = {"AutoConfig": "amplify.AMPLIFYConfig", "AutoModel": "amplify.AMPLIFY"}
+    checkpoint(tmp_path, "amplify", auto_map=code)
+    proof = tmp_path / "ran"
+    program = f"open({str(proof)!r}, 'w').close()\n"
+    (tmp_path / "amplify.py").write_text(program, encoding="utf-8")
+    for backend in ("packed", "reference"):
+        load_encoder(identify(str(tmp_path), "antigen"), CPU, backend=backend)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("amplify", "norm_eps", 1e-3),
+        ("amplify", "num_attention_heads", 8),
+        ("glm2", "norm_eps", 1e-3),
+        ("glm2", "heads", 8),
+    ],
+)
+def test_a_setting_that_changes_vectors_changes_the_fingerprint(tmp_path, family, key, value):
+    found = []
+    for config in ({}, {key: value}):
+        folder = tmp_path / str(len(found))
+        checkpoint(folder, family, **config)
+        identity = identify(str(folder), "antigen")
+        found.append((identity.fingerprint, load_encoder(identity, CPU)(batch_of(identity))))
+    (one, x), (other, y) = found
+    assert one != other
+    assert not torch.allclose(x, y, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "longest"), [("amplify", 2046), ("glm2", 4095)])
+def test_chains_are_divided_where_training_ended(tmp_path, family, longest):
+    checkpoint(tmp_path, family)
+    layout = identify(str(tmp_path), "antigen").layout
+    assert len(layout.spans(("A" * longest,))) == 1
+    assert len(layout.spans(("A" * (longest + 1),))) == 2
