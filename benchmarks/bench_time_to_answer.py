@@ -9,8 +9,11 @@ Draws --pairs, --antibodies and --antigens, whose chains are random, and for the
 random vectors with the widths of the default encoders. --table adds the cases of a real table, with --store or
 with random vectors of --widths. The cases of embed use --encoders and stores of their own. Each command runs in a
 process of its own: first with empty caches (clusters, compiled kernels, fonts), then --repeats times with those
-that the first run left; of these the fastest counts. --random-weights saves checkpoints of the encoders' shapes. The stages of a command are functions in STAGES; the
-seconds of a stage exclude those of the stages inside it, and stages of several threads overlap. The file is written again after every case.
+that the first run left; of these the fastest counts. --random-weights saves checkpoints of the encoders' shapes.
+
+The stages of a command are functions in STAGES; the seconds of a stage exclude those of the stages inside it, and
+stages of several threads overlap. A case of two commands names the command of each stage. The first encoder is
+ready when its weights are on the device. The file is written again after every case.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ STAGES = {
     "embed": {
         "read table": "abag.embed.pipeline.run:_read",
         "identify encoders": "abag.embed.pipeline.run:identify_for",
+        "wait for imports and digests": "abag.embed.pipeline.run:Ahead.wait",
         "distinct sequences": "abag.embed.pipeline.kind_job:KindJob.__init__",
         "start the device": "abag.embed.pipeline.run:_announce",
         "check the checkpoints": "abag.embed.pipeline.kind_job:KindJob.check_loadable",
@@ -53,6 +57,7 @@ STAGES = {
     },
 }
 """By command: the name of a stage and the function that it is, named where it is called."""
+READY = "(from start to first encoder ready)"
 _EMBED = [
     "embed",
     "{table}",
@@ -62,6 +67,8 @@ _EMBED = [
     "{antigen_encoder}",
 ]
 _FIT = ["fit", "{table}", "--store", "{store}", "--run", "{out}"]
+_FIRST = [*_EMBED, "--store", "{out}-store"]
+_THEN = ["fit", "{table}", "--store", "{out}-store", "--run", "{out}", "--split", "random"]
 CASES = {
     "table: fit, one split": ("given", [[*_FIT, "--split", "random"]], 8),
     "table: fit, default split": ("given", [_FIT], 45),
@@ -69,14 +76,8 @@ CASES = {
     "fit, default split": ("drawn", [_FIT], 45),
     "embed, first": ("drawn", [[*_EMBED, "--store", "{out}"]], None),
     "embed, nothing missing": ("drawn", [[*_EMBED, "--store", "{embedded}"]], 4),
-    "whole job": (
-        "drawn",
-        [
-            [*_EMBED, "--store", "{out}-store"],
-            ["fit", "{table}", "--store", "{out}-store", "--run", "{out}", "--split", "random"],
-        ],
-        150,
-    ),
+    "whole job": ("drawn", [_FIRST, _THEN], 150),
+    "whole job, unprepared": ("drawn", [[*_FIRST, "--no-prepare-fit"], _THEN], None),
 }
 """By name: the table, the commands, and the seconds aimed at with cold caches."""
 CACHES = {"XDG_CACHE_HOME": "user", "MPLCONFIGDIR": "fonts",
@@ -113,7 +114,7 @@ class Clock:
     """Seconds of each stage without those of the stages inside it."""
 
     def __init__(self):
-        self.seconds, self.thread = {}, threading.local()
+        self.seconds, self.ended, self.thread = {}, {}, threading.local()
 
     def wrap(self, stage, path):
         """Time every call of a function."""
@@ -132,6 +133,7 @@ class Clock:
                 return function(*args, **kwargs)
             finally:
                 took = time.perf_counter() - begun
+                self.ended.setdefault(stage, time.time())
                 self.seconds[stage] = self.seconds.get(stage, 0.0) + took - inner.pop()
                 if inner:
                     inner[-1] += took
@@ -151,6 +153,8 @@ def run_timed(started, arguments):
     whole_s, clock.seconds["imports"] = time.time() - started, imported - started
     peak = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
     found = {"whole": whole_s, **clock.seconds, "rest": whole_s - sum(clock.seconds.values())}
+    if "load encoders" in clock.ended:
+        found[READY] = clock.ended["load encoders"] - started
     print("\n" + json.dumps({"seconds": found, "peak_mib": int(peak) / 1024}))
 
 
@@ -173,8 +177,10 @@ def measure(case, places, caches, options):
             if use.percent is not None:
                 busy = use.percent / 100 * found["seconds"]["whole"]
                 total["gpu_s"] = total.get("gpu_s", 0.0) + busy
-            for stage, seconds in found["seconds"].items():
-                total["seconds"][stage] = total["seconds"].get(stage, 0.0) + seconds
+            whole_s = total["seconds"].get("whole", 0.0) + found["seconds"]["whole"]
+            several = f"{command[0]}: " if len(CASES[case][1]) > 1 else ""
+            named = {several + stage: seconds for stage, seconds in found["seconds"].items()}
+            total["seconds"] |= named | {"whole": whole_s}
     return total
 
 
@@ -210,23 +216,23 @@ def make_inputs(folder, args):
 def summarise(found):
     """Return a table of all cases."""
     lines = ["| case | aim, cold | cold | warm | peak memory |", "|---|---|---|---|---|"]
-    for case, (cold, warm) in found.items():
+    for case, runs in found.items():
         aim = CASES[case][2]
-        seconds = " | ".join(f"{one['seconds']['whole']:.1f} s" for one in (cold, warm))
-        peak = max(one["peak_mib"] for one in (cold, warm))
+        wholes = [f"{one['seconds']['whole']:.1f} s" for one in runs.values()]
+        seconds = " | ".join([*wholes, "-"][:2])
+        peak = max(one["peak_mib"] for one in runs.values())
         lines.append(f"| {case} | {f'{aim} s' if aim else '-'} | {seconds} | {peak:,.0f} MiB |")
     return [*lines, ""]
 
 
-def describe(cold, warm):
-    """Return a table of stages for one case."""
-    found = {"cold": cold, "warm": warm}
+def describe(found):
+    """Return a table of stages for one case; `found` has the cold and perhaps a warm run."""
     stages = dict.fromkeys(stage for one in found.values() for stage in one["seconds"])
     lines = [f"| stage | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
     for stage in stages:
         values = [one["seconds"].get(stage, 0.0) for one in found.values()]
         lines.append(f"| {stage} | {' | '.join(f'{value:.2f} s' for value in values)} |")
-    if "gpu_s" in cold:
+    if "gpu_s" in found["cold"]:
         shares = [one["gpu_s"] / one["seconds"]["whole"] for one in found.values()]
         lines.append(f"| GPU busy | {' | '.join(f'{share:.0%}' for share in shares)} |")
     peaks = [f"{one['peak_mib']:,.0f} MiB" for one in found.values()]
@@ -275,7 +281,9 @@ def main(argv=None):
             caches = Path(scratch, case)
             cold = measure(case, places, caches, options)
             warm = [measure(case, places, caches, options) for _ in range(args.repeats)]
-            found[case] = cold, min(warm, key=lambda one: one["seconds"]["whole"], default=cold)
+            found[case] = {"cold": cold}
+            if warm:
+                found[case]["warm"] = min(warm, key=lambda one: one["seconds"]["whole"])
             print(case, json.dumps(found[case]), file=sys.stderr, flush=True)
             write(args, found, argv or sys.argv[1:])
 
@@ -288,8 +296,8 @@ def write(args, found, argv):
         f" `python benchmarks/bench_time_to_answer.py {' '.join(argv)}`", "",
         *summarise(found),
     ]  # fmt: skip
-    for case, (cold, warm) in found.items():
-        lines += [f"## abag {case}", "", *describe(cold, warm)]
+    for case, runs in found.items():
+        lines += [f"## abag {case}", "", *describe(runs)]
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "time_to_answer.md").write_text("\n".join(lines))
 
