@@ -58,7 +58,16 @@ def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) ->
     ctx.exit()
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+ORDER = (
+    "embed", "fit", "predict", "plan", "runs", "report", "evaluate", "sweep", "scan", "rank",
+    "adapt", "share", "store", "demo", "doctor",
+)  # fmt: skip
+"""The commands in the order of help: what most people need first."""
+
+
+@click.group(
+    cls=CommandGroup, order=ORDER, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions,
     help="Print the versions of the packages that affect results and speed.",

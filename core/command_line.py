@@ -28,7 +28,24 @@ class _Stopped(BaseException):
 
 
 class CommandGroup(click.Group):
-    """Commands that report errors in one line and exit 1, or 128 + the number of a signal."""
+    """Commands that report errors in one line and exit 1, or 128 + the number of a signal.
+
+    Help lists the commands of `order` first.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - click's own arguments
+        order: Sequence[str] = (),
+        **settings: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(*args, **settings)
+        self._order = {name: i for i, name in enumerate(order)}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands in the order of help."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: self._order.get(name, len(self._order)))
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command."""

@@ -12,7 +12,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import abag
-from abag.cli import main
+from abag.cli import ORDER, main
 from abag.core.command_line import HEADINGS
 from abag.head.data.demo import demo_table, planted_ceiling, planted_pkd
 
@@ -120,7 +120,9 @@ def test_every_option_has_help_and_no_list_of_commands_is_cut_short():
     for path, command in commands():
         for option in options_of(command):
             assert option.help, (path, option.name)
-    assert "..." not in run("--help").output.split("Commands:")[1]
+    listed = run("--help").output.split("Commands:")[1]
+    assert "..." not in listed
+    assert tuple(line.split()[0] for line in listed.splitlines() if line.strip()) == ORDER
     assert "..." not in run("store", "--help").output.split("Commands:")[1]
 
 

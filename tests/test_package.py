@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -86,6 +87,26 @@ def test_the_conda_recipe_has_the_dependencies_of_the_package():
     recipe = [" ".join(line.split()[1:]) for line in run.split("\n\n")[0].splitlines()]
     ours = [f"python{PROJECT['requires-python']}", *PROJECT["dependencies"]]
     assert recipe == [one.replace("torch", "pytorch").replace(">=", " >=") for one in ours]
+
+
+def test_every_imported_package_is_a_dependency_or_in_an_extra():
+    extras = [one for named in PROJECT["optional-dependencies"].values() for one in named]
+    declared = {
+        re.match(r"[\w.-]+", one)[0].replace("-", "_") for one in PROJECT["dependencies"] + extras
+    }
+    names = {
+        name.partition(".")[0]
+        for _, path in [*modules(), ("cli", ROOT / "cli.py")]
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import)
+            else [node.module] if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }  # fmt: skip
+    names -= {*sys.stdlib_module_names, "abag"}
+    names = {name.replace("sklearn", "scikit_learn") for name in names}
+    assert names <= declared
 
 
 # ---- the documented editable install -------------------------------------------------------
