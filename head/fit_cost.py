@@ -13,6 +13,7 @@ from typing import NamedTuple
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.closed_form.kernel_search import SEARCH_PAIRS
 from abag.head.closed_form.registry import stacked_models
+from abag.head.evaluation.baselines import INNER_FOLDS
 from abag.head.model.config import STACK_NETWORKS, FitConfig, HeadName
 from abag.head.splits.partition import FOLDS, REPEATS
 
@@ -101,7 +102,8 @@ def _training_seconds(size: FitSize, config: FitConfig, on_gpu: bool, folds: int
     networks = STACK_NETWORKS if config.stacks and pairs <= INNER_PAIRS else 1
     batch, accumulate = config.fitting_batch(pairs)
     filled = config.filled()
-    steps = math.ceil(pairs / (batch * accumulate)) * filled.epochs
+    per_epoch = pairs - (pairs // INNER_FOLDS if networks > 1 else 0)
+    steps = math.ceil(per_epoch / (batch * accumulate)) * filled.epochs
     layers = (sum(size.widths), *filled.widths, 1)
     weights = sum(inner * outer for inner, outer in pairwise(layers))
     step_s = CPU_STEP_S + 6 * weights * batch / CPU_FLOPS

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from abag.head.data.labels import LabelledPairs
-from abag.head.model.config import FitConfig
+from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.training import train as train_module
 from abag.head.training.checkpoint import load
 from abag.head.training.compile_choice import choose_mode
 from abag.head.training.fold_groups import group_folds
@@ -40,7 +41,7 @@ def split(fold, n_training):
     return Split(name="drawn", part=part, group=np.arange(PAIRS), fold=fold)
 
 
-FOLDS = [split(fold, n) for fold, n in enumerate((60, 57, 50, 63))]
+FOLDS = [split(fold, n) for fold, n in enumerate((60, 57, 50, 59))]
 """The third has three steps of 16 pairs and two more, the others four."""
 
 
@@ -90,7 +91,7 @@ def test_a_fold_with_dropout_does_not_depend_on_the_other_folds_of_its_stack(tmp
         np.testing.assert_allclose(one.predicted_MP, other.predicted_MP, atol=2e-5)
 
 
-@pytest.mark.parametrize("steps", [1, 4, 7, 15])
+@pytest.mark.parametrize("steps", [1, 4, 7, 11])
 def test_a_resumed_stack_of_folds_equals_an_uninterrupted_one(tmp_path, monkeypatch, steps):
     whole = train_folds(tmp_path / "whole", FOLDS, save_every=2)
     real, taken = TrainingStep.run, []
@@ -116,7 +117,7 @@ def test_a_resumed_stack_of_folds_equals_an_uninterrupted_one(tmp_path, monkeypa
 def test_folds_whose_steps_have_the_same_shape_are_grouped():
     config = FitConfig(batch_size=16)
     assert group_folds(FOLDS, config, 100) == [[0, 1, 2, 3]]
-    fewer = [*FOLDS, split(4, 48), split(5, 40)]  # three steps per epoch
+    fewer = [*FOLDS, split(4, 40), split(5, 36)]  # two steps per epoch
     assert group_folds(fewer, config, 100) == [[0, 1, 2, 3], [4, 5]]
     assert group_folds(fewer, config, 100, alone=[1, 4]) == [[0, 2, 3], [1], [4], [5]]
     assert group_folds(fewer, config, 2**29) == [[0, 1], [2, 3], [4, 5]]
@@ -128,6 +129,23 @@ def test_folds_of_stacks_with_and_without_networks_that_leave_pairs_out_are_not_
     monkeypatch.setattr("abag.head.training.stack.INNER_PAIRS", 57)
     config = FitConfig(head="stack", batch_size=16)
     assert group_folds(FOLDS, config, 100) == [[0, 3], [1, 2]]
+
+
+def test_networks_that_leave_an_inner_fold_out_take_the_steps_of_the_other_four_fifths(tmp_path):
+    for head, steps in (("stack", 3), ("mlp", 4)):
+        [trained] = train_folds(tmp_path / head, FOLDS[:1], head=head)
+        assert trained.progress.step == 4 * steps  # of 16 pairs; 60 are training pairs
+        assert trained.used["batch_size"] == 16
+
+
+def test_a_stack_that_an_earlier_version_began_with_more_steps_is_refused(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module, "pairs_per_epoch", lambda _config, n_training: n_training)
+        train_folds(tmp_path, FOLDS[:1], head="stack", save_every=2)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(RunMismatch, match="belong to another training"):
+        train_folds(tmp_path, FOLDS[:1], head="stack", save_every=2)
+    assert files == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("option", [{"members": 2}, {"patience": 3}])

@@ -79,8 +79,7 @@ def save(
     DiskFull
         If the file cannot be written.
     """
-    # safetensors refuses tensors that share memory.
-    own = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}  # GPU sync
+    own = _unshared(tensors)
     text = json.dumps(state, sort_keys=True, allow_nan=False)
     header = {"schema": str(SCHEMA), "state": text, "digest": digest(own, text)}
     with replacing(path) as partial:
@@ -94,6 +93,23 @@ def save(
             raise DiskFull(msg) from error
         if previous is not None and path.exists():
             path.replace(previous)
+
+
+def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return contiguous tensors on the CPU without shared memory, which safetensors refuses.
+
+    Those that share none are not copied, which would double the peak of a training on the CPU.
+    """
+    own: dict[str, Tensor] = {}
+    used: set[int] = set()
+    for name, tensor in tensors.items():
+        found = tensor.detach().cpu().contiguous()  # GPU sync
+        storage = found.untyped_storage()
+        if storage.nbytes() != found.nbytes or storage.data_ptr() in used:
+            found = found.clone()
+        used.add(storage.data_ptr())
+        own[name] = found
+    return own
 
 
 def load(path: Path) -> TrainingCheckpoint:

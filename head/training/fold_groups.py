@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from abag.head.splits.splits import TRAIN
-from abag.head.training.stack import leaves_folds_out
+from abag.head.training.stack import leaves_folds_out, pairs_per_epoch
 from abag.head.training.step import steps_per_epoch
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def group_folds(
         n_pairs = len(split.rows(TRAIN))
         batch = config.fitting_batch(n_pairs)
         sets = leaves_folds_out(config, n_pairs)
-        shape = (*batch, steps_per_epoch(n_pairs, *batch), sets)
+        steps = steps_per_epoch(pairs_per_epoch(config, n_pairs), *batch)
+        shape = (*batch, steps, sets)
         groups.setdefault((fold,) if one_by_one or fold in alone else shape, []).append(fold)
     size = max(1, MAX_TABLE_BYTES // table_bytes)
     return [g[at : at + size] for g in groups.values() for at in range(0, len(g), size)]

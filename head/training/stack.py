@@ -24,7 +24,7 @@ from abag.core.messages import detail
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.data.labels import training_labels
 from abag.head.data.scaling import Standardizer
-from abag.head.evaluation.baselines import inner_folds_of_pairs
+from abag.head.evaluation.baselines import INNER_FOLDS, inner_folds_of_pairs
 from abag.head.model.config import STACK_NETWORKS
 from abag.head.model.heads import build_stacked_heads
 from abag.head.model.vector_tables import (
@@ -149,6 +149,15 @@ def leaves_folds_out(config: FitConfig, n_training: int) -> bool:
     return config.stacks and n_training <= INNER_PAIRS
 
 
+def pairs_per_epoch(config: FitConfig, n_training: int) -> int:
+    """Return how many pairs of its training set each network of a split sees in an epoch.
+
+    Inner folds differ in size, but the networks of a stacked step take the same number of steps.
+    """
+    left_out = n_training // INNER_FOLDS if leaves_folds_out(config, n_training) else 0
+    return n_training - left_out
+
+
 def draw_bootstrap_sample(
     rows: NDArray[np.int64], group: NDArray[np.int64], seed: int
 ) -> NDArray[np.int64]:
@@ -181,6 +190,8 @@ class StackedHeads:
     epoch_pairs : sequence of int
         Pairs per epoch of each training set. Of a larger set each epoch uses a different part; a
         smaller one is repeated.
+    batch : (int, int), optional
+        Pairs per batch and batches per step; by default those for the pairs of an epoch.
     """
 
     def __init__(
@@ -195,10 +206,11 @@ class StackedHeads:
         config: FitConfig,
         epoch_pairs: Sequence[int],
         device: torch.device,
+        batch: tuple[int, int] | None = None,
     ) -> None:
         self.scalings, self.members, self.config, self.device = scalings, members, config, device
         self.training_sets, self.epoch_pairs = training_sets, epoch_pairs
-        self.batch_size, self.accumulate = config.fitting_batch(epoch_pairs[0])
+        self.batch_size, self.accumulate = batch or config.fitting_batch(epoch_pairs[0])
         self.steps = steps_per_epoch(epoch_pairs[0], self.batch_size, self.accumulate)
         self.epochs = config.filled().epochs
         self.stacked = len(members) > 1

@@ -30,8 +30,10 @@ from abag.head.training.loop import (
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
+    leaves_folds_out,
     make_members,
     make_training_sets,
+    pairs_per_epoch,
 )
 from abag.head.training.step import load_tensors, step_seed
 from abag.head.training.step_log import append_lines, sync_log, truncate_log
@@ -192,8 +194,11 @@ class HeadTraining(ResumableTraining):
                 for member in make_members(config, len(rows), sets_per_fold)
             ],
             config=config,
-            epoch_pairs=np.repeat(list(map(len, training)), sets_per_fold).tolist(),
+            epoch_pairs=np.repeat(
+                [pairs_per_epoch(config, len(rows)) for rows in training], sets_per_fold
+            ).tolist(),
             device=inputs.device,
+            batch=config.fitting_batch(len(training[0])),
         )
         self.training_step, self.model = self.stack.training_step, self.stack.model
         self.heads = range(len(self.stack.members))
@@ -207,9 +212,9 @@ class HeadTraining(ResumableTraining):
                 best_score=[None] * len(self.heads),
                 best_step=[0] * len(self.heads),
                 stale=[0] * len(self.heads),
-                training=self._digest(),
             ),
         )
+        self.progress.training = self._digest()
         self.best = _clones(self.model.state_dict())
         self.validation = [self._validation_rows(fold.split) for fold in inputs.folds]
         self.validation_antigens = [antigen_groups(pairs, rows) for rows in self.validation]
@@ -219,7 +224,9 @@ class HeadTraining(ResumableTraining):
         inputs, pairs = self.inputs, self.inputs.pairs
         vectors = inputs.antibody_ND[:1], inputs.antigen_ME[:1]  # which encoders and pooling
         rows = pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored
-        parts = (fold.split.part for fold in inputs.folds)
+        parts = [fold.split.part for fold in inputs.folds]
+        if leaves_folds_out(self.config, len(inputs.folds[0].split.rows(TRAIN))):
+            parts.append(np.array([self.steps_per_epoch]))  # earlier versions took more
         return training_digest(self.config, (*rows, *vectors, *parts))
 
     def results(self) -> list[TrainedHeads]:
@@ -229,7 +236,7 @@ class HeadTraining(ResumableTraining):
         predicted = self._by_fold(self.stack.predict(every_pair))
         in_bag_GP = np.stack([np.isin(every_pair, rows) for rows in self.stack.training_sets])
         in_bag = self._by_fold(np.repeat(in_bag_GP, len(self.heads) // len(in_bag_GP), axis=0))
-        best = _clones(self.best, "cpu")
+        best = {name: tensor.cpu() for name, tensor in self.best.items()}
         weights = [
             best if len(self.heads) == 1 else {name: t[k] for name, t in best.items()}
             for k in self.heads
@@ -497,5 +504,5 @@ def fit_shrinkage(predicted: NDArray[np.float64], measured: NDArray[np.float64])
     return float(np.clip(slope, MIN_SHRINKAGE, 1.0))
 
 
-def _clones(tensors: dict[str, Tensor], device: str | None = None) -> dict[str, Tensor]:
-    return {name: t.detach().clone().to(device or t.device) for name, t in tensors.items()}
+def _clones(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
