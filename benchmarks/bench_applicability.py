@@ -94,7 +94,8 @@ def measure(table: pd.DataFrame, store: Path, out: np.ndarray, head: str) -> dic
     error = found["pKd"] - found["pkd_predicted"]
     both = found["far_antibody"] | found["far_antigen"]
     novelty = predictor.novelty
-    new = novelty.count(chains)
+    reasons = novelty.reasons(novelty.count(chains))
+    by_combination = reasons.get("new_combination", np.zeros(len(chains), bool))
     covered = error.abs() <= Z_90 * found["sigma"]
     return {
         "train": int((part == "train").sum()),
@@ -104,8 +105,8 @@ def measure(table: pd.DataFrame, store: Path, out: np.ndarray, head: str) -> dic
         "in 90 % interval": share(covered),
         "sigma ranks errors": spearman(error.abs().to_numpy(), found["sigma"].to_numpy()),
         "flagged by vectors": f"{by_vectors['far_antibody'].mean():.0%}",
-        "flagged by residues": f"{novelty.has_new_residues(new).mean():.0%}",
-        "flagged by combination": f"{novelty.has_new_combination(new).mean():.0%}",
+        "flagged by residues": f"{reasons['new_residues'].mean():.0%}",
+        "flagged by combination": f"{by_combination.mean():.0%}",
         "flagged": f"{both.mean():.0%}",
         "in 90 %, not flagged": share(covered[~both]),
         "good": "yes" if covered.mean() >= 0.8 or both.mean() >= 0.9 else "no",

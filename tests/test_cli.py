@@ -357,7 +357,8 @@ def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):
     told = run(*asked, "--column", "heavy=VH")
     assert "2 antibodies and 1 antigens have no vector yet" in told.stderr
     assert out.read_text().startswith(
-        "name,VH,pkd_predicted,sigma,far_antibody,far_antigen,new_positions,new_residues\n007,"
+        "name,VH,pkd_predicted,sigma,far_antibody,far_antigen,new_positions,new_residues,"
+        "antigen_changes\n007,"
     )
     assert "--force" in run(*asked, code=1).stderr
     summary = json.loads(run(*asked, "--force", "--json").stdout)

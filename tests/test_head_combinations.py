@@ -87,7 +87,7 @@ def test_at_most_two_of_a_hundred_training_antibodies_are_new_combinations(linke
     rare = [mutated(HEAVY, (H2, RESIDUES[k])) for k in range(3)]
     training = [*linked, *((heavy, LIGHT) for heavy in rare)]
     novelty = measure_novelty([training[n] for n in rng.permutation(len(training))])
-    new = novelty.has_new_combination(novelty.count(training))
+    new = novelty.reasons(novelty.count(training))["new_combination"]
     assert new[-3:].all()  # 0.8 % of the training antibodies
     assert new.mean() <= 0.02
 
@@ -284,6 +284,7 @@ def test_a_scan_has_the_columns_of_predict(run, tmp_path):
 
 def test_a_predictor_of_schema_4_opens_and_counts_as_before(run, tmp_path):
     shutil.copytree(run / "predictor", tmp_path / "old")
+    (tmp_path / "old/antigens.json").unlink()
     record = json.loads((tmp_path / "old/predictor.json").read_text())
     record["novelty"].pop("combinations")
     record["schema"] = 4

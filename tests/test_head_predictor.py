@@ -219,6 +219,7 @@ def signed(bundle, change=lambda _record: None):
     weights = (bundle / "weights.safetensors").read_bytes()
     record["digest"] = bundle_module.record_digest(record, weights)
     (bundle / "predictor.json").write_text(json.dumps(record))
+    (bundle / "antigens.json").unlink(missing_ok=True)  # it belongs to another digest now
     return bundle
 
 

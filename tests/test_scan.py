@@ -114,7 +114,8 @@ def test_a_scan_equals_a_plain_enumeration_and_predict(case, tmp_path, run):
     pd.testing.assert_frame_equal(found[sequences], plain[sequences], check_dtype=False)
     for name in ("pkd_predicted", "sigma"):
         np.testing.assert_allclose(found[name], plain[name], rtol=1e-5)
-    for name in ("far_antibody", "far_antigen", "new_positions", "new_residues"):
+    flags = "far_antibody", "far_antigen", "new_positions", "new_residues", "antigen_changes"
+    for name in flags:
         assert found[name].tolist() == plain[name].tolist()
     expected = plain["pkd_predicted"] - parent["pkd_predicted"]
     np.testing.assert_allclose(found["difference"], expected, atol=1e-5)

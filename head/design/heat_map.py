@@ -27,6 +27,7 @@ MAX_CELLS = 60_000
 BEST_COLUMNS = (
     "parent", "mutation", "region", "difference", "difference_sigma", "pkd_predicted",
     "far_antibody", "far_antigen", "new_positions", "new_residues", "changes", "new_combination",
+    "antigen_changes",
 )  # fmt: skip
 
 

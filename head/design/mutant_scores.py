@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,6 @@ from abag.head.closed_form.pair_model import PairVectors
 from abag.head.design.difference import difference_sigma, has_difference_sigma
 from abag.head.design.sites import Mutant, Parent, name_mutant
 from abag.head.prediction.inputs import Scorer, row_bar
-from abag.head.prediction.novelty import as_columns
 from abag.head.prediction.predictor import encode_new, existing_store
 
 if TYPE_CHECKING:
@@ -134,13 +133,18 @@ class MutantScorer:
     def _score(self, batch: list[MutantOfParent], store: Store) -> pd.DataFrame:
         predictor = self._scorer.predictor
         pairs, parent = self._pairs(batch)
-        sides = []
+        sides, flags = [], {}
+        new: dict[str, Any] = {}
         for kind, chains in zip(KINDS, zip(*pairs, strict=True), strict=True):
             distinct = {one: row for row, one in enumerate(dict.fromkeys(chains))}
             x_ND = predictor.read(store, kind, keys_array(kind, list(distinct)))
-            far = predictor.applicability[kind].is_far(x_ND)
-            sides.append((list(distinct), x_ND, far, np.array([distinct[one] for one in chains])))
-        (antibodies, antibody_ND, far_antibody, i), (_, antigen_ME, far_antigen, j) = sides
+            counter, of_pair = predictor.counter(kind), np.array([distinct[one] for one in chains])
+            new_NC = counter.count(list(distinct))
+            far = predictor.applicability[kind].is_far(x_ND) | counter.is_far(new_NC)
+            flags[f"far_{kind}"] = far[of_pair]
+            new |= counter.columns(new_NC[of_pair])
+            sides.append((list(distinct), x_ND, of_pair))
+        (antibodies, antibody_ND, i), (_, antigen_ME, j) = sides
         vectors = PairVectors(antibody_ND, antigen_ME, i, j, antibodies)
         pkd, sigma = predictor.score(vectors)
         rows = slice(len(pairs) - len(batch), None)
@@ -151,18 +155,13 @@ class MutantScorer:
         }
         if self.has_sigma:
             scores["difference_sigma"] = difference_sigma(predictor, vectors, parent)
-        flags = {"far_antibody": far_antibody[i], "far_antigen": far_antigen[j]}
-        if predictor.novelty is not None:
-            new_NC = predictor.novelty.count(antibodies)
-            flags["far_antibody"] = (far_antibody | predictor.novelty.is_far(new_NC))[i]
-            flags |= as_columns(new_NC[i])
         far = flags["far_antibody"] | flags["far_antigen"]
         for at, number in enumerate(dict.fromkeys(n for n, _ in batch)):
             self.parent_pkd[number] = pkd[at]
             if far[at]:
                 self.far_parents.add(number)
         described = self._describe(batch, pairs[rows])
-        return described.assign(**{n: values[rows] for n, values in (scores | flags).items()})
+        return described.assign(**{n: values[rows] for n, values in (scores | flags | new).items()})
 
     def _describe(
         self, batch: list[MutantOfParent], pairs: list[tuple[Chains, Chains]]

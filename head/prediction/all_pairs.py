@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.messages import say
+from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_one_kind
 from abag.embed.sequences.table_writer import TableWriter
@@ -26,14 +27,13 @@ from abag.head.data.label_units import TO_PKD
 from abag.head.prediction.inputs import (
     CannotPredict,
     CollectedSequences,
+    FarSequences,
     PairScores,
     Scorer,
-    count_reasons,
     encode_missing,
     refuse_score_columns,
     row_bar,
 )
-from abag.head.prediction.novelty import as_columns
 from abag.head.prediction.predictor import existing_store
 
 if TYPE_CHECKING:
@@ -76,25 +76,23 @@ def predict_all_pairs(
     refuse_score_columns(right, antigen_table.source)
     store = encode_missing(scorer, antibody_sequences, antigen_sequences)
     keys = antibody_table.antibodies.keys, antigen_table.antigens.keys
-    chains, novelty = antibody_table.antibodies.chains, scorer.predictor.novelty
-    new_NC = None if novelty is None else novelty.count(chains)
-    far_vector, far_antigen = _write_scores(scorer, store, keys, (left, right), out, chains, new_NC)
-    far_antibody = far_vector
-    if novelty is not None and new_NC is not None:
-        far_antibody = far_vector | novelty.is_far(new_NC)
-    near = (~far_antibody).sum() * (~far_antigen).sum()
+    counters = [scorer.predictor.counter(kind) for kind in KINDS]
+    chains = antibody_table.antibodies.chains, antigen_table.antigens.chains
+    counts = [counter.count(one) for counter, one in zip(counters, chains, strict=True)]
+    by_vector = _write_scores(scorer, store, keys, (left, right), counts, out, chains[0])
+    by_counts = [counter.reasons(new) for counter, new in zip(counters, counts, strict=True)]
+    far_antibody, far_antigen = map(FarSequences, by_vector, by_counts)
+    near = (~far_antibody.either).sum() * (~far_antigen.either).sum()
     return {
         "rows": len(left) * len(right),
         "skipped_rows": len(antibody_table.skipped) + len(antigen_table.skipped),
         "far_rows": len(left) * len(right) - int(near),
-        "far_by": count_reasons(
-            novelty,
-            new_NC,
-            (far_vector, np.full(len(left), len(right))),
-            (far_antigen, np.full(len(right), len(left))),
-        ),
-        "antibodies": antibody_sequences.counts(far_antibody),
-        "antigens": antigen_sequences.counts(far_antigen),
+        "far_by": {
+            **far_antibody.rows_by_reason("antibody", np.full(len(left), len(right))),
+            **far_antigen.rows_by_reason("antigen", np.full(len(right), len(left))),
+        },
+        "antibodies": antibody_sequences.counts(far_antibody.either),
+        "antigens": antigen_sequences.counts(far_antigen.either),
     }
 
 
@@ -157,19 +155,22 @@ def _write_scores(
     store: Store,
     keys: tuple[NDArray[np.uint8], NDArray[np.uint8]],
     columns: tuple[pd.DataFrame, pd.DataFrame],
+    counts: Sequence[NDArray[np.int16]],
     out: Path,
     antibodies: Sequence[Chains],
-    new_NC: NDArray[np.int16] | None,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Score and write all pairs; returns whose vectors are far, antibodies (N,), antigens (M,).
 
-    `antibodies` are the chains of the antibodies, and `new_NC` counts what is new in each
-    (`Novelty.count`).
+    `counts` is what is new in each antibody and antigen, and `antibodies` are the chains of the
+    antibodies.
     """
     predictor, (antibody_keys, antigen_keys) = scorer.predictor, keys
+    new_NC, new_MC = counts
+    of_antibodies, of_antigens = (predictor.counter(kind) for kind in KINDS)
     predictor.refuse_missing(store, "antibody", antibody_keys)
     antigen_ME = predictor.read(store, "antigen", antigen_keys)
-    far_antigen = predictor.applicability["antigen"].is_far(antigen_ME)
+    far_target = predictor.applicability["antigen"].is_far(antigen_ME)
+    far_antigen = far_target | of_antigens.is_far(new_MC)
     far_vector = np.zeros(len(antibody_keys), np.bool_)
     pairs = len(antibody_keys) * len(antigen_keys)
     with TableWriter(out) as writer, row_bar("scoring", pairs) as shown:
@@ -177,9 +178,7 @@ def _write_scores(
             rows = slice(at, at + SLICE)
             antibody_ND = predictor.read(store, "antibody", antibody_keys[rows])
             far_vector[rows] = predictor.applicability["antibody"].is_far(antibody_ND)
-            far_antibody = far_vector[rows]
-            if predictor.novelty is not None and new_NC is not None:
-                far_antibody = far_antibody | predictor.novelty.is_far(new_NC[rows])
+            far_antibody = far_vector[rows] | of_antibodies.is_far(new_NC[rows])
             for i, j in _index_pairs(len(antibody_ND), len(antigen_ME)):
                 vectors = PairVectors(antibody_ND, antigen_ME, i, j, antibodies[rows])
                 pkd, sigma = predictor.score(vectors)
@@ -189,7 +188,8 @@ def _write_scores(
                         "sigma": sigma,
                         "far_antibody": far_antibody[i],
                         "far_antigen": far_antigen[j],
-                        **({} if new_NC is None else as_columns(new_NC[at + i])),
+                        **of_antibodies.columns(new_NC[at + i]),
+                        **of_antigens.columns(new_MC[j]),
                     }
                 )
                 for first in range(0, len(scores), CHUNK_ROWS):
@@ -198,7 +198,7 @@ def _write_scores(
                     frames = [f.reset_index(drop=True) for f in (left, right, scores[part])]
                     writer.write(pd.concat(frames, axis=1))
                     shown.update(len(left))
-    return far_vector, far_antigen
+    return far_vector, far_target
 
 
 def _index_pairs(n: int, m: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

@@ -3,8 +3,9 @@
 ``weights.safetensors`` holds the arrays of the members, input statistics included, and the
 representatives of the training sequences. ``predictor.json`` describes them, and has the residues
 of the training antibodies by position, the combinations of their changes and a digest of both
-files. ``README.md`` is the model card (`abag.head.report.report.model_card`). Nothing is dated and
-nothing is unpickled.
+files. ``antigens.json`` is optional: the training antigens, to count the changes of others
+(`abag.head.prediction.antigen_changes`). ``README.md`` is the model card
+(`abag.head.report.report.model_card`). Nothing is dated and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
@@ -21,7 +22,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from abag.core.files import make_folder, write_bytes, write_json
+from abag.core.files import FileDamaged, make_folder, write_bytes, write_json
 from abag.core.options import BadOption
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
@@ -29,6 +30,8 @@ from abag.head.closed_form.linear import LinearModel, LinearSettings
 from abag.head.closed_form.one_hot_kernel import OneHotKernel, OneHotSettings
 from abag.head.closed_form.one_hot_ridge import OneHotRidge, OneHotRidgeSettings
 from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, PairVectors
+from abag.head.prediction.antigen_changes import FILE as ANTIGENS
+from abag.head.prediction.antigen_changes import load_antigens, measure_antigens, save_antigens
 from abag.head.prediction.applicability import Applicability, measure_applicability
 from abag.head.prediction.network import NetworkModel, NetworkSettings
 from abag.head.prediction.novelty import Novelty, measure_novelty
@@ -118,13 +121,13 @@ def save_predictor(
         tensors |= {f"{k}.{name}": array for name, array in member.model.arrays().items()}
     in_training = np.any([split.part == TRAIN for split in splits], axis=0)
     seen = {kind: np.unique(pairs.index(kind)[in_training]) for kind in vectors}
-    specs, chains = {}, pairs.table.antibodies.chains
+    specs, chains = {}, {kind: unique.chains for kind, unique in pairs.table.sequences.items()}
     for kind, stored in vectors.items():
         applicability = measure_applicability(stored.x_ND[seen[kind]])
         tensors[f"{kind}.representatives"] = applicability.vectors_RD
         specs[kind] = _vector_spec(stored, len(seen[kind]), applicability)
         _keep_adapter(folder / f"{kind}-adapter", stored.folder.adapter_files())
-    trained_on = [chains[n] for n in seen["antibody"].tolist()]
+    trained_on = [chains["antibody"][n] for n in seen["antibody"].tolist()]
     record = PredictorRecord(
         members=tuple(
             MemberRecord(_model_name(one.model), one.weight, asdict(one.model.settings))
@@ -140,10 +143,11 @@ def save_predictor(
     )
     content = save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
     fields = asdict(record)
+    digest = record_digest(fields, content)
     write_bytes(folder / WEIGHTS, content)
-    write_json(
-        folder / RECORD, {"schema": SCHEMA, "digest": record_digest(fields, content), **fields}
-    )
+    antigens = measure_antigens([chains["antigen"][n] for n in seen["antigen"].tolist()])
+    save_antigens(folder, antigens, digest)
+    write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **fields})
 
 
 def _model_name(model: PairModel) -> str:
@@ -200,11 +204,11 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
     """
     path = Path(path)
     folder = path / "predictor" if (path / "predictor").is_dir() else path
-    record, tensors = _read(folder)
+    record, tensors, digest = _read(folder)
     kinds: dict[Kind, VectorSpec] = {"antibody": record.antibody, "antigen": record.antigen}
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
-        return Predictor(
+        predictor = Predictor(
             tuple(_member(k, record, tensors) for k in range(len(record.members))),
             record.antibody,
             record.antigen,
@@ -221,6 +225,9 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
             embed=embed,
             adapters={k: path for k in kinds if (path := folder / f"{k}-adapter").is_dir()},
         )
+    errors = (OSError, ValueError, FileDamaged)
+    with _refusing(folder / ANTIGENS, "is damaged or of another predictor", *errors):
+        return replace(predictor, antigens=load_antigens(folder, digest))
 
 
 @contextmanager
@@ -233,8 +240,8 @@ def _refusing(path: Path, problem: str, *errors: type[Exception]) -> Iterator[No
         raise PredictorDamaged(msg) from error
 
 
-def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
-    """Read both files and check that they belong together."""
+def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
+    """Read record and weights, check that they belong together, and return their digest, too."""
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -261,14 +268,15 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]]]:
         record = _parse(PredictorRecord, current)
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()
-    if record_digest(values, weights) != written.get("digest"):
+    digest = record_digest(values, weights)
+    if digest != written.get("digest"):
         msg = (
             f"{folder}: {WEIGHTS} or {RECORD} was altered or truncated (the digest differs). "
             f"{_HOW_TO_FIX}"
         )
         raise PredictorDamaged(msg)
     with _refusing(folder / WEIGHTS, "not a valid safetensors file", SafetensorError):
-        return record, load(weights)
+        return record, load(weights), digest
 
 
 def _from_schema_2(values: Mapping[str, Any]) -> dict[str, Any]:

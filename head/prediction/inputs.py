@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -21,11 +21,14 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.keys import distinct_keys
 from abag.core.messages import bar, say
+from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.columns import SEQUENCE_ROLES
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.store.store import open_store
+from abag.head.prediction.antigen_changes import COLUMN as ANTIGEN_CHANGES
+from abag.head.prediction.counters import NothingCounted
 from abag.head.prediction.novelty import COLUMNS as NOVELTY_COLUMNS
 from abag.head.prediction.predictor import encode_new, existing_store
 
@@ -38,12 +41,14 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable, UniqueSequences
     from abag.embed.sequences.tables import TableLike
     from abag.embed.store.store import Store
-    from abag.head.prediction.novelty import Novelty
+    from abag.head.prediction.counters import SequenceCounter
     from abag.head.prediction.predictor import Predictor
 
 MERGE_KEYS = 1 << 18
 """Keys held beyond the distinct ones before repeated keys are merged: 19 MB during the merge."""
-SCORE_COLUMNS = ("pkd_predicted", "sigma", "far_antibody", "far_antigen", *NOVELTY_COLUMNS)
+SCORE_COLUMNS = (
+    "pkd_predicted", "sigma", "far_antibody", "far_antigen", *NOVELTY_COLUMNS, ANTIGEN_CHANGES,
+)  # fmt: skip
 
 
 class CannotPredict(AbagError):
@@ -67,7 +72,7 @@ class PairScores(TypedDict):
     far_rows: int
     """Rows whose antibody or antigen is far from the training set."""
     far_by: dict[str, int]
-    """Rows by what is far; a row can have several reasons. See `count_reasons`."""
+    """Rows by what is far; a row can have several reasons. See `FarSequences`."""
     antibodies: SequenceCounts
     antigens: SequenceCounts
 
@@ -82,13 +87,31 @@ class Scorer:
     """For encoding the sequences that the store lacks."""
 
 
+class FarSequences(NamedTuple):
+    """What makes N sequences of one kind far."""
+
+    by_vector: NDArray[np.bool_]
+    """Shape (N,)."""
+    by_counts: Mapping[str, NDArray[np.bool_]]
+    """From `SequenceCounter.reasons`, (N,) each."""
+
+    @property
+    def either(self) -> NDArray[np.bool_]:
+        """Those that are far for any reason, (N,)."""
+        return np.asarray(np.any([self.by_vector, *self.by_counts.values()], axis=0))
+
+    def rows_by_reason(self, kind: Kind, rows_N: NDArray[np.integer]) -> dict[str, int]:
+        """Count the rows of far sequences, of which each has `rows_N`."""
+        reasons = {f"{kind}_vector": self.by_vector, **self.by_counts}
+        return {name: int(rows_N[far_N].sum()) for name, far_N in reasons.items()}
+
+
 @dataclass(slots=True)
 class CollectedSequences:
     """The distinct sequences of one kind, collected from the chunks of a table."""
 
     kind: Kind
-    novelty: Novelty | None = None
-    """Counts what is new in each sequence."""
+    counter: SequenceCounter = field(default_factory=NothingCounted)
     unique: int = 0
     """Distinct sequences, once all are collected."""
     new: dict[bytes, Chains] = field(default_factory=dict)
@@ -96,7 +119,7 @@ class CollectedSequences:
     example: Chains = ()
     """One of the sequences."""
     new_NC: NDArray[np.int16] = field(default_factory=lambda: np.zeros((0, 0), np.int16))
-    """What `novelty` counted in the distinct sequences, in the order of their keys."""
+    """What `counter` counted in the distinct sequences, in the order of their keys."""
     chains: list[Chains] | None = None
     """The distinct sequences in the order of their keys, if it was a list at first."""
     _keys: list[NDArray[np.uint8]] = field(default_factory=list)
@@ -107,10 +130,9 @@ class CollectedSequences:
         """Add the N sequences of some rows; `missing` (N,) marks those that the store lacks."""
         if not len(part.keys):
             return
-        if self.novelty is not None:
-            new_NC = self.novelty.count(part.chains)
-            held_NC = self.new_NC.reshape(-1, new_NC.shape[1])
-            self.new_NC = np.concatenate([held_NC, new_NC])
+        new_NC = self.counter.count(part.chains)
+        held_NC = self.new_NC.reshape(self._held, new_NC.shape[1])  # empty at first
+        self.new_NC = np.concatenate([held_NC, new_NC])
         if self.chains is not None:
             self.chains += part.chains
         self._keys.append(part.keys)
@@ -129,10 +151,9 @@ class CollectedSequences:
         keys, index = distinct_keys(keys)
         of_row, self._of_row = np.concatenate(self._of_row), []
         self._keys, self._of_row = [keys], [index[of_row]]
-        if self.novelty is not None:
-            merged_NC = np.empty((len(keys), self.new_NC.shape[1]), np.int16)
-            merged_NC[index] = self.new_NC
-            self.new_NC = merged_NC
+        merged_NC = np.empty((len(keys), self.new_NC.shape[1]), np.int16)
+        merged_NC[index] = self.new_NC
+        self.new_NC = merged_NC
         if self.chains is not None:
             _, first = np.unique(index, return_index=True)
             self.chains = [self.chains[at] for at in first.tolist()]
@@ -180,30 +201,6 @@ class CollectedPairs:
         self.digests.append(digest_rows(chunk.frame, self.columns))
 
 
-def count_reasons(
-    novelty: Novelty | None,
-    new_NC: NDArray[np.int16] | None,
-    far_antibody: tuple[NDArray[np.bool_], NDArray[np.integer]],
-    far_antigen: tuple[NDArray[np.bool_], NDArray[np.integer]],
-) -> dict[str, int]:
-    """Count the rows that are far, by reason.
-
-    Parameters
-    ----------
-    new_NC
-        What `novelty` counted.
-    far_antibody, far_antigen : tuple
-        Which sequences are far by their vectors, and the number of rows of each sequence.
-    """
-    rows_N = far_antibody[1]
-    reasons = {"antibody_vector": int(rows_N[far_antibody[0]].sum())}
-    if novelty is not None and new_NC is not None:
-        reasons["new_residues"] = int(rows_N[novelty.has_new_residues(new_NC)].sum())
-        if novelty.combinations is not None:
-            reasons["new_combination"] = int(rows_N[novelty.has_new_combination(new_NC)].sum())
-    return reasons | {"antigen_vector": int(far_antigen[1][far_antigen[0]].sum())}
-
-
 def digest_rows(frame: pd.DataFrame, columns: Sequence[str]) -> bytes:
     """Hash the cells of some columns in the order of the rows, or return nothing if one is gone."""
     running = blake2b(digest_size=16)
@@ -224,9 +221,11 @@ def collect_pairs(scorer: Scorer, table: TableLike, options: TableOptions) -> Co
     CannotPredict
         If the table has a column that the scores would overwrite.
     """
-    chains: list[Chains] | None = [] if scorer.predictor.reads_residues else None
-    antibodies = CollectedSequences("antibody", scorer.predictor.novelty, chains=chains)
-    found = CollectedPairs(antibodies, CollectedSequences("antigen"))
+    predictor = scorer.predictor
+    antibodies, antigens = (CollectedSequences(kind, predictor.counter(kind)) for kind in KINDS)
+    if predictor.reads_residues:
+        antibodies.chains = []
+    found = CollectedPairs(antibodies, antigens)
     store = existing_store(scorer.store_path)
     counts: Counter[str] = Counter()
     with row_bar("reading") as shown:

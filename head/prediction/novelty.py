@@ -122,17 +122,22 @@ class Novelty:
 
     def is_far(self, new_NC: NDArray[np.int16]) -> NDArray[np.bool_]:
         """Return whether any limit is exceeded, shape (N,), from what `count` returns."""
-        return self.has_new_residues(new_NC) | self.has_new_combination(new_NC)
+        return np.asarray(np.any([*self.reasons(new_NC).values()], axis=0))
 
-    def has_new_residues(self, new_NC: NDArray[np.int16]) -> NDArray[np.bool_]:
-        """Return whether there are more new positions or residues than the limits, (N,)."""
+    def reasons(self, new_NC: NDArray[np.int16]) -> dict[str, NDArray[np.bool_]]:
+        """Return which limits are exceeded, (N,) each.
+
+        New residues: more new positions or residues than the limits. New combination: as counted.
+        """
         positions, residues = new_NC[:, 0], new_NC[:, 1]
-        far: NDArray[np.bool_] = (positions > self.most_positions) | (residues > self.most_residues)
-        return far
+        far_N = (positions > self.most_positions) | (residues > self.most_residues)
+        if self.combinations is None:
+            return {"new_residues": far_N}
+        return {"new_residues": far_N, "new_combination": new_NC[:, 3] > 0}
 
-    def has_new_combination(self, new_NC: NDArray[np.int16]) -> NDArray[np.bool_]:
-        """Return whether the combination of changes is new, (N,)."""
-        return np.asarray((new_NC[:, 3:] > 0).any(axis=1))
+    def columns(self, new_NC: NDArray[np.int16]) -> dict[str, Any]:
+        """Return the columns of what `count` returns, (N,) each, missing where `UNCOUNTED`."""
+        return as_columns(new_NC)
 
     def _count_chains(self, name: ChainName, chains: Collection[str]) -> dict[str, list[int]]:
         """Count in distinct chains as `_count_residues`; nothing in one without numbering."""

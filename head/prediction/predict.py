@@ -27,15 +27,14 @@ from abag.head.prediction.checks import check_table_out, region_of_run, say_rand
 from abag.head.prediction.inputs import (
     CannotPredict,
     CollectedPairs,
+    FarSequences,
     PairScores,
     Scorer,
     collect_pairs,
-    count_reasons,
     digest_rows,
     encode_missing,
     row_bar,
 )
-from abag.head.prediction.novelty import as_columns
 from abag.head.prediction.options import PredictOptions
 
 if TYPE_CHECKING:
@@ -53,6 +52,7 @@ REASONS = {
     "new_residues": "new residues",
     "new_combination": "a new combination of changes",
     "antigen_vector": "the vector of the antigen",
+    "antigen_changes": "the changes of the antigen",
 }
 """What makes a row far, by its key in ``far_by``."""
 SLICE = 16_384
@@ -151,11 +151,10 @@ def _predict_pairs(
     found = collect_pairs(scorer, table, options)
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = encode_missing(scorer, found.antibodies, found.antigens)
-    pkd, sigma, far_vector, far_antigen = _score(
-        scorer, store, antibodies, antigens, found.antibodies.chains
-    )
-    novelty, new_NC = scorer.predictor.novelty, found.antibodies.new_NC
-    far_antibody = far_vector if novelty is None else far_vector | novelty.is_far(new_NC)
+    pkd, sigma, *by_vector = _score(scorer, store, antibodies, antigens, found.antibodies.chains)
+    sides = list(zip((found.antibodies, found.antigens), by_vector, strict=True))
+    far = [FarSequences(x, side.counter.reasons(side.new_NC)) for side, x in sides]
+    far_antibody, far_antigen = (side.either for side in far)
     at = far_rows = 0
     with TableWriter(out) as writer, row_bar("writing", found.rows) as shown:
         for part in _read_again(table, found, options):
@@ -169,7 +168,8 @@ def _predict_pairs(
                     sigma=sigma[rows],
                     far_antibody=far_antibody[antibody],
                     far_antigen=far_antigen[antigen],
-                    **(as_columns(new_NC[antibody]) if novelty is not None else {}),
+                    **found.antibodies.counter.columns(found.antibodies.new_NC[antibody]),
+                    **found.antigens.counter.columns(found.antigens.new_NC[antigen]),
                 )
             )
             shown.update(len(part))
@@ -177,12 +177,10 @@ def _predict_pairs(
         "rows": found.rows,
         "skipped_rows": len(found.skipped),
         "far_rows": far_rows,
-        "far_by": count_reasons(
-            novelty,
-            new_NC,
-            (far_vector, np.bincount(antibodies[1], minlength=len(far_vector))),
-            (far_antigen, np.bincount(antigens[1], minlength=len(far_antigen))),
-        ),
+        "far_by": {
+            **far[0].rows_by_reason("antibody", np.bincount(antibodies[1])),
+            **far[1].rows_by_reason("antigen", np.bincount(antigens[1])),
+        },
         "antibodies": found.antibodies.counts(far_antibody),
         "antigens": found.antigens.counts(far_antigen),
     }

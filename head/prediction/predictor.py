@@ -31,8 +31,10 @@ from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.one_hot_kernel import OneHotKernel
 from abag.head.closed_form.one_hot_ridge import OneHotRidge
 from abag.head.closed_form.pair_model import PairVectors
+from abag.head.prediction.antigen_changes import TrainingAntigens
 from abag.head.prediction.applicability import Applicability
-from abag.head.prediction.novelty import Novelty, as_columns
+from abag.head.prediction.counters import NothingCounted, SequenceCounter
+from abag.head.prediction.novelty import Novelty
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,6 +115,8 @@ class Predictor:
     """Whether sigma was fitted to groups of pairs that its heads had not seen."""
     novelty: Novelty | None = None
     """Residues and combinations of changes of the training antibodies; None before schema 4."""
+    antigens: TrainingAntigens | None = None
+    """The training antigens; None if they were not kept, or not shared."""
     antibody_region: AntibodyRegion = "as-given"
     """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None
@@ -160,7 +164,9 @@ class Predictor:
             One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``far_antibody``,
             ``far_antigen`` (bool), and ``new_positions`` and ``new_residues`` (Int16), which
             predictors written before schema 4 lack. If the training antibodies are variants of one,
-            also ``changes`` (Int16) and ``new_combination`` (boolean); see `Novelty.count`.
+            also ``changes`` (Int16) and ``new_combination`` (boolean); see `Novelty.count`. Last,
+            ``antigen_changes`` (Int16) from the nearest training antigen, see
+            `TrainingAntigens.count`, unless the predictor was shared.
 
         Raises
         ------
@@ -192,7 +198,7 @@ class Predictor:
                     device=device, batch_tokens=batch_tokens, progress=progress,
                 )  # fmt: skip
             found = self.predict_keys(open_store(path), *keys, antibodies)
-            return self.add_novelty(found, antibodies)
+            return self.add_novelty(found, antibodies, targets)
 
     def __repr__(self) -> str:
         counts = Counter(type(member.model).__name__ for member in self.members)
@@ -218,6 +224,11 @@ class Predictor:
     def spec(self, kind: Kind) -> VectorSpec:
         """Return the vectors needed of one kind."""
         return self.antibody if kind == "antibody" else self.antigen
+
+    def counter(self, kind: Kind) -> SequenceCounter:
+        """Return what counts new things in sequences of one kind."""
+        found = self.novelty if kind == "antibody" else self.antigens
+        return NothingCounted() if found is None else found
 
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
@@ -278,13 +289,16 @@ class Predictor:
             far_antigen=self.applicability["antigen"].is_far(antigen_ME)[antigen],
         )
 
-    def add_novelty(self, found: pd.DataFrame, antibodies: Sequence[Chains]) -> pd.DataFrame:
-        """Add what is new in the antibody of each row, if the predictor can tell."""
-        if self.novelty is None:
-            return found
-        new_PC = self.novelty.count(antibodies)
-        far = found["far_antibody"] | self.novelty.is_far(new_PC)
-        return found.assign(far_antibody=far, **as_columns(new_PC))
+    def add_novelty(
+        self, found: pd.DataFrame, antibodies: Sequence[Chains], antigens: Sequence[Chains]
+    ) -> pd.DataFrame:
+        """Add what is new in the antibody and antigen of each row, if the predictor can tell."""
+        for kind, sequences in zip(KINDS, (antibodies, antigens), strict=True):
+            counter = self.counter(kind)
+            new_PC = counter.count(sequences)
+            far = found[f"far_{kind}"] | counter.is_far(new_PC)
+            found = found.assign(**{f"far_{kind}": far, **counter.columns(new_PC)})
+        return found
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read vectors of the run's encoder, float32 (N, D), by keys of shape (N, 16).
