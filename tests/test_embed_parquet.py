@@ -1,6 +1,8 @@
 """Parquet files: little memory for each row, and footers that are not believed."""
 
 import gzip
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -8,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from abag.embed.sequences import limits, parquet_files
+from abag.embed.sequences import limits, parquet_files, parquet_pages
 from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.parquet_pages import measure_pages
@@ -89,9 +91,9 @@ def test_pages_of_every_encoding_are_measured(tmp_path, encoding, version):
     )  # fmt: skip
     with (tmp_path / "a.parquet").open("rb") as file:
         pages = measure_pages(file, pq.ParquetFile(file).schema, ["a"])
-    assert pages.shares_prefixes == (encoding == "DELTA_BYTE_ARRAY")
+    assert (pages.prefix_bytes > 0) == (encoding == "DELTA_BYTE_ARRAY")
     stored = sum(map(len, texts[:-1]))
-    assert pages.shares_prefixes or stored <= pages.total_bytes < 1.1 * stored
+    assert pages.prefix_bytes or stored <= pages.total_bytes < 1.1 * stored
     assert (pages.longest_bytes >= 903) == (encoding is None)
     assert [*read_table(tmp_path / "a.parquet").frame["a"][:500]] == texts[:500]
 
@@ -135,13 +137,74 @@ def test_a_footer_with_fewer_rows_than_the_pages_is_refused(tmp_path):
         read_table(path)
 
 
+def write_shared(path, texts, columns=1):
+    """Write texts that start alike; of all but the first, only the difference is stored."""
+    table = pa.table({name: texts for name in ["heavy", "light", "antigen"][:columns]})
+    pq.write_table(
+        table, path, compression="zstd", use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY"
+    )
+
+
 def test_a_row_longer_than_the_mean_is_refused_when_it_is_met(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_files, "MAX_ROW_BYTES", 1 << 16)
-    texts = ["EVQ" + "A" * n for n in (0, 1 << 17, 0, 0)]
-    pq.write_table(
-        pa.table({"heavy": texts * 10}), tmp_path / "a.parquet", use_dictionary=False,
-        column_encoding={"heavy": "DELTA_BYTE_ARRAY"},
-    )  # fmt: skip
-    monkeypatch.setattr(parquet_files, "_PREFIX_ROWS", 1)
+    write_shared(tmp_path / "a.parquet", ["EVQ" + "A" * n for n in (0, 1 << 17, 0, 0)] * 10)
+    monkeypatch.setattr(parquet_files, "_SHARED_BYTES", 1)
     with pytest.raises(BadTable, match="a row has more than"):
         read_table(tmp_path / "a.parquet")
+
+
+def test_texts_that_share_prefixes_are_read_as_they_are(tmp_path):
+    texts = [f"{'EVQ' * (n % 700)}{n}" for n in range(3000)] + [None]
+    write_shared(tmp_path / "a.parquet", texts, columns=3)
+    for rows in (None, 7, 50_000):
+        chunks = [c.frame for c in read_table_chunks(tmp_path / "a.parquet", rows=rows)]
+        for name, cells in pd.concat(chunks).items():
+            assert [*cells[:3000]] == texts[:3000], name
+
+
+def test_large_pages_of_texts_that_share_prefixes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_pages, "_MOST_SHARED_BYTES", 5000)
+    write_shared(tmp_path / "a.parquet", ["EVQ" * 1000] * 2)
+    assert len(read_table(tmp_path / "a.parquet").frame) == 2
+    write_shared(tmp_path / "a.parquet", ["EVQ" * 1000] * 2, columns=2)
+    with pytest.raises(BadTable, match="DELTA_BYTE_ARRAY have 5 KiB per row, more than 4"):
+        read_table(tmp_path / "a.parquet")
+
+
+REFUSE = """
+import sys, threading, time
+from pathlib import Path
+from abag import AbagError
+from abag.embed.sequences import limits
+from abag.embed.sequences.tables import read_table
+
+def anonymous():
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) / 1024
+
+def watch():
+    while True:
+        seen.append(anonymous())
+        time.sleep(0.001)
+
+limits.memory_bytes = lambda: 1 << 30
+seen = [anonymous()]
+threading.Thread(target=watch, daemon=True).start()
+try:
+    read_table(sys.argv[1])
+except AbagError as error:
+    print(max(seen) - seen[0], error)
+"""
+
+
+@pytest.mark.parametrize(("rows", "mib", "columns"), [(16, 15, 1), (80, 3, 1), (80, 1, 3)])
+def test_a_small_file_of_shared_prefixes_is_refused_with_little_memory(
+    tmp_path, rows, mib, columns
+):
+    start = "A" * (mib << 20)
+    write_shared(tmp_path / "a.parquet", [f"{start}{n}" for n in range(rows)], columns)
+    assert (tmp_path / "a.parquet").stat().st_size < 100_000
+    child = [sys.executable, "-c", REFUSE, tmp_path / "a.parquet"]
+    done = subprocess.run(child, capture_output=True, text=True, check=True)
+    taken_mib, message = done.stdout.split(" ", 1)
+    assert "unpacks to at least 0.2 GB" in message
+    assert float(taken_mib) < 200

@@ -16,8 +16,11 @@ from abag.embed.sequences.parquet_pages import Pages, measure_pages
 
 _BATCH_ROWS, _BATCH_BYTES = 1_000, 64 << 20
 """Rows decoded at a time, and how much of them is joined to a chunk."""
-_PREFIX_ROWS = 16
-"""Rows decoded at a time if their size is not known before."""
+_SHARED_BYTES = 4 << 20
+"""How much is joined of texts that share prefixes, and decoded at a time, or one row."""
+_USUAL_SHARED_BYTES = 24 << 20
+"""The latter where pages have a usual size (1 MiB): nearly all texts are much shorter, and rows
+decoded one by one take ten times as long."""
 
 
 def read_parquet(
@@ -63,18 +66,29 @@ def read_parquet(
         share = 1.0 if limit is None else min(1.0, limit / max(1, parquet.metadata.num_rows))
         check_fits_memory(int(pages.total_bytes * share))
     step = _rows_per_batch(pages, rows)
-    batches = _bounded(parquet.iter_batches(step, columns=wanted), limit)
+    most_bytes = _SHARED_BYTES if pages.prefix_bytes else _BATCH_BYTES
+
+    def read() -> Iterator[pa.Table]:
+        batches = _bounded(parquet.iter_batches(step, columns=wanted), limit)
+        return _join_batches(batches, rows or most_bytes, step, most_bytes)
+
     if rows is None:
-        yield names, _whole(_join_batches(batches, _BATCH_BYTES, step), as_written)
+        if pages.prefix_bytes:  # the pages do not tell how long the texts are
+            _check_unpacked(read(), as_written)
+        yield names, _whole(read(), as_written)
         return
-    for table in _join_batches(batches, rows, step):
+    for table in read():
         yield names, _frame(table, as_written)
 
 
 def _rows_per_batch(pages: Pages, rows: int | None) -> int:
     longest = max(1, pages.mean_row_bytes, pages.longest_bytes)
-    most = _PREFIX_ROWS if pages.shares_prefixes else _BATCH_ROWS
-    return min(most, rows or most, max(1, _BATCH_BYTES // longest))
+    most = _BATCH_ROWS
+    if pages.prefix_bytes:
+        is_usual = pages.prefix_bytes <= _SHARED_BYTES
+        shared_bytes = _USUAL_SHARED_BYTES if is_usual else _SHARED_BYTES
+        most = max(1, shared_bytes // pages.prefix_bytes)
+    return min(_BATCH_ROWS, rows or _BATCH_ROWS, most, max(1, _BATCH_BYTES // longest))
 
 
 def _bounded(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -89,14 +103,16 @@ def _bounded(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[p
             return
 
 
-def _join_batches(batches: Iterable[pa.RecordBatch], rows: int, step: int) -> Iterator[pa.Table]:
-    """Join batches of up to `step` rows to tables of up to `rows` rows and about 64 MiB."""
+def _join_batches(
+    batches: Iterable[pa.RecordBatch], rows: int, step: int, most_bytes: int
+) -> Iterator[pa.Table]:
+    """Join batches of up to `step` rows to tables of up to `rows` rows and about `most_bytes`."""
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
     for batch in batches:
         held.append(batch)
         held_rows, held_bytes = held_rows + len(batch), held_bytes + batch.nbytes
-        if held_rows > rows - step or held_bytes > _BATCH_BYTES:
+        if held_rows > rows - step or held_bytes > most_bytes:
             yield _checked(held)
             held, held_rows, held_bytes = [], 0, 0
     if held:
@@ -114,6 +130,24 @@ def _frame(table: pa.Table, as_written: bool) -> pd.DataFrame:
     return found
 
 
+def _check_unpacked(tables: Iterable[pa.Table], as_written: bool) -> None:
+    """Refuse tables that would fill the memory, as `_whole` does, but hold one at a time."""
+    held_bytes = 0
+    for table in tables:
+        texts = [] if as_written else _texts(table)
+        held_bytes += table.drop_columns(texts).nbytes
+        for name in texts:
+            column = table.column(name)
+            # a copy of one long text would be most of the memory that this takes
+            held_bytes += (column.unique() if len(column) > 1 else column).nbytes + 8 * len(column)
+        check_fits_memory(held_bytes)
+
+
+def _texts(table: pa.Table) -> list[str]:
+    """Return the names of the columns of text."""
+    return [one.name for one in table.schema if _is_text(one.type)]
+
+
 def _whole(tables: Iterable[pa.Table], as_written: bool) -> pd.DataFrame:
     """Join tables to one frame; without `as_written`, equal texts of a table are one object."""
     texts: dict[str, list[NDArray[Any]]] = {}
@@ -122,7 +156,7 @@ def _whole(tables: Iterable[pa.Table], as_written: bool) -> pd.DataFrame:
     held_bytes = 0
     for table in tables:
         names = table.column_names
-        shared = [] if as_written else [one.name for one in table.schema if _is_text(one.type)]
+        shared = [] if as_written else _texts(table)
         for name in shared:
             cells, cell_bytes = _objects(table.column(name))
             texts.setdefault(name, []).append(cells)

@@ -22,6 +22,8 @@ _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 """Types of pages that hold values."""
 _SHARED_PREFIXES = 7
 """DELTA_BYTE_ARRAY: a text may repeat the start of the one before it, at no cost."""
+_MOST_SHARED_BYTES = 16 << 20
+"""Most bytes of one page of each column, which are in memory twice: as stored, and as a text."""
 _HEADER_BYTES = 1 << 10
 """Read for a header at first; one with long texts as statistics is read again in larger pieces."""
 _MOST_HEADER_BYTES = 1 << 24
@@ -66,8 +68,9 @@ class Pages:
     """Stored bytes of a row, in the row group where they are most."""
     longest_bytes: int
     """Most bytes that the texts of a row take if they come from dictionaries."""
-    shares_prefixes: bool
-    """Whether a text may be much longer than what is stored of it."""
+    prefix_bytes: int
+    """Most bytes that the texts of a row take if they share prefixes; 0 if none do. A text is then
+    not longer than its page, but all texts of a small page may be as long as that."""
 
 
 def measure_pages(file: IO[bytes], schema: pq.ParquetSchema, wanted: list[str] | None) -> Pages:
@@ -83,11 +86,10 @@ def measure_pages(file: IO[bytes], schema: pq.ParquetSchema, wanted: list[str] |
     prefixes = tuple(f"{name}." for name in wanted or ())
     columns = [schema.column(number) for number in range(len(schema.names))]
     _expect(sum(group_rows for group_rows, _ in groups), rows, "rows")
-    total = largest = mean = longest = 0
-    encodings: set[int] = set()
+    total = largest = mean = longest = most_shared = 0
     for group_rows, chunks in groups:
         _expect(len(chunks), len(columns), "columns")
-        group_bytes = texts_bytes = 0
+        group_bytes = texts_bytes = shared_bytes = 0
         for column, chunk in zip(columns, chunks, strict=True):
             if wanted is not None and not f"{column.path}.".startswith(prefixes):
                 continue
@@ -99,16 +101,28 @@ def measure_pages(file: IO[bytes], schema: pq.ParquetSchema, wanted: list[str] |
             group_bytes += sum(page.unpacked_bytes for page in pages)
             largest = max([largest, *(page.unpacked_bytes for page in pages)])
             texts_bytes += max([0, *(_longest(page) for page in pages)])
-            encodings |= {page.encoding for page in pages}
+            shared_bytes += max([0, *(_shared(page) for page in pages)])
         total += group_bytes
         longest = max(longest, texts_bytes)
+        most_shared = max(most_shared, shared_bytes)
+        if shared_bytes > _MOST_SHARED_BYTES:
+            msg = (
+                f"its pages in the encoding DELTA_BYTE_ARRAY have {shared_bytes >> 10} KiB per "
+                f"row, more than {_MOST_SHARED_BYTES >> 10}; write smaller pages"
+            )
+            raise ValueError(msg)
         mean = max(mean, group_bytes // max(1, group_rows))
-    return Pages(total, largest, mean, longest, _SHARED_PREFIXES in encodings)
+    return Pages(total, largest, mean, longest, most_shared)
 
 
 def _longest(page: Page) -> int:
     """Return the most bytes that a text of a dictionary can have: the others may be empty."""
     return page.unpacked_bytes - 4 * page.values if page.kind == _DICTIONARY else 0
+
+
+def _shared(page: Page) -> int:
+    """Return the most bytes that a text of a page can have if texts share prefixes, else 0."""
+    return page.unpacked_bytes if page.encoding == _SHARED_PREFIXES else 0
 
 
 def _expect(found: int, stated: int, what: str) -> None:
