@@ -79,7 +79,7 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
 
 
 def _repeated_label(pkd: Floats, commonest: list[float | int] | None) -> list[str]:
-    if commonest is None or commonest[1] <= FLOOR_SHARE * len(pkd):
+    if commonest is None or commonest[1] <= max(1, FLOOR_SHARE * len(pkd)):
         return []
     value, n = commonest
     if n == len(pkd):
