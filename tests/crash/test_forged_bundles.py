@@ -25,7 +25,8 @@ from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.demo import demo_table
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 
-HEADS = ("mlp", "gp", "lowrank", "ridge", "stack")
+HEADS = ("mlp", "gp", "lowrank", "ridge", "stack", "one_hot_kernel", "one_hot_ridge")
+PARENT = "EVQLVESGGGLV"
 QUICK = {
     "split": "random", "report": False, "widths": (8,), "epochs": 2, "rank": 4,
     "compile": "off", "device": "cpu", "say": lambda _text: None,
@@ -44,6 +45,12 @@ def make_store(folder, table):
             x_ND = unique.keys[:, :6].astype(np.float32) / 64
             writer.add(unique.keys, np.full(len(x_ND), 9, np.int32), {"mean": x_ND})
     return folder
+
+
+def draw_variants(number):
+    """Variants of a chain that is short, since each of its positions is a field to forge."""
+    found = {PARENT[:at] + new + PARENT[at + 1 :] for at in range(len(PARENT)) for new in "ACDEFG"}
+    return sorted(found)[:number]
 
 
 def places(value, where=()):
@@ -109,7 +116,8 @@ def outcome(folder):
             warnings.simplefilter("error")
             predictor = load_predictor(folder)
             predictor.applicability["antibody"].is_far(x_ND)
-            pkd, sigma = predictor.score(PairVectors(x_ND, y_ME, i, j))
+            chains = [(PARENT[n:] + "W" * (n % 3), PARENT[:n]) for n in range(9)]
+            pkd, sigma = predictor.score(PairVectors(x_ND, y_ME, i, j, chains))
     except AbagError as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Exception as error:  # noqa: BLE001 - this is what is looked for
@@ -121,9 +129,12 @@ def outcome(folder):
 
 def run(folder, seed, heads=HEADS):
     """Return how often each outcome came, and the forgeries with a fault."""
-    rng, table = np.random.default_rng(seed), demo_table().head(60)
-    store, counts, faults = make_store(folder / "store", table), Counter(), []
+    rng, counts, faults = np.random.default_rng(seed), Counter(), []
     for head in heads:
+        table = demo_table().head(60)
+        if head.startswith("one_hot"):
+            table = table.assign(heavy=draw_variants(len(table)), light="")
+        store = make_store(folder / f"{head}-store", table)
         abag.fit(table, store, folder / head, head=head, **QUICK)
         forged = folder / f"{head}-forged"
         forged.mkdir()
