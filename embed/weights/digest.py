@@ -40,7 +40,7 @@ def weights_digest(checkpoint: EncoderCheckpoint, stopped: Event | None = None) 
         Weights that cannot be read.
     Stopped
     """
-    compute = partial(_hash_tensors, stopped=stopped or Event())
+    compute = partial(_hash_tensors, stopped=stopped)
     return _cached("tensors", checkpoint, checkpoint.weights, compute)
 
 
@@ -52,12 +52,12 @@ def former_weights_digest(checkpoint: EncoderCheckpoint) -> str:
 
 
 def _hash_tensors(
-    checkpoint: EncoderCheckpoint, _files: tuple[Path, ...], *, stopped: Event
+    checkpoint: EncoderCheckpoint, _files: tuple[Path, ...], stopped: Event | None = None
 ) -> bytes:
     from abag.embed.weights.tensors import EncoderTensors
 
     def hash_one(name: str) -> bytes:
-        if stopped.is_set():
+        if stopped is not None and stopped.is_set():
             raise Stopped
         return _hash_tensor(name, tensors.read[name]())
 
