@@ -312,15 +312,25 @@ def is_process_alive(pid: int) -> bool:
 
 
 @contextmanager
+def naming_errors(path: Path) -> Iterator[None]:
+    """Add the name of a file to the errors of the block: that of a full disk has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def _renaming(partial: Path, path: Path, files: Files) -> Iterator[None]:
     """Rename a partial file that the block wrote and synced; delete it if the block raises."""
     try:
-        yield
-        files.replace(partial, path)
-    except BaseException as error:
+        with naming_errors(path):
+            yield
+            files.replace(partial, path)
+    except BaseException:
         remove_quietly(partial, files)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a full disk says nothing of the file
         raise
     files.sync_folder(path.parent)
 

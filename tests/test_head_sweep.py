@@ -254,6 +254,17 @@ def test_a_sweep_needs_no_links_which_a_mounted_drive_lacks(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
+def test_a_full_disk_is_reported_with_the_journal(tmp_path, monkeypatch):
+    study = open_study(tmp_path / "journal.log", "spearman")
+
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*journal\.log'"):
+        study.ask()
+
+
 def test_two_processes_share_a_sweep(case, tmp_path):
     children = [start(case, tmp_path / "s", 24) for _ in range(2)]
     for child in children:

@@ -7,11 +7,12 @@ import socket
 import warnings
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from abag import AbagError
+from abag.core.files import naming_errors
 from abag.core.messages import bar
 from abag.head.evaluation.metrics import METRICS
 from abag.head.search.search import (
@@ -76,8 +77,13 @@ def open_study(journal: Path, select: str) -> Study:
     import optuna
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
+    class Journal(JournalFileBackend):  # type: ignore[misc] # optuna has no types
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            with naming_errors(journal):
+                super().append_logs(logs)
+
     lock = JournalFileOpenLock(str(journal))  # the default one needs links: a Drive has none
-    storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal), lock_obj=lock))
+    storage = optuna.storages.JournalStorage(Journal(str(journal), lock_obj=lock))
     pruner = optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED_TRIALS)
     if storage.get_all_studies():
         return optuna.load_study(storage=storage, study_name=STUDY_NAME, pruner=pruner)
