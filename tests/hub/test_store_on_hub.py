@@ -191,9 +191,10 @@ def test_another_encoder_or_other_poolings_of_the_same_folder_are_refused(hub, p
 
 CHILD = """
 import sys
-from abag.core import files
+from abag.embed.store import push as push_module
 from abag.embed.store.pull import pull
 from abag.embed.store.push import push
+push_module.COMMIT_FILES = 1
 sys.argv[1] == "pull" and pull(sys.argv[2], sys.argv[3])
 sys.argv[1] == "push" and push(sys.argv[3], sys.argv[2])
 """
@@ -235,6 +236,41 @@ def test_a_killed_pull_leaves_whole_shards_only_and_is_continued(hub, tmp_path, 
     summary = pull(ADDRESS, tmp_path / "new")
     assert (summary["pulled"], summary["present"]) == (8 - len(arrived), len(arrived))
     assert shards_of(tmp_path / "new") == whole  # the folder of the killed process is gone too
+
+
+@pytest.mark.parametrize("reached", [1, 9, 12, 18])
+def test_a_push_killed_at_any_request_is_continued_and_loses_nothing(hub, tmp_path, reached):
+    add(tmp_path / "store", seed=1, shards=4)
+    before, asked, at_limit = files_of(tmp_path / "store"), [], threading.Event()
+
+    def stop(method, path):
+        asked.append((method, path))
+        if len(asked) > reached:
+            at_limit.set()
+            time.sleep(1)  # the child is killed meanwhile
+            raise Problem(500)
+
+    hub.before = stop
+    child = start("push", tmp_path / "store")
+    assert at_limit.wait(60)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    hub.before = lambda method, path: None
+    acknowledged = {n: c for n, c in hub_files(hub).items() if n.endswith(".h5")}
+    assert acknowledged.items() <= shards_of(tmp_path / "store").items()
+    summary = push(tmp_path / "store", ADDRESS)
+    assert (summary["pushed"], summary["present"]) == (4 - len(acknowledged), len(acknowledged))
+    assert hub_files(hub).items() >= shards_of(tmp_path / "store").items()
+    assert files_of(tmp_path / "store") == before  # nothing of the killed process stays there
+
+
+def hub_files(hub):
+    """Return what the hub holds of the repository, which may not exist yet."""
+    return hub.files("dataset", NAME) if ("dataset", NAME) in hub.repositories else {}
+
+
+def files_of(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_a_killed_push_is_continued_without_sending_a_shard_twice(hub, tmp_path, monkeypatch):

@@ -1,0 +1,92 @@
+"""A scan that is killed at any point leaves no part of a result, and is repeated by one command."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_killed_scan_is_repeated_with_the_same_result(killed_anywhere):
+    killed_anywhere(__file__, 40, 1)
+
+
+def scan(folder, out):
+    """Predict mutants, whose vectors are committed to a store of this trial."""
+    import abag
+
+    out.mkdir(exist_ok=True)
+    if (out / "mutants.csv").exists():  # a killed scan leaves a whole result or none
+        assert (out / "mutants.csv").read_bytes() == (folder / "unbroken/mutants.csv").read_bytes()
+    found = vectors(out / "store") if (out / "store").exists() else {}
+    abag.scan(
+        folder / "run", out / "mutants.csv", parents=folder / "pairs.csv", limit=4, region="cdrh3",
+        mutate_to="ACDEF", store=out / "store", force=True, device="cpu", commit_seconds=0,
+        batch_tokens=2000, say=lambda _text: None,
+    )  # fmt: skip
+    assert found.items() <= vectors(out / "store").items()  # nothing acknowledged is lost
+
+
+def vectors(path):
+    """Return the vectors of a store, by key."""
+    from abag.embed.store.store import open_store
+
+    return {
+        bytes(key): x.tobytes()
+        for folder in open_store(path).folders()
+        for keys in folder.keys()
+        for key, x in zip(keys, folder.read(keys), strict=True)
+    }
+
+
+def snapshot(out):
+    """Return the result, the names of what is left beside it, and the vectors."""
+    from abag.embed.store.maintenance import verify
+    from abag.embed.store.store import open_store
+
+    store = open_store(out / "store")
+    assert verify(store) == []
+    for folder in store.folders():
+        with folder.writer(attrs={}):  # the next one that writes clears what a dead one left
+            pass
+    # notes on the speed are written after the vectors, and not again
+    left = {p.name for p in out.rglob("*") if p.suffix != ".h5"} - {"speed.json"}
+    return (out / "mutants.csv").read_bytes(), left, vectors(out / "store")
+
+
+def main(folder, kills, seed):
+    folder.mkdir(parents=True, exist_ok=True)
+    # Import what a scan imports on first use once, before the forks.
+    import pyarrow.parquet  # noqa: F401
+    import torch
+    from forks import in_child, kill_anywhere
+
+    import abag
+    import abag.embed.pipeline.run
+    import abag.head.design.scan
+    import abag.head.fit
+    from abag.embed.sequences.table_writer import TableWriter
+    from abag.head.data.demo import demo_table
+
+    torch.set_num_threads(1)
+
+    def make_inputs():
+        table = demo_table().head(60)
+        table.to_csv(folder / "pairs.csv", index=False)
+        encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+        abag.embed_table(table, folder / "store", **encoders)
+        abag.fit(
+            table, folder / "store", folder / "run", head="ridge", split="random", report=False,
+            device="cpu", say=lambda _text: None,
+        )  # fmt: skip
+
+    assert in_child(make_inputs) == 0
+    kill_anywhere(
+        folder, kills, seed, lambda out: scan(folder, out), step=(TableWriter, "write"),
+        snapshot=snapshot, summary=lambda _out: {"resumed_from_step": 0},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
