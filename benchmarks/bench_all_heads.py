@@ -3,7 +3,7 @@
     python benchmarks/bench_all_heads.py --data FOLDER --out FOLDER [--jobs 16] [--head NAME ...] [--case TEXT ...]
 
 FOLDER has skempi_measurements.csv, alphabind_her2.csv.gz and hiv_ic50_seen.csv.gz. Vectors are read from the
-stores OUT/stores/{skempi,her2,hiv}; what these lack is encoded first: composition, and AntiBERTy for the antibodies
+stores OUT/stores/{skempi,her2,hiv}; the missing ones are made first: composition, and AntiBERTy for the antibodies
 of SKEMPI. All fits run on one core of the CPU each, but the planted table's, which use a GPU if there is one. The
 longest start first: 8 minutes on 16 cores.
 """
@@ -72,7 +72,7 @@ CASES = [
 
 
 def prepare(case_tables, data, out):
-    """Table and store by name; what a store lacks is encoded."""
+    """Table and store by name; a store that is not there is made."""
     found = {}
     for name in case_tables:
         if name == "planted":
@@ -81,9 +81,10 @@ def prepare(case_tables, data, out):
         table, store = data / FILES[name], out / "stores" / name
         encoder = ENCODERS.get(name, "composition")
         columns = HIV["columns"] if name == "hiv" else {}
-        abag.embed_table(
-            table, store, antibody_encoder=encoder, antigen_encoder="composition", columns=columns
-        )
+        if not store.exists():
+            abag.embed_table(
+                table, store, antibody_encoder=encoder, antigen_encoder="composition", columns=columns
+            )
         found[name] = table, store
     return found
 
