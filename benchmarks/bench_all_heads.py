@@ -83,7 +83,11 @@ def prepare(case_tables, data, out):
         columns = HIV["columns"] if name == "hiv" else {}
         if not store.exists():
             abag.embed_table(
-                table, store, antibody_encoder=encoder, antigen_encoder="composition", columns=columns
+                table,
+                store,
+                antibody_encoder=encoder,
+                antigen_encoder="composition",
+                columns=columns,
             )
         found[name] = table, store
     return found

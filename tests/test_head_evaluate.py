@@ -157,7 +157,10 @@ def test_another_table_is_scored_on_new_sequences_and_with_baselines(case):
     both = pd.concat([case.frame, case.new], ignore_index=True)
     found, _ = run_evaluate(case, table=both)
     alone, _ = run_evaluate(case, table=case.new)
-    assert found["metrics"]["table_new_antibodies"] == pytest.approx(alone["metrics"]["table"])
+    new, expected = found["metrics"]["table_new_antibodies"], alone["metrics"]["table"]
+    assert new.keys() == expected.keys()
+    for name, value in expected.items():  # equal but for the rounding of networks in batches
+        assert new[name] == (value and pytest.approx(value, rel=1e-5, abs=1e-6))
     assert found["metrics"]["table_new_antigens"] is None
     split = keyed(case.frame).merge(pd.read_parquet(case.at / "one/splits.parquet"))
     trained = split[split["split"] == "train"]
