@@ -16,6 +16,7 @@ from abag.head.closed_form.registry import stacked_models
 from abag.head.evaluation.baselines import INNER_FOLDS
 from abag.head.model.config import STACK_NETWORKS, FitConfig, HeadName
 from abag.head.splits.partition import FOLDS, REPEATS
+from abag.head.training.lane_count import count_lanes
 
 TRAIN_SHARE = 0.8
 START_S = 3.0
@@ -82,10 +83,16 @@ def fit_seconds(
     """
     config = FitConfig(head=head)
     once_s = START_S + GPU_START_S * on_gpu + ROW_S * size.rows + _cluster_seconds(size, cores)
-    fold_s = _training_seconds(size, config, on_gpu, folds) + _baseline_seconds(size, on_gpu)
+    network_s = _training_seconds(size, config, on_gpu, folds)
+    lanes = count_lanes(folds * (2 + config.stacks), _training_pairs(size), cores)
+    beside_s = _baseline_seconds(size, on_gpu)
     if config.stacks:
-        fold_s += _closed_form_seconds(size, cores)
-    return once_s + folds * (fold_s + SPLIT_S + FOLD_ROW_S * size.rows)
+        # a lane has one core
+        beside_s += _closed_form_seconds(size, cores if lanes == 1 else 1)
+    # the networks of a fold, and all of them on a GPU, are one after the other
+    alone_s = network_s * (folds if on_gpu else 1)
+    heads_s = max(alone_s, folds * (network_s + beside_s) / lanes)
+    return once_s + heads_s + folds * (SPLIT_S + FOLD_ROW_S * size.rows)
 
 
 def _cluster_seconds(size: FitSize, cores: int) -> float:

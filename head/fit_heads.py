@@ -15,7 +15,8 @@ from abag.head.runs.run_folder import stack_folder
 from abag.head.splits.splits import TRAIN
 from abag.head.training.checkpoint import has_checkpoint
 from abag.head.training.fold_groups import group_folds
-from abag.head.training.lanes import LANE_PAIRS, Task, run_in_lanes
+from abag.head.training.lane_count import LANE_PAIRS
+from abag.head.training.lanes import Task, run_in_lanes
 from abag.head.training.train import FoldInputs, TrainingInputs, train
 
 if TYPE_CHECKING:

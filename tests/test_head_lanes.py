@@ -14,6 +14,7 @@ from abag.core import messages
 from abag.core.messages import part_of_stage, reporting, stage, whole_bar
 from abag.head.model.layers import _Dropout
 from abag.head.training import lanes
+from abag.head.training.lane_count import LANE_PAIRS
 from abag.head.training.lanes import Task, run_in_lanes
 from abag.head.training.loop import Stopped, delayed_signals
 
@@ -41,7 +42,7 @@ def test_two_tasks_run_at_once_and_own_ones_first_in_this_thread(two_cores):
     assert order[2:] == ["own"]
 
 
-@pytest.mark.parametrize(("cores", "pairs"), [(1, 10), (8, lanes.LANE_PAIRS + 1)])
+@pytest.mark.parametrize(("cores", "pairs"), [(1, 10), (8, LANE_PAIRS + 1)])
 def test_one_core_or_a_large_fold_has_one_lane(monkeypatch, cores, pairs):
     monkeypatch.setattr(lanes, "count_cores", lambda: cores)
     found = []

@@ -213,6 +213,13 @@ def forged(trained, to, change):
     return signed(copied(trained, to), change)
 
 
+def test_the_files_of_a_predictor_have_the_same_permissions(trained):
+    modes = {
+        path.stat().st_mode for path in (trained.run / "predictor").iterdir() if path.is_file()
+    }
+    assert len(modes) == 1
+
+
 def signed(bundle, change=lambda _record: None):
     record = json.loads((bundle / "predictor.json").read_text())
     change(record)

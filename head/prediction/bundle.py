@@ -14,15 +14,15 @@ import json
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load, save_file
 
-from abag.core.files import FileDamaged, make_folder, write_bytes, write_json
+from abag.core.files import FileDamaged, make_folder, replacing, write_bytes, write_json
 from abag.core.options import BadOption
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
@@ -141,10 +141,13 @@ def save_predictor(
         antigen=specs["antigen"],
         novelty=measure_novelty(trained_on, numbered).to_json(),
     )
-    content = save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     fields = asdict(record)
-    digest = record_digest(fields, content)
-    write_bytes(folder / WEIGHTS, content)
+    with replacing(folder / WEIGHTS) as partial:
+        mode = partial.stat().st_mode
+        save_file(arrays, partial)  # no copies: they take as much memory as the training
+        partial.chmod(mode)  # safetensors makes it private
+        digest = record_digest(fields, partial)
     antigens = measure_antigens([chains["antigen"][n] for n in seen["antigen"].tolist()])
     save_antigens(folder, antigens, digest)
     write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **fields})
@@ -179,11 +182,15 @@ def _vector_spec(
     )
 
 
-def record_digest(record: Mapping[str, Any], weights: bytes) -> str:
-    """Hash the fields of predictor.json and the bytes of the weights: 32 hex digits."""
+def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
+    """Hash the fields of predictor.json and the weights, bytes or a file: 32 hex digits."""
     hashed = {name: value for name, value in record.items() if name not in ("schema", "digest")}
     running = blake2b(json.dumps(hashed, sort_keys=True).encode(), digest_size=16)
-    running.update(weights)
+    if isinstance(weights, bytes):
+        running.update(weights)
+    else:
+        with weights.open("rb") as file:
+            file_digest(file, lambda: running)
     return running.hexdigest()
 
 

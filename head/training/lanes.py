@@ -17,15 +17,12 @@ from threadpoolctl import threadpool_limits
 
 from abag.core.messages import part_of_stage
 from abag.core.workers import count_cores
+from abag.head.training.lane_count import LANE_PAIRS, count_lanes
 from abag.head.training.loop import NO_SIGNAL, Stopped, delayed_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-MOST_LANES = 4
-LANE_PAIRS = 2_000
-"""Most training pairs of a fold for which lanes pay: larger matrices are faster one after the other
-on all cores, and take less memory."""
 WAIT_S = 0.05
 """Time after which the main thread looks for signals that another thread received."""
 
@@ -55,7 +52,7 @@ def run_in_lanes(own: Sequence[Task], others: Sequence[Task], n_training: int) -
     """
     waiting, errors = deque(others), list[BaseException]()
     small = n_training <= LANE_PAIRS
-    lanes = min(MOST_LANES, count_cores(), len(others) + bool(own)) if small else 1
+    lanes = count_lanes(len(others) + bool(own), n_training, count_cores())
     with delayed_signals() as stop:
 
         def lane(first: Sequence[Task] = ()) -> None:
