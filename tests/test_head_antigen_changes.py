@@ -214,3 +214,6 @@ def test_training_antigens_of_another_predictor_or_altered_ones_are_refused(case
         (folder / "antigens.json").write_text(content)
         with pytest.raises(PredictorDamaged, match=r"antigens.json: is damaged or of another"):
             abag.load_predictor(folder)
+    save_antigens(folder, TrainingAntigens(["MKT"], 0), "the digest of another predictor")
+    with pytest.raises(PredictorDamaged, match=r"antigens.json: is damaged or of another"):
+        abag.load_predictor(folder)
