@@ -90,7 +90,7 @@ def measure(table: pd.DataFrame, store: Path, out: np.ndarray, head: str) -> dic
         predictor = abag.load_predictor(run)
         antigens = [antigen(text) for text in found["antigen"]]
         keys = keys_array("antibody", chains), keys_array("antigen", antigens)
-        by_vectors = predictor.predict_keys(open_store(store), *keys)
+        by_vectors = predictor.predict_keys(open_store(store), *keys, chains)
     error = found["pKd"] - found["pkd_predicted"]
     both = found["far_antibody"] | found["far_antigen"]
     novelty = predictor.novelty
