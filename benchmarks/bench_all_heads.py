@@ -113,7 +113,8 @@ def describe(title, runs, refused):
             f"{covered}, {number(worst)} |"
         )
     baselines = {name: parts["test"] for name, parts in first.summary["baselines"].items()}
-    best = sorted(baselines, key=lambda name: baselines[name]["rmse"])
+    defined = [name for name, scores in baselines.items() if scores["rmse"] is not None]
+    best = sorted(defined, key=lambda name: baselines[name]["rmse"])
     for name in ["train_mean", *[one for one in best if one != "train_mean"][:2]]:
         rmse, spearman = (number(baselines[name][metric], 3) for metric in ("rmse", "spearman"))
         lines.append(f"| *{name}* | | {rmse} | {spearman} | | |")
