@@ -254,7 +254,11 @@ def fasta_rows(text):
 
 def airr_rows(rows):
     """Join the chains of each cell; None if the file breaks a rule."""
-    cells = {}
+    cells, labels = {}, [row.get("pKd") for row in rows]
+    if all(re.fullmatch(r"[\d.]+", one) for one in labels if one):  # numbers: 7.0 is 7.00
+        rows = [
+            row | {"pKd": one and str(float(one))} for row, one in zip(rows, labels, strict=True)
+        ]
     for number, row in enumerate(rows):
         aligned = re.sub(r"[.-]", "", row.get("sequence_alignment_aa") or "")
         chain = aligned or re.sub(r"[.-]", "", row.get("sequence_aa") or "")

@@ -8,6 +8,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from abag.core.messages import reporting
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head import fit_heads as fit_heads_module
 from abag.head.data.demo import demo_table
 from abag.head.evaluation.baselines import BASELINES
 from abag.head.model.config import FitConfig
@@ -308,6 +310,23 @@ def test_a_baseline_that_does_not_apply_to_all_folds_is_left_out(tmp_path, monke
     assert "sometimes" not in summary["baselines"]
     assert "ridge" in summary["baselines"]
     assert any("baseline sometimes: left out" in line for line in lines)
+
+
+def test_a_model_of_a_stack_that_some_folds_lack_has_no_share_there(tmp_path, monkeypatch):
+    real = fit_heads_module.fit_head
+
+    def lacking(one, split, *others):
+        found = real(one, split, *others)
+        return replace(found, shares={"ridge": 0.5, "mean": 0.5}) if split.fold else found
+
+    monkeypatch.setattr(fit_heads_module, "fit_head", lacking)
+    frame = demo_table().head(40)
+    abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
+    summary = abag.fit(
+        frame, tmp_path / "store", tmp_path / "run", say=lambda _: None, head="ridge", folds=2,
+        split="random", report=False,
+    )  # fmt: skip
+    assert summary["shares"] == {"ridge": 0.75, "mean": 0.25}
 
 
 if __name__ == "__main__":

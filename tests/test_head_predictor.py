@@ -23,7 +23,7 @@ from abag.head.model.heads import build_head
 from abag.head.prediction import bundle as bundle_module
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor
 from abag.head.prediction.factorised import factorise
-from abag.head.prediction.predictor import UnequalLengths
+from abag.head.prediction.predictor import UnequalLengths, existing_store
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {
@@ -356,3 +356,8 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
         predictor.predict([heavy, heavy], None, antigens)
     with pytest.raises(EmptySequence, match="antigen"):
         predictor.predict(heavy)
+
+
+def test_a_folder_with_partial_files_only_is_not_a_store_yet(tmp_path):
+    (tmp_path / "store.0123456789abcdef.host.1.partial").touch()
+    assert existing_store(tmp_path) is None

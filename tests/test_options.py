@@ -191,7 +191,7 @@ OTHER_TOOLS = set(
     # hf download
     "--revision "
     # tests/crash/kills.py and the old notebooks
-    "--kills --resume --spool-first --steps --writers".split()
+    "--jobs --kills --resume --spool-first --steps --writers".split()
 )
 
 

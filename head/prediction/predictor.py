@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from abag import AbagError
+from abag.core.files import is_partial
 from abag.core.keys import distinct_keys
 from abag.core.messages import reporting, say
 from abag.core.python_surface import as_html, names_keywords, shorten
@@ -425,8 +426,11 @@ def encode_new(
 
 
 def existing_store(path: Path) -> Store | None:
-    """Open a store; None if the path does not exist or is an empty folder."""
-    empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    """Open a store; None if the path does not exist or is an empty folder.
+
+    A process that was killed before it committed anything leaves partial files there.
+    """
+    empty = not path.exists() or (path.is_dir() and all(map(is_partial, path.iterdir())))
     return None if empty else open_store(path)
 
 

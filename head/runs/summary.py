@@ -124,7 +124,9 @@ def _summarise(
         "counts": pairs.counts,
         "members": len(fitted[0].members),
         "shares": {
-            name: float(np.mean([one.shares[name] for one in fitted])) for name in fitted[0].shares
+            # folds may differ in the models that apply to them
+            name: float(np.mean([one.shares.get(name, 0.0) for one in fitted]))
+            for name in dict.fromkeys(name for one in fitted for name in one.shares)
         },
         "sigma": uncertainty.summarise(pairs, splits, fitted, [one.sigma for one in fitted]),
     }

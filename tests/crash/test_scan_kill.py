@@ -15,11 +15,12 @@ def test_a_killed_scan_is_repeated_with_the_same_result(killed_anywhere):
 def scan(folder, out):
     """Predict mutants, whose vectors are committed to a store of this trial."""
     import abag
+    from abag.embed.store.store_files import STORE_FILE
 
     out.mkdir(exist_ok=True)
     if (out / "mutants.csv").exists():  # a killed scan leaves a whole result or none
         assert (out / "mutants.csv").read_bytes() == (folder / "unbroken/mutants.csv").read_bytes()
-    found = vectors(out / "store") if (out / "store").exists() else {}
+    found = vectors(out / "store") if (out / "store" / STORE_FILE).exists() else {}
     abag.scan(
         folder / "run", out / "mutants.csv", parents=folder / "pairs.csv", limit=4, region="cdrh3",
         mutate_to="ACDEF", store=out / "store", force=True, device="cpu", commit_seconds=0,
