@@ -157,28 +157,32 @@ def main(arguments=None):
         tables = {"planted": planted_table(60, a.out)}
     else:
         tables = prepare({case.table for case in cases}, a.data, a.out)
-    lines = [
+    title = [
         f"# Heads on the same folds, {date.today()}",
         "",
         f"`bench_all_heads.py {' '.join(map(str, arguments or sys.argv[1:]))}`, {platform.machine()}, "
         f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}, numpy "
         f"{np.__version__}, abag {abag.__version__}. Seconds are per fold, on one busy core.",
         "",
-        *measure(cases, tables, a),
     ]
-    (a.out / "all_heads.md").write_text("\n".join(lines))
-    print("\n".join(lines))
+    lines: dict[str, list[str]] = {}
+    for finished in measure(cases, tables, a):
+        lines |= finished
+        own = [line for case in cases for line in lines.get(case.title, [])]
+        (a.out / "all_heads.md").write_text("\n".join([*title, *own]))  # after each case
+    print((a.out / "all_heads.md").read_text())
 
 
 def measure(cases, tables, a):
-    """Fit all heads of all cases; Markdown lines in the order of the cases."""
-    todo = [(case, head) for case in cases for head in a.head if head in case.heads or a.case]
+    """Fit all heads of all cases; yield the Markdown lines of each case when it is done."""
+    heads = {c.title: [h for h in a.head if h in c.heads or a.case] for c in cases}
+    todo = [(case, head) for case in cases for head in heads[case.title]]
     todo.sort(key=lambda job: -job[0].minutes * (1 if job[1] == "stack" else 0.4))
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(a.jobs, mp_context=get_context("spawn")) as pool,
     ):
-        jobs = {}
+        jobs, found = {}, {title: {} for title in heads}
         for case, head in todo:
             options = {"folds": 5, "repeats": 1, "seed": 0} | case.options
             options["device"] = "auto" if case.table == "planted" else "cpu"
@@ -192,15 +196,14 @@ def measure(cases, tables, a):
             jobs[job] = case, head
         for job in as_completed(jobs):
             case, head = jobs[job]
-            print(f"{case.title}: {head}: {job.result()[1]:.0f} s", file=sys.stderr, flush=True)
-        found = {(case.title, head): job.result()[0] for job, (case, head) in jobs.items()}
-        lines = []
-        for case in cases:
-            own = {head: found[case.title, head] for head in a.head if (case.title, head) in found}
-            runs = {head: read_run(run) for head, run in own.items() if isinstance(run, Path)}
-            refused = {head: why for head, why in own.items() if not isinstance(why, Path)}
-            lines += describe(case.title, runs, refused)
-        return lines
+            done = found[case.title]
+            done[head], seconds = job.result()
+            print(f"{case.title}: {head}: {seconds:.0f} s", file=sys.stderr, flush=True)
+            if len(done) == len(heads[case.title]):
+                done = {head: done[head] for head in heads[case.title]}
+                runs = {head: read_run(run) for head, run in done.items() if isinstance(run, Path)}
+                refused = {head: why for head, why in done.items() if not isinstance(why, Path)}
+                yield {case.title: describe(case.title, runs, refused)}
 
 
 if __name__ == "__main__":

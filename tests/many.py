@@ -14,6 +14,7 @@ import traceback
 import warnings
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 
 CASES_PER_TASK = 20
 
@@ -47,7 +48,12 @@ def run_in_processes(check, numbers, jobs, until):
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
     with ProcessPoolExecutor(jobs, context, _start_process) as pool:
         for done in as_completed([pool.submit(run, check, task, until) for task in tasks]):
-            some, failed = done.result()
+            try:
+                some, failed = done.result()
+            except BrokenProcessPool:  # the counts of the others are worth keeping
+                print(f"a process died after {counts['cases']} cases", file=sys.stderr, flush=True)
+                counts["processes that died"] = 1
+                break
             counts.update(some)
             failures += failed
             for number, text in failed:
@@ -77,4 +83,4 @@ def main(check_of_seed, about):
         "seed": given.seed, "cases": counts["cases"], "of": given.count, "jobs": given.jobs,
         "failed": [number for number, _ in failures], "seconds": round(time.time() - begun, 1),
     }))  # fmt: skip
-    sys.exit(bool(failures))
+    sys.exit(bool(failures) or bool(counts["processes that died"]))

@@ -248,8 +248,14 @@ def fasta_rows(text):
         row[role or ""] = chain
         roles.add(role)
     if None in roles:  # each record is an antibody
-        return [{"heavy": row[""]} for row in rows.values()] if roles == {None} else None
+        return [strands(row[""]) for row in rows.values()] if roles == {None} else None
     return [{role: row.get(role, "") for role in roles} for row in rows.values()]
+
+
+def strands(antibody):
+    """Return the chains of an antibody in one string, ``heavy|light`` or ``heavy:light``."""
+    heavy, *light = re.split("[|:]", antibody)
+    return {"heavy": heavy, "light": light[0]} if len(light) == 1 else {"heavy": antibody}
 
 
 def airr_rows(rows):

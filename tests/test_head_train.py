@@ -501,7 +501,7 @@ def test_accumulated_batches_equal_one_large_batch(case):
 
 
 def test_a_last_batch_of_one_pair_can_be_trained_on(case):
-    summary, _ = quick_fit(case, batch_size=95)
+    summary, _ = quick_fit(case, head="mlp", batch_size=95)
     assert summary["steps"] == 6
     assert all(np.isfinite(line["loss"]) for line in lines_of(case.at / "run"))
 
