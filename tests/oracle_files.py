@@ -212,10 +212,15 @@ def cells_of(path):
         first = file.readline()
         mark = max(",\t;", key=first.count)
         file.seek(0)
+        blank = " \t".replace(mark, "")
+        text, unquoted = file.read(), rf'(^|[{mark}\r\n])"(?:[^"]|"")*"'
+        file.seek(0)
+        if first.endswith("\n") and re.search(r"\r(?!\r*\n|\r*$)", re.sub(unquoted, r"\1", text)):
+            return None  # a carriage return that ends no row
         names, *rows, end = csv.reader(io.StringIO(f"{file.read()}\nend", ""), delimiter=mark)
     if end != ["end"]:  # a quotation mark is not closed
         return None
-    rows = [row for row in rows if row and not (len(row) == 1 and not row[0].strip(" "))]
+    rows = [row for row in rows if row and not (len(row) == 1 and not row[0].strip(blank))]
     if any(len(row) > len(names) for row in rows):
         return None
     rows = as_dicts(names, [row + [""] * (len(names) - len(row)) for row in rows])

@@ -10,13 +10,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import abag
 from abag import AbagError
 from abag.core.messages import reporting
 from abag.embed.sequences import formats
 from abag.embed.sequences.columns import MissingColumn, find_columns
-from abag.embed.sequences.formats import BadTable, TableFormat
+from abag.embed.sequences.formats import BadTable, TableFormat, _BoundedRows
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.table_writer import TableWriter
@@ -413,6 +415,44 @@ def test_a_line_that_would_fill_the_memory_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(gzip.compress(text, 1) if name.endswith("gz") else text)
     with pytest.raises(BadTable, match="a row has more than 32 MiB"):
         read_pairs(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"  \r,EVQ,7.0\n",
+        b"EV\rQ,MKT,7.0\n",
+        b'\r"EVQ",MKT,7.0\n',
+        b"EVQ,MKT,7.0\r\nEVQ\r,MKT,7\r\n",
+    ],
+)
+def test_a_lone_carriage_return_is_refused_where_rows_end_in_line_feeds(tmp_path, row):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"heavy,antigen,pKd\nDIQ,MKT,8.0\n" + row)
+    with pytest.raises(BadTable, match="a carriage return without a line feed"):
+        read_pairs(path)
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\n", b"\r\n", b"\r\r\n"])
+def test_rows_may_end_in_any_way(tmp_path, end):
+    path = tmp_path / "a.csv"
+    rows = [b"heavy,antigen,pKd", *(b'"EV%s",MKT,7.%d' % (b"Q" * (i % 5), i) for i in range(40))]
+    path.write_bytes(end.join([*rows, b""]))
+    assert len(read_pairs(path).frame) == 40
+
+
+@given(st.text(alphabet='a,"\r\n', max_size=20), st.integers(1, 7))
+def test_a_lone_carriage_return_is_found_wherever_a_file_is_divided(text, size):
+    def is_refused(most):
+        rows = _BoundedRows(BytesIO(text.encode()), ",", line_feeds=True)
+        try:
+            while rows.readinto(bytearray(most)):
+                pass
+        except ValueError:
+            return True
+        return False
+
+    assert is_refused(size) == is_refused(100)
 
 
 @pytest.mark.parametrize("cell", [b"\n", b"A\r\n", b'""\n', b',""\n'])

@@ -165,12 +165,21 @@ def _opened(path: Path, *, unpack: bool) -> Iterator[IO[bytes]]:
         yield file
 
 
-class _BoundedRows(io.RawIOBase):
-    """A text file whose rows are bounded: a parser would hold all of a row in memory."""
+CARRIAGE_RETURN = (
+    "a carriage return without a line feed is in no quotation marks; expected line feeds"
+)
 
-    def __init__(self, file: IO[bytes], separator: str) -> None:
+
+class _BoundedRows(io.RawIOBase):
+    """A text file whose rows are bounded: a parser would hold all of a row in memory.
+
+    Where rows end in line feeds, a carriage return alone is refused: pandas would end a row there,
+    and drop an empty cell after it.
+    """
+
+    def __init__(self, file: IO[bytes], separator: str, *, line_feeds: bool = False) -> None:
         """Wrap a file; `separator` is empty if quotation marks have no meaning."""
-        self._file = file
+        self._file, self._line_feeds = file, line_feeds
         self._opening = {separator.encode(), b"\n", b"\r", b'"'} if separator else set()
         self.seek(0)
 
@@ -198,6 +207,8 @@ class _BoundedRows(io.RawIOBase):
         first, *after_marks = part.split(b'"') if self._opening else [part]
         self._follow_text(first)
         for text in after_marks:
+            if self._line_feeds and not self._quoted and self._last == b"\r":
+                raise ValueError(CARRIAGE_RETURN)
             closes = self._quoted
             self._quoted = not closes and self._last in self._opening
             self._last = b'"' if closes else b""  # a mark right after a closing one opens again
@@ -205,6 +216,11 @@ class _BoundedRows(io.RawIOBase):
             self._follow_text(text)
 
     def _follow_text(self, text: bytes) -> None:
+        if self._line_feeds and not self._quoted and b"\r" in self._last + text:
+            carried = b"\r" if self._last == b"\r" else b""  # its line feed may be in this part
+            rest = (carried + text).replace(b"\r\r\n", b"").replace(b"\r\n", b"")
+            if text and b"\r" in rest.rstrip(b"\r"):
+                raise ValueError(CARRIAGE_RETURN)
         ended = -1 if self._quoted else max(text.rfind(b"\n"), text.rfind(b"\r"))
         self._row_bytes = len(text) - 1 - ended if ended >= 0 else self._row_bytes + len(text)
         self._last = text[-1:] or self._last
@@ -236,7 +252,8 @@ def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
             msg = f"it is {what}"
             raise ValueError(msg)
     separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
-    rows = io.BufferedReader(_BoundedRows(file, separator), 1 << 20)
+    bounded = _BoundedRows(file, separator, line_feeds=header.endswith(b"\n"))
+    rows = io.BufferedReader(bounded, 1 << 20)
     yield from _read_separated(rows, separator, options)
 
 
