@@ -274,14 +274,20 @@ def _read_separated(file: IO[Any], separator: str, options: ReadOptions) -> Iter
         read["dtype"] = dict.fromkeys(texts, object)  # as str, half the time goes into Arrow
     file.seek(0)
     if AIRR_MARKS.issubset(names):  # the chains of a cell may be far apart
-        yield from _in_chunks(join_chains(pd.read_csv(file, **read)), options)
+        yield from _in_chunks(join_chains(_without_surplus(pd.read_csv(file, **read))), options)
         return
     rows: Any = pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read)
     for frame in [rows] if options.rows is None else rows:
-        if not isinstance(frame.index, pd.RangeIndex):  # pandas makes surplus fields an index
-            msg = "rows have more fields than the header"
-            raise ValueError(msg)
+        _without_surplus(frame)
         yield [*frame.columns], frame.fillna("") if options.as_written else frame
+
+
+def _without_surplus(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame; refuse surplus fields, which pandas makes an index, so that columns shift."""
+    if not isinstance(frame.index, pd.RangeIndex):
+        msg = "rows have more fields than the header"
+        raise ValueError(msg)
+    return frame
 
 
 def _in_chunks(whole: pd.DataFrame, options: ReadOptions) -> Iterator[Chunk]:
