@@ -8,6 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
+from trastuzumab import HEAVY, LIGHT
 
 from abag.embed.sequences import numbering
 from abag.embed.sequences.domains import number_domain
@@ -19,14 +20,6 @@ from abag.embed.sequences.numbering import (
     numbered_meanwhile,
 )
 
-HEAVY = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
-    "SRWGGDGFYAMDYWGQGTLVTVSS"
-)
-LIGHT = (
-    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
-    "TFGQGTKVEIK"
-)
 H3 = HEAVY.index("WGGDGFYAMDY")
 NOT_AN_ANTIBODY = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEK"
 

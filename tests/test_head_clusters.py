@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trastuzumab import HEAVY, LIGHT
 
 from abag.head.clustering import alignment, families, profiles, search
 from abag.head.clustering.alignment import (
@@ -29,15 +30,6 @@ from abag.head.clustering.clusters import (
 from abag.head.clustering.linkage import cluster
 from abag.head.clustering.mmseqs import MMseqsFailed, mmseqs_cluster, mmseqs_version
 from abag.head.clustering.peptides import SEED, contained_peptides
-
-HEAVY = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
-    "SRWGGDGFYAMDYWGQGTLVTVSS"
-)
-LIGHT = (
-    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
-    "TFGQGTKVEIK"
-)
 
 
 @cache

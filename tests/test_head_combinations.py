@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag.embed.sequences.domains import number_domain
@@ -17,14 +18,6 @@ from abag.head.prediction import combinations as combinations_module
 from abag.head.prediction.bundle import record_digest
 from abag.head.prediction.novelty import UNCOUNTED, Novelty, as_columns, measure_novelty
 
-HEAVY = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
-    "SRWGGDGFYAMDYWGQGTLVTVSS"
-)
-LIGHT = (
-    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
-    "TFGQGTKVEIK"
-)
 H3, FRAMEWORK, H2 = HEAVY.index("WGGDGFYAMDY"), 67, HEAVY.index("YPTNGY")
 RESIDUES = "ADEFGHIKLN"
 

@@ -7,19 +7,12 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trastuzumab import HEAVY, LIGHT
 
 from abag.embed.sequences.domains import number_domain
 from abag.embed.sequences.numbering import number_antibodies
 from abag.head.prediction.novelty import UNCOUNTED, Novelty, as_columns, measure_novelty
 
-HEAVY = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
-    "SRWGGDGFYAMDYWGQGTLVTVSS"
-)
-LIGHT = (
-    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
-    "TFGQGTKVEIK"
-)
 H3 = HEAVY.index("WGGDGFYAMDY")
 
 
