@@ -17,7 +17,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
-from abag.head.data.labels import label_pairs
+from abag.head.data.labels import NothingToLearn, label_pairs
 from abag.head.evaluation import baselines
 from abag.head.evaluation.metrics import spearman
 from abag.head.model.config import FitConfig, RunMismatch
@@ -399,6 +399,15 @@ def test_invalid_sweeps_are_refused(case, tmp_path, options, error, text):
     with pytest.raises(error, match=text):
         quick_sweep(case, tmp_path / "s", **options)
     assert not (tmp_path / "s").exists()
+
+
+def test_inner_folds_without_exact_labels_are_refused_before_anything_is_written(case, tmp_path):
+    first = case.frame["antigen"] == case.frame["antigen"][0]
+    bounds = [f">={10**-pkd:.9e}" for pkd in case.frame["pKd"]]
+    frame = case.frame.assign(relation=np.where(first, "", bounds))
+    with pytest.raises(NothingToLearn, match="all labels of the training part are censored"):
+        abag.sweep(frame, case.store, tmp_path / "sweep", **QUICK)
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_a_split_with_several_folds_is_refused(case, tmp_path):

@@ -21,6 +21,7 @@ from abag.core.files import is_partial, make_folder, read_json, sweep_partials, 
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption, flag
 from abag.head.closed_form.registry import CLOSED_FORM
+from abag.head.data.labels import training_labels
 from abag.head.data.vectors import read_vectors
 from abag.head.fit import fit
 from abag.head.model.config import MAY_CHANGE, FitConfig, RunMismatch, check_same
@@ -217,6 +218,8 @@ def _define_search(
         device=resolve_device(config.device),
         store=inputs.store.path,
     )
+    for fold in range(folds):  # raises before anything is written
+        training_labels(pairs, np.flatnonzero(problem.fold != fold))
     say(
         f"{len(pairs)} pairs in {len(np.unique(group))} groups are searched on {folds} inner "
         f"folds; {record['test_pairs']} test pairs are held out"
