@@ -1,33 +1,34 @@
 """Run a check on many numbered cases, in several processes, and list those that failed.
 
 A test module calls `main` to be run by hand: ``python tests/test_x.py COUNT SEED --jobs J``.
-A case depends on its seed and number alone, so that ``1 SEED --first NUMBER`` repeats it.
+A case depends on its seed and number alone, so that ``1 SEED --first NUMBER`` repeats it. A
+process that dies is a failure of the case that it worked on; another process does the next.
 """
 
 import argparse
 import json
 import multiprocessing
 import os
+import re
 import sys
 import time
 import traceback
 import warnings
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
 
-CASES_PER_TASK = 20
+PROGRESS_SECONDS = 15
+"""The counts so far are printed so often, for a run that is cut off."""
 
 
-def run(check, numbers, until=float("inf")):
-    """Call ``check(number)``, which returns what to count; return counts and failures.
-
-    No case begins after the time `until`, as of `time.time`.
-    """
+def run(check, numbers):
+    """Call ``check(number)``, which returns what to count; return counts and failures."""
     counts, failures = Counter(), []
     for number in numbers:
-        if time.time() > until:
-            break
         try:
             counts.update(check(number))
         except Exception as error:  # noqa: BLE001 - listed with its case
@@ -36,29 +37,91 @@ def run(check, numbers, until=float("inf")):
     return counts, failures
 
 
-def _start_process():
+@dataclass
+class Result:
+    """What many cases came to, and which of them took the most memory."""
+
+    counts: Counter = field(default_factory=Counter)
+    failures: list[tuple[int, str]] = field(default_factory=list)
+    died: list[int] = field(default_factory=list)
+    most_mib: int = 0
+    most_of: int | None = None
+
+    def add(self, number, counts, failures, mib):
+        self.counts.update(counts)
+        self.failures += failures
+        if mib > self.most_mib:
+            self.most_mib, self.most_of = mib, number
+        for _, text in failures:
+            print(f"case {number}: {text}", file=sys.stderr, flush=True)
+
+    def add_death(self, number, exit_code):
+        self.died.append(number)
+        text = f"the process died with exit code {exit_code}\n"
+        self.add(number, {"cases": 1, "processes that died": 1}, [(number, text)], 0)
+
+
+def peak_mib():
+    """Return the largest memory of this process since the last call, if the system tells it."""
+    with suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+        Path("/proc/self/clear_refs").write_text("5")
+        return int(found[1]) >> 10
+    return 0
+
+
+def _work(connection, check):
+    """Check each number that arrives, and answer with counts, failures and memory."""
     warnings.simplefilter("error")
     sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+    with suppress(EOFError):
+        while True:
+            connection.send((*run(check, [connection.recv()]), peak_mib()))
 
 
-def run_in_processes(check, numbers, jobs, until):
-    """Call `run` on parts of the numbers in new processes."""
-    counts, failures = Counter(), []
-    tasks = [numbers[at : at + CASES_PER_TASK] for at in range(0, len(numbers), CASES_PER_TASK)]
+def run_in_processes(check, numbers, jobs, until=float("inf"), say: Callable = lambda _: None):
+    """Call `check` on the numbers in new processes, and `say` the result so far.
+
+    No case begins after the time `until`, as of `time.time`.
+    """
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    with ProcessPoolExecutor(jobs, context, _start_process) as pool:
-        for done in as_completed([pool.submit(run, check, task, until) for task in tasks]):
+    left, result, working = iter(numbers), Result(), {}
+
+    def begin(worker=None):
+        """Give the next number to a process, or to a new one."""
+        number = next(left, None) if time.time() < until else None
+        if number is None:
+            return
+        if worker is None:
+            connection, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, check), daemon=True)
+            process.start()
+            theirs.close()  # its end is noticed here
+            worker = connection, process
+        connection, process = worker
+        working[connection] = process, number
+        with suppress(OSError):  # it has just died, which is found below
+            connection.send(number)
+
+    for _ in range(jobs):
+        begin()
+    said = time.time()
+    while working:
+        for connection in wait(list(working), PROGRESS_SECONDS):
+            process, number = working.pop(connection)
             try:
-                some, failed = done.result()
-            except BrokenProcessPool:  # the counts of the others are worth keeping
-                print(f"a process died after {counts['cases']} cases", file=sys.stderr, flush=True)
-                counts["processes that died"] = 1
-                break
-            counts.update(some)
-            failures += failed
-            for number, text in failed:
-                print(f"case {number}: {text}", file=sys.stderr, flush=True)
-    return counts, sorted(failures)
+                result.add(number, *connection.recv())
+            except (EOFError, OSError):
+                process.join()
+                result.add_death(number, process.exitcode)
+                begin()
+            else:
+                begin((connection, process))
+        if time.time() - said > PROGRESS_SECONDS:
+            said = time.time()
+            say(result)
+    result.failures.sort()
+    return result
 
 
 def main(check_of_seed, about):
@@ -73,14 +136,19 @@ def main(check_of_seed, about):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"  # read by the processes to come
     begun = time.time()
-    counts, failures = run_in_processes(
-        check_of_seed(given.seed), range(given.first, given.first + given.count), given.jobs,
-        begun + given.seconds,
-    )  # fmt: skip
-    for name, number in sorted(counts.items()):
-        print(f"{number:9,}  {name}")
-    print(json.dumps({
-        "seed": given.seed, "cases": counts["cases"], "of": given.count, "jobs": given.jobs,
-        "failed": [number for number, _ in failures], "seconds": round(time.time() - begun, 1),
-    }))  # fmt: skip
-    sys.exit(bool(failures) or bool(counts["processes that died"]))
+
+    def say(result):
+        print(json.dumps({
+            "seed": given.seed, "first": given.first, "of": given.count, "jobs": given.jobs,
+            **dict(sorted(result.counts.items())),
+            "failed": sorted(number for number, _ in result.failures), "died": result.died,
+            "most_mib": result.most_mib, "most_mib_of": result.most_of,
+            "seconds": round(time.time() - begun, 1),
+        }), flush=True)  # fmt: skip
+
+    numbers = range(given.first, given.first + given.count)
+    result = run_in_processes(
+        check_of_seed(given.seed), numbers, given.jobs, begun + given.seconds, say
+    )
+    say(result)
+    sys.exit(bool(result.failures))
