@@ -247,7 +247,13 @@ def _sweep_options() -> list[click.Option]:
     return [*click_options(SweepOptions, path=_PATH), *not_searched]
 
 
-@main.command(cls=OptionsCommand, make_options=_sweep_options)
+def _refuse_in_sweep(flag: str) -> str:
+    from abag.head.search.options import refusal
+
+    return refusal(flag)
+
+
+@main.command(cls=OptionsCommand, make_options=_sweep_options, refuse=_refuse_in_sweep)
 @_TABLE
 @_STORE
 @click.option("--sweep", "folder", type=_PATH, required=True, help="Folder of the sweep.")

@@ -152,17 +152,28 @@ class OptionsCommand(click.Command):
     """A command with options that are made when first needed and passed on only if given.
 
     `make_options` returns the options that follow those of the decorators. It may import modules
-    that are too slow for a list of commands.
+    that are too slow for a list of commands. `refuse` returns what to say of an option that the
+    command does not have, given its flag; empty: what click says.
     """
 
     def __init__(
         self,
         *args: Any,  # noqa: ANN401 - click's own arguments
         make_options: Callable[[], Sequence[click.Parameter]] = tuple,
+        refuse: Callable[[str], str] = lambda _flag: "",
         **settings: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **settings)
-        self._make_options = make_options
+        self._make_options, self._refuse = make_options, refuse
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if why := self._refuse(error.option_name):
+                raise click.UsageError(why, ctx) from error
+            raise
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return all parameters."""

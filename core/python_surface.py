@@ -91,7 +91,7 @@ class PublicFunction(NamedTuple):
                     msg = f"{keyword}: is chosen by {name} itself. Leave it out."
                     raise BadOption(msg)
                 raise unknown_option(keyword, list(options.values()), name)
-            with _naming_keywords(options, signature.parameters) as spelled:
+            with naming_keywords(options, signature.parameters) as spelled:
                 result = function(*args, **keywords)
             if describe is None:
                 return result
@@ -104,10 +104,13 @@ class PublicFunction(NamedTuple):
 
 
 @contextmanager
-def _naming_keywords(
-    options: Mapping[str, OptionSchema], names: Container[str]
+def naming_keywords(
+    options: Mapping[str, OptionSchema], names: Container[str] = ()
 ) -> Iterator[Callable[[str], str]]:
-    """Let errors and messages name keyword arguments instead of flags; yield what spells them."""
+    """Let errors and messages name keyword arguments instead of flags; yield what spells them.
+
+    Flags of `options` become the names of the options, other flags those of `names`.
+    """
 
     def spelled(text: str) -> str:
         return in_python(text, options, names)
@@ -126,7 +129,7 @@ def names_keywords(method: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(method)
     def public(*args: P.args, **keywords: P.kwargs) -> R:
-        with _naming_keywords({}, names):
+        with naming_keywords({}, names):
             return method(*args, **keywords)
 
     return public

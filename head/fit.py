@@ -20,7 +20,8 @@ from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import detail, reporting, say, stage, whole_bar
 from abag.core.options import BadOption
 from abag.embed.sequences.numbering import numbered_meanwhile
-from abag.head.closed_form.one_hot_kernel import find_reference
+from abag.head.closed_form.pair_model import DoesNotApply
+from abag.head.closed_form.registry import CHECKS
 from abag.head.data.labels import NothingToLearn, training_labels
 from abag.head.fit_heads import FoldFits, fit_heads
 from abag.head.model.config import FitConfig
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from abag.head.data.labels import LabelledPairs
     from abag.head.prediction.fitted import FittedHead
 
 READING_SHARE, CLUSTERS_SHARE, HEADS_SHARE, BASELINES_SHARE, REPORT_SHARE = (
@@ -204,9 +206,12 @@ def _learning_curve(folds: FoldFits) -> list[CurvePoint]:
         smaller = [thinned(split, share, seed) for split in folds.splits]
         try:
             for split in smaller:
-                training_labels(pairs, split.rows(TRAIN))
+                _check_training(pairs, split, config)
         except NothingToLearn:
             say(f"learning curve: {name} have no different labels in some fold; left out")
+            continue
+        except DoesNotApply as error:
+            say(f"learning curve: {name} left out: {error}")
             continue
         run = folds.run / "learning_curve" / str(share)
         stage(f"learning curve, {share}", share * _heads_share(config))
@@ -249,12 +254,18 @@ def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:
         allow_leak=config.allow_adapter_leak,
     )
     for split in splits:
-        training_labels(pairs, split.rows(TRAIN))  # raises before anything is written
-        if (head := config.filled().head).startswith("one_hot"):
-            find_reference(head, pairs.table.antibodies.chains, pairs.antibody[split.rows(TRAIN)])
+        _check_training(pairs, split, config)  # raises before anything is written
     for line in describe_splits(splits):
         detail(line)
     return splits
+
+
+def _check_training(pairs: LabelledPairs, split: Split, config: FitConfig) -> None:
+    """Raise `NothingToLearn` or `DoesNotApply` if the training part does not suit the head."""
+    rows = split.rows(TRAIN)
+    training_labels(pairs, rows)
+    if check := CHECKS.get(str(config.filled().head)):
+        check(pairs.table.antibodies.chains, pairs.antibody[rows[pairs.censored[rows] == 0]])
 
 
 def _report_summary(run: Path, summary: RunSummary, inputs: RunInputs, seconds: float) -> None:

@@ -228,6 +228,17 @@ def test_version_names_what_decides_results_and_speed():
     assert {"Python", "transformers", "h5py"} <= set(lines)
 
 
+@pytest.mark.parametrize("given", [["--head", "one_hot_kernel"], ["--lr=0.1"], ["--folds", "3"]])
+def test_sweep_says_what_to_do_instead_of_options_that_it_chooses_itself(pairs, given):
+    done = CliRunner().invoke(main, ["sweep", str(pairs), "--store", "s", "--sweep", "d", *given])
+    name = given[0].partition("=")[0]
+    assert done.exit_code == 2
+    assert f"Error: {name}: is chosen by sweep itself" in done.stderr
+    assert "Leave it out; abag fit trains one head as you choose" in done.stderr
+    misspelled = CliRunner().invoke(main, ["sweep", str(pairs), "--hed", "mlp"])
+    assert "No such option '--hed'" in misspelled.stderr
+
+
 def test_usage_errors_exit_with_2_and_refusals_with_1(tmp_path):
     run("embed", code=2)
     run("embed", "a.csv", "--store", tmp_path / "s", "--column", "heavy", code=2)

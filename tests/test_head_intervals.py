@@ -128,6 +128,14 @@ def test_a_difference_is_neither_better_nor_worse_unless_all_intervals_agree():
     assert relation(Interval(0.1, None, None, 2, 5), "rmse") is None
 
 
+def test_the_same_model_fitted_twice_equals_itself():
+    for limit in (1e-7, None):
+        found = Interval(-1e-7, limit, limit, 7, 70)
+        assert verdict("head", "ridge", "rmse", found).startswith("The head equals ridge: RMSE")
+    one_differs = Interval(0.0, 0.0, 0.0, 60, 70, "pairs", Interval(0.0, -0.1, 0.1, 7, 70))
+    assert " indistinguishable from ridge" in verdict("head", "ridge", "rmse", one_differs)
+
+
 def test_groups_that_are_unions_of_antigen_clusters_are_drawn_once():
     pairs, (a, b) = equally_good(8)
     found = compare(pairs, [all_tested(pairs.antigen)], [a], [b], "rmse")

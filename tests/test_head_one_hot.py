@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import abag
 from abag.embed.store.store import open_store
+from abag.head.closed_form import one_hot_ridge, registry
 from abag.head.closed_form.one_hot_kernel import fit_one_hot_kernel
 from abag.head.closed_form.pair_model import (
     DoesNotApply,
@@ -265,3 +266,26 @@ def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, l
     assert "one_hot_kernel" not in summary["shares"]
     assert sum("left out of stack: one_hot_kernel" in text for text in said) == 1
     assert open_store(tmp_path / "store")
+
+
+def test_too_many_antibodies_for_a_ridge_are_refused_before_anything_is_written(case, monkeypatch):
+    monkeypatch.setattr(one_hot_ridge, "MAX_PRODUCTS", 1000)
+    with pytest.raises(DoesNotApply, match="training antibodies; expected few enough"):
+        abag.fit(case.frame, case.store, case.at / "refused", head="one_hot_ridge", **QUICK)
+    assert not (case.at / "refused").exists()
+
+
+def test_a_learning_curve_leaves_out_what_a_head_cannot_be_fitted_to(case, monkeypatch):
+    full, said = one_hot_ridge.columns_of, []
+
+    def columns_of(chains, of_pair):
+        if len(of_pair) < 60:
+            msg = "one_hot_ridge: too few"
+            raise DoesNotApply(msg)
+        return full(chains, of_pair)
+
+    monkeypatch.setitem(registry.CHECKS, "one_hot_ridge", columns_of)
+    options = QUICK | {"say": said.append, "learning_curve": True}
+    summary = abag.fit(case.frame, case.store, case.at / "curve", head="one_hot_ridge", **options)
+    assert "learning curve: 12.5% of the training groups left out: one_hot_ridge: too few" in said
+    assert [point["share"] for point in summary["learning_curve"]] == [0.5, 1.0]

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.embed.store.store import open_store
 from abag.embed.store.table_vectors import VectorsMissing
+from abag.head.data.demo import demo_table
 from abag.head.prediction import all_pairs
 from abag.head.prediction import predict as predict_module
 from abag.head.prediction.bundle import load_predictor
@@ -199,6 +201,24 @@ def test_parquet_keeps_its_types_and_a_folder_of_it_is_one_table(case, tmp_path)
     assert found["n"].dtype == "Int64"
     assert found["id"].tolist() == typed["id"].tolist()
     assert found["n"].isna().sum() == 48
+
+
+def test_counts_with_empty_cells_are_integers_for_every_reader_of_parquet(case, tmp_path):
+    frame = case.frame.head(4).assign(n=[1, 2, 3, 4], x=[0.5, np.nan, 1.0, 2.0])
+    frame.loc[1, "heavy"] = demo_table()["heavy"][0]  # the others have no numbering
+    frame.to_parquet(tmp_path / "in.parquet")
+    options = {"store": tmp_path / "store", "embed": fake_embed}
+    run_predict(case, tmp_path / "in.parquet", tmp_path / "out.parquet", **options)
+    found = pd.read_parquet(tmp_path / "out.parquet")
+    counted = ["new_positions", "new_residues", "antigen_changes"]
+    assert {str(found[name].dtype) for name in counted} == {"Int16"}
+    assert found["new_residues"].isna().tolist() == [True, False, True, True]
+    assert [str(found[name].dtype) for name in ("n", "x", "far_antibody")] == [
+        "int64", "float64", "bool",
+    ]  # fmt: skip
+    assert str(pq.read_schema(tmp_path / "out.parquet").field("new_residues").type) == "int16"
+    part = pd.read_parquet(tmp_path / "out.parquet", columns=["id", "sigma"])
+    assert part.columns.tolist() == ["id", "sigma"]
 
 
 def test_labels_are_copied_and_never_used(case, tmp_path):

@@ -44,6 +44,8 @@ def judge(split="antigen", **found):
          "but not better than the best baseline, composition_ridge."),
         ({"train_mean": (-0.2, -0.1), "composition_ridge": (-0.2, -0.1)},
          "and better than the best baseline, composition_ridge."),
+        ({"train_mean": (-0.2, -0.1), "composition_ridge": (0.0, 0.0)},
+         "than predicting the mean, and equals the best baseline, composition_ridge."),
         ({"train_mean": (-0.2, -0.1), "composition_ridge": None}, "than predicting the mean."),
         ({"train_mean": ()}, "there are too few test rows to tell"),
         ({"train_mean": None}, "there are too few test rows to tell"),

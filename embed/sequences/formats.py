@@ -351,12 +351,20 @@ def _open_parquet_writer(file: IO[bytes]) -> Iterator[WriteFrame]:
         def write(frame: pd.DataFrame) -> None:
             nonlocal writer
             if writer is None:
-                schema = pa.Table.from_pandas(frame, preserve_index=False).schema
-                writer = files.enter_context(pq.ParquetWriter(file, schema.remove_metadata()))
+                writer = files.enter_context(pq.ParquetWriter(file, _schema_of(frame)))
             table = pa.Table.from_pandas(frame, schema=writer.schema, preserve_index=False)
             writer.write_table(table)
 
         yield write
+
+
+def _schema_of(frame: pd.DataFrame) -> pa.Schema:
+    """Return the types of the columns; pandas reads counts with empty cells as integers again."""
+    nullable = [isinstance(one, pd.Int16Dtype | pd.BooleanDtype) for one in frame.dtypes]
+    schema = pa.Table.from_pandas(frame, preserve_index=False).schema
+    # of other columns, which may be those of another table, pandas sees what any reader sees
+    ours = pa.Table.from_pandas(frame.loc[:, nullable], preserve_index=False).schema
+    return schema.with_metadata(ours.metadata if any(nullable) else None)
 
 
 FORMATS: dict[str, TableFormat] = {

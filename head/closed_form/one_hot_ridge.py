@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +22,10 @@ from abag.head.data.one_hot import OneHot
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation.baselines import MAX_PRODUCTS
 from abag.head.evaluation.ridge import FeatureBlock, fit_ridges
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Chains
+    from abag.head.closed_form.pair_model import Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +66,14 @@ class OneHotRidge:
         return cls(settings.one_hot, LinearModel.load(arrays, settings.ridge))
 
 
-def fit_one_hot_ridge(training: TrainingRows) -> ClosedFormFit:
-    """Fit a ridge to the exact training pairs; the inner folds choose its strength.
+def columns_of(chains: Sequence[Chains], of_pair: Index) -> OneHot:
+    """Return the columns of residues for the antibodies of the training pairs, (F,).
 
     Raises
     ------
     DoesNotApply
         If the antibodies are no variants of each other, or too many.
     """
-    vectors, rows = training.vectors, training.rows
-    chains, of_pair = vectors.chains(), vectors.antibody[rows]
     reference = find_reference("one_hot_ridge", chains, of_pair)
     trained = [chains[i] for i in np.unique(of_pair).tolist()]
     one_hot = OneHot.of(trained, reference, marks_new=False)
@@ -79,6 +83,20 @@ def fit_one_hot_ridge(training: TrainingRows) -> ClosedFormFit:
             "in a minute. Use another --head."
         )
         raise DoesNotApply(msg)
+    return one_hot
+
+
+def fit_one_hot_ridge(training: TrainingRows) -> ClosedFormFit:
+    """Fit a ridge to the exact training pairs; the inner folds choose its strength.
+
+    Raises
+    ------
+    DoesNotApply
+        As `columns_of`.
+    """
+    vectors, rows = training.vectors, training.rows
+    chains = vectors.chains()
+    one_hot = columns_of(chains, vectors.antibody[rows])
     block = FeatureBlock(one_hot.encode(chains), vectors.antibody.astype(np.int64))
     pkd, device = training.pairs.pkd, training.device
     fit = fit_ridges([block], pkd, rows, training.fold, [(0,)], device)[0]

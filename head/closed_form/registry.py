@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from abag.head.closed_form.gaussian_process import INNER_PAIRS, fit_gaussian_process
 from abag.head.closed_form.linear import fit_linear
-from abag.head.closed_form.one_hot_kernel import fit_one_hot_kernel
-from abag.head.closed_form.one_hot_ridge import fit_one_hot_ridge
+from abag.head.closed_form.one_hot_kernel import find_reference, fit_one_hot_kernel
+from abag.head.closed_form.one_hot_ridge import columns_of, fit_one_hot_ridge
 from abag.head.closed_form.pair_model import Fit
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Chains
+    from abag.head.closed_form.pair_model import Index
 
 CLOSED_FORM: Mapping[str, Fit] = {
     "ridge": fit_linear,
@@ -21,6 +26,11 @@ CLOSED_FORM: Mapping[str, Fit] = {
     "one_hot_ridge": fit_one_hot_ridge,
 }
 """How to fit each; `abag.head.model.config.HeadName` lists the same names for ``--head``."""
+CHECKS: Mapping[str, Callable[[Sequence[Chains], Index], object]] = {
+    "one_hot_kernel": partial(find_reference, "one_hot_kernel"),
+    "one_hot_ridge": columns_of,
+}
+"""What raises `DoesNotApply` before a fit, given chains and those of the training pairs, (F,)."""
 STACKED = ("kernel", "gp", "one_hot_kernel", "ridge")
 """Closed-form models of a stack, beside the network and the mean. What kernel ridge tried saves the
 Gaussian process most of its search."""

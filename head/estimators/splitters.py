@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.model_selection import BaseCrossValidator
 
 from abag import cache_dir
+from abag.core.options import Declaration, OptionSchema, schema
+from abag.core.python_surface import naming_keywords
 from abag.head.estimators.sequence_frame import labelled, pair_of_row, read_frame
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.split_methods import SPLIT_METHODS
@@ -22,6 +25,18 @@ from abag.head.splits.splits import TEST, UNUSED
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
+
+_SKLEARN_NAMES = {"folds": "n_splits", "repeats": "n_repeats"}
+
+
+def _as_argument(one: OptionSchema) -> OptionSchema:
+    """Return an option of the command line under the name that it has here."""
+    flag: Declaration = {**one.declaration, "flag": one.flag}
+    return replace(one, name=_SKLEARN_NAMES.get(one.name, one.name), declaration=flag)
+
+
+_ARGUMENTS = {one.name: one for one in map(_as_argument, schema(SplitOptions))}
+"""What errors name instead of flags."""
 
 
 class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has no types
@@ -58,8 +73,10 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
         if groups is not None:
             words = f"The groups parameter is ignored by {type(self).__name__}"
             warnings.warn(words, UserWarning, stacklevel=2)
-        pairs, of_row = self._read(X)
-        for one in SPLIT_METHODS[self._method](pairs, self._options()):
+        with naming_keywords(_ARGUMENTS):
+            pairs, of_row = self._read(X)
+            splits = SPLIT_METHODS[self._method](pairs, self._options())
+        for one in splits:
             part = one.part[of_row]
             yield np.flatnonzero((part != TEST) & (part != UNUSED)), np.flatnonzero(part == TEST)
 
@@ -69,9 +86,10 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
         `kind` is ``antigen``, ``antibody`` or ``random`` (the pair); by default what this splitter
         holds out, and for ``BothSplit`` the antigen.
         """
-        pairs, of_row = self._read(X)
         default = "antigen" if self._method == "both" else self._method
-        return pairs.of_method(kind or default)[of_row]
+        with naming_keywords(_ARGUMENTS):
+            pairs, of_row = self._read(X)
+            return pairs.of_method(kind or default)[of_row]
 
     def get_n_splits(self, X: object = None, y: object = None, groups: object = None) -> int:
         """Return the number of folds over all repeats."""

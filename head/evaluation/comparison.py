@@ -42,6 +42,8 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
 SMALL_TEST_ROWS = 50
+ROUNDING = 1e-5
+"""Difference of scores, in pKd or shares, that the same model fitted twice can have."""
 PAIRED_ROWS, MOST_CLUSTERS = 1500, 300
 """Of a fold, for intervals of scores of pairs of rows, whose number grows with the square. Fewer
 rows make the interval wider; 300 clusters give nearly the same as more."""
@@ -266,8 +268,15 @@ def _difference(scores: Iterable[Floats]) -> Floats:
     return first - others[0] if others else first
 
 
-def relation(interval: Interval, metric: str) -> Literal["better", "worse"] | None:
-    """Tell which model is better, from `compare`; None if an interval includes 0 or is unknown."""
+def relation(interval: Interval, metric: str) -> Literal["better", "worse", "equal"] | None:
+    """Tell which model is better, from `compare`; None if an interval includes 0 or is unknown.
+
+    Models are equal if neither their scores nor the limits of any interval differ by more than
+    rounding.
+    """
+    limits = [limit for _, *both in interval.known for limit in both]
+    if max(map(abs, [interval.difference, *limits])) < ROUNDING:
+        return "equal"
     signs = {(low > 0) - (high < 0) for _, low, high in interval.known}
     if signs == {1} or signs == {-1}:
         return "better" if (signs == {-1}) == METRICS[metric].lower_is_better else "worse"
@@ -293,7 +302,7 @@ def verdict(
     label, subject = metric_label(metric), "The head" if model == "head" else model
     if interval is None:
         return f"{subject} cannot be compared with {reference}: {label} is undefined on test."
-    words = {"better": "is better than", "worse": "is worse than"}
+    words = {"better": "is better than", "worse": "is worse than", "equal": "equals"}
     unknown = "is statistically indistinguishable from" if interval.known else "differs from"
     found = words.get(relation(interval, metric) or "", unknown)
     units = [f"{one.clusters} {one.unit}" for one, *_ in interval.known]

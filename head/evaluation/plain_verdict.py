@@ -63,5 +63,5 @@ def _beside(
     if interval is None:
         return ""
     found = relation(interval, "rmse")
-    words = {"better": "and better than", "worse": "but worse than"}
+    words = {"better": "and better than", "worse": "but worse than", "equal": "and equals"}
     return f", {words.get(found or '', 'but not better than')} the best baseline, {best}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from abag.core.options import Options, option
+from abag.core.options import Options, flag, option
 
 CHOSEN_BY_SWEEP = frozenset(
     {
@@ -13,6 +13,16 @@ CHOSEN_BY_SWEEP = frozenset(
     }
 )  # fmt: skip
 """Options of ``fit`` that a sweep searches, sets itself or does not use."""
+
+
+def refusal(given: str) -> str:
+    """Say why a flag of ``fit`` is not one of ``sweep``; empty for any other flag."""
+    if given not in map(flag, CHOSEN_BY_SWEEP):
+        return ""
+    return (
+        f"{given}: is chosen by sweep itself, among networks, ridge, kernel and gp. Leave it out; "
+        "abag fit trains one head as you choose, and one_hot heads have nothing to search."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from abag.head.data.vectors import read_vectors
 from abag.head.fit import fit
 from abag.head.model.config import MAY_CHANGE, FitConfig, RunMismatch, check_same
 from abag.head.runs.run_folder import describe_inputs, read_inputs
-from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
+from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
 from abag.head.search.search import (
     RANGES,
     SHAPES,
@@ -125,11 +125,7 @@ def _sweep(
 ) -> SweepSummary:
     given = sorted(options.keys() & CHOSEN_BY_SWEEP)
     if given:
-        msg = (
-            f"{flag(given[0])}: is not an option of sweep, which searches {', '.join(RANGES)}, "
-            "shape, loss and poolings on inner folds. Leave it out."
-        )
-        raise BadOption(msg)
+        raise BadOption(refusal(flag(given[0])))
     config = FitConfig.from_keywords(options, "sweep")
     inputs = read_inputs(table, store, config)
     config, split = _hold_out_test(inputs.pairs, config)
