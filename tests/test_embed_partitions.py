@@ -53,6 +53,22 @@ def distinct(chains, start):
     )
 
 
+def test_sequences_of_several_chains_come_back_whole():
+    given = [("QVQ", "DIQ"), ("", "DIQ"), ("QVQ", ""), ("M",), ("M", "K", "T"), ("MK", "T")]
+    held = UniqueSequences(
+        kind="antigen", chains=given, keys=keys_array("antigen", given),
+        of_row=np.arange(6), first_rows=np.arange(1, 7), replaced=np.zeros(6, np.int32),
+        forms=[""] * 6,
+    )  # fmt: skip
+    for held_bytes in (1, 1 << 20):
+        with Partitions("antigen", held_bytes=held_bytes) as collected:
+            collected.add(held)
+            collected.add(held)
+            (part,) = collected.parts()
+        assert sorted(part.chains) == sorted(given)
+        assert np.array_equal(part.keys, keys_array("antigen", part.chains))
+
+
 @given(
     st.lists(st.lists(sequences, min_size=1, max_size=40), min_size=1, max_size=6),
     st.sampled_from([1, 2000, 1 << 26]),

@@ -14,7 +14,7 @@ from abag.embed.sequences.chains import ParsedSequence, UnknownResidue
 from abag.embed.sequences.domains import variable_domain
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.regions import ChainsMisplaced, arrange, chain_types
+from abag.embed.sequences.regions import ChainsMisplaced, arrange, chain_types, forms_as_given
 from abag.head.data.demo import demo_table
 
 # Variable domains of trastuzumab (PDB 1N8Z) and of the mouse antibody D1.3 (1VFB), and a
@@ -194,6 +194,23 @@ def test_nothing_is_looked_up_for_antibodies_as_usual(monkeypatch):
     for chains in ((VH, VL), (D13_H, LAMBDA), ("QVQ", "DIQ"), (VH, "")):
         assert arrange(ParsedSequence(chains), region="as-given") == ParsedSequence(chains)
     assert arrange(ParsedSequence((VH, VL)), region="fv").chains == (VH, VL)
+
+
+PIECES = [VH, VL, LAMBDA, CH1, CK, CL, VH[:-9], VL[:84], "FG", "W", "PSVFPLAP", "A" * 90]
+chains = st.lists(st.sampled_from(PIECES), max_size=3).map("".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(chains, chains), max_size=6))
+def test_the_forms_of_many_antibodies_are_those_of_each(antibodies):
+    each = [arrange(ParsedSequence(a), region="as-given", number=False).form for a in antibodies]
+    assert forms_as_given(antibodies) == each
+
+
+def test_forms_are_found_in_more_antibodies_than_are_searched_at_once():
+    forms = ["", "constant", "misplaced", "same type", "unclear"]
+    some = [(VH, VL), (VH + CH1, VL), (VL, VH), (VH, VH), (VH[:-11], VL)]
+    assert forms_as_given(some * 2000) == forms * 2000
 
 
 @pytest.fixture

@@ -142,6 +142,27 @@ def test_repeated_sequences_are_stored_once_and_indexed_by_row():
     assert pairs.notes == []
 
 
+def test_many_sequences_are_read_as_each_alone():
+    spelled = [str, str.lower, lambda text: f" {text}", lambda text: text.replace("A", "B")]
+    rng = np.random.default_rng(0)
+    letters = [["".join(rng.choice([*"ACDEF"], 4)) for _ in range(5000)] for _ in range(3)]
+    for column in letters:  # most are as they will be stored; some, far apart, are not
+        for at in (0, 1700, 1701, 4999):
+            column[at] = spelled[at % 4](column[at])
+    heavy, light, target = letters
+    heavy[2500], target[2600] = "", "AC|CA"
+    pairs = read_pairs(table(heavy=heavy, light=light, antigen=target))
+    antibodies = [antibody(*chains) for chains in zip(heavy, light, strict=True)]
+    for unique, each in (
+        (pairs.antibodies, antibodies),
+        (pairs.antigens, [antigen(text) for text in target]),
+    ):
+        assert [unique.chains[i] for i in unique.of_row] == each
+        assert unique.chains == [*dict.fromkeys(each)]
+        assert [each[row - 1] for row in unique.first_rows] == unique.chains
+        assert unique.first_rows.tolist() == [each.index(chains) + 1 for chains in unique.chains]
+
+
 def test_a_table_may_hold_one_kind_of_chain_alone():
     assert read_pairs(table(vh=["QVQ"], antigen=["M"])).antibodies.chains == [("QVQ", "")]
     assert read_pairs(table(vl=["DIQ"], antigen=["M"])).antibodies.chains == [("", "DIQ")]

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -24,7 +23,6 @@ from abag.embed.sequences.chains import (
     Chains,
     EmptySequence,
     Kind,
-    ParsedSequence,
     UnknownResidue,
     keys_array,
 )
@@ -42,7 +40,6 @@ from abag.embed.sequences.parsed_columns import (
     arrange_chains,
     drop_unused_roles,
     first_bad,
-    is_bad,
     parse_antibodies,
     parse_antigens,
 )
@@ -263,7 +260,7 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
         parsed["antibody"] = arrange_chains(parse_antibodies(table), table, options)
     if "antigen" in kinds:
         parsed["antigen"] = parse_antigens(table, options.antigen)
-    bad = np.any([is_bad(column) for column in parsed.values()], axis=0)
+    bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0)
     numbers = table.frame.index.to_numpy(np.int64) + 1
     first_error = None
     skipped = SkippedRows()
@@ -297,20 +294,14 @@ def _unique(
 ) -> UniqueSequences:
     """Merge cells with the same sequence, for instance in upper and in lower case."""
     codes, used = pd.factorize(column.codes[keep])
-    _, first_rows = np.unique(codes, return_index=True)
-    index: dict[Chains, int] = {}
-    first_cells: list[tuple[ParsedSequence, int]] = []
-    of_code = []
-    for code, row in zip(used.tolist(), first_rows.tolist(), strict=True):
-        cell = cast("ParsedSequence", column.cells[code])
-        if cell.chains not in index:
-            first_cells.append((cell, row))
-        of_code.append(index.setdefault(cell.chains, len(index)))
-    chains = [*index]
+    chains = [column.chains[i] for i in used.tolist()]
+    numbered = {sequence: number for number, sequence in enumerate(dict.fromkeys(chains))}
+    of_code = np.array([numbered[sequence] for sequence in chains], np.int64)
+    _, first = np.unique(of_code, return_index=True)
+    of_row, cells = of_code[codes], used[first]
+    _, first_rows = np.unique(of_row, return_index=True)
     return UniqueSequences(
-        kind=kind, chains=chains, keys=keys_array(kind, chains),
-        of_row=np.array(of_code, np.int64)[codes],
-        first_rows=numbers[keep[[row for _, row in first_cells]]],
-        replaced=np.array([cell.replaced for cell, _ in first_cells], np.int32),
-        forms=[cell.form for cell, _ in first_cells],
+        kind=kind, chains=[*numbered], keys=keys_array(kind, [*numbered]), of_row=of_row,
+        first_rows=numbers[keep[first_rows]], replaced=column.replaced[cells],
+        forms=[column.forms[i] for i in cells.tolist()],
     )  # fmt: skip

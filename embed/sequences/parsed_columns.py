@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 from abag.core.messages import bar
 from abag.embed.sequences.chains import (
     BAD_SEQUENCE,
+    Chains,
     EmptySequence,
     Kind,
     ParsedSequence,
     UnknownResidue,
     antigen,
+    are_residues,
     parse_antibody,
     parse_antigen,
     parse_chain,
@@ -28,18 +31,45 @@ from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.regions import UNCLEAR, arrange, refuse_misplaced
+from abag.embed.sequences.regions import UNCLEAR, arrange, forms_as_given, refuse_misplaced
 from abag.embed.sequences.tables import CHUNK_ROWS, Table
 
 NUMBERED_AT_MOST = 200
 """Antibodies of a chunk that are numbered only to count what stays as it is: 0.25 ms per chain."""
 
+_TOGETHER = 1024
+"""Texts that are checked with one search; each is parsed if one of them needs it."""
+
 
 class ParsedColumn(NamedTuple):
-    """A column: row ``r`` holds ``cells[codes[r]]``, which is a `BadCell` if the row is bad."""
+    """A column of R rows with N sequences, of which some may be bad.
+
+    Attributes
+    ----------
+    codes : ndarray, shape=(R,), dtype=int64
+        Row ``r`` holds sequence ``codes[r]``.
+    chains, replaced, forms
+        N each, as in `ParsedSequence`; those of a bad sequence have no meaning.
+    bad : mapping
+        What is wrong with the sequences that are bad, by their number.
+    """
 
     codes: NDArray[np.int64]
-    cells: list[ParsedSequence | BadCell]
+    chains: list[Chains]
+    replaced: NDArray[np.int32]
+    forms: list[str]
+    bad: Mapping[int, BadCell]
+
+    @classmethod
+    def constant(cls, rows: int, chains: Chains) -> ParsedColumn:
+        """Make a column with the same valid sequence in every row."""
+        return cls(np.zeros(rows, np.int64), [chains], np.zeros(1, np.int32), [""], {})
+
+    def is_bad(self) -> NDArray[np.bool_]:
+        """Tell which sequences are bad, shape (N,)."""
+        bad_N = np.zeros(len(self.chains), np.bool_)
+        bad_N[[*self.bad]] = True
+        return bad_N
 
 
 def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
@@ -73,102 +103,126 @@ def parse_antibodies(table: Table) -> ParsedColumn:
         )
         raise MissingColumn(msg)
     parsed = {role: _parse_column(table, role, parse_chain) for role in roles}
-    absent = ParsedColumn(np.zeros(len(table.frame), np.int64), [ParsedSequence(("",))])
-    heavy, light = parsed.get("heavy", absent), parsed.get("light", absent)
+    absent = ParsedColumn.constant(len(table.frame), ("",))
     where = f"column {quote_names(table.column(role) for role in roles)}"
-    codes, pairs = pd.factorize(heavy.codes * len(light.cells) + light.codes)
-    cells = [
-        _join(heavy.cells[h], light.cells[k], where)
-        for h, k in zip(*(n.tolist() for n in np.divmod(pairs, len(light.cells))), strict=True)
-    ]
-    return ParsedColumn(codes.astype(np.int64), cells)
+    return _join(parsed.get("heavy", absent), parsed.get("light", absent), where)
 
 
-def _join(
-    heavy: ParsedSequence | BadCell, light: ParsedSequence | BadCell, where: str
-) -> ParsedSequence | BadCell:
-    if isinstance(heavy, BadCell):
-        return heavy
-    if isinstance(light, BadCell):
-        return light
-    chains = heavy.chains + light.chains
-    if not any(chains):
-        msg = f"{where}: no antibody chain; expected at least one. Give a chain."
-        return BadCell("", EmptySequence(msg))
-    return ParsedSequence(chains, heavy.replaced + light.replaced)
+def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
+    """Join the chains of each row; a row without any is bad."""
+    codes, pairs = pd.factorize(heavy.codes * len(light.chains) + light.codes)
+    h, k = np.divmod(pairs, len(light.chains))
+    heavies, lights = (
+        [*map(c.chains.__getitem__, i.tolist())] for c, i in ((heavy, h), (light, k))
+    )
+    chains = [*map(add, heavies, lights)]
+    msg = f"{where}: no antibody chain; expected at least one. Give a chain."
+    no_chain = BadCell("", EmptySequence(msg))
+    bad = {
+        i: heavy.bad.get(int(h[i])) or light.bad.get(int(k[i])) or no_chain
+        for i in np.flatnonzero(heavy.is_bad()[h] | light.is_bad()[k]).tolist()
+    }
+    bad |= {i: no_chain for i, pair in enumerate(chains) if not any(pair) and i not in bad}
+    replaced = heavy.replaced[h] + light.replaced[k]
+    return ParsedColumn(codes.astype(np.int64), chains, replaced, [""] * len(chains), bad)
 
 
 def parse_antigens(table: Table, given: str | None) -> ParsedColumn:
     if given is None:
         return _parse_column(table, "antigen", parse_antigen)
-    return ParsedColumn(np.zeros(len(table.frame), np.int64), [ParsedSequence(antigen(given))])
+    return ParsedColumn.constant(len(table.frame), antigen(given))
 
 
 def _parse_column(table: Table, role: str, parse: Callable[[str], ParsedSequence]) -> ParsedColumn:
     """Parse each distinct text of a column once."""
     name = table.column(role)
     try:
-        codes, texts = pd.factorize(table.cells(role))  # -1: missing
+        codes, distinct = pd.factorize(table.cells(role))  # -1: missing
     except (TypeError, NotImplementedError) as error:  # lists, structs
         kind = table.frame[name].dtype
         msg = f"{table.source}: column {name!r} holds {kind} values; expected text. Convert it."
         raise BadTable(msg) from error
+    texts = ["", *distinct.tolist()]
+    chains: list[Chains] = [*zip(texts, strict=True)]
+    replaced, forms = np.zeros(len(texts), np.int32), [""] * len(texts)
+    bad: dict[int, BadCell] = {}
+    # a string of both chains is always looked at: it may have to be split
+    todo = range(len(texts)) if parse is parse_antibody else _changed_or_bad(texts)
+    for i in bar(iterable=todo, desc=f"reading {name}", unit=" texts", delay=2):
+        found = _parse_text(texts[i], parse, name)
+        if isinstance(found, BadCell):
+            bad[i] = found
+        else:
+            chains[i], replaced[i], forms[i] = found
+    return ParsedColumn(codes.astype(np.int64) + 1, chains, replaced, forms, bad)
 
-    def cell(text: object) -> ParsedSequence | BadCell:
-        if isinstance(text, float) and math.isnan(text):  # Parquet tells it from a missing cell
-            text = ""
-        if not isinstance(text, str):  # True would be read as the residues TRXE
-            msg = f"column {name!r}: {text!r} is not a valid sequence; expected text. Correct it."
-            return BadCell(str(text), UnknownResidue(msg))
-        try:
-            return parse(text)
-        except BAD_SEQUENCE as error:
-            return BadCell(str(text), type(error)(f"column {name!r}: {error}"))
 
-    with bar(
-        iterable=["", *texts.tolist()], desc=f"reading {name}", unit=" texts", delay=2
-    ) as shown:
-        return ParsedColumn(codes.astype(np.int64) + 1, [cell(text) for text in shown])
+def _changed_or_bad(texts: Sequence[object]) -> list[int]:
+    """Find the texts that are not one chain as it is, and some of those that are."""
+    found = [0]  # the missing one
+    for start in range(1, len(texts), _TOGETHER):
+        part = texts[start : start + _TOGETHER]
+        if not are_residues(part):
+            found += range(start, start + len(part))
+    return found
+
+
+def _parse_text(
+    text: object, parse: Callable[[str], ParsedSequence], name: str
+) -> ParsedSequence | BadCell:
+    """Parse a cell of the column with this name."""
+    if isinstance(text, float) and math.isnan(text):  # Parquet tells it from a missing cell
+        text = ""
+    if not isinstance(text, str):  # True would be read as the residues TRXE
+        msg = f"column {name!r}: {text!r} is not a valid sequence; expected text. Correct it."
+        return BadCell(str(text), UnknownResidue(msg))
+    try:
+        return parse(text)
+    except BAD_SEQUENCE as error:
+        return BadCell(str(text), type(error)(f"column {name!r}: {error}"))
 
 
 def arrange_chains(column: ParsedColumn, table: Table, options: TableOptions) -> ParsedColumn:
     """Bring the chains of every antibody into place; refuse a table that has most misplaced."""
-
     names = quote_names(
         table.columns[r] for r in ("heavy", "light", "antibody") if r in table.columns
     )
+    chains, forms, bad = [*column.chains], [*column.forms], dict(column.bad)
 
-    def cell(parsed: ParsedSequence | BadCell, *, number: bool) -> ParsedSequence | BadCell:
-        if isinstance(parsed, BadCell):
-            return parsed
+    def look_at(i: int, *, number: bool) -> None:
+        parsed = ParsedSequence(column.chains[i], form=column.forms[i])
         try:
-            return arrange(
+            chains[i], _, forms[i] = arrange(
                 parsed, places=options.chains, region=options.antibody_region, number=number
             )
         except UnsureDomains as error:
-            return BadCell("|".join(parsed.chains), UnsureDomains(f"column {names}: {error}"))
+            msg = f"column {names}: {error}"
+            bad[i] = BadCell("|".join(parsed.chains), UnsureDomains(msg))
 
-    with bar(iterable=column.cells, desc="looking at chains", unit=" texts", delay=2) as shown:
-        cells = [cell(parsed, number=options.chains == "auto") for parsed in shown]
-    unclear = np.flatnonzero(_has_form(cells, UNCLEAR))
+    todo = [i for i in range(len(chains)) if i not in bad]
+    if options.chains == options.antibody_region == "as-given":
+        pairs = [i for i in todo if not forms[i]]
+        todo = [i for i in todo if forms[i]]
+        for i, form in zip(pairs, forms_as_given([chains[i] for i in pairs]), strict=True):
+            forms[i] = form
+    for i in bar(iterable=todo, desc="looking at chains", unit=" texts", delay=2):
+        look_at(i, number=options.chains == "auto")
+    unclear = [i for i, form in enumerate(forms) if UNCLEAR in form and i not in bad]
     sample = np.linspace(0, len(unclear) - 1, min(len(unclear), NUMBERED_AT_MOST)).astype(int)
-    for i in unclear[sample].tolist():
-        cells[i] = cell(column.cells[i], number=True)
+    for i in sample.tolist():
+        look_at(unclear[i], number=True)
     if table.frame.index[0] == 0:  # the same rows of a whole table and of its first chunk
+        valid = ["" if i in bad else form for i, form in enumerate(forms)]
         rows = column.codes[:CHUNK_ROWS]
-        checked = rows[~_has_form(cells, UNCLEAR)[rows]]
-        refuse_misplaced(_has_form(cells, "misplaced")[checked], table.source)
-    return ParsedColumn(column.codes, cells)
+        checked = rows[~_having(UNCLEAR, valid)[rows]]
+        refuse_misplaced(_having("misplaced", valid)[checked], table.source)
+    return column._replace(chains=chains, forms=forms, bad=bad)
 
 
-def _has_form(cells: Sequence[ParsedSequence | BadCell], word: str) -> NDArray[np.bool_]:
-    return np.array([word in getattr(cell, "form", "") for cell in cells])
-
-
-def is_bad(column: ParsedColumn) -> NDArray[np.bool_]:
-    return np.array([isinstance(cell, BadCell) for cell in column.cells])[column.codes]
+def _having(word: str, forms: Sequence[str]) -> NDArray[np.bool_]:
+    return np.array([word in form for form in forms])
 
 
 def first_bad(columns: Mapping[Kind, ParsedColumn], row: int) -> tuple[Kind, BadCell]:
-    cells = ((kind, column.cells[column.codes[row]]) for kind, column in columns.items())
-    return next((kind, cell) for kind, cell in cells if isinstance(cell, BadCell))
+    cells = ((kind, column.bad.get(int(column.codes[row]))) for kind, column in columns.items())
+    return next((kind, cell) for kind, cell in cells if cell is not None)

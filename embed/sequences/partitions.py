@@ -8,12 +8,13 @@ holds each of its sequences once.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, pairwise
 from typing import IO, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from abag import AbagError
@@ -92,7 +93,7 @@ class Partitions:
         buffers = [None, pa.py_buffer(unique.keys)]
         columns = [
             pa.Array.from_buffers(_SCHEMA.field("key").type, len(unique.keys), buffers),
-            pa.array(unique.chains, _SCHEMA.field("chains").type),
+            _chain_lists(unique.chains),
             pa.array(unique.first_rows),
             pa.array(unique.replaced),
             pa.array(unique.forms, pa.string()),
@@ -165,6 +166,13 @@ class Partitions:
         self._held = _SCHEMA.empty_table()
 
 
+def _chain_lists(sequences: Sequence[Chains]) -> pa.Array:
+    """As ``pa.array(sequences)``, in a third of the time."""
+    offsets = np.zeros(len(sequences) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, sequences), np.int32, len(sequences)), out=offsets[1:])
+    return pa.ListArray.from_arrays(offsets, pa.array([*chain(*sequences)], pa.large_string()))
+
+
 def _keys(table: pa.Table) -> NDArray[np.uint8]:
     """View the keys: shape (N, 16)."""
     column = table["key"].combine_chunks()
@@ -187,7 +195,10 @@ def _bounds(table: pa.Table) -> list[int]:
 
 
 def _part(table: pa.Table) -> SequencePart:
-    chains = [tuple(chains) for chains in table["chains"].to_pylist()]
+    lists = table["chains"].combine_chunks()
+    texts = lists.flatten().to_numpy(zero_copy_only=False).tolist()
+    ends = np.cumsum(pc.list_value_length(lists).to_numpy()).tolist()
+    chains = [tuple(texts[start:end]) for start, end in pairwise([0, *ends])]
     counts = table["form"].value_counts().to_pylist()
     forms = {count["values"]: count["counts"] for count in counts}
     replaced = int(table["replaced"].to_numpy().sum())

@@ -6,12 +6,13 @@ Chains are recognized by their J segment, where that is clear, else by immunum, 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.chains import ParsedSequence
+from abag.embed.sequences.chains import Chains, ParsedSequence
 from abag.embed.sequences.domains import (
     WHOLE_DOMAIN,
     find_domains,
@@ -36,6 +37,8 @@ TYPED_FORMS = frozenset({"one chain", "no domain", "glued", "linker", "repeated"
 """What `split_domains` has looked at already."""
 UNCLEAR = "unclear"
 """The form of an antibody whose chains were not numbered, although their motifs do not decide."""
+_CLEAR_TYPES: tuple[list[str], ...] = ([], ["heavy"], ["light"])
+_JOINED_CHAINS = 4096
 
 
 class ChainsMisplaced(AbagError):
@@ -112,6 +115,46 @@ def _placed(
             return (split.heavy, split.light), [split.form]
         return chains, ["two domains"]
     return chains, []
+
+
+def forms_as_given(antibodies: Sequence[Chains]) -> list[str]:
+    """Return the forms that `arrange` gives to antibodies left as they are, without numbering."""
+    heavy_N, heavy_constant_N = _find_motifs([heavy for heavy, _ in antibodies])
+    light_N, light_constant_N = _find_motifs([light for _, light in antibodies])
+    n = len(_CLEAR_TYPES) + 1
+    words = [_form(heavy, light) for heavy in range(n) for light in range(n)]
+    words += [f"{word}+constant".lstrip("+") for word in words]
+    constant_N = heavy_constant_N | light_constant_N
+    return [words[at] for at in (constant_N * n * n + heavy_N * n + light_N).tolist()]
+
+
+def _form(heavy: int, light: int) -> str:
+    """Return the form of two chains whose types are these of `_CLEAR_TYPES`, or unclear."""
+    if len(_CLEAR_TYPES) in (heavy, light):
+        return UNCLEAR
+    types = _CLEAR_TYPES[heavy], _CLEAR_TYPES[light]
+    return "+".join(_placed(("", ""), types, "as-given")[1])
+
+
+def _find_motifs(chains: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """As `_clear_types` of N chains, in numbers, and which of them have a constant domain."""
+    lengths_N = np.fromiter(map(len, chains), np.int64, len(chains))
+    heavy_N, light_N = (_having(_J_SEGMENT[name], chains) for name in ("heavy", "light"))
+    constant_N = _having(_CONSTANT_DOMAIN, [chain[EARLIEST_CONSTANT:] for chain in chains])
+    one_N = (lengths_N < 2 * WHOLE_DOMAIN) | constant_N
+    types_N = np.where(one_N & (heavy_N ^ light_N), np.where(heavy_N, 1, 2), len(_CLEAR_TYPES))
+    return np.where(lengths_N < WHOLE_DOMAIN, 0, types_N), constant_N
+
+
+def _having(motif: re.Pattern[str], chains: Sequence[str]) -> NDArray[np.bool_]:
+    """Tell which chains have a motif; one search in many chains is faster than many searches."""
+    found_N = np.zeros(len(chains), np.bool_)
+    for start in range(0, len(chains), _JOINED_CHAINS):
+        part = chains[start : start + _JOINED_CHAINS]
+        ends = np.cumsum([len(chain) + 1 for chain in part])
+        at = [match.start() for match in motif.finditer("\n".join(part))]
+        found_N[start + np.searchsorted(ends, at, side="right")] = True
+    return found_N
 
 
 def refuse_misplaced(misplaced: NDArray[np.bool_], source: str) -> None:
