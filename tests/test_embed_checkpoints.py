@@ -29,7 +29,7 @@ CONFIG = {
     "esm": TINY_CONFIG["tiny-esm2"],
     **{
         name: FAMILIES[name].tiny_config
-        for name in ("bert", "protbert", "roformer", "ankh", "esmc")
+        for name in ("bert", "protbert", "roformer", "ankh", "ankh3", "esmc")
     },
 }
 ENCODER = {name: FAMILIES[name].transformers_class for name in CONFIG}
@@ -41,6 +41,7 @@ HEADS = [
     ("esm", "EsmForMaskedLM"),
     ("esm", "EsmForTokenClassification"),
     ("ankh", "T5ForConditionalGeneration"),
+    ("ankh3", "T5ForConditionalGeneration"),
     ("esmc", "EsmcForMaskedLM"),
     ("roformer", "RoFormerForMaskedLM"),
     ("bert", "BertForMaskedLM"),

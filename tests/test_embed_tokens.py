@@ -1,12 +1,16 @@
+import hashlib
 import inspect
 import json
+import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import sentencepiece
 import tokenizers
 import transformers
 from hypothesis import given
@@ -19,6 +23,7 @@ from abag.embed.encoders.reference import check_tokenizer, load_tokenizer
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.tokens import Layout, SequenceTooLong, TokenizerMismatch
 from abag.embed.sequences.chains import RESIDUES
+from abag.embed.weights.checkpoints import BadCheckpoint
 
 T5, ESM, BERT = (FAMILIES[name].vocabulary for name in ("t5", "esm", "bert"))
 chain = st.text(RESIDUES, min_size=1, max_size=60)
@@ -83,6 +88,26 @@ def ankh():
         single="$A </s>", special_tokens=[("</s>", 1)]
     )
     return transformers.PreTrainedTokenizerFast(tokenizer_object=pipeline)
+
+
+def ankh3_pieces(folder, *tasks):
+    """Let SentencePiece train a vocabulary whose letters have the order of Ankh 3's."""
+    letters = "LAGSVERTIDPKNFQYHMCWX"
+    text = "".join(letter * (30 - i) for i, letter in enumerate(letters))
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text] * 9), model_prefix=str(folder / "spiece"), model_type="char",
+        vocab_size=3 + len(tasks) + len(letters), character_coverage=1.0, hard_vocab_limit=False,
+        add_dummy_prefix=False, normalization_rule_name="identity", minloglevel=2,
+        user_defined_symbols=list(tasks), pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
+    )  # fmt: skip
+    return folder / "spiece.model"
+
+
+def ankh3(folder):
+    if transformers.__version__ >= "5":
+        pytest.skip("this version takes the task for a word and marks its start")
+    pieces = ankh3_pieces(folder, "[NLU]", "[S2S]", "[NLG]", "[MASK]")
+    return transformers.T5Tokenizer(str(pieces), extra_ids=0, legacy=False)
 
 
 def written(folder, tokens):
@@ -158,6 +183,8 @@ GOLDEN = [  # tokenizer, family, text of each span, its ids: of an antibody, the
     (prostt5, "prostt5", ["<AA2fold> M X"], [[149, 19, 23, 1]]),
     (ankh, "ankh", ["EVQ", "DIX"], [[9, 6, 16, 1], [10, 12, 23, 1]]),
     (ankh, "ankh", ["MX"], [[19, 23, 1]]),
+    (ankh3, "ankh3", ["[NLU]EVQ", "[NLU]DIX"], [[3, 12, 11, 21, 1], [3, 16, 15, 27, 1]]),
+    (ankh3, "ankh3", ["[NLU]MX"], [[3, 24, 27, 1]]),
     (esm2, "esm", ["E V Q", "D I X"], [[0, 9, 7, 16, 2], [0, 13, 12, 24, 2]]),
     (esm2, "esm", ["M X"], [[0, 20, 24, 2]]),
     (esmc, "esmc", ["EVQ", "DIX"], [[0, 9, 7, 16, 2], [0, 13, 12, 24, 2]]),
@@ -192,6 +219,84 @@ def test_the_tokens_of_each_family_are_those_of_its_tokenizer_class(
     assert layout.span_lengths(chains) == [len(ids) for ids in expected]
     separate = [chains] if len(texts) == 1 else [("EVQ", ""), ("", "DIX")]
     assert [FAMILIES[family].text(c, kind) for c in separate] == texts
+
+
+# sha256 of the ids that the models' own tokenizers gave the authors of Synthyra/FastPLMs
+# (tests/goldens at 290046a7), of Ankh 3's without a task
+PUBLISHED = {
+    "ankh": "0c1af56968fd959dbdd7ff32df0e44986766d188b1dc4fbcb0028558e9094b95",
+    "ankh3": "1cdcea1bb937d17b0c44561161af3fff45b6ec5b267746426571460a1a27d8d0",
+    "esm": "7c017cc9226e1262e354dd8494e871929c0ef516214ad8afa58c97df32885bed",
+    "esmc": "7c017cc9226e1262e354dd8494e871929c0ef516214ad8afa58c97df32885bed",
+}
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_the_ids_of_real_tokenizers_have_the_published_digest(family):
+    vocabulary, draw = FAMILIES[family].vocabulary, random.Random(42)
+    if family == "ankh3":
+        vocabulary = replace(vocabulary, start=None)
+    chains = ["M" + "".join(draw.choices(RESIDUES[:20], k=n - 1)) for n in (61, 29, 13)]
+    rows = [Layout("antigen", vocabulary).spans((chain,))[0].ids for chain in chains]
+    ids = np.full((len(rows), max(map(len, rows))), vocabulary.pad)
+    for row, target in zip(rows, ids, strict=True):
+        target[: len(row)] = row
+    assert {*"".join(chains)} == {*RESIDUES[:20]}
+    header = json.dumps({"dtype": "int64", "shape": ids.shape}, separators=(",", ":"))
+    digest = hashlib.sha256(header.encode() + b"\0" + ids.astype("<i8").tobytes())
+    assert digest.hexdigest() == PUBLISHED[family]
+
+
+@pytest.mark.parametrize("tasks", [("[NLU]", "[S2S]"), ("[S2S]", "[MASK]", "[NLU]")])
+def test_the_ids_of_ankh3_are_those_of_the_pieces_in_the_checkpoint(tmp_path, tasks):
+    former = identify(str(random_checkpoint(tmp_path, "ankh3").folder), "antigen")
+    ankh3_pieces(tmp_path, *tasks)
+    identity = identify(str(tmp_path), "antigen")
+    first = 3 + len(tasks)
+    assert identity.layout.spans(("LAX",))[0].ids.tolist() == [
+        3 + tasks.index("[NLU]"), first, first + 1, first + 20, 1
+    ]  # fmt: skip
+    check_tokenizer(identity.checkpoint, identity.layout)
+    assert identity.fingerprint != former.fingerprint
+    assert identity.meaning["ids"][0] == 3 + tasks.index("[NLU]")
+
+
+def test_ankh3_reads_a_pipeline_where_there_are_no_pieces(tmp_path):
+    former = identify(str(random_checkpoint(tmp_path, "ankh3").folder), "antigen")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    texts = [(pieces.id_to_piece(i), -float(i)) for i in range(len(pieces))]
+    pipeline = tokenizers.Tokenizer(tokenizers.models.Unigram(texts, unk_id=2))
+    pipeline.add_tokens(["[NLU]"])
+    pipeline.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    (tmp_path / "spiece.model").unlink()
+    pipeline.save(str(tmp_path / "tokenizer.json"))
+    identity = identify(str(tmp_path), "antigen")
+    check_tokenizer(identity.checkpoint, identity.layout)
+    assert identity.fingerprint == former.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "spiece.model").unlink(), "neither spiece.model nor tokenizer"),
+        (lambda folder: (folder / "spiece.model").write_bytes(b"x"), r"spiece\.model: "),
+        (lambda folder: (folder / "tokenizer.json").write_text("{"), None),
+        (lambda folder: ankh3_pieces(folder, "[S2S]"), r"expected \[NLU\], one token per residue"),
+        (lambda folder: ankh3_pieces(folder, *(f"[{i}]" for i in range(300)), "[NLU]"), "expected"),
+    ],
+)  # fmt: skip
+def test_a_tokenizer_of_ankh3_without_the_task_or_the_residues_is_refused(
+    tmp_path, change, message
+):
+    random_checkpoint(tmp_path, "ankh3")
+    change(tmp_path)
+    if message is None:  # the pieces are enough
+        identify(str(tmp_path), "antigen")
+        return
+    with pytest.raises(BadCheckpoint, match=message):
+        identify(str(tmp_path), "antigen")
 
 
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])

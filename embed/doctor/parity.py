@@ -64,7 +64,8 @@ def measure(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -> Pari
     BadCheckpoint, TokenizerMismatch, AttentionUnavailable
         See `abag.embed.encoders.loading.load_encoder`.
     """
-    identity = Identity(checkpoint, Layout(kind, FAMILIES[checkpoint.family].vocabulary), "", {})
+    vocabulary = FAMILIES[checkpoint.family].vocabulary_of(checkpoint)
+    identity = Identity(checkpoint, Layout(kind, vocabulary), "", {})
     probes = _probes(kind, large=plan.device.type == "cuda")
     fp32 = DevicePlan(plan.device, "fp32", "")
     exact = _vectors(load_encoder(identity, fp32, backend="reference"), identity, fp32, probes)

@@ -65,13 +65,13 @@ def measure_speed(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -
         See `abag.embed.encoders.loading.load_encoder`.
     """
     family, layers = FAMILIES[checkpoint.family], layer_count(checkpoint)
-    layout = Layout(kind, family.vocabulary)
     with tempfile.TemporaryDirectory(prefix="abag-doctor-") as folder:
         if family.tiny_config and layers > LAYERS:
             key = "num_layers" if "num_layers" in checkpoint.config else "num_hidden_layers"
             reduced = {**checkpoint.config, "model_type": family.model_type, key: LAYERS}
             saved = save_random_checkpoint(Path(folder) / "reduced", reduced, seed=0)
             checkpoint = find_checkpoint(str(saved))
+        layout = Layout(kind, family.vocabulary_of(checkpoint))
         encoder = load_encoder(Identity(checkpoint, layout, "", {}), plan)
     budget = min(default_batch_tokens(plan), MOST_TOKENS)
     rate = _tokens_per_s(encoder, _batches(layout, budget), plan)

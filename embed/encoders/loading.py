@@ -17,7 +17,7 @@ from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.families.family import Backend, Encoder, Family
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.tokens import TOKENS_VERSION, Layout, LongPolicy
-from abag.embed.sequences.chains import Kind
+from abag.embed.sequences.chains import RESIDUES, Kind
 from abag.embed.weights.adapters import with_adapter
 from abag.embed.weights.checkpoints import EncoderCheckpoint
 from abag.embed.weights.digest import former_weights_digest, weights_digest
@@ -94,7 +94,7 @@ def identify(
     if adapter is not None:
         checkpoint = with_adapter(checkpoint, Path(adapter), kind)
     family = FAMILIES[checkpoint.family]
-    layout = Layout(kind, family.vocabulary, long)
+    layout = Layout(kind, family.vocabulary_of(checkpoint), long)
     # "error" accepts only sequences that fit into one window
     policy = "truncate" if long == "truncate" else "window"
     meaning: dict[str, object] = {
@@ -107,6 +107,8 @@ def identify(
     }
     if settings := family.settings(checkpoint.config):
         meaning["config"] = settings
+    if layout.vocabulary is not family.vocabulary:
+        meaning["ids"] = layout.spans((RESIDUES,))[0].ids.tolist()
     return Identity(checkpoint, layout, _fingerprint(meaning), meaning)
 
 

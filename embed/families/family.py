@@ -135,6 +135,16 @@ class Family:
         ]
         return self.prefix_text + self.separator_text.join(marked)
 
+    def vocabulary_of(self, _checkpoint: EncoderCheckpoint) -> Vocabulary:
+        """Return the token ids of a checkpoint; by default, those of the family.
+
+        Raises
+        ------
+        BadCheckpoint
+            If its files do not say them.
+        """
+        return self.vocabulary
+
     def effective_backend(self, backend: str) -> str:
         """Return the backend that runs when `backend` is requested."""
         return backend if backend in self.backends else self.backends[0]

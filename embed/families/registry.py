@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from abag.embed.families.ankh3 import ANKH3
 from abag.embed.families.bert import BERT, PROTBERT, ROFORMER
 from abag.embed.families.composition import COMPOSITION
 from abag.embed.families.esm import ESM
@@ -26,11 +27,12 @@ class Alias(NamedTuple):
     commercial: bool = True  # whether the licence allows commercial use
 
 
-_ALL = (T5, PROSTT5, ANKH, ESM, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, COMPOSITION)
+_ALL = (T5, PROSTT5, ANKH, ANKH3, ESM, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, COMPOSITION)
 FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
 _IG = "MIT (Kenlay et al. 2024)"
 _PROTTRANS = "AFL-3.0 (Elnaggar et al. 2021)"
 _ANKH = "CC BY-NC-SA 4.0 (Elnaggar et al. 2023)"
+_ANKH3 = "CC BY-NC-SA 4.0 (Alsamkary et al. 2025)"
 _ALCHEMAB = "AntiBERTa2 License 1.0 (Barton et al. 2023)"
 _ESM2 = "MIT (Lin et al. 2023)"
 _ESMC = "MIT (Biohub, ESM C)"
@@ -42,7 +44,7 @@ _RANDOM = "random weights made by abag: its vectors have no biological meaning"
 def _hub(
     family: str, name: str, revision: str | None, parameters: float, width: int, licence: str
 ) -> Alias:
-    commercial = licence not in (_ANKH, _ALCHEMAB)
+    commercial = licence not in (_ANKH, _ANKH3, _ALCHEMAB)
     return Alias(family, name, False, revision, parameters, width, licence, commercial)
 
 
@@ -82,6 +84,14 @@ ALIASES: dict[str, Alias] = {
     "ankh2-large": _hub(
         "ankh", "ElnaggarLab/ankh2-ext2", "aa9b9fa72288c47d9f618ce80c011e24b54e17a8",
         1.15e9, 1536, _ANKH,
+    ),
+    "ankh3-large": _hub(
+        "ankh3", "ElnaggarLab/ankh3-large", "2be091622e8a393f0ef21735070084123c874b6e",
+        1.15e9, 1536, _ANKH3,
+    ),
+    "ankh3-xl": _hub(
+        "ankh3", "ElnaggarLab/ankh3-xl", "e00113df5c95ef71df7ea3f5a73d56bd00e473a4",
+        3.49e9, 2560, _ANKH3,
     ),
     "esm2-8m": _esm2("t6_8M", "c731040fcd8d73dceaa04b0a8e6329b345b0f5df", 7.4e6, 320),
     "esm2-35m": _esm2("t12_35M", "6fbf070e65b0b7291e7bbcd451118c216cff79d8", 3.3e7, 480),
@@ -126,6 +136,10 @@ SHAPES: dict[str, Config] = {
     },
     "ankh-large": {
         **ANKH.tiny_config,
+        "d_model": 1536, "d_ff": 3840, "d_kv": 64, "num_heads": 16, "num_layers": 48,
+    },
+    "ankh3-large": {
+        **ANKH3.tiny_config,
         "d_model": 1536, "d_ff": 3840, "d_kv": 64, "num_heads": 16, "num_layers": 48,
     },
     "esmc-300m": {

@@ -1,14 +1,18 @@
-"""T5 encoders: IgT5 and ProtT5, which read heavy and light chain as one sequence, ProstT5, Ankh."""
+"""T5 encoders: IgT5 and ProtT5, which read heavy and light chain as one sequence, ProstT5, Ankh.
+
+Ankh 3 has a module of its own.
+"""
 
 from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
-from abag.embed.families.vocabulary_files import PIPELINE_FILE, WordTokenizer
+from abag.embed.families.vocabulary_files import PIECES_FILE, PIPELINE_FILE, WordTokenizer
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 
 if TYPE_CHECKING:
@@ -28,7 +32,9 @@ def _is_gated(config: Config) -> bool:
     return str(config.get("feed_forward_proj")).startswith("gated-")
 
 
-class _T5Family(Family):
+class T5Family(Family):
+    """What the families of T5 encoders share."""
+
     def shape(self, config: Config) -> EncoderShape:
         attention_width = config["num_heads"] * config["d_kv"]
         products = 3 if _is_gated(config) else 2
@@ -85,7 +91,10 @@ class _T5Family(Family):
         if self.tokenizer is None:
             return {PIPELINE_FILE: _letter_pipeline()}
         files = {
-            "spiece.model": _sentencepiece_model(),
+            PIECES_FILE: sentencepiece_model(
+                [("<pad>", CONTROL), ("</s>", CONTROL), ("<unk>", UNKNOWN)]
+                + [(f"▁{letter}", NORMAL) for letter in _LETTERS]
+            ),
             "tokenizer_config.json": json.dumps(_TOKENIZER_CONFIG).encode(),
         }
         if self.prefix_text:
@@ -105,21 +114,26 @@ _PROSTT5_TOKENS = {
 }
 
 
-def _sentencepiece_model() -> bytes:
-    """Return a SentencePiece unigram model with the 28 pieces of ProtT5 and IgT5."""
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = range(1, 5)
+"""Kinds of pieces in a file of SentencePiece."""
+
+
+def sentencepiece_model(pieces: Sequence[tuple[str, int]], *, dummy_prefix: bool = True) -> bytes:
+    """Return a SentencePiece unigram model with these texts and kinds of pieces, by id.
+
+    `dummy_prefix` says whether a text is read as if it started with a space.
+    """
     from sentencepiece import sentencepiece_model_pb2
 
-    normal, unknown, control = 1, 2, 3
     model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    specials = [("<pad>", control), ("</s>", control), ("<unk>", unknown)]
-    letters = [(f"▁{letter}", normal) for letter in _LETTERS]
-    for rank, (text, kind) in enumerate(specials + letters):
+    for rank, (text, kind) in enumerate(pieces):
         piece = model.pieces.add()
         piece.piece, piece.score, piece.type = text, -float(rank), kind
     spec = model.trainer_spec
     spec.model_type, spec.vocab_size = 1, len(model.pieces)
     spec.pad_id, spec.eos_id, spec.unk_id, spec.bos_id = 0, 1, 2, -1
     model.normalizer_spec.name = "identity"
+    model.normalizer_spec.add_dummy_prefix = dummy_prefix
     # some versions of transformers require a normalisation table; this one has no rules: the
     # size and units of a double-array trie (the root's offset is 1; unit p is the child for
     # byte p ^ 1 and carries the label p, so that none matches), then no replacements
@@ -142,7 +156,7 @@ def _letter_pipeline() -> bytes:
 
 
 _RESIDUES = residue_ids(_LETTERS[:21], 3)
-T5 = _T5Family(
+T5 = T5Family(
     name="t5",
     model_type="t5",
     vocabulary=Vocabulary(_RESIDUES, end=1, separator=1),

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from abag.core.messages import first_line
+
 PIPELINE_FILE = "tokenizer.json"
+PIECES_FILE = "spiece.model"
 _DOUBTFUL = ("auto_map", "sp_model_kwargs")
 """Settings of a tokenizer that may change ids, and that no encoder of abag needs."""
 FindWord: TypeAlias = Callable[[str], int | None]
@@ -63,6 +66,35 @@ def _ids_of_each_file(
         yield [next((i for i in ids if i is not None), unknown) for ids in found]
 
 
+def ids_by_pieces(folder: Path, text: str) -> list[int]:
+    """Return the ids of a text whose pieces need no spaces between them, and of the end token.
+
+    `spiece.model` is what the models were trained with; `tokenizer.json` is used without it.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, or it cannot be read.
+    """
+    found = [name for name in (PIECES_FILE, PIPELINE_FILE) if (folder / name).is_file()]
+    if not found:
+        msg = f"neither {PIECES_FILE} nor {PIPELINE_FILE}"
+        raise ValueError(msg)
+    path = folder / found[0]
+    try:
+        if path.name == PIECES_FILE:
+            from sentencepiece import SentencePieceProcessor
+
+            pieces: Any = SentencePieceProcessor(model_proto=path.read_bytes())
+            return [*pieces.encode(text), pieces.piece_to_id("</s>")]
+        from tokenizers import Tokenizer
+
+        return list(Tokenizer.from_str(path.read_text(encoding="utf-8")).encode(text).ids)
+    except Exception as error:  # tokenizers raises Exception itself
+        msg = f"{path.name}: {first_line(error)}"
+        raise ValueError(msg) from error
+
+
 def _vocabularies(folder: Path) -> Iterator[tuple[FindWord, int]]:
     """Yield how each vocabulary file of a folder finds a word, and its id of unknown words."""
     if (path := folder / "vocab.txt").is_file():
@@ -72,7 +104,7 @@ def _vocabularies(folder: Path) -> Iterator[tuple[FindWord, int]]:
             msg = "a token occurs twice"
             raise ValueError(msg)
         yield at.get, next(at[token] for token in ("<unk>", "[UNK]") if token in at)
-    if (path := folder / "spiece.model").is_file():
+    if (path := folder / PIECES_FILE).is_file():
         from sentencepiece import SentencePieceProcessor
 
         pieces: Any = SentencePieceProcessor(model_proto=path.read_bytes())
