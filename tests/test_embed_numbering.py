@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load, save
 from trastuzumab import HEAVY, LIGHT
 
+from abag.core import cache
 from abag.embed.sequences import numbering
 from abag.embed.sequences.domains import number_domain
 from abag.embed.sequences.numbering import (
@@ -77,6 +78,7 @@ def test_killed_processes_cost_time_only(antibodies, monkeypatch):
 def test_processes_need_no_main_guard_in_a_script(antibodies, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(f"""
+from abag.core import cache
 from abag.embed.sequences import numbering
 numbering.WORTH_PROCESSES, numbering.count_cores = 1, lambda: 2
 print(len(numbering.number_chains({[heavy for heavy, _ in antibodies]!r}, "heavy").layouts))
@@ -113,24 +115,26 @@ def test_another_version_of_immunum_numbers_again(antibodies, tmp_path, monkeypa
     assert len(set(tmp_path.iterdir())) == 2 * len(files)
 
 
-def damaged(content):
-    """Contents of a cache file that must not be used."""
+def damaged(path):
+    """Contents of an entry of the cache that must not be used."""
+    content = path.read_bytes()[16:]
     arrays = load(content)
 
     def forged(**changes):
-        changed = arrays | changes
-        parts = [changed[key].tobytes() for key in ("layouts", "layout", "start")]
-        digest = np.frombuffer(numbering._digest(*parts).encode(), np.uint8)
-        return save(changed | {"digest": digest})
+        changed = save(arrays | changes)
+        return cache._digest(path, changed) + changed
+
+    yield path.read_bytes()[:-1]
+    yield path.read_bytes()[:16]
+    yield path.read_bytes()[16:]
+    less = save({name: value for name, value in arrays.items() if name != "start"})
+    yield cache._digest(path, less) + less
 
     def text(value):
         return np.frombuffer(value.encode(), np.uint8)
 
     n = len(arrays["start"])
-    yield content[: len(content) // 2]
     yield b""
-    yield save({name: value for name, value in arrays.items() if name != "start"})
-    yield save(arrays | {"start": arrays["start"] + 1})
     yield forged(start=arrays["start"] + 1000)
     yield forged(start=arrays["start"] - 1000)
     yield forged(start=arrays["start"][:-1])
@@ -145,7 +149,7 @@ def test_damaged_and_forged_caches_are_numbered_again(antibodies, tmp_path):
     first = number_antibodies(antibodies[:9], tmp_path)
     for path in tmp_path.iterdir():
         whole = path.read_bytes()
-        for content in damaged(whole):
+        for content in damaged(path):
             path.write_bytes(content)
             assert same(first, number_antibodies(antibodies[:9], tmp_path))
             assert path.read_bytes() == whole

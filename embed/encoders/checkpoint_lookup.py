@@ -152,6 +152,6 @@ def _tiny_folder(name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for file_name, data in files.items():
         path = folder / file_name
-        if not path.is_file() or path.stat().st_size != len(data):
+        if not path.is_file() or path.read_bytes() != data:
             write_bytes(path, data)
     return folder

@@ -8,7 +8,6 @@ N distinct chains, R chains of one layout, L residues.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import threading
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from abag.core.files import make_folder, write_bytes
+from abag.core.cache import keep, kept
 from abag.core.messages import bar, part_of_stage
 from abag.core.workers import Workers, count_cores, receive, send, serving
 from abag.embed.sequences.domains import locate_positions
@@ -46,7 +45,7 @@ BATCH_CHAINS = 256
 WORTH_PROCESSES = 8000
 """From this many chains on, starting processes takes less time than it saves."""
 _CONTENT = ("layouts", "layout", "start")
-"""Arrays of a cached numbering, beside their digest."""
+"""Arrays of a kept numbering."""
 _POSITION = re.compile("[1-9][0-9]{0,2}[A-Z]{0,2}")
 
 Layout = tuple[str, ...]
@@ -170,12 +169,13 @@ def number_antibodies(
     result: dict[ChainName, Numbered] = {}
     for at, name in enumerate(CHAINS):
         chains = sorted({antibody[at] for antibody in antibodies} - {""})
-        path = cache and _path(cache, name, chains)
-        numbered = _read(path, chains)
+        program = f"{NUMBERING_VERSION} immunum {version('immunum')} {name}"
+        entry = program.encode() + b"\0" + _joined(chains)
+        numbered = _unpacked(kept(cache, entry), chains)
         if numbered is None:
             numbered = number_chains(chains, name, stop)
-            if path is not None and not (stop is not None and stop.is_set()):
-                _keep(path, numbered)
+            if not (stop is not None and stop.is_set()):
+                keep(cache, entry, _packed(numbered))
         result[name] = numbered
     return result
 
@@ -205,44 +205,26 @@ def numbered_meanwhile(
             stop.set()
 
 
-def _path(cache: Path, name: ChainName, chains: Sequence[str]) -> Path:
-    """File of the numbering of chains."""
-    program = f"{NUMBERING_VERSION} immunum {version('immunum')} {name}"
-    return cache / f"imgt-{_digest(program.encode(), _joined(chains))}.safetensors"
-
-
-def _keep(path: Path, numbered: Numbered) -> None:
+def _packed(numbered: Numbered) -> bytes:
     layouts = np.frombuffer(json.dumps(numbered.layouts).encode(), np.uint8)
     content = (layouts, numbered.layout, numbered.start)
-    digest = _digest(*(array.tobytes() for array in content))
     arrays = dict(zip(_CONTENT, content, strict=True))
-    arrays["digest"] = np.frombuffer(digest.encode(), np.uint8)
-    make_folder(path.parent)
-    write_bytes(path, save({key: np.ascontiguousarray(array) for key, array in arrays.items()}))
+    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
-def _read(path: Path | None, chains: Sequence[str]) -> Numbered | None:
-    """Read a cached numbering; None if it is missing or damaged."""
-    with suppress(OSError, SafetensorError, ValueError, TypeError, KeyError, RecursionError):
-        arrays = load(path.read_bytes()) if path else {}
-        layouts, layout, start, digest = (arrays[key] for key in (*_CONTENT, "digest"))
-        if _digest(*(arrays[key].tobytes() for key in _CONTENT)).encode() == digest.tobytes():
-            found = json.loads(layouts.tobytes())
-            if isinstance(found, list) and all(isinstance(one, list) for one in found):
-                return Numbered(chains, [tuple(one) for one in found], layout, start)
+def _unpacked(content: bytes | None, chains: Sequence[str]) -> Numbered | None:
+    """Return a kept numbering; None if there is none, or not one of these chains."""
+    with suppress(SafetensorError, ValueError, TypeError, KeyError, RecursionError):
+        arrays = load(content) if content else {}
+        layouts, layout, start = (arrays[name] for name in _CONTENT)
+        found = json.loads(layouts.tobytes())
+        if isinstance(found, list) and all(isinstance(one, list) for one in found):
+            return Numbered(chains, [tuple(one) for one in found], layout, start)
     return None
 
 
 def _joined(chains: Sequence[str]) -> bytes:
     return "\n".join(chains).encode("ascii")
-
-
-def _digest(*parts: bytes) -> str:
-    running = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        running.update(len(part).to_bytes(8))
-        running.update(part)
-    return running.hexdigest()
 
 
 def _serve() -> None:

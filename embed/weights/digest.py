@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from abag import cache_dir
-from abag.core.files import write_bytes
+from abag.core.cache import keep, kept
 from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 if TYPE_CHECKING:
@@ -98,12 +98,11 @@ def _cached(
     identity = hashlib.blake2b(f"{kind}\0{checkpoint.names}".encode(), digest_size=16)
     for path in files:
         identity.update(_file_identity(path))
-    cached = cache_dir() / "digests" / identity.hexdigest()
-    if cached.is_file() and len(digest := cached.read_bytes()) == 16:
-        return digest.hex()
-    digest = compute(checkpoint, files)
-    cached.parent.mkdir(exist_ok=True)
-    write_bytes(cached, digest)
+    cache, entry = cache_dir() / "digests", identity.digest()
+    digest = kept(cache, entry)
+    if digest is None:
+        digest = compute(checkpoint, files)
+        keep(cache, entry, digest)
     return digest.hex()
 
 

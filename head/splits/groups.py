@@ -6,18 +6,17 @@ the order of the rows.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.files import replacing
+from abag.core.cache import keep, kept
 from abag.core.messages import say
 from abag.head.clustering.clusters import (
     antibody_clusters,
@@ -193,9 +192,9 @@ def choose_method(
         method = antibody_clusters
     many = n > MANY_SEQUENCES[kind]
     # Leaks are counted by the exact method even if MMseqs2 made the split.
-    version = mmseqs_version() if tool == "mmseqs" or (tool == "auto" and many) else None
-    if tool == "mmseqs" or version:
-        return ClusterMethod(f"MMseqs2 {version}", partial(method, method=mmseqs_cluster))
+    found = mmseqs_version() if tool == "mmseqs" or (tool == "auto" and many) else None
+    if tool == "mmseqs" or found:
+        return ClusterMethod(f"MMseqs2 {found}", partial(method, method=mmseqs_cluster))
     return ClusterMethod("built-in", method)
 
 
@@ -212,37 +211,28 @@ def cached_clusters(
     shape (N, 16), identify the sequences.
     """
     levels = sorted(identities, reverse=True)
-    paths = {t: cache and _path(cache, f"{method.name} {t:g}", keys) for t in levels}
-    known = {t: labels for t in levels if (labels := _read(paths[t], len(keys))) is not None}
+    entries = {t: _entry(f"{method.name} {t!r}", keys) for t in levels}
+    known = {
+        t: labels for t in levels if (labels := _read(cache, entries[t], len(keys))) is not None
+    }
     missing = [t for t in levels if t not in known]
     found = method.call(chains, missing) if missing else []
     for t, labels in zip(missing, found, strict=True):
         known[t] = labels
-        _keep(paths[t], labels)
+        keep(cache, entries[t], labels.astype(np.int64).tobytes())
     return known
 
 
-def _path(cache: Path, name: str, keys: NDArray[np.uint8]) -> Path:
-    """File of the clusters of sequences."""
-    what = f"{CLUSTERS_VERSION} {name}".encode() + b"\0" + keys.tobytes()
-    return cache / f"clusters-{hashlib.blake2b(what, digest_size=16).hexdigest()}.npy"
+def _entry(name: str, keys: NDArray[np.uint8]) -> bytes:
+    """Return all that clusters depend on; those of CDRH3 loops depend on the numbering."""
+    versions = f"{CLUSTERS_VERSION} immunum {version('immunum')}"
+    return f"{versions} {name}".encode() + b"\0" + keys.tobytes()
 
 
-def _read(path: Path | None, n: int) -> Ints | None:
-    """Read cached clusters of n sequences; None if they are missing or damaged."""
-    with suppress(OSError, ValueError, EOFError):
-        cached: Ints | None = np.load(path, allow_pickle=False) if path else None
-        if cached is not None and cached.shape == (n,):
-            return cached
-    return None
-
-
-def _keep(path: Path | None, labels: Ints) -> None:
-    if path is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial_file, partial_file.open("wb") as file:
-        np.save(file, labels, allow_pickle=False)
+def _read(cache: Path | None, entry: bytes, n: int) -> Ints | None:
+    """Return the kept clusters of n sequences; None if there are none."""
+    content = kept(cache, entry)
+    return np.frombuffer(content, np.int64).copy() if content and len(content) == 8 * n else None
 
 
 def _sizes(labels: Ints) -> dict[str, float]:
