@@ -91,6 +91,9 @@ def run_in_processes(check, numbers, jobs, until=float("inf"), say: Callable = l
         """Give the next number to a process, or to a new one."""
         number = next(left, None) if time.time() < until else None
         if number is None:
+            if worker is not None:
+                worker[0].close()  # which ends the process
+                worker[1].join()
             return
         if worker is None:
             connection, theirs = context.Pipe()

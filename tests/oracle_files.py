@@ -266,7 +266,7 @@ def strands(antibody):
 def airr_rows(rows):
     """Join the chains of each cell; None if the file breaks a rule."""
     cells, labels = {}, [row.get("pKd") for row in rows]
-    if all(re.fullmatch(r"[\d.]+", one) for one in labels if one):  # numbers: 7.0 is 7.00
+    if all(re.fullmatch(r"\d+\.?\d*|\.\d+", one) for one in labels if one):  # numbers: 7.0 is 7.00
         rows = [
             row | {"pKd": one and str(float(one))} for row, one in zip(rows, labels, strict=True)
         ]
