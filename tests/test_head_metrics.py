@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from abag.core.options import BadOption
+from abag.head.evaluation import pair_order
 from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
+    MeasuredRows,
     Metric,
     average_folds,
     average_precision,
@@ -21,14 +23,13 @@ from abag.head.evaluation.metrics import (
     is_better,
     metric_label,
     score,
-    score_one,
     selectable_metrics,
     spearman,
     spearman_by_group,
     table_metrics,
     within_antigen,
 )
-from abag.head.evaluation.pair_order import SCOPES, ClusterPairs, concordance, ordered_by_cluster
+from abag.head.evaluation.pair_order import SCOPES, ClusterPairs, KnownOrder, ordered_by_cluster
 from abag.head.model.config import FitConfig
 
 TIED = st.integers(0, 4).map(float)
@@ -172,16 +173,30 @@ def test_concordance_equals_a_count_over_all_decidable_pairs(data):
     if data is None:
         return
     y, p, censored = data
-    found = concordance(y, p, censored.astype(np.int8))
+    found = score(y, p, y * 0, censored)
     expected, pairs = plain_concordance(y, p, censored)
     assert found["decidable_pairs"] == pairs
     assert found["concordance"] == (None if expected is None else pytest.approx(expected))
 
 
+@settings(deadline=None)
+@given(columns(st.integers(0, 9), st.integers(0, 9), st.integers(0, 2), TIED, min_size=1))
+def test_pairs_in_the_right_order_are_counted_the_same_whether_listed_or_not(drawn):
+    below, above, group, p = drawn
+    i, j = np.nonzero((below[:, None] <= above) & (group[:, None] == group))
+    expected = (np.sum(p[i] < p[j]) + np.sum(p[i] <= p[j])) / 2
+    with pytest.MonkeyPatch.context() as patch:
+        for most in (pair_order.LISTED_PAIRS, 0):
+            patch.setattr(pair_order, "LISTED_PAIRS", most)
+            order = KnownOrder(below, above, group)
+            assert order.count_right(p) == expected
+            assert order.pairs == len(i)
+
+
 def test_without_censoring_concordance_is_kendalls_tau_rescaled():
     rng = np.random.default_rng(1)
     y, p = rng.normal(size=300), rng.normal(size=300)
-    found = concordance(y, p, np.zeros(300, np.int8))
+    found = score(y, p, np.zeros(300, int))
     assert found["concordance"] == pytest.approx((stats.kendalltau(y, p).statistic + 1) / 2)
 
 
@@ -239,8 +254,7 @@ def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):
     )  # fmt: skip
     monkeypatch.setitem(METRICS, "mean_bias", bias)
     assert score([6.0, 7.0], [7.0, 9.0], [0, 0])["mean_bias"] == 1.5
-    columns = np.array([6.0]), np.array([7.0]), np.zeros(1, np.int64), np.zeros(1, np.int8)
-    assert score_one("mean_bias", *columns) == 1
+    assert MeasuredRows.of([6.0], [0]).score_one("mean_bias", [7.0]) == 1
     for names in (headline_metrics(), table_metrics(), selectable_metrics()):
         assert names[-1] == "mean_bias"
     assert metric_label("mean_bias") == "mean bias"
@@ -261,8 +275,19 @@ def test_one_metric_alone_equals_its_entry_among_all(drawn):
     y, p, antigen, censored = drawn
     whole = score(y, p, antigen, censored)
     assert list(whole) == ["n", "n_censored", *METRICS]
+    measured = MeasuredRows.of(y, antigen, censored)
     for name in METRICS:
-        assert score_one(name, y, p, antigen, censored) == whole[name]
+        assert measured.score_one(name, p) == whole[name]
+
+
+@settings(deadline=None)
+@given(columns(TIED, TIED, TIED, st.integers(0, 3), st.sampled_from([-1, 0, 1]), min_size=1))
+def test_rows_that_several_models_predict_score_each_as_if_it_were_alone(drawn):
+    y, first, second, antigen, censored = drawn
+    clusters = ClusterPairs(antigen % 2, antigen)
+    rows = MeasuredRows.of(y, antigen, censored, clusters)
+    for p in (first, second, first * np.nan, first):
+        assert rows.score(p) == score(y, p, antigen, censored, clusters)
 
 
 def test_an_undefined_score_is_never_better():

@@ -379,9 +379,13 @@ def against_mean(own: metrics.Scores, train_mean: metrics.Scores | None) -> list
 
 def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> metrics.Scores:
     """Score the predictions of some rows; `predicted`, (P,), has one for every pair."""
-    return metrics.score(
+    return rows_to_score(pairs, rows).score(predicted[rows])
+
+
+def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> metrics.MeasuredRows:
+    """Return rows of pairs that several models predict."""
+    return metrics.MeasuredRows.of(
         pairs.pkd[rows],
-        predicted[rows],
         antigen_groups(pairs, rows),
         pairs.censored[rows],
         cluster_pairs(pairs, rows),

@@ -21,7 +21,13 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from abag.head.evaluation.pair_order import ClusterPairs, concordance, confident_pairs
+from abag.head.evaluation.pair_order import (
+    ClusterPairs,
+    ConfidentPairs,
+    KnownOrder,
+    concordance,
+    decidable_pairs,
+)
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -46,17 +52,20 @@ class FoldAverage(TypedDict):
 
 
 @dataclass(frozen=True)
-class ScoredRows:
-    """Labels and predictions of the rows to score; `of` makes one from plain columns."""
+class MeasuredRows:
+    """Labels of N rows, and what follows from them alone; `score` scores any number of predictions.
 
+    `of` makes one from plain columns.
+    """
+
+    every_pkd: Floats
+    """Label or bound of all rows, shape (N,)."""
+    censored: NDArray[np.int8]
+    """Shape (N,); see the top of this file."""
     pkd: Floats
     """Labels of the E exact rows, shape (E,)."""
-    predicted: Floats
-    """Predicted pKd of the exact rows, shape (E,)."""
     antigen: Ints
     """Antigen of each exact row, shape (E,)."""
-    with_censored: tuple[Floats, Floats, NDArray[np.int8]]
-    """Label or bound, prediction and censoring of all N rows, each of shape (N,)."""
     clusters: ClusterPairs | None = None
     """Clusters of the sequences of the exact rows."""
 
@@ -64,23 +73,79 @@ class ScoredRows:
     def of(
         cls,
         pkd: ArrayLike,
-        predicted: ArrayLike,
         antigen: ArrayLike,
         censored: ArrayLike = 0,
         clusters: ClusterPairs | None = None,
-    ) -> ScoredRows:
-        """Convert columns as `score` takes them; drop all rows if a prediction is not finite."""
-        y, p = np.asarray(pkd, np.float64), np.asarray(predicted, np.float64)
-        antigens = np.asarray(antigen, np.int64)
+    ) -> MeasuredRows:
+        """Convert columns as `score` takes them."""
+        y = np.asarray(pkd, np.float64)
         censoring = np.broadcast_to(np.asarray(censored, np.int8), y.shape)
-        kept = np.broadcast_to(np.isfinite(p).all(), y.shape)
-        exact, all_rows = kept & (censoring == 0), (y[kept], p[kept], censoring[kept])
+        exact = censoring == 0
         own_clusters = None if clusters is None else clusters.of(exact)
-        return cls(y[exact], p[exact], antigens[exact], all_rows, own_clusters)
+        return cls(y, censoring, y[exact], np.asarray(antigen, np.int64)[exact], own_clusters)
+
+    def score(self, predicted: ArrayLike) -> Scores:
+        """Compute what `score` does, for one of several predictions, shape (N,)."""
+        rows = ScoredRows.of(self, predicted)
+        return {
+            "n": len(self.every_pkd),
+            "n_censored": int(np.count_nonzero(self.censored)),
+            **{name: metric.function(rows) for name, metric in METRICS.items()},
+        }
+
+    def score_one(self, name: str, predicted: ArrayLike) -> Number:
+        """Compute only the metric `name`."""
+        return METRICS[name].function(ScoredRows.of(self, predicted))
+
+    @cached_property
+    def ranks(self) -> Floats:
+        return _ranks(self.pkd)
+
+    @cached_property
+    def within_antigen(self) -> RanksByGroup:
+        return RanksByGroup.of(self.pkd, self.antigen)
+
+    @cached_property
+    def decidable_pairs(self) -> KnownOrder:
+        return decidable_pairs(self.every_pkd, self.censored)
+
+    @cached_property
+    def confident_pairs(self) -> ConfidentPairs:
+        return ConfidentPairs(self.pkd, self.antigen, self.clusters)
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Labels of rows and one prediction of each."""
+
+    measured: MeasuredRows
+    every_predicted: Floats
+    """Predicted pKd of all rows, shape (N,)."""
+
+    @classmethod
+    def of(cls, measured: MeasuredRows, predicted: ArrayLike) -> ScoredRows:
+        """Join labels and predictions; drop all rows if a prediction is not finite."""
+        p = np.asarray(predicted, np.float64)
+        return cls(measured, p) if np.isfinite(p).all() else cls(NO_ROWS, NO_ROWS.every_pkd)
+
+    @property
+    def pkd(self) -> Floats:
+        """Labels of the E exact rows, shape (E,)."""
+        return self.measured.pkd
+
+    @cached_property
+    def predicted(self) -> Floats:
+        """Predicted pKd of the exact rows, shape (E,)."""
+        return np.asarray(self.every_predicted[self.measured.censored == 0])
+
+    @property
+    def antigen(self) -> Ints:
+        """Antigen of each exact row, shape (E,)."""
+        return self.measured.antigen
 
     @cached_property
     def within_antigen(self) -> Scores:
-        return within_antigen(self.pkd, self.predicted, self.antigen)
+        return _quartiles(self.measured.within_antigen.spearman(self.predicted))
 
     @cached_property
     def strong_binders(self) -> Scores:
@@ -88,11 +153,11 @@ class ScoredRows:
 
     @cached_property
     def concordance(self) -> Scores:
-        return concordance(*self.with_censored)
+        return concordance(self.measured.decidable_pairs, self.every_predicted)
 
     @cached_property
     def confident_pairs(self) -> Scores:
-        return confident_pairs(self.pkd, self.predicted, self.antigen, self.clusters)
+        return self.measured.confident_pairs.score(self.predicted)
 
     @cached_property
     def calibration(self) -> Scores:
@@ -181,19 +246,7 @@ def score(
     dict
         ``n`` rows, of which ``n_censored`` are censored, and the value of each entry of `METRICS`.
     """
-    rows = ScoredRows.of(pkd, predicted, antigen, censored, clusters)
-    return {
-        "n": len(np.asarray(pkd)),
-        "n_censored": int(np.count_nonzero(censored)),
-        **{name: metric.function(rows) for name, metric in METRICS.items()},
-    }
-
-
-def score_one(
-    name: str, pkd: Floats, predicted: Floats, antigen: Ints, censored: NDArray[np.int8]
-) -> Number:
-    """Compute only the metric `name`; the other arguments, shape (N,), are as in `score`."""
-    return METRICS[name].function(ScoredRows.of(pkd, predicted, antigen, censored))
+    return MeasuredRows.of(pkd, antigen, censored, clusters).score(predicted)
 
 
 def spearman(pkd: Floats, predicted: Floats) -> float | None:
@@ -238,7 +291,10 @@ def within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> Scores:
     Antigens with fewer than `MIN_ROWS_PER_ANTIGEN` rows are left out. The arguments are as in
     `spearman_by_group`.
     """
-    values = spearman_by_group(pkd, predicted, antigen)
+    return _quartiles(spearman_by_group(pkd, predicted, antigen))
+
+
+def _quartiles(values: Floats) -> Scores:
     values = values[np.isfinite(values)]
     quartiles = np.percentile(values, [50, 25, 75]).tolist() if len(values) else [None] * 3
     names = [f"spearman_within_antigen{suffix}" for suffix in ("", "_q25", "_q75")]
@@ -262,17 +318,44 @@ def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
         In ascending order of the group numbers. NaN below `MIN_ROWS_PER_ANTIGEN` rows and where
         labels are constant.
     """
-    _, dense, size = np.unique(group, return_inverse=True, return_counts=True)
+    return RanksByGroup.of(pkd, group).spearman(predicted)
 
-    def total(products: Floats) -> Floats:
-        sums: Floats = np.bincount(dense, products, minlength=len(size)).astype(np.float64)
-        return sums
 
-    y, p = (_ranks_by_group(v, dense) - (size[dense] + 1) / 2 for v in (pkd, predicted))
-    scale = np.sqrt(total(y * y) * total(p * p))
-    found = np.clip(total(y * p) / np.where(scale > 0, scale, 1.0), -1, 1)
-    defined = (size >= MIN_ROWS_PER_ANTIGEN) & (total(y * y) > 0) & np.isfinite(scale)
-    return np.where(defined, found, np.nan)
+@dataclass(frozen=True, slots=True)
+class RanksByGroup:
+    """Ranks of N labels within G groups, for `spearman_by_group` of several predictions."""
+
+    group: Ints
+    """Shape (N,), numbered from 0."""
+    size: Ints
+    """Shape (G,)."""
+    pkd: Floats
+    """Rank of each label within its group, minus the mean rank, shape (N,)."""
+    squares: Floats
+    """Their sum of squares in each group, shape (G,)."""
+
+    @classmethod
+    def of(cls, pkd: Floats, group: Ints) -> RanksByGroup:
+        """Rank labels within groups, each of shape (N,)."""
+        _, dense, size = np.unique(group, return_inverse=True, return_counts=True)
+        y = _ranks_by_group(pkd, dense) - (size[dense] + 1) / 2
+        return cls(dense, size, y, _sum_by_group(y * y, dense, len(size)))
+
+    def spearman(self, predicted: Floats) -> Floats:
+        """Correlate predictions, (N,), with the labels in each group, (G,)."""
+        p = _ranks_by_group(predicted, self.group) - (self.size[self.group] + 1) / 2
+        covariance, squares = (
+            _sum_by_group(products, self.group, len(self.size))
+            for products in (self.pkd * p, p * p)
+        )
+        scale = np.sqrt(self.squares * squares)
+        found = np.clip(covariance / np.where(scale > 0, scale, 1.0), -1, 1)
+        defined = (self.size >= MIN_ROWS_PER_ANTIGEN) & (self.squares > 0) & np.isfinite(scale)
+        return np.where(defined, found, np.nan)
+
+
+def _sum_by_group(values: Floats, group: Ints, groups: int) -> Floats:
+    return np.bincount(group, values, minlength=groups).astype(np.float64)
 
 
 def _ranks_by_group(values: Floats, group: Ints) -> Floats:
@@ -398,7 +481,10 @@ METRICS: dict[str, Metric] = {
         "within_antigen",
         "spearman_within_antigen_q25", "spearman_within_antigen_q75", "antigens_scored",
     ),
-    "spearman": _single(spearman, "Spearman", headline=True, selectable=True),
+    "spearman": Metric(
+        function=lambda r: pearson(r.measured.ranks, _ranks(r.predicted)),
+        label="Spearman", in_tables=True, headline=True, selectable=True,
+    ),
     "pearson": _single(pearson, "Pearson", selectable=True),
     "rmse": _single(rmse, "RMSE", lower_is_better=True, headline=True, selectable=True, best=0.0),
     "mae": _single(mae, "MAE", lower_is_better=True, selectable=True, best=0.0),
@@ -433,3 +519,5 @@ METRICS: dict[str, Metric] = {
     **_joint("calibration", "calibration_slope", "calibration_intercept"),
 }  # fmt: skip
 """All metrics by name, in the order of the keys of `score`."""
+NO_ROWS = MeasuredRows.of([], [])
+"""What is scored if a prediction is not finite."""

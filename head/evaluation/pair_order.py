@@ -1,11 +1,13 @@
 """How often two rows are predicted in their measured order.
 
-Pairs of rows are counted without listing them, so that a million rows take seconds.
+Many pairs of rows are counted without listing them, so that a million rows take seconds. What
+follows from the labels alone is computed once for any number of predictions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,6 +21,8 @@ CONFIDENT_PKD = 1.0
 """Labels at least this far apart are in a known order, whatever the error of the assay."""
 ROUNDING = 1e-9
 """8.1 is at least 1 above 7.1 in floating point too."""
+LISTED_PAIRS = 1 << 20
+"""Pairs of rows up to which they are listed."""
 
 
 class ClusterPairs(NamedTuple):
@@ -39,45 +43,82 @@ class ClusterPairs(NamedTuple):
         return np.asarray(self.antibody * (self.antigen.max(initial=0) + 1) + self.antigen)
 
 
-def concordance(
-    pkd: Floats, predicted: Floats, censored: NDArray[np.int8]
-) -> dict[str, float | int | None]:
-    """Share of the pairs of rows with a known order that are predicted in that order.
-
-    Predicted ties count half. The order of two exact rows is known if their labels differ. The
-    order of a censored row and another row is known if the bound excludes the other's values.
-    Without ``decidable_pairs``, the concordance is None.
+class KnownOrder:
+    """Pairs of N rows whose labels have a known order, counted for any number of predictions.
 
     Parameters
     ----------
-    pkd, predicted : NDArray, shape=(N,), dtype=float64
-    censored : NDArray, shape=(N,), dtype=int8
+    below, above : NDArray, shape=(N,), dtype=float64 or int64
+        Row i is known to be below row j of its group if ``below[i] <= above[j]``.
+    group : NDArray, shape=(N,), dtype=int64, optional
+        By default all rows form one group.
+    """
+
+    def __init__(
+        self, below: Floats | Ints, above: Floats | Ints, group: Ints | None = None
+    ) -> None:
+        n, is_low = len(below), np.repeat([True, False], len(below))
+        dense = np.zeros(n, np.int64)
+        if group is not None:
+            dense = np.unique(group, return_inverse=True)[1]
+        order = np.lexsort((~is_low, np.concatenate([below, above]), np.tile(dense, 2)))
+        is_low, row = is_low[order], order % max(1, n)
+        self._low, self._high = row[is_low], row[~is_low]
+        # Row high[k] is above the rows low[start[k]:end[k]].
+        self._end = np.cumsum(is_low)[~is_low]
+        size = np.bincount(dense)
+        self._start = (np.cumsum(size) - size)[dense[self._high]]
+        self.pairs = int((self._end - self._start).sum())
+
+    def count_right(self, predicted: Floats) -> float:
+        """Count the pairs that predictions, (N,), have in this order; predicted ties count half."""
+        if not self.pairs:
+            return 0.0
+        if self.pairs <= LISTED_PAIRS:
+            high, low = self._listed
+            difference = predicted[high] - predicted[low]
+            greater, equal = np.count_nonzero(difference > 0), np.count_nonzero(difference == 0)
+            return greater + equal / 2
+        _, rank = np.unique(predicted, return_inverse=True)
+        return _count_smaller(rank[self._low], rank[self._high], self._start, self._end)
+
+    @cached_property
+    def _listed(self) -> tuple[Ints, Ints]:
+        """The rows of each pair: above and below."""
+        size = self._end - self._start
+        first = np.repeat(self._start - (np.cumsum(size) - size), size)
+        return np.repeat(self._high, size), self._low[first + np.arange(len(first))]
+
+
+def decidable_pairs(pkd: Floats, censored: NDArray[np.int8]) -> KnownOrder:
+    """Return the pairs of rows with a known order.
+
+    That of two exact rows is known if their labels differ. The order of a censored row and another
+    row is known if the bound excludes the other's values. Arrays are of shape (N,).
     """
     _, rank = np.unique(pkd, return_inverse=True)
     # Row i is below row j if upper[i] < lower[j]; a bound lies just beside its label.
     upper = np.where(censored > 0, np.iinfo(np.int64).max, 3 * rank + np.where(censored < 0, 0, 1))
-    lower = np.where(censored < 0, np.iinfo(np.int64).min, 3 * rank + np.where(censored > 0, 2, 1))
-    keys = np.concatenate([lower, upper])
-    is_upper = np.repeat([False, True], len(pkd))
-    # Where both are equal, lower ends come first: "below" is strict.
-    order = np.lexsort((is_upper, keys))
-    below = is_upper[order]
-    right, pairs = _count_in_order(below, order % len(pkd), predicted, np.zeros_like(rank))
+    lower = np.where(censored < 0, 0, 3 * rank + np.where(censored > 0, 2, 1))
+    return KnownOrder(upper, lower - 1)
+
+
+def concordance(order: KnownOrder, predicted: Floats) -> dict[str, float | int | None]:
+    """Share of the `decidable_pairs` that are predicted in their order; None without any."""
+    right, pairs = order.count_right(predicted), order.pairs
     return {"concordance": right / pairs if pairs else None, "decidable_pairs": pairs}
 
 
-def confident_pairs(
-    pkd: Floats, predicted: Floats, antigen: Ints, clusters: ClusterPairs | None = None
-) -> dict[str, float | int | None]:
-    """Share of the pairs with labels at least `CONFIDENT_PKD` apart that are in the right order.
+class ConfidentPairs:
+    """The pairs of N rows with labels at least `CONFIDENT_PKD` apart.
 
-    Predicted ties count half. Pairs of one antigen are also scored separately and, if clusters are
-    known, variants of one complex (antibodies of one cluster and antigens of one cluster) and
-    unrelated complexes (neither).
+    Pairs of one antigen are also scored separately and, if clusters are known, variants of one
+    complex (antibodies of one cluster and antigens of one cluster) and unrelated complexes
+    (neither).
 
     Parameters
     ----------
-    pkd, predicted : NDArray, shape=(N,), dtype=float64
+    pkd : NDArray, shape=(N,), dtype=float64
     antigen : NDArray, shape=(N,), dtype=int64
 
     References
@@ -85,21 +126,35 @@ def confident_pairs(
     AbRank, arXiv 2506.17857: affinities compared in pairs that differ by more than a margin.
     """
 
-    def count(group: Ints) -> Floats:
-        return np.array(_count_confident(pkd, predicted, np.unique(group, return_inverse=True)[1]))
+    def __init__(self, pkd: Floats, antigen: Ints, clusters: ClusterPairs | None = None) -> None:
+        def apart(group: Ints | None = None) -> KnownOrder:
+            return KnownOrder(pkd + CONFIDENT_PKD - ROUNDING, pkd, group)
 
-    every = count(np.zeros_like(antigen))
-    nothing = np.zeros(2)
-    counts = {"": every, "_within_antigen": count(antigen)}
-    counts |= {"_variants": nothing, "_unrelated": nothing}
-    if clusters is not None:
-        variants = counts["_variants"] = count(clusters.both)
-        one_shared = count(clusters.antibody) + count(clusters.antigen) - variants
-        counts["_unrelated"] = every - one_shared
-    shares = {
-        f"pair_accuracy{n}": float(right / k) if k else None for n, (right, k) in counts.items()
-    }
-    return shares | {"confident_pairs": int(every[1])}
+        self._every, self._within_antigen = apart(), apart(antigen)
+        self._in_clusters: list[KnownOrder] = []
+        if clusters is not None:
+            of_kinds = clusters.both, clusters.antibody, clusters.antigen
+            self._in_clusters = [apart(group) for group in of_kinds]
+
+    def score(self, predicted: Floats) -> dict[str, float | int | None]:
+        """Share of the pairs that are predicted in the right order; predicted ties count half."""
+
+        def count(order: KnownOrder) -> Floats:
+            return np.array([order.count_right(predicted), order.pairs])
+
+        every = count(self._every)
+        counts = {"": every, "_within_antigen": count(self._within_antigen)}
+        counts |= {"_variants": np.zeros(2), "_unrelated": np.zeros(2)}
+        if self._in_clusters:
+            variants, antibody, antigen = map(count, self._in_clusters)
+            counts["_variants"], counts["_unrelated"] = (
+                variants,
+                every - (antibody + antigen - variants),
+            )
+        shares = {
+            f"pair_accuracy{n}": float(right / k) if k else None for n, (right, k) in counts.items()
+        }
+        return shares | {"confident_pairs": int(every[1])}
 
 
 def ordered_by_cluster(
@@ -115,7 +170,7 @@ def ordered_by_cluster(
     Parameters
     ----------
     scope : str
-        A key of `SCOPES`; the other arguments are as in `confident_pairs`.
+        A key of `SCOPES`; the other arguments are as in `ConfidentPairs`.
     drawn_with : NDArray, shape=(N,), dtype=int64
         The clusters, numbered from 0 to K - 1; not those that define the scope.
 
@@ -152,56 +207,26 @@ SCOPES: Mapping[str, Callable[[Ints, ClusterPairs | None, Ints, Ints], Bools]] =
     "pair_accuracy_variants": _of_variants,
     "pair_accuracy_unrelated": _unrelated,
 }
-"""Which pairs of rows i and j count in each score of `confident_pairs`."""
+"""Which pairs of rows i and j count in each score of `ConfidentPairs`."""
 
 
-def _count_confident(pkd: Floats, predicted: Floats, group: Ints) -> tuple[float, int]:
-    """Count the confident pairs within groups that are in the right order, and all of them."""
-    lower = pkd + CONFIDENT_PKD - ROUNDING
-    inserted = np.repeat([True, False], len(pkd))
-    order = np.lexsort((~inserted, np.concatenate([lower, pkd]), np.tile(group, 2)))
-    return _count_in_order(inserted[order], order % len(pkd), predicted, group)
+def _count_smaller(low: Ints, high: Ints, start: Ints, end: Ints) -> float:
+    """Count the pairs of k and ``start[k] <= i < end[k]`` with ``low[i] < high[k]``.
 
+    Equal ones count half. All have shape (N,); the values are not negative.
 
-def _count_in_order(
-    inserted: NDArray[np.bool_], row: Ints, predicted: Floats, group: Ints
-) -> tuple[float, int]:
-    """Count pairs of an inserted row and a later query of its group in order; and all.
-
-    `inserted` and `row`, shape (2N,), have every row twice, groups in ascending order. `predicted`
-    and `group`, shape (N,), belong to the rows; groups are numbered from 0. Predicted ties count
-    half.
+    References
+    ----------
+    Claude, Navarro and Ordóñez, The wavelet matrix, Information Systems 47 (2015).
     """
-    queries = np.bincount(group[row[~inserted]], minlength=1)
-    before = np.cumsum(np.bincount(group[row[inserted]], minlength=1))
-    pairs = int(np.cumsum(inserted)[~inserted].sum() - (queries[1:] * before[:-1]).sum())
-    if not pairs:
-        return 0.0, 0
-    distinct, rank = np.unique(predicted, return_inverse=True)
-    # Ranked above all later groups, an inserted row is never smaller than their queries.
-    rank = ((group.max() - group) * len(distinct) + rank)[row]
-    strict = _earlier_and_smaller(inserted, 2 * rank + inserted)
-    if len(distinct) == len(predicted):
-        return strict, pairs
-    with_ties = _earlier_and_smaller(inserted, 2 * rank + ~inserted)
-    return (strict + with_ties) / 2, pairs
-
-
-def _earlier_and_smaller(inserted: NDArray[np.bool_], value: Ints) -> int:
-    """Count pairs of an inserted row and a later query with a larger value.
-
-    A merge sort unrolled over its levels: vectorised, so that a million rows take seconds.
-    """
-    count, width = 0, 1
-    by_value = np.argsort(value, kind="stable")
-    while width < len(value):
-        # The smallest integer type, because numpy sorts 16 bits and fewer by radix.
-        pair = (by_value // (2 * width)).astype(np.min_scalar_type(len(value) // (2 * width)))
-        order = by_value[np.argsort(pair, kind="stable")]
-        left = order // width % 2 == 0
-        earlier = np.concatenate([[0], np.cumsum(inserted[order] & left)])
-        # Subtract the rows that were inserted by earlier pairs of blocks.
-        before = earlier[order // (2 * width) * (2 * width)]
-        count += int((earlier[1:] - before)[~inserted[order] & ~left].sum())
-        width *= 2
-    return count
+    smaller = 0
+    for bit in reversed(range(int(low.max()).bit_length())):
+        is_zero, is_one = low >> bit & 1 == 0, high >> bit & 1 == 1
+        zeros = np.concatenate([[0], np.cumsum(is_zero)])
+        from_zeros, to_zeros = zeros[start], zeros[end]
+        smaller += int((to_zeros - from_zeros)[is_one].sum())
+        # Those with a 0 come first, in their order; each range is now of equal leading bits.
+        low = np.concatenate([low[is_zero], low[~is_zero]])
+        start = np.where(is_one, zeros[-1] + start - from_zeros, from_zeros)
+        end = np.where(is_one, zeros[-1] + end - to_zeros, to_zeros)
+    return smaller + int((end - start).sum()) / 2

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.head.evaluation.metrics import BUDGET_SHARE, METRICS, ScoredRows
+from abag.head.evaluation.metrics import BUDGET_SHARE, MeasuredRows
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -53,10 +53,10 @@ def score_repeated(
     metric: str, pkd: Floats, predicted: Floats, antigen: Ints, counts_DR: Floats
 ) -> Floats:
     """Compute what `score_samples` does, one sample at a time."""
-    score, values = METRICS[metric].function, []
+    values = []
     for counts in counts_DR:
         rows = np.repeat(np.arange(len(pkd)), counts.astype(np.int64))
-        values.append(score(ScoredRows.of(pkd[rows], predicted[rows], antigen[rows])))
+        values.append(MeasuredRows.of(pkd[rows], antigen[rows]).score_one(metric, predicted[rows]))
     return np.array(values, np.float64)  # None becomes NaN
 
 

@@ -12,7 +12,7 @@ from abag.core.files import replacing, write_json, write_text
 from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation import metrics
 from abag.head.evaluation.bootstrap import MeasuredPairs
-from abag.head.evaluation.comparison import score_intervals, score_rows, verdicts, warnings
+from abag.head.evaluation.comparison import rows_to_score, score_intervals, verdicts, warnings
 from abag.head.evaluation.plain_verdict import plain_verdict
 from abag.head.report.report import model_card, write_report
 from abag.head.report.results import CurvePoint, Floats, ModelScores, RunResults, RunSummary
@@ -164,10 +164,11 @@ def score_models(pairs: LabelledPairs, results: RunResults) -> ModelScores:
     predicted = {"head": results.predicted} | {
         name: [fold[name] for fold in results.baselines] for name in results.baselines[0]
     }
-    scores = {
-        name: [score_parts(pairs, split, one) for split, one in zip(splits, each, strict=True)]
-        for name, each in predicted.items()
-    }
+    of_folds = [
+        score_models_of_fold(pairs, split, {name: each[k] for name, each in predicted.items()})
+        for k, split in enumerate(splits)
+    ]
+    scores = {name: [fold[name] for fold in of_folds] for name in predicted}
     means = {name: average_parts(folds) for name, folds in scores.items()}
     found: ModelScores = {
         "warnings": warnings(pairs, splits),
@@ -189,7 +190,19 @@ def score_parts(
     pairs: MeasuredPairs, split: Split, predicted: NDArray[np.float64]
 ) -> dict[str, metrics.Scores]:
     """Score predictions, (P,), on the validation and the test part."""
-    return {name: score_rows(pairs, predicted, split.rows(n)) for name, n in SCORED_PARTS.items()}
+    return score_models_of_fold(pairs, split, {"": predicted})[""]
+
+
+def score_models_of_fold(
+    pairs: MeasuredPairs, split: Split, predicted: Mapping[str, Floats]
+) -> dict[str, dict[str, metrics.Scores]]:
+    """Compute `score_parts` of several models by name."""
+    parts = {part: split.rows(number) for part, number in SCORED_PARTS.items()}
+    measured = {part: rows_to_score(pairs, rows) for part, rows in parts.items()}
+    return {
+        name: {part: measured[part].score(one[rows]) for part, rows in parts.items()}
+        for name, one in predicted.items()
+    }
 
 
 def average_parts(folds: list[dict[str, metrics.Scores]]) -> dict[str, metrics.Scores]:

@@ -20,8 +20,8 @@ from abag.embed.sequences.chains import KINDS
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.data.labels import LabelledPairs
-from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import inner_folds as pairs_inner_folds
+from abag.head.evaluation.metrics import METRICS, MeasuredRows
 from abag.head.model.config import FitConfig
 from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.training.stack import Member, PairStandardizer, StackedHeads
@@ -194,7 +194,7 @@ def score_batch(
 
 def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     """Score a head in closed form: the mean over the inner folds, each fitted to the others."""
-    pairs = problem.pairs
+    pairs, (scored, labels) = problem.pairs, _scored(problem)
     table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
     vectors = PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen)
     predicted = []
@@ -204,8 +204,8 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
         fitted = CLOSED_FORM[fit_options(params)["head"]](
             TrainingRows(pairs, vectors, rows, inside)
         )
-        predicted.append(fitted.model.predict(vectors)[_scored_rows(problem, fold)])
-    return _mean_score(problem, predicted)
+        predicted.append(fitted.model.predict(vectors)[scored[fold]])
+    return _mean_score(problem, labels, predicted)
 
 
 def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads:
@@ -243,19 +243,27 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
 
 def _score(problem: SearchProblem, stack: StackedHeads) -> list[float | None]:
     """Score each trial: the mean over the inner folds, each predicted by its own head."""
-    predicted = stack.predict_parts([_scored_rows(problem, f) for f in range(problem.folds)])
-    return [_mean_score(problem, of_folds) for of_folds in zip(*predicted, strict=True)]
+    scored, labels = _scored(problem)
+    by_trial = zip(*stack.predict_parts(scored), strict=True)
+    return [_mean_score(problem, labels, of_folds) for of_folds in by_trial]
 
 
-def _mean_score(problem: SearchProblem, predicted: Sequence[NDArray[np.float64]]) -> float | None:
-    """Average the selecting metric over the inner folds, given predictions of `_scored_rows`."""
-    pairs, values = problem.pairs, []
-    for fold, one in enumerate(predicted):
-        rows = _scored_rows(problem, fold)
-        labels = pairs.antigen[rows], pairs.censored[rows]
-        values.append(metrics.score_one(problem.config.select, pairs.pkd[rows], one, *labels))
-    known = [value for value in values if value is not None]
+def _mean_score(
+    problem: SearchProblem,
+    labels: Sequence[MeasuredRows],
+    predicted: Sequence[NDArray[np.float64]],
+) -> float | None:
+    """Average the selecting metric over the inner folds, given predictions of `_scored` rows."""
+    folds, metric = zip(labels, predicted, strict=True), problem.config.select
+    known = [v for rows, one in folds if (v := rows.score_one(metric, one)) is not None]
     return float(np.mean(known)) if known else None
+
+
+def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[MeasuredRows]]:
+    """Return the pairs of each inner fold that are scored, and their labels."""
+    pairs, rows = problem.pairs, [_scored_rows(problem, fold) for fold in range(problem.folds)]
+    labels = [MeasuredRows.of(pairs.pkd[r], pairs.antigen[r], pairs.censored[r]) for r in rows]
+    return rows, labels
 
 
 def _scored_rows(problem: SearchProblem, fold: int) -> NDArray[np.int64]:
@@ -272,4 +280,4 @@ def best_value(select: str, values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    return min(known) if metrics.METRICS[select].lower_is_better else max(known)
+    return min(known) if METRICS[select].lower_is_better else max(known)

@@ -217,7 +217,12 @@ class HeadTraining(ResumableTraining):
         self.progress.training = self._digest()
         self.best = _clones(self.model.state_dict())
         self.validation = [self._validation_rows(fold.split) for fold in inputs.folds]
-        self.validation_antigens = [antigen_groups(pairs, rows) for rows in self.validation]
+        self.validation_labels = [
+            metrics.MeasuredRows.of(
+                pairs.pkd[rows], antigen_groups(pairs, rows), pairs.censored[rows]
+            )
+            for rows in self.validation
+        ]
         self._logged_step = 0
 
     def _digest(self) -> str:
@@ -400,16 +405,11 @@ class HeadTraining(ResumableTraining):
 
     def _validate(self) -> list[metrics.Scores]:
         """Score the mean of each fold's heads, and keep the weights of the heads that improved."""
-        pairs, of_heads, of_folds = self.inputs.pairs, [], []
+        of_heads, of_folds = [], []
         predicted = self.stack.predict_parts(self.validation)
-        parts = zip(self.validation, self.validation_antigens, predicted, strict=True)
-        for rows, antigen, predicted_MR in parts:
-            pkd, censored = pairs.pkd[rows], pairs.censored[rows]
-            of_folds.append(metrics.score(pkd, predicted_MR.mean(axis=0), antigen, censored))
-            of_heads += [
-                metrics.score_one(self.config.select, pkd, one, antigen, censored)
-                for one in predicted_MR
-            ]
+        for labels, predicted_MR in zip(self.validation_labels, predicted, strict=True):
+            of_folds.append(labels.score(predicted_MR.mean(axis=0)))
+            of_heads += [labels.score_one(self.config.select, one) for one in predicted_MR]
         improved = [k for k, score in enumerate(of_heads) if self._has_improved(k, score)]
         for name, tensor in self.model.state_dict().items():
             if len(improved) == len(self.heads):
