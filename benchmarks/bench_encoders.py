@@ -133,6 +133,14 @@ class Bench:
             model.eval().requires_grad_(False), DevicePlan(self.device, precision, "")
         )
 
+    @property
+    def reference_name(self):
+        """Whose module `reference_model` is: abag's own where transformers has no class."""
+        import transformers
+
+        cls = self.identity.family.transformers_class
+        return "transformers" if cls and hasattr(transformers, cls) else "a plain torch module"
+
     def padded(self, model, autocast=False):
         pad = self.identity.layout.vocabulary.pad
 
@@ -293,7 +301,9 @@ def bench_one(name, folder, config, args, device, peak):
     del encoder
     if not args.quick:
         model = bench.reference_model(torch.bfloat16)
-        bench.time("transformers, SDPA, sorted, 16k-token batches", bench.padded(model), full)
+        notes.append(f"reference: {bench.reference_name}")
+        label = f"{bench.reference_name}, SDPA, sorted, 16k-token batches"
+        bench.time(label, bench.padded(model), full)
         if device.type == "cuda":
             compiled = torch.compile(model, dynamic=True)
             some = full[:: max(1, len(full) // 12)]

@@ -237,13 +237,7 @@ def family_identity(family, folder, kind, **config):
 
 
 PACKED = [
-    *(
-        (name, {})
-        for name, family in FAMILIES.items()
-        # transformers before 5 has no ESM C
-        if "packed" in family.backends
-        and (not family.transformers_class or hasattr(transformers, family.transformers_class))
-    ),
+    *((name, {}) for name, family in FAMILIES.items() if "packed" in family.backends),
     ("ankh", {"feed_forward_proj": "gated-silu"}),
 ]
 

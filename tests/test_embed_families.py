@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,11 +139,41 @@ def test_a_licence_without_commercial_use_is_noted_once(monkeypatch, tmp_path):
 
 
 def test_a_class_that_transformers_lacks_is_an_error_with_its_version(monkeypatch, tmp_path):
-    save_random_checkpoint(tmp_path, FAMILIES["esmc"].tiny_config, seed=0)
-    monkeypatch.setattr("transformers.EsmcModel", None)
+    save_random_checkpoint(tmp_path, FAMILIES["roformer"].tiny_config, seed=0)
+    monkeypatch.setattr("transformers.RoFormerModel", None)
     load_encoder(identify(str(tmp_path), "antigen"), plan_device("cpu"))  # packed: does not need it
-    with pytest.raises(abag.AbagError, match=r"has no EsmcModel.*pip install -U transformers"):
+    with pytest.raises(abag.AbagError, match=r"has no RoFormerModel.*pip install -U transformers"):
         load_encoder(identify(str(tmp_path), "antigen"), plan_device("cpu"), backend="reference")
+
+
+@pytest.mark.skipif(not hasattr(transformers, "EsmcModel"), reason="there is nothing to compare")
+def test_esmc_without_its_class_in_transformers_runs_as_a_module_of_abag(monkeypatch, tmp_path):
+    save_random_checkpoint(tmp_path, FAMILIES["esmc"].tiny_config, seed=0)
+    identity, plan = identify(str(tmp_path), "antigen"), plan_device("cpu")
+    chains = [("ACDEFGHIKLMNPQRSTVWYX" * n,) for n in (1, 3, 2)]
+    batch = pack_spans([(i, s) for i, c in enumerate(chains) for s in identity.layout.spans(c)])
+
+    def states():
+        kept = LayerStates()
+        out = load_encoder(identity, plan, backend="reference")(batch, kept)
+        return [*kept.states, out]
+
+    theirs = states()
+    monkeypatch.setattr("transformers.EsmcModel", None)
+    ours = states()
+    assert len(ours) == len(theirs) == 4
+    for mine, other in zip(ours, theirs, strict=True):
+        assert (mine - other).norm() <= 1e-5 * other.norm()
+
+
+class LayerStates:
+    """Keeps the states of every layer."""
+
+    def __init__(self):
+        self.states = []
+
+    def add(self, layer, x_TD):
+        self.states.append(x_TD)
 
 
 @pytest.mark.parametrize(

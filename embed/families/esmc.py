@@ -12,6 +12,8 @@ from abag.embed.sequences.chains import RESIDUES
 from abag.embed.weights.checkpoints import BadCheckpoint
 
 if TYPE_CHECKING:
+    from torch.nn import Module
+
     from abag.core.device import DevicePlan
     from abag.embed.weights.checkpoints import EncoderCheckpoint
 
@@ -31,6 +33,11 @@ class _EsmcFamily(Family):
     ) -> Encoder:
         from abag.embed.families.packed_esmc import PackedEsmc
 
+        config = self._supported(checkpoint)
+        return PackedEsmc(checkpoint, config, plan, attention)
+
+    def _supported(self, checkpoint: EncoderCheckpoint) -> Config:
+        """Return config.json with all defaults, after checking that abag has such layers."""
         config = self.complete(checkpoint.config)
         width, heads = config["hidden_size"], config["num_attention_heads"]
         checkpoint.require(
@@ -43,7 +50,27 @@ class _EsmcFamily(Family):
                 f"only {_ROPE} is supported"
             )
             raise BadCheckpoint(msg)
-        return PackedEsmc(checkpoint, config, plan, attention)
+        return config
+
+    def _lacks_class(self) -> bool:
+        import transformers
+
+        return getattr(transformers, self.transformers_class, None) is None
+
+    def reference_module(self, config: Config) -> Module:
+        """Return transformers' module, or abag's own where this version has none."""
+        if not self._lacks_class():
+            return super().reference_module(config)
+        from abag.embed.families.esmc_module import EsmcModule
+
+        return EsmcModule(self.shape(config), config["vocab_size"])
+
+    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
+        """Load the reference in fp32; also returns the weights that only one side has."""
+        if not self._lacks_class():
+            return super().load_transformers_model(checkpoint)
+        self._supported(checkpoint)
+        return self._load_own_module(checkpoint)
 
     def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
         """Draw weights of an ESM C encoder; versions of transformers before it lack its module."""

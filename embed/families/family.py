@@ -230,6 +230,17 @@ class Family:
         missing = learned & set(report["missing_keys"])
         return model.float(), missing | set(report["unexpected_keys"])
 
+    def _load_own_module(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
+        """As `load_transformers_model`, where `reference_module` is abag's own."""
+        from abag.embed.weights.tensors import EncoderTensors
+
+        module = self.reference_module(checkpoint.config)
+        with EncoderTensors(checkpoint) as tensors:
+            found = module.load_state_dict(
+                {name: read().float() for name, read in tensors.read.items()}, strict=False
+            )
+        return module, {*found.missing_keys, *found.unexpected_keys}
+
     def ids_by_files(self, checkpoint: EncoderCheckpoint, text: str) -> list[int] | None:
         """Return the ids that `load_tokenizer` gives a text; None if its files leave a doubt."""
         assert checkpoint.folder is not None

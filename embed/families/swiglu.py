@@ -53,15 +53,8 @@ class _SwigluFamily(Family):
 
     def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
         """Load abag's own module in fp32; also returns the weights that only one side has."""
-        from abag.embed.weights.tensors import EncoderTensors
-
         checkpoint.require(**self.required)
-        module = self.reference_module(checkpoint.config)
-        with EncoderTensors(checkpoint) as tensors:
-            found = module.load_state_dict(
-                {name: read().float() for name, read in tensors.read.items()}, strict=False
-            )
-        return module, {*found.missing_keys, *found.unexpected_keys}
+        return self._load_own_module(checkpoint)
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """Return a tokenizer with a piece per letter, and the special tokens of the family."""
