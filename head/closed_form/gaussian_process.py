@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg, sparse
+from scipy import sparse
 
+from abag.core import cholesky
 from abag.head.closed_form.kernel_search import (
     SEARCH_PAIRS,
     Chosen,
@@ -245,8 +246,8 @@ def _solve(solver: SolvedKernels, chosen: Chosen) -> _Solution:
     weight, pairs, root = solver.solve(chosen).weight, len(solver), np.zeros((0, 0))
     if pairs <= VARIANCE_PAIRS:
         lower, _ = factorise(solver.matrix(chosen.kernel), chosen.noise, solver.target)
-        inverse, _ = linalg.lapack.dtrtri(lower, lower=1, overwrite_c=1)
-        root = np.tril(inverse).T
+        cholesky.invert_triangle(lower)
+        root = np.tril(lower).T
     return _Solution(weight, root, float(solver.target @ weight) / pairs)
 
 
@@ -258,12 +259,12 @@ def _solve_inducing(solver: SolvedKernels, chosen: Chosen, size: int) -> _Soluti
     lower, _ = factorise(matrix, JITTER, np.zeros(len(inducing)))
     squares, sums = np.zeros_like(lower), np.zeros(len(lower))
     for rows, block_BC in inducing.blocks(chosen.kernel, train):
-        feature_CB = linalg.solve_triangular(lower, block_BC.T, lower=True, check_finite=False)
+        feature_CB = cholesky.solve_triangle(lower, block_BC.T)
         squares += feature_CB @ feature_CB.T
         sums += feature_CB @ target[rows]
-    value, vector = linalg.eigh(squares, overwrite_a=True, check_finite=False)
+    value, vector = np.linalg.eigh(squares)
     value = np.maximum(value, 0)
-    back = linalg.solve_triangular(lower, vector, lower=True, trans="T", check_finite=False)
+    back = cholesky.solve_triangle(lower, vector, transposed=True)
     solved = (vector.T @ sums) / (value + chosen.noise)
     amplitude = float(target @ target - (vector.T @ sums) @ solved) / chosen.noise / len(target)
     root = back * np.sqrt(value / (value + chosen.noise))

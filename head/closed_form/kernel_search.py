@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 from threadpoolctl import threadpool_limits
 
+from abag.core import cholesky
 from abag.head.closed_form.kernels import PairKernel, PairSet
 from abag.head.closed_form.pair_model import Floats
 
@@ -170,10 +170,13 @@ def blas_threads(pairs: int) -> threadpool_limits:
 
 
 def factorise(matrix: Floats, noise: float, target: Floats) -> tuple[Floats, Floats]:
-    """Overwrite a kernel matrix, (F, F), by its Cholesky factor with noise; solve for weights."""
+    """Overwrite a kernel matrix, (F, F), by its Cholesky factor with noise; solve for weights.
+
+    What is above the diagonal is left as it was.
+    """
     matrix[np.diag_indices_from(matrix)] += noise
-    lower = linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-    return lower, linalg.cho_solve((lower, True), target, check_finite=False)
+    cholesky.factorise(matrix)
+    return matrix, cholesky.solve(matrix, target)
 
 
 def leave_folds_out(lower: Floats, target: Floats, fold: NDArray[np.int64]) -> Inner:
@@ -184,15 +187,16 @@ def leave_folds_out(lower: Floats, target: Floats, fold: NDArray[np.int64]) -> I
     The factor is overwritten.
     """
     both = np.stack([target, np.ones_like(target)], axis=1)
-    weight, of_one = linalg.cho_solve((lower, True), both, check_finite=False).T
-    inverse, _ = linalg.lapack.dpotri(lower, lower=1, overwrite_c=1)
+    weight, of_one = cholesky.solve(lower, both).T
+    cholesky.invert(lower)
     error, variance = np.empty(len(target)), np.empty(len(target))
     for k in np.unique(fold):
         rows = np.flatnonzero(fold == k)
         mean = target[fold != k].mean() if len(rows) < len(fold) else 0.0
         centred = weight[rows] - mean * of_one[rows]
-        block, _ = linalg.lapack.dpotrf(inverse[np.ix_(rows, rows)], lower=1, overwrite_a=1)
-        error[rows] = linalg.cho_solve((block, True), centred, check_finite=False)
-        covariance, _ = linalg.lapack.dpotri(block, lower=1, overwrite_c=1)
-        variance[rows] = covariance.diagonal()
+        block = np.asfortranarray(lower[np.ix_(rows, rows)])
+        cholesky.factorise(block)
+        error[rows] = cholesky.solve(block, centred)
+        cholesky.invert(block)
+        variance[rows] = block.diagonal()
     return Inner(target - error, variance)

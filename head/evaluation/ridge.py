@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg, sparse
+from scipy import sparse
 from threadpoolctl import threadpool_limits
+
+from abag.core import cholesky
 
 if TYPE_CHECKING:
     import torch
@@ -254,8 +256,8 @@ class _NumpyColumns(NamedTuple):
         matrix = scatter_DD.copy()
         matrix.flat[:: len(matrix) + 1] += penalty
         # Transposed, the symmetric matrix has the order of LAPACK, which would copy it otherwise.
-        factor = linalg.cho_factor(matrix.T, lower=True, overwrite_a=True, check_finite=False)
-        return np.asarray(linalg.cho_solve(factor, target_D, check_finite=False))
+        cholesky.factorise(matrix.T)
+        return cholesky.solve(matrix.T, target_D)
 
     def predict(
         self, choice: Sequence[int], weights_DS: Floats, intercept_S: Floats, rows: Ints
