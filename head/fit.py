@@ -26,6 +26,7 @@ from abag.head.data.labels import NothingToLearn, training_labels
 from abag.head.fit_heads import FoldFits, fit_heads
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
+from abag.head.prediction.novelty import widening_of
 from abag.head.prediction.predictor import Member
 from abag.head.report.names import PairNames
 from abag.head.report.results import CurvePoint, RunResults, RunSummary
@@ -47,10 +48,12 @@ from abag.head.training.torch_settings import torch_settings
 from abag.head.training.uncertainty import combine, describe_sigma
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import pandas as pd
+    from numpy.typing import NDArray
 
+    from abag.embed.sequences.numbering import ChainName, Numbered
     from abag.head.data.labels import LabelledPairs
     from abag.head.prediction.fitted import FittedHead
 
@@ -158,6 +161,7 @@ def _fit(
         stage("training", _heads_share(config) + BASELINES_SHARE)
         fitted, baselines = fit_heads(folds)
         curve = _learning_curve(folds)
+    numbered = numbering()
     results = RunResults(
         title=run.name,
         facts=record,
@@ -167,7 +171,10 @@ def _fit(
         split=split_facts(splits),
         splits=splits,
         predicted=[one.predicted for one in fitted],
-        sigma=[one.sigma.of(one.variance) for one in fitted],
+        sigma=[
+            one.sigma.of(one.variance) * _widening(inputs.pairs, split, numbered)
+            for one, split in zip(fitted, splits, strict=True)
+        ],
         baselines=baselines,
         log=join_logs([fold.log for fold in paths], run / "metrics.jsonl"),
         antibody_ND=antibody.x_ND,
@@ -185,7 +192,7 @@ def _fit(
         inputs.vectors,
         sigma,
         config.antibody_region,
-        numbering(),
+        numbered,
     )
     summary = write_results(run, inputs.pairs, results, fitted, report=report)
     _report_summary(run, summary, inputs, time.monotonic() - start)
@@ -266,6 +273,14 @@ def _check_training(pairs: LabelledPairs, split: Split, config: FitConfig) -> No
     training_labels(pairs, rows)
     if check := CHECKS.get(str(config.filled().head)):
         check(pairs.table.antibodies.chains, pairs.antibody[rows[pairs.censored[rows] == 0]])
+
+
+def _widening(
+    pairs: LabelledPairs, split: Split, numbered: Mapping[ChainName, Numbered]
+) -> NDArray[np.float64]:
+    """Return by what factor sigma grows for each pair, (P,): what a predictor would do."""
+    trained = np.unique(pairs.antibody[split.rows(TRAIN)])
+    return widening_of(pairs.table.antibodies.chains, trained, numbered)[pairs.antibody]
 
 
 def _report_summary(run: Path, summary: RunSummary, inputs: RunInputs, seconds: float) -> None:

@@ -14,9 +14,17 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag.embed.sequences.domains import number_domain
+from abag.embed.sequences.numbering import number_antibodies
 from abag.head.prediction import combinations as combinations_module
 from abag.head.prediction.bundle import record_digest
-from abag.head.prediction.novelty import UNCOUNTED, Novelty, as_columns, measure_novelty
+from abag.head.prediction.novelty import (
+    UNCOUNTED,
+    Novelty,
+    as_columns,
+    measure_novelty,
+    widening_of,
+)
+from abag.sklearn import AffinityRegressor
 
 H3, FRAMEWORK, H2 = HEAVY.index("WGGDGFYAMDY"), 67, HEAVY.index("YPTNGY")
 RESIDUES = "ADEFGHIKLN"
@@ -102,7 +110,8 @@ def test_unrelated_and_few_antibodies_have_no_combinations(linked):
 def test_an_antibody_that_cannot_be_numbered_has_empty_cells_and_is_not_far(linked):
     novelty = measure_novelty([*linked, ("W" * 15, "")])
     found = novelty.count([("W" * 15, ""), (HEAVY, "")])
-    assert found[0].tolist() == [UNCOUNTED] * 4
+    assert found[0].tolist() == [UNCOUNTED] * 5
+    assert novelty.widening(found).tolist() == [1.0, 1.0]
     assert found[1, 3] == 0
     assert not novelty.is_far(found).any()
     table = pd.DataFrame(as_columns(found))
@@ -111,7 +120,7 @@ def test_an_antibody_that_cannot_be_numbered_has_empty_cells_and_is_not_far(link
 
 
 def plain(training, asked):
-    """Changes and new combination of antibodies, from dictionaries of residues."""
+    """Changes, new combination and share of the same regions, from dictionaries of residues."""
     places = (26, 38, 55, 65, 104, 117, 128)
 
     def numbered(antibody):
@@ -155,7 +164,8 @@ def plain(training, asked):
     found = []
     for one in map(changes, map(numbered, asked)):
         is_rare = bool(one) and sets[frozenset(one)] < least
-        found.append([one.total(), int(tail(one) < level or is_rare)])
+        share = 10_000 if not one else round(10_000 * sets[frozenset(one)] / len(known))
+        found.append([one.total(), int(tail(one) < level or is_rare), share])
     return found
 
 
@@ -199,6 +209,12 @@ def test_changes_and_new_combinations_equal_a_plain_reference(training, asked):
         {"most_changes": [1] * 14},
         {"most_changes": [0.5] * 15},
         {"most_changes": [1000] * 15},
+        {"shares": [[0]]},
+        {"shares": [[1 << 14, 5]]},
+        {"shares": [[1, 10_001]]},
+        {"shares": [[1, 0.5]]},
+        {"shares": [[1, -1]]},
+        {"shares": {}},
         {"consensus": []},
         {"consensus": {"heavy": {}}},
         {"consensus": {"heavy": {"1": "?"}, "light": {}}},
@@ -220,6 +236,24 @@ def test_combinations_that_are_no_object_are_refused(linked, value):
         Novelty.from_json(record | {"combinations": value})
 
 
+def test_sigma_grows_where_few_training_antibodies_change_the_same_regions(linked):
+    novelty = measure_novelty(linked)  # 300 change CDR H3 and framework 3, 90 framework 3 alone
+    rare = library([H2], 4)
+    many = measure_novelty([*linked, *rare])
+    asked = [HEAVY, mutated(HEAVY, (FRAMEWORK, "E")), mutated(HEAVY, (H3, "A"))]
+    pairs = [(heavy, LIGHT) for heavy in asked]
+    assert novelty.widening(novelty.count(pairs)).tolist() == [1.0, 1.0, 2.0]
+    found = many.widening(many.count(rare[:1]))[0]
+    assert found == pytest.approx((0.1 / (4 / 394)) ** 0.2, rel=1e-3)  # 1.58
+    chains = [*linked, *rare]
+    numbered = number_antibodies(chains, None)
+    trained = np.arange(len(linked))
+    of_all = widening_of(chains, trained, numbered)
+    assert of_all.tolist() == novelty.widening(novelty.count(chains)).tolist()
+    assert set(of_all[len(linked) :]) == {2.0}
+    assert widening_of(chains, trained[:50], numbered).tolist() == [1.0] * len(chains)
+
+
 # ---- fit, predict, scan --------------------------------------------------------------------------
 
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQ"
@@ -229,7 +263,8 @@ QUIET = {"say": lambda _text: None}
 @pytest.fixture(scope="module")
 def run(linked, tmp_path_factory):
     at = tmp_path_factory.mktemp("linked")
-    table = pd.DataFrame(linked, columns=["heavy", "light"]).assign(antigen=ANTIGEN)
+    table = pd.DataFrame([*linked, *library([H2], 6)], columns=["heavy", "light"])
+    table["antigen"] = ANTIGEN
     table["pKd"] = 8 + np.random.default_rng(0).normal(size=len(table))
     table["part"] = "train"
     table.loc[::40, "part"] = "test"
@@ -263,6 +298,26 @@ def test_predict_all_pairs_and_the_predictor_agree_and_say_why_most_rows_are_far
     for other in (crossed, direct):
         for name in ("far_antibody", "changes", "new_combination"):
             assert other[name].tolist() == found[name].tolist()
+        np.testing.assert_allclose(other["sigma"], found["sigma"], rtol=1e-6)
+    constant = found["sigma"].iloc[-1]  # ridge has no variance of its own
+    np.testing.assert_allclose(found["sigma"] / constant, [2.0] * 6 + [1.0] * 2)
+
+
+def test_a_predictor_gives_the_sigma_that_the_fit_wrote(run, linked, tmp_path):
+    written = pd.read_parquet(run / "predictions.parquet").sort_values("row")
+    table = pd.DataFrame([*linked, *library([H2], 6)], columns=["heavy", "light"])
+    table["antigen"] = ANTIGEN
+    assert written["sigma"].nunique() > 1
+    model = AffinityRegressor(str(run.parent / "store"), head="ridge")
+    found = abag.load_predictor(run).predict(table["heavy"], table["light"], ANTIGEN, **QUIET)
+    np.testing.assert_allclose(found["sigma"], written["sigma"], rtol=1e-5)
+    model.predictor_ = abag.load_predictor(run)
+    _, sigma = model.predict(table, return_std=True)
+    np.testing.assert_allclose(sigma, written["sigma"], rtol=1e-5)
+    abag.predict(table, run, tmp_path / "a.csv", **QUIET)
+    np.testing.assert_allclose(
+        pd.read_csv(tmp_path / "a.csv")["sigma"], written["sigma"], rtol=1e-5
+    )
 
 
 def test_a_scan_has_the_columns_of_predict(run, tmp_path):
@@ -272,18 +327,39 @@ def test_a_scan_has_the_columns_of_predict(run, tmp_path):
     assert set(found["changes"]) == {1}
     assert found["new_combination"].all()
     assert found["far_antibody"].all()
+    asked = found[["heavy", "light", "antigen"]]
+    abag.predict(asked, run, tmp_path / "b.csv", **QUIET)
+    again = pd.read_csv(tmp_path / "b.csv")
+    np.testing.assert_allclose(again["sigma"], found["sigma"], rtol=1e-6)
     assert "a new combination has more of them" in (tmp_path / "a.html").read_text()
 
 
-def test_a_predictor_of_schema_4_opens_and_counts_as_before(run, tmp_path):
-    shutil.copytree(run / "predictor", tmp_path / "old")
-    (tmp_path / "old/antigens.json").unlink()
-    record = json.loads((tmp_path / "old/predictor.json").read_text())
-    record["novelty"].pop("combinations")
-    record["schema"] = 4
-    weights = (tmp_path / "old/weights.safetensors").read_bytes()
+def older(run, folder, schema):
+    """Write the predictor of a run as an earlier version would have."""
+    shutil.copytree(run / "predictor", folder)
+    (folder / "antigens.json").unlink()
+    record = json.loads((folder / "predictor.json").read_text())
+    combinations = record["novelty"]["combinations"]
+    combinations.pop("shares")
+    if schema == 4:
+        record["novelty"].pop("combinations")
+    record["schema"] = schema
+    weights = (folder / "weights.safetensors").read_bytes()
     record["digest"] = record_digest(record, weights)
-    (tmp_path / "old/predictor.json").write_text(json.dumps(record))
+    (folder / "predictor.json").write_text(json.dumps(record))
+
+
+def test_a_predictor_of_schema_5_opens_and_has_the_sigma_of_before(run, tmp_path):
+    older(run, tmp_path / "old", 5)
+    table, store = asked_table(), run.parent / "store"
+    abag.predict(table, tmp_path / "old", tmp_path / "a.parquet", store=store, **QUIET)
+    found = pd.read_parquet(tmp_path / "a.parquet")
+    assert found["new_combination"].tolist() == [True] * 6 + [False] * 2
+    assert found["sigma"].nunique() == 1
+
+
+def test_a_predictor_of_schema_4_opens_and_counts_as_before(run, tmp_path):
+    older(run, tmp_path / "old", 4)
     table = asked_table()
     summary = abag.predict(
         table, tmp_path / "old", tmp_path / "a.csv", store=run.parent / "store", **QUIET

@@ -204,7 +204,7 @@ def test_an_altered_or_truncated_bundle_is_refused_in_one_line(trained, tmp_path
 def test_a_bundle_of_another_schema_is_refused(trained, tmp_path):
     record = json.loads((trained.run / "predictor/predictor.json").read_text())
     (tmp_path / "predictor.json").write_text(json.dumps(record | {"schema": 99}))
-    with pytest.raises(PredictorDamaged, match="schema 99 is not supported; expected schema 5"):
+    with pytest.raises(PredictorDamaged, match="schema 99 is not supported; expected schema 6"):
         load_predictor(tmp_path)
 
 

@@ -142,6 +142,8 @@ class MutantScorer:
             new_NC = counter.count(list(distinct))
             far = predictor.applicability[kind].is_far(x_ND) | counter.is_far(new_NC)
             flags[f"far_{kind}"] = far[of_pair]
+            if kind == "antibody":
+                widening = predictor.widening(new_NC)[of_pair]
             new |= counter.columns(new_NC[of_pair])
             sides.append((list(distinct), x_ND, of_pair))
         (antibodies, antibody_ND, i), (_, antigen_ME, j) = sides
@@ -150,7 +152,7 @@ class MutantScorer:
         rows = slice(len(pairs) - len(batch), None)
         scores = {
             "pkd_predicted": pkd,
-            "sigma": sigma,
+            "sigma": sigma * widening,
             "difference": pkd - pkd[parent],
         }
         if self.has_sigma:

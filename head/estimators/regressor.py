@@ -209,7 +209,10 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                     table.antibodies.chains,
                 )
             )
-        return (pkd, sigma) if return_std else pkd
+            if not return_std:
+                return pkd
+            new_NC = predictor.counter("antibody").count(table.antibodies.chains)
+            return pkd, sigma * predictor.widening(new_NC)[table.antibodies.of_row]
 
     def _config(self) -> FitConfig:
         config = FitConfig(**{one.name: getattr(self, one.name) for one in _OPTIONS})

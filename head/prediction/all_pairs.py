@@ -178,6 +178,7 @@ def _write_scores(
             rows = slice(at, at + SLICE)
             antibody_ND = predictor.read(store, "antibody", antibody_keys[rows])
             far_vector[rows] = predictor.applicability["antibody"].is_far(antibody_ND)
+            widening_N = predictor.widening(new_NC[rows])
             far_antibody = far_vector[rows] | of_antibodies.is_far(new_NC[rows])
             for i, j in _index_pairs(len(antibody_ND), len(antigen_ME)):
                 vectors = PairVectors(antibody_ND, antigen_ME, i, j, antibodies[rows])
@@ -185,7 +186,7 @@ def _write_scores(
                 scores = pd.DataFrame(
                     {
                         "pkd_predicted": pkd,
-                        "sigma": sigma,
+                        "sigma": sigma * widening_N[i],
                         "far_antibody": far_antibody[i],
                         "far_antigen": far_antigen[j],
                         **of_antibodies.columns(new_NC[at + i]),

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from abag.head.splits.splits import Split
     from abag.head.training.uncertainty import Sigma
 
-SCHEMA = 5
+SCHEMA = 6
 MODELS: Mapping[str, tuple[Any, Any]] = {
     "network": (NetworkModel, NetworkSettings),
     "ridge": (LinearModel, LinearSettings),
@@ -97,7 +97,8 @@ class PredictorRecord:
     antigen: VectorSpec
     antibody_region: AntibodyRegion
     novelty: dict[str, Any]
-    """See `Novelty.to_json`; empty before schema 4, without combinations before schema 5."""
+    """See `Novelty.to_json`; empty before schema 4, without combinations before schema 5 and their
+    shares before schema 6."""
 
 
 def save_predictor(
@@ -258,7 +259,7 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
         )
         raise PredictorDamaged(msg) from error
     schema = written.get("schema") if isinstance(written, dict) else None
-    if schema not in (2, 3, 4, SCHEMA):
+    if schema not in (2, 3, 4, 5, SCHEMA):
         msg = (
             f"{folder / RECORD}: schema {schema!r} is not supported; expected schema {SCHEMA}. Use "
             "the version of abag that wrote it, or train the run again."
@@ -272,6 +273,8 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
             current = {"novelty": {}} | current
         if schema == 4:
             current = current | {"novelty": {"combinations": None} | current["novelty"]}
+        if schema == 5:
+            current = _from_schema_5(current)
         record = _parse(PredictorRecord, current)
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()
@@ -284,6 +287,14 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
         raise PredictorDamaged(msg)
     with _refusing(folder / WEIGHTS, "not a valid safetensors file", SafetensorError):
         return record, load(weights), digest
+
+
+def _from_schema_5(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a record whose combinations of changes have no shares."""
+    novelty = dict(values["novelty"])
+    if novelty.get("combinations") is not None:
+        novelty["combinations"] = novelty["combinations"] | {"shares": []}
+    return {**values, "novelty": novelty}
 
 
 def _from_schema_2(values: Mapping[str, Any]) -> dict[str, Any]:

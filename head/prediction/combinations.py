@@ -4,7 +4,8 @@ A model that has seen changes in CDR H3 only together with changes in the framew
 which of them weaken binding. A variant with changes in CDR H3 alone has no new residue, and its
 vector may be close to the training vectors, but its combination of changes is new. Therefore a
 predictor keeps the consensus of the training antibodies, which regions of it were changed
-together, and how many changes there were in each.
+together, and how many changes there were in each. Sigma is larger for a set of regions that few
+training antibodies change.
 
 Unrelated antibodies have no meaningful consensus. They are recognized by their identity to it, and
 nothing is kept of them, nor of antibodies that are too few to tell what is rare.
@@ -34,6 +35,12 @@ LEAST_IDENTITY = 0.8
 """Median identity of training antibodies to their consensus, below which they are unrelated."""
 LEAST_ANTIBODIES = 200
 """Of 100 drawn from a library, up to 10 % of the others would be new; of 200, 1.6 % on average."""
+SHARE_UNIT = 1e-4
+"""Unit of the shares of training antibodies in 16-bit counts."""
+COMMON_SHARE, MOST_WIDENING, WIDENING_POWER = 0.1, 2.0, 0.2
+"""Sigma grows with this power of `COMMON_SHARE` relative to the share of the training antibodies
+that change the same regions, up to a factor. Found on variants of trastuzumab, of which a library
+was left out with or without some of its rows; see docs/decisions.md."""
 _REGION_OF: list[int] = np.searchsorted([n for _, n in IMGT_REGIONS[:-1]], np.arange(1000)).tolist()
 """Index of the region by position number; `_POSITION` in `novelty` allows 999."""
 
@@ -48,6 +55,20 @@ class Combinations:
     """Changes in each region, (R,), and in all, up to which a combination is not new."""
     known: frozenset[int]
     """Sets of regions, bit r for region r, that are not new. If empty, no set is new."""
+    shares: Mapping[int, int]
+    """Sets of regions to the share of the training antibodies with it, in `SHARE_UNIT`. Empty if
+    unknown, before schema 6."""
+
+    def share(self, changes_NR: NDArray[np.int16]) -> NDArray[np.int16]:
+        """Return the share of the training antibodies that change the same regions, (N,).
+
+        In `SHARE_UNIT`. An antibody without changes, or whose share is unknown, has the largest.
+        """
+        everything = round(1 / SHARE_UNIT)
+        shares = {**self.shares, 0: everything}
+        other = 0 if self.shares else everything
+        sets, index = np.unique(_changed_sets(changes_NR), return_inverse=True)
+        return np.array([shares.get(one, other) for one in sets.tolist()], np.int16)[index]
 
     def is_new(self, changes_NR: NDArray[np.int16]) -> NDArray[np.bool_]:
         """Return which antibodies, given their changes by region, are new combinations, (N,)."""
@@ -63,6 +84,7 @@ class Combinations:
             "consensus": consensus,
             "most_changes": list(self.most_changes),
             "known": sorted(self.known),
+            "shares": [list(item) for item in sorted(self.shares.items())],
         }
 
     @classmethod
@@ -78,10 +100,10 @@ class Combinations:
         ValueError
             If it is not what `to_json` returns.
         """
-        names = ("consensus", "most_changes", "known")
+        names = ("consensus", "most_changes", "known", "shares")
         is_record = isinstance(record, dict) and record.keys() == set(names)
-        found: list[Any] = [record[name] for name in names] if is_record else [None] * 3
-        consensus, most, known = found
+        found: list[Any] = [record[name] for name in names] if is_record else [None] * 4
+        consensus, most, known, shares = found
         valid = (
             isinstance(consensus, dict)
             and consensus.keys() == set(CHAINS)
@@ -89,11 +111,21 @@ class Combinations:
             and _are_numbers(most, 1000)
             and len(most) == REGIONS + 1
             and _are_numbers(known, 1 << REGIONS)
+            and isinstance(shares, list)
+            and all(_are_numbers(item, 1 << REGIONS) and len(item) == 2 for item in shares)
+            and all(share <= 1 / SHARE_UNIT for _, share in shares)
         )
         if not valid:
             msg = "the combinations of changes are not valid"
             raise ValueError(msg)
-        return cls(consensus, tuple(most), frozenset(known))
+        return cls(consensus, tuple(most), frozenset(known), dict(shares))
+
+
+def widening(share_N: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Return the factors of sigma, (N,), for shares of training antibodies in `SHARE_UNIT`."""
+    rarity_N = COMMON_SHARE / SHARE_UNIT / np.maximum(share_N, 1)
+    factor_N = np.maximum(rarity_N, 1.0) ** WIDENING_POWER
+    return np.asarray(np.minimum(factor_N, MOST_WIDENING))
 
 
 def position_number(position: str) -> int:
@@ -137,7 +169,8 @@ def measure_combinations(aligned: Sequence[Aligned]) -> Combinations | None:
     identity_N = 1 - changes_NR.sum(axis=1) / compared_N[counted_N]
     if len(identity_N) < LEAST_ANTIBODIES or np.median(identity_N) < LEAST_IDENTITY:
         return None
-    return Combinations(consensus, _limits(_with_total(changes_NR)), _known_sets(changes_NR))
+    limits = _limits(_with_total(changes_NR))
+    return Combinations(consensus, limits, _known_sets(changes_NR), _shares(changes_NR))
 
 
 def _most_frequent(x_NP: NDArray[np.uint8], known_NP: NDArray[np.bool_]) -> NDArray[np.uint8]:
@@ -166,6 +199,13 @@ def _known_sets(changes_NR: NDArray[np.integer]) -> frozenset[int]:
     others_N = copies[index] - 1
     least = np.quantile(others_N, 1 - FAR_QUANTILE, method="lower")
     return frozenset(sets[copies >= least].tolist()) if least else frozenset()
+
+
+def _shares(changes_NR: NDArray[np.integer]) -> dict[int, int]:
+    """Return the share of the antibodies that have each set, in `SHARE_UNIT`."""
+    sets, copies = np.unique(_changed_sets(changes_NR), return_counts=True)
+    shares = np.rint(copies / copies.sum() / SHARE_UNIT).astype(int)
+    return dict(zip(sets.tolist(), shares.tolist(), strict=True))
 
 
 def _changed_sets(changes_NR: NDArray[np.integer]) -> NDArray[np.int64]:

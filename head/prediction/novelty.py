@@ -42,6 +42,7 @@ from abag.head.prediction.combinations import (
     measure_combinations,
     position_number,
     region_of,
+    widening,
 )
 
 if TYPE_CHECKING:
@@ -89,23 +90,32 @@ class Novelty:
         """Pickle without the cache, so that predictors can be sent to other processes."""
         return Novelty, (self.seen, self.most_positions, self.most_residues, self.combinations)
 
-    def count(self, antibodies: Sequence[Chains]) -> NDArray[np.int16]:
-        """Count what is new in N antibodies.
+    def count(
+        self,
+        antibodies: Sequence[Chains],
+        numbered: Mapping[ChainName, Numbered] | None = None,
+    ) -> NDArray[np.int16]:
+        """Count what is new in N antibodies; `numbered` is as for `measure_novelty`.
 
         Returns
         -------
-        NDArray, shape=(N, 4), dtype=int16
+        NDArray, shape=(N, 5), dtype=int16
             New positions: all training antibodies have the same residue there, this one another.
             New residues: no training antibody has this residue there; new positions included.
             Changes from the consensus of the training antibodies. New combination: 1 if there are
             more changes, or in other regions, than in almost all training antibodies, else 0.
-            The last two only with `combinations`, so that the shape is (N, 2) without.
+            Share of the training antibodies that change the same regions; see
+            `Combinations.share`. The last three only with `combinations`, so that the shape is
+            (N, 2) without.
             `UNCOUNTED` in all if no chain can be numbered.
         """
         counts_NC = np.zeros((len(antibodies), 2 + REGIONS), np.int16)
         counted_N = np.zeros(len(antibodies), np.bool_)
         for at, name in enumerate(CHAINS):
-            counts = self._count_chains(name, dict.fromkeys(chains[at] for chains in antibodies))
+            distinct = dict.fromkeys(chains[at] for chains in antibodies)
+            counts = self._count_chains(
+                name, distinct, None if numbered is None else numbered[name]
+            )
             rows = [n for n, chains in enumerate(antibodies) if counts.get(chains[at])]
             if not rows:
                 continue
@@ -116,6 +126,7 @@ class Novelty:
         found, changes_NR = [*counts_NC[:, :2].T], counts_NC[:, 2:]
         if self.combinations is not None:
             found += [changes_NR.sum(axis=1), self.combinations.is_new(changes_NR)]
+            found.append(self.combinations.share(changes_NR))
         new_NC = np.stack(found, axis=1).astype(np.int16)
         new_NC[~counted_N] = UNCOUNTED
         return new_NC
@@ -135,15 +146,28 @@ class Novelty:
             return {"new_residues": far_N}
         return {"new_residues": far_N, "new_combination": new_NC[:, 3] > 0}
 
+    def widening(self, new_NC: NDArray[np.int16]) -> NDArray[np.float64]:
+        """Return by what factor sigma grows, (N,), from what `count` returns.
+
+        It is 1 without `combinations` and for what cannot be counted.
+        """
+        if self.combinations is None:
+            return np.ones(len(new_NC))
+        share_N = new_NC[:, 4]
+        return np.where(share_N == UNCOUNTED, 1.0, widening(share_N))
+
     def columns(self, new_NC: NDArray[np.int16]) -> dict[str, Any]:
         """Return the columns of what `count` returns, (N,) each, missing where `UNCOUNTED`."""
         return as_columns(new_NC)
 
-    def _count_chains(self, name: ChainName, chains: Collection[str]) -> dict[str, list[int]]:
+    def _count_chains(
+        self, name: ChainName, chains: Collection[str], numbered: Numbered | None
+    ) -> dict[str, list[int]]:
         """Count in distinct chains as `_count_residues`; nothing in one without numbering."""
         known = self._known[name]
         found = {chain: counts for chain in chains if (counts := known.get(chain)) is not None}
-        numbered = number_chains((chain for chain in chains if chain not in found), name)
+        if numbered is None:
+            numbered = number_chains((chain for chain in chains if chain not in found), name)
         found |= {chain: [] for chain in numbered.chains}
         for layout, rows, codes_RL in numbered.by_layout():
             missing = sorted(self.seen[name].keys() - set(layout))
@@ -223,7 +247,7 @@ def as_columns(new_NC: NDArray[np.int16]) -> dict[str, Any]:
         for name, new_N in zip(COLUMNS, new_NC.T, strict=False)
     }
     if (new := COLUMNS[-1]) in columns:
-        columns[new] = pd.arrays.BooleanArray(new_NC[:, -1] > 0, missing_N)
+        columns[new] = pd.arrays.BooleanArray(new_NC[:, 3] > 0, missing_N)
     return columns
 
 
@@ -254,6 +278,18 @@ def measure_novelty(
                 alone_N2[alone] += (len(codes) == 2, 1)
     positions, residues = np.quantile(alone_N2, FAR_QUANTILE, axis=0).astype(int).tolist()
     return Novelty(seen, positions, residues, measure_combinations(aligned))
+
+
+def widening_of(
+    antibodies: Sequence[Chains],
+    trained: NDArray[np.integer],
+    numbered: Mapping[ChainName, Numbered],
+) -> NDArray[np.float64]:
+    """Return by what factor sigma grows for N antibodies, (N,), of which some were `trained`."""
+    novelty = measure_novelty([antibodies[n] for n in trained.tolist()], numbered)
+    if novelty.combinations is None:
+        return np.ones(len(antibodies))
+    return novelty.widening(novelty.count(antibodies, numbered))
 
 
 def _aligned(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray[np.uint8]]:

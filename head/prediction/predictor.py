@@ -231,6 +231,10 @@ class Predictor:
         found = self.novelty if kind == "antibody" else self.antigens
         return NothingCounted() if found is None else found
 
+    def widening(self, new_NC: NDArray[np.int16]) -> NDArray[np.float64]:
+        """Return by what factor `add_novelty` enlarges sigma, (N,), from counts of antibodies."""
+        return np.ones(len(new_NC)) if self.novelty is None else self.novelty.widening(new_NC)
+
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
@@ -293,11 +297,16 @@ class Predictor:
     def add_novelty(
         self, found: pd.DataFrame, antibodies: Sequence[Chains], antigens: Sequence[Chains]
     ) -> pd.DataFrame:
-        """Add what is new in the antibody and antigen of each row, if the predictor can tell."""
+        """Add what is new in the antibody and antigen of each row, if the predictor can tell.
+
+        Sigma grows where few training antibodies change the same regions; see `Novelty.widening`.
+        """
         for kind, sequences in zip(KINDS, (antibodies, antigens), strict=True):
             counter = self.counter(kind)
             new_PC = counter.count(sequences)
             far = found[f"far_{kind}"] | counter.is_far(new_PC)
+            if kind == "antibody":
+                found = found.assign(sigma=found["sigma"] * self.widening(new_PC))
             found = found.assign(**{f"far_{kind}": far, **counter.columns(new_PC)})
         return found
 
