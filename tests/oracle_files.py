@@ -215,12 +215,12 @@ def cells_of(path):
         blank = " \t".replace(mark, "")
         text, unquoted = file.read(), rf'(^|[{mark}\r\n])"(?:[^"]|"")*"'
         file.seek(0)
-        if first.endswith("\n") and re.search(r"\r(?!\r*\n|\r*$)", re.sub(unquoted, r"\1", text)):
+        if first.endswith("\n") and re.search(r"\r(?!\r*\n|\r*$)", re.sub(unquoted, r"\1-", text)):
             return None  # a carriage return that ends no row
         names, *rows, end = csv.reader(io.StringIO(f"{file.read()}\nend", ""), delimiter=mark)
     if end != ["end"]:  # a quotation mark is not closed
         return None
-    rows = [row for row in rows if row and not (len(row) == 1 and not row[0].strip(blank))]
+    rows = [row for row in rows if row and (row[1:] or row[0].strip(blank) or not row[0])]
     if any(len(row) > len(names) for row in rows):
         return None
     rows = as_dicts(names, [row + [""] * (len(names) - len(row)) for row in rows])
@@ -266,15 +266,16 @@ def strands(antibody):
 def airr_rows(rows):
     """Join the chains of each cell; None if the file breaks a rule."""
     cells, labels = {}, [row.get("pKd") for row in rows]
-    if all(re.fullmatch(r"\d+\.?\d*|\.\d+", one) for one in labels if one):  # numbers: 7.0 is 7.00
+    number = r"(\d+\.?\d*|\.\d+)\s*"
+    if all(re.fullmatch(number, one) for one in labels if one):  # 7.0 is 7.00
         rows = [
             row | {"pKd": one and str(float(one))} for row, one in zip(rows, labels, strict=True)
         ]
-    for number, row in enumerate(rows):
+    for at, row in enumerate(rows):
         aligned = re.sub(r"[.-]", "", row.get("sequence_alignment_aa") or "")
         chain = aligned or re.sub(r"[.-]", "", row.get("sequence_aa") or "")
         role = LOCI.get((row["locus"] or "").upper())
-        cell = cells.setdefault(row.get("cell_id") or number, {})
+        cell = cells.setdefault(row.get("cell_id") or at, {})
         if not chain or role is None or role in cell:
             return None
         cell[role] = (chain, {n: v for n, v in row.items() if n not in AIRR_NAMES})
