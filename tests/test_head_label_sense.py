@@ -49,6 +49,14 @@ def test_a_label_in_another_unit_is_refused_with_units_that_fit(unit):
         label_pairs(read_pairs(table(pKd=IN_UNIT[unit])))
 
 
+def test_a_kd_in_nm_that_is_too_large_for_any_label_still_tells_the_unit():
+    weak = np.where(np.arange(60) < 3, 2.5, PKD)  # 3.2 mM is 3.2e6 nM
+    with pytest.raises(BadLabel, match=r"--label .*kd_nm"):
+        label_pairs(read_pairs(table(pKd=10 ** (9 - weak))))
+    with pytest.raises(BadLabel, match=r"row 1, column pKd: 3000000\.0 is not a valid label"):
+        label_pairs(read_pairs(table(pKd=np.where(np.arange(60) < 1, 3e6, PKD))))
+
+
 def test_a_kd_of_zero_is_not_valid_in_any_unit_with_a_logarithm():
     values = IN_UNIT["ug_ml"].copy()
     values[3] = 0

@@ -180,13 +180,19 @@ def _read_labels(
         usable &= raw > 0
     pkd = np.full(len(raw), np.nan)
     pkd[usable] = TO_PKD[options.label](raw[usable])
-    usable &= np.abs(pkd) <= MOST_PKD
+    too_large = np.abs(pkd) > MOST_PKD
+    readable = usable & wanted
+    usable &= ~too_large
+    if (readable & too_large).any() and (readable & usable).any():  # of another unit, perhaps
+        refuse_other_units(f"{table.source}: column {column}", raw[readable], options.label)
     bad = np.flatnonzero(wanted & ~usable)
     if options.bad_rows == "error" and len(bad):
+        value = table.frame[column].iloc[bad[0]]
+        shown = getattr(value, "item", lambda: value)()  # of numpy, else with its type
         expected = "a positive" if options.label in POSITIVE else "a finite"
         msg = (
             f"{table.source}: row {table.row_numbers[bad[0]]}, column {column}: "
-            f"{table.frame[column].iloc[bad[0]]!r} is not a valid label; expected {expected} "
+            f"{shown!r} is not a valid label; expected {expected} "
             f"number, and a pKd within +-{MOST_PKD:g} ({len(bad)} such rows). Fix them, or skip "
             "them with --bad-rows skip."
         )

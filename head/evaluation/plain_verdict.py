@@ -43,7 +43,13 @@ def plain_verdict(
             f"predicting the mean: do not use it to {use}."
         )
     if relation(against_mean, "rmse") == "better":
-        return f"{where} this model is better than predicting the mean{_beside(compared, scores)}."
+        r2, beside = scores["head"]["test"]["r2"], _beside(compared, scores)
+        if r2 is not None and r2 < 0:
+            return (
+                f"{where} this model is worse than predicting the mean of the test labels (R2 is "
+                f"{r2:.2f}), though better than the mean of the training labels{beside}."
+            )
+        return f"{where} this model is better than predicting the mean{beside}."
     within = "spearman_within_antigen"
     order = compared("train_mean", within)
     if order is not None and relation(order, within) == "better":
