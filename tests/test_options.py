@@ -224,7 +224,7 @@ def test_every_flag_that_a_message_or_a_page_names_exists():
     unknown = [
         (str(path.relative_to(ROOT)), flag, text.strip()[:80])
         for path, text in [*texts_of_the_package(), *pages()]
-        if not re.search(r"torchrun|bench_\w+\.py", text)
+        if not re.search(r"torchrun|(bench|test)_\w+\.py", text)
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w-])", text)
         if flag not in known
     ]
