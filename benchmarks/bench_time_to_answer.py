@@ -11,9 +11,9 @@ with random vectors of --widths. The cases of embed use --encoders and stores of
 process of its own: first with empty caches (clusters, compiled kernels, fonts), then --repeats times with those
 that the first run left; of these the fastest counts. --random-weights saves checkpoints of the encoders' shapes.
 
-The stages of a command are functions in STAGES; the seconds of a stage exclude those of the stages inside it, and
-stages of several threads overlap. A case of two commands names the command of each stage. The first encoder is
-ready when its weights are on the device. The file is written again after every case.
+The stages of a command are functions in STAGES; the seconds of a stage exclude those of the stages inside it. Stages
+in brackets ran in other threads meanwhile. A case of two commands names the command of each stage. The first encoder
+is ready when its weights are on the device. The file is written again after every case.
 """
 
 from __future__ import annotations
@@ -41,8 +41,13 @@ STAGES = {
         "start the device": "abag.embed.pipeline.run:_announce",
         "check the checkpoints": "abag.embed.pipeline.kind_job:KindJob.check_loadable",
         "look up": "abag.embed.pipeline.kind_job:KindJob.look_up",
-        "load encoders": "abag.embed.pipeline.task:EncodeTask.load_encoder",
+        "load encoders": "abag.embed.pipeline.ahead:load_for",
+        "run encoders once": "abag.embed.pipeline.ahead:Ahead._run_once",
+        "load encoders when needed": "abag.embed.pipeline.task:load_for",
+        "wait for encoders": "abag.embed.pipeline.ahead:Ahead.encoder",
         "encode and commit": "abag.embed.pipeline.kind_job:KindJob.encode",
+        "end the preparation of a fit": "abag.head.prepare:_collect",
+        "end threads": "abag.embed.pipeline.ahead:Ahead.__exit__",
     },
     "fit": {
         "read table and vectors": "abag.head.fit:read_inputs",
@@ -57,6 +62,7 @@ STAGES = {
     },
 }
 """By command: the name of a stage and the function that it is, named where it is called."""
+LOADING = ("load encoders", "load encoders when needed")
 READY = "(from start to first encoder ready)"
 _EMBED = [
     "embed",
@@ -133,8 +139,10 @@ class Clock:
                 return function(*args, **kwargs)
             finally:
                 took = time.perf_counter() - begun
+                beside = threading.current_thread() is not threading.main_thread()
+                shown = f"({stage})" if beside else stage
                 self.ended.setdefault(stage, time.time())
-                self.seconds[stage] = self.seconds.get(stage, 0.0) + took - inner.pop()
+                self.seconds[shown] = self.seconds.get(shown, 0.0) + took - inner.pop()
                 if inner:
                     inner[-1] += took
 
@@ -152,9 +160,11 @@ def run_timed(started, arguments):
     main(arguments, standalone_mode=False)
     whole_s, clock.seconds["imports"] = time.time() - started, imported - started
     peak = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
-    found = {"whole": whole_s, **clock.seconds, "rest": whole_s - sum(clock.seconds.values())}
-    if "load encoders" in clock.ended:
-        found[READY] = clock.ended["load encoders"] - started
+    waited_s = sum(s for stage, s in clock.seconds.items() if not stage.startswith("("))
+    found = {"whole": whole_s, **clock.seconds, "rest": whole_s - waited_s}
+    ready = [clock.ended[stage] for stage in LOADING if stage in clock.ended]
+    if ready:
+        found[READY] = min(ready) - started
     print("\n" + json.dumps({"seconds": found, "peak_mib": int(peak) / 1024}))
 
 
@@ -167,12 +177,15 @@ def measure(case, places, caches, options):
     with tempfile.TemporaryDirectory() as out:
         for command in CASES[case][1]:
             texts = [text.format(**{"out": f"{out}/run", **places}) for text in command]
-            child = [sys.executable, __file__, "--timed", str(time.time()), *texts, *options]
+            started = time.time()
+            child = [sys.executable, __file__, "--timed", str(started), *texts, *options]
             with GpuUse() as use:
                 done = subprocess.run(child, capture_output=True, text=True)
             if done.returncode:
                 raise SystemExit(done.stderr)
             found = json.loads(done.stdout.splitlines()[-1])
+            found["seconds"]["exit"] = time.time() - started - found["seconds"]["whole"]
+            found["seconds"]["whole"] += found["seconds"]["exit"]
             total["peak_mib"] = max(total["peak_mib"], found["peak_mib"])
             if use.percent is not None:
                 busy = use.percent / 100 * found["seconds"]["whole"]

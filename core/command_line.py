@@ -16,6 +16,7 @@ from typing import Any, NoReturn, get_args, get_origin
 import click
 
 from abag import AbagError
+from abag.core.garbage import one_command
 from abag.core.messages import printable
 from abag.core.options import Options, OptionSchema, schema
 
@@ -52,7 +53,7 @@ class CommandGroup(click.Group):
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         _open_standard_streams()
-        with _raising_on_signals():
+        with one_command(), _raising_on_signals():
             try:
                 return super().invoke(ctx)
             except AbagError as error:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -19,13 +20,16 @@ from safetensors.numpy import load_file, save_file
 import abag
 from abag import cache_dir
 from abag.cli import main
+from abag.embed.encoders import loading
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
+from abag.embed.pipeline import ahead as ahead_module
 from abag.embed.pipeline import task as task_module
 from abag.embed.pipeline.ahead import Ahead
 from abag.embed.pipeline.encode import DeviceFull, NonFiniteVector
+from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.run import embed_table
 from abag.embed.pipeline.task import MixedPrecision
-from abag.embed.sequences.chains import antibody, antigen
+from abag.embed.sequences.chains import KINDS, antibody, antigen
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.weights import digest
 from abag.head.data.demo import demo_table
@@ -84,11 +88,16 @@ def hashed(monkeypatch, tmp_path):
     return names
 
 
+def ahead_of(names, **options):
+    return Ahead(dict(zip(KINDS, names.values(), strict=True)), EmbedOptions(), **options)
+
+
 def test_weights_are_hashed_while_the_table_is_read_and_only_once(table, tmp_path, hashed):
-    with Ahead([*TINY.values(), "no-such-encoder"], gpu=None, precision="auto") as ahead:
-        ahead.start()
-        ahead.start()
-        ahead.wait()
+    for names in (TINY, PLAIN | {"antibody_encoder": "no-such-encoder"}):
+        with ahead_of(names, device=None) as ahead:
+            ahead.start()
+            ahead.start()
+            ahead.wait()
     found = len(hashed)
     embed_table(table, tmp_path / "store", **TINY)
     assert len(hashed) == found == len(set(hashed)) > 0
@@ -96,7 +105,7 @@ def test_weights_are_hashed_while_the_table_is_read_and_only_once(table, tmp_pat
 
 def test_a_table_refused_while_weights_are_hashed_ends_the_hashing(hashed):
     def read():
-        with Ahead(TINY.values(), gpu=None, precision="auto") as ahead:
+        with ahead_of(TINY, device=None) as ahead:
             ahead.start()
             while not hashed:
                 time.sleep(0.001)
@@ -108,6 +117,69 @@ def test_a_table_refused_while_weights_are_hashed_ends_the_hashing(hashed):
     time.sleep(0.2)
     assert len(hashed) == found <= 2 * os.cpu_count()
     assert not (cache_dir() / "digests").exists()
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Encoders that were loaded, by the name of the thread; a CPU counts as a GPU."""
+    found, load = [], loading.load_encoder
+
+    def load_and_count(identity, plan, **options):
+        if plan.device.type != "meta":
+            found.append((identity.layout.kind, threading.current_thread().name))
+        return load(identity, plan, **options)
+
+    monkeypatch.setattr(task_module, "load_encoder", load_and_count)
+    monkeypatch.setattr(ahead_module, "LOADED_ON", ("cpu",))
+    return found
+
+
+def test_encoders_are_loaded_once_while_the_table_is_read(table, tmp_path, loaded, monkeypatch):
+    ahead = embed_table(table, tmp_path / "ahead", **TINY)
+    assert loaded == [("antibody", "gpu_0"), ("antigen", "gpu_0")]
+    monkeypatch.setattr(ahead_module, "LOADED_ON", ())
+    plain = embed_table(table, tmp_path / "plain", **TINY)
+    assert loaded[2:] == [("antibody", "MainThread"), ("antigen", "MainThread")]
+    assert [ahead[kind]["encoded"] for kind in ("antibodies", "antigens")] == [
+        plain[kind]["encoded"] for kind in ("antibodies", "antigens")
+    ]
+    for kind in KINDS:
+        of_both = (stored(tmp_path / name, table, kind) for name in ("ahead", "plain"))
+        np.testing.assert_array_equal(*of_both)
+
+
+def test_an_encoder_that_cannot_be_loaded_ahead_is_loaded_when_it_is_needed(
+    table, tmp_path, loaded, monkeypatch
+):
+    def refuse(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(ahead_module, "load_for", refuse)
+    assert embed_table(table, tmp_path / "store", **TINY)["antigens"]["encoded"]
+    assert {thread for _, thread in loaded} == {"MainThread"}
+
+
+def test_an_encoder_whose_first_run_fails_is_used_all_the_same(
+    table, tmp_path, loaded, monkeypatch
+):
+    monkeypatch.setattr(ahead_module, "_EXAMPLES", {kind: [()] for kind in KINDS})
+    embed_table(table, tmp_path / "store", **TINY)
+    assert {thread for _, thread in loaded} == {"gpu_0"}
+
+
+def test_a_refused_table_leaves_no_thread_and_no_store(table, tmp_path, loaded):
+    table.loc[29, "antigen"] = "MK*"
+    before = threading.active_count()
+    with pytest.raises(abag.AbagError, match="row 30"):
+        embed_table(table, tmp_path / "store", **TINY)
+    assert threading.active_count() == before
+    assert not (tmp_path / "store").exists()
+
+
+def test_two_encoders_are_not_loaded_onto_a_small_gpu(table, tmp_path, loaded, monkeypatch):
+    monkeypatch.setattr(ahead_module, "_has_room", lambda device: False)
+    embed_table(table, tmp_path / "store", **TINY)
+    assert loaded == [("antibody", "gpu_0"), ("antigen", "MainThread")]
 
 
 def test_a_grown_reordered_and_duplicated_table_encodes_only_what_is_new(table, tmp_path):

@@ -41,10 +41,10 @@ def on_any_device(monkeypatch):
         prepare, "preparing", lambda *given: lambda _, rows: meanwhile(*given)("cuda", rows)
     )
 
-    def encode_slowly(job, rank):
+    def encode_slowly(job, *given):
         while serving():
             time.sleep(0.05)
-        return encode(job, rank)
+        return encode(job, *given)
 
     monkeypatch.setattr(KindJob, "encode", encode_slowly)
 

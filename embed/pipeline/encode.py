@@ -22,7 +22,8 @@ from abag.embed.store.writer import ShardWriter
 
 MOST_TOO_LONG = 10
 """Sequences that do not fit alone after which the device is taken to be too small for any."""
-_DTYPES = {"float16": torch.float16, "float32": torch.float32}
+STORED = {"float16": torch.float16, "float32": torch.float32}
+"""Types of stored vectors by their names."""
 
 
 class NonFiniteVector(AbagError):
@@ -107,7 +108,7 @@ def _encode_part(
 
     Sequences that do not fit even alone are named in `too_long`, and the others are encoded.
     """
-    layout, dtype = task.identity.layout, _DTYPES[task.options.store_dtype]
+    layout, dtype = task.identity.layout, STORED[task.options.store_dtype]
     lengths = [max(layout.span_lengths(chains)) for chains in part.chains]
     todo, alone = longest_first(lengths), False
     while len(todo):

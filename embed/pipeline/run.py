@@ -134,9 +134,8 @@ def _embed(
 
             plan_device(device, options.precision)  # refuses what this machine does not have
         here = ranks == 1 and options.ray is None and device != "cpu"
-        used = [encoders[kind] for kind in options.kinds]
-        gpu = device if here else None
-        ahead = files.enter_context(Ahead(used, gpu=gpu, precision=options.precision))
+        used = {kind: encoders[kind] for kind in options.kinds}
+        ahead = files.enter_context(Ahead(used, options, device=device if here else None))
         # into an old store nothing may be missing, and then nothing is imported
         reading = _read(table, options, partitions, None if Path(store).exists() else ahead)
         ahead.wait()
@@ -179,9 +178,9 @@ def _embed(
             elif rank.world == 1:
                 devices = {job.plan.device.type for job in jobs if job.missing}
                 with meanwhile("cuda" if "cuda" in devices else "cpu", reading.rows):
-                    seconds = [job.encode(rank) for job in jobs]
+                    seconds = [job.encode(rank, ahead.encoder(job.identity)) for job in jobs]
             else:
-                seconds = [job.encode(rank) for job in jobs]
+                seconds = [job.encode(rank, ahead.encoder(job.identity)) for job in jobs]
                 if first:
                     seconds = [s + j.wait_for_others() for s, j in zip(seconds, jobs, strict=True)]
         parts = {j.plural: j.summary(s, rank) for j, s in zip(jobs, seconds, strict=True)}

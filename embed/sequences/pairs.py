@@ -6,10 +6,8 @@ columns are found by name and passed on.
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -17,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.garbage import collection_paused
 from abag.core.keys import sort_keys
 from abag.embed.sequences.chains import (
     KINDS,
@@ -237,21 +236,7 @@ def _all_bad(source: str, rows: int, first: AbagError) -> AbagError:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """Pause the garbage collector: it walks the tuples made so far again and again, a quarter of
-    the time, and finds nothing.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@_collection_paused()
+@collection_paused()
 def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> SequenceTable:
     """Parse the sequences of every row; refuse or skip the rows in which one is bad."""
     table, ignored = drop_unused_roles(whole, options)
