@@ -190,8 +190,8 @@ OTHER_TOOLS = set(
     "--nproc-per-node --ntasks-per-node --rdzv-endpoint --requeue --signal --time "
     # hf download
     "--revision "
-    # tests/crash/kills.py and the old notebooks
-    "--jobs --kills --resume --spool-first --steps --writers".split()
+    # tests/crash/kills.py, tests/many.py and the old notebooks
+    "--jobs --kills --resume --seconds --spool-first --steps --writers".split()
 )
 
 
