@@ -1,5 +1,6 @@
 """A file is replaced whole or stays as it was."""
 
+import errno
 import json
 import os
 
@@ -72,6 +73,15 @@ def test_a_failing_disk_leaves_the_old_file(tmp_path):
         write_json(tmp_path / "a.json", 2, files=Full())
     assert json.loads((tmp_path / "a.json").read_text()) == 1
     assert names(tmp_path) == ["a.json"]
+
+
+def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path):
+    def write():
+        with replacing(tmp_path / "scores.csv"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*scores\.csv'"):
+        write()
 
 
 def test_every_partial_file_has_its_own_name_that_says_who_writes_it(tmp_path):

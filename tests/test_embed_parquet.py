@@ -60,6 +60,17 @@ def test_a_table_that_would_fill_the_memory_is_refused_before_it_is_read(
         read_table(path)
 
 
+def test_a_page_that_would_fill_the_memory_is_refused_where_a_table_is_read_in_chunks(
+    tmp_path, monkeypatch
+):
+    table = pa.table({"heavy": ["EVQ" * 1000 + "V" * n for n in range(4000)]})
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False, data_page_size=1 << 25)
+    monkeypatch.setattr(limits, "memory_bytes", lambda: 50 << 20)
+    monkeypatch.delattr(pq.ParquetFile, "iter_batches")
+    with pytest.raises(BadTable, match=r"it unpacks to at least 0\.0 GB, reading takes up to 5"):
+        next(read_table_chunks(tmp_path / "a.parquet", rows=100))
+
+
 def test_equal_texts_of_a_parquet_file_are_held_once(tmp_path):
     antigens = ["MKT" * 2000, "QVQ" * 2000, None]
     write_dictionary(tmp_path / "a.parquet", antigens, 3000)

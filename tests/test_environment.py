@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,8 +25,8 @@ def pairs(tmp_path):
     return tmp_path / "pairs.csv"
 
 
-def abag(*arguments, shell="", **options):
-    line = [sys.executable, "-m", "abag.cli", *map(os.fspath, arguments)]
+def abag(*arguments, shell="", before=(), **options):
+    line = [*before, sys.executable, "-m", "abag.cli", *map(os.fspath, arguments)]
     if shell:
         line = ["bash", "-c", f'"$@" {shell}', "bash", *line]
     return subprocess.run(line, capture_output=True, check=False, timeout=120, **options)
@@ -88,6 +89,15 @@ def test_names_that_are_not_utf8_are_read_or_refused_in_one_line(tmp_path):
     assert b"a name that is not UTF-8" in done.stderr
     assert b"Traceback" not in done.stderr
     assert not (folder / "r").exists()
+    done = abag("store", "export", folder / "s", "--to", folder / "a.npz", "--kind", "antibody")
+    assert done.returncode == 0, done.stderr
+    line = ["--table", folder / "pairs.csv", "--to", folder / "a.parquet"]
+    done = abag("store", "export", folder / "s", *line)
+    assert done.returncode == 1
+    assert b"caf\\udce9/a." in done.stderr
+    assert b"a name that is not UTF-8" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert not list(folder.glob("*.parquet*"))
     done = abag("embed", folder / "nowhere.csv", "--store", folder / "s")
     assert done.returncode == 1
     assert b"caf\\udce9/nowhere.csv: does not exist" in done.stderr
@@ -131,11 +141,16 @@ def test_control_characters_of_a_table_do_not_reach_the_terminal(tmp_path):
     assert printable("a\x1b[2J\x07\udce9\nb é") == "a\\x1b[2J\\x07\\udce9\nb é"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+AS_USER = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+"""Without these capabilities, root may not write everywhere either."""
+
+
+@pytest.mark.skipif(bool(AS_USER) and not shutil.which("setpriv"), reason="needs setpriv for root")
 def test_a_store_without_rights_is_found_before_anything_is_encoded(pairs, tmp_path):
     done = abag("embed", pairs, "--store", tmp_path / "s", "--limit", "5", *ENCODERS)
     assert done.returncode == 0
     for folder in (tmp_path / "s").iterdir():
         folder.chmod(0o500) if folder.is_dir() else None
-    done = abag("embed", pairs, "--store", tmp_path / "s", *ENCODERS)
+    done = abag("embed", pairs, "--store", tmp_path / "s", *ENCODERS, before=AS_USER)
+    assert done.returncode == 1
     assert b"expected a writable store" in done.stderr

@@ -3,7 +3,8 @@
     python tests/crash/test_forged_bundles.py FOLDER SEED [HEAD ...]
 
 A forged folder must be refused by one line of an AbagError, or give finite predictions, finite
-sigmas of 0 or more and no warning. A predictor of each head is trained in FOLDER first.
+sigmas of 0 or more and no warning. A predictor of each head is trained in FOLDER first; that of
+``variants`` also counts changes from training antibodies and antigens.
 """
 
 import json
@@ -14,7 +15,9 @@ from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import trastuzumab
 from safetensors.numpy import load_file, save_file
 
 import abag
@@ -23,9 +26,13 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.demo import demo_table
+from abag.head.prediction import antigen_changes
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 
-HEADS = ("mlp", "gp", "lowrank", "ridge", "stack", "one_hot_kernel", "one_hot_ridge")
+HEADS = ("mlp", "gp", "lowrank", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "variants")
+MOST_FORGERIES = 6000
+"""Of one head; the fields of the others are drawn."""
+ANTIGENS = antigen_changes.FILE
 PARENT = "EVQLVESGGGLV"
 QUICK = {
     "split": "random", "report": False, "widths": (8,), "epochs": 2, "rank": 4,
@@ -47,10 +54,23 @@ def make_store(folder, table):
     return folder
 
 
-def draw_variants(number):
-    """Variants of a chain that is short, since each of its positions is a field to forge."""
-    found = {PARENT[:at] + new + PARENT[at + 1 :] for at in range(len(PARENT)) for new in "ACDEFG"}
+def draw_variants(parent, number):
+    """Variants of a chain."""
+    found = {parent[:at] + new + parent[at + 1 :] for at in range(len(parent)) for new in "ACDEFG"}
     return sorted(found)[:number]
+
+
+def draw_table(head):
+    """A table that a head is fitted to."""
+    if head == "variants":  # so many that combinations of their changes are kept
+        table = demo_table().head(300)
+        heavy = draw_variants(trastuzumab.HEAVY, len(table))
+        antigen = [table["antigen"][0][:60] + "A" * (n % 7) for n in range(len(table))]
+        return table.assign(heavy=heavy, light=trastuzumab.LIGHT, antigen=antigen)
+    table = demo_table().head(60)
+    if head.startswith("one_hot"):  # a short chain, since each of its positions is a field
+        table = table.assign(heavy=draw_variants(PARENT, len(table)), light="")
+    return table
 
 
 def places(value, where=()):
@@ -94,19 +114,36 @@ def forge_array(array, rng):
 
 
 def forgeries(bundle, rng):
-    """Yield a description, the record and the arrays of each forgery of a folder."""
+    """Yield a description, the record, the arrays and the antigens of each forgery of a folder."""
     record, arrays = json.loads((bundle / RECORD).read_text()), load_file(bundle / WEIGHTS)
-    for where in places(record):
-        if where and where[0] not in ("schema", "digest"):
-            for value in [KeyError, *VALUES]:
-                yield (where, value), forge_record(record, where, value), arrays
+    antigens = json.loads((bundle / ANTIGENS).read_text())
+    values = [KeyError, *VALUES]
+    fields = [where for where in places(record) if where and where[0] not in ("schema", "digest")]
+    chosen = rng.permutation(len(fields))[: MOST_FORGERIES // len(values)]
+    for where in (fields[at] for at in chosen):
+        for value in values:
+            yield (where, value), forge_record(record, where, value), arrays, antigens
     for name, array in arrays.items():
-        yield (name, "gone"), record, {n: a for n, a in arrays.items() if n != name}
+        yield (name, "gone"), record, {n: a for n, a in arrays.items() if n != name}, antigens
         for number, changed in enumerate(forge_array(array, rng)):
-            yield (name, number), record, arrays | {name: changed}
+            yield (name, number), record, arrays | {name: changed}, antigens
+    for where in places(antigens):
+        if where and where != ("digest",):
+            for value in [*values, ["M" * 10**5], ["M|", "|"], ["M"] * 5001]:
+                yield (ANTIGENS, where, value), record, arrays, forge_record(antigens, where, value)
 
 
-def outcome(folder):
+def sign(folder, record, arrays, antigens):
+    """Write a predictor folder whose digests fit."""
+    save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, folder / WEIGHTS)
+    digest = record_digest(record, (folder / WEIGHTS).read_bytes())
+    (folder / RECORD).write_text(json.dumps(record | {"digest": digest}))
+    rest = {name: value for name, value in antigens.items() if name != "digest"}
+    signed = {"digest": antigen_changes._digest(rest, digest), **rest}
+    (folder / ANTIGENS).write_text(json.dumps(signed))
+
+
+def outcome(folder, table):
     """Return "refused" or "predicted"; anything else is a fault in words."""
     rng = np.random.default_rng(0)
     x_ND, y_ME = (rng.normal(size=(n, 6)).astype(np.float32) for n in (9, 5))
@@ -115,9 +152,16 @@ def outcome(folder):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             predictor = load_predictor(folder)
-            predictor.applicability["antibody"].is_far(x_ND)
-            chains = [(PARENT[n:] + "W" * (n % 3), PARENT[:n]) for n in range(9)]
+            far = predictor.applicability["antibody"].is_far(x_ND)
+            heavy, light, antigen = (table[name][:9] for name in ("heavy", "light", "antigen"))
+            chains = [
+                (h[n:] + "W" * (n % 3), x)
+                for n, (h, x) in enumerate(zip(heavy, light, strict=True))
+            ]
             pkd, sigma = predictor.score(PairVectors(x_ND, y_ME, i, j, chains))
+            antigens = [tuple((one[n:] + "W" * n).split("|")) for n, one in enumerate(antigen)]
+            found = pd.DataFrame({"far_antibody": far, "far_antigen": far})
+            predictor.add_novelty(found, chains, antigens)
     except AbagError as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Exception as error:  # noqa: BLE001 - this is what is looked for
@@ -131,19 +175,16 @@ def run(folder, seed, heads=HEADS):
     """Return how often each outcome came, and the forgeries with a fault."""
     rng, counts, faults = np.random.default_rng(seed), Counter(), []
     for head in heads:
-        table = demo_table().head(60)
-        if head.startswith("one_hot"):
-            table = table.assign(heavy=draw_variants(len(table)), light="")
+        table = draw_table(head)
         store = make_store(folder / f"{head}-store", table)
-        abag.fit(table, store, folder / head, head=head, **QUICK)
+        name = "ridge" if head == "variants" else head
+        abag.fit(table, store, folder / head, head=name, **QUICK)
         forged = folder / f"{head}-forged"
         forged.mkdir()
-        assert outcome(folder / head) == "predicted"
-        for what, record, arrays in forgeries(folder / head / "predictor", rng):
-            save_file({n: np.ascontiguousarray(a) for n, a in arrays.items()}, forged / WEIGHTS)
-            digest = record_digest(record, (forged / WEIGHTS).read_bytes())
-            (forged / RECORD).write_text(json.dumps(record | {"digest": digest}))
-            found = outcome(forged)
+        assert outcome(folder / head, table) == "predicted"
+        for what, *files in forgeries(folder / head / "predictor", rng):
+            sign(forged, *files)
+            found = outcome(forged, table)
             good = found in ("refused", "predicted")
             counts[found if good else "fault"] += 1
             if not good:
