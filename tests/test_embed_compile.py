@@ -70,6 +70,34 @@ def gated_signatures(half):
         yield "_norm_rotary_kernel", rotary, launch, warps, 3
 
 
+def shape_signatures(half):
+    """As `signatures`, of the kernels whose widths are those of Ankh 3, AMPLIFY and gLM2."""
+    from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES
+    from abag.embed.kernels.triton_kernels import _row_launch
+
+    x, f = f"*{half}", "*fp32"
+    wide = f if half == "fp16" else x  # fp16 could not hold the residual stream
+    norm = {"x_ptr": wide, "delta_ptr": x, "weight_ptr": f, "out_ptr": x}
+    norm |= {"scale": "fp32", "eps": "fp32"}
+    gate = {"x_ptr": x, "out_ptr": x, "tokens": "i32"}
+    names = ("qkv_ptr", "position_ptr", "cos_ptr", "sin_ptr", "token_stride")
+    rotary = dict(zip(names, (x, "*i32", f, f, "i32"), strict=True))
+    for name, config in SHAPES.items():
+        if not name.startswith(("ankh3", "amplify", "glm2")):
+            continue
+        shape = FAMILIES[ALIASES[name].family].shape(config)
+        launch = _row_launch(shape.width)
+        warps = launch.pop("num_warps")
+        yield "_add_rms_norm_kernel", norm, launch, warps, 3
+        constants = {"WIDTH": shape.feed_forward_width, "ROWS": 8, "COLUMNS": 512}
+        yield "_gate_kernel", gate, {"SILU": True, **constants}, 4, 3
+        if not name.startswith("ankh3"):
+            heads, half_width = 2 * shape.heads, shape.head_width // 2
+            block = 1 << (heads - 1).bit_length()
+            constants = {"HEADS2": heads, "HALF": half_width, "BLOCK_H": block}
+            yield "_rotary_kernel", rotary, constants, 4, 3
+
+
 def head_signatures(half):
     """As `signatures`, of the kernels between the products of stacked heads."""
     from abag.head.model.triton_kernels import CHUNK, _tile
@@ -103,7 +131,8 @@ def compile_all(capability, only):
 
     half = HALF.get(capability, "bf16")
     cases = [(kernels, *case) for case in signatures(half, capability >= 90)]
-    cases += [(triton_gated, *case) for case in gated_signatures(half)]
+    for case in (*gated_signatures(half), *shape_signatures(half)):
+        cases.append((kernels if hasattr(kernels, case[0]) else triton_gated, *case))
     cases += [(head_kernels, *case) for case in head_signatures("fp32" if half == "fp16" else half)]
     bundled = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     for module, name, types, constants, warps, stages in cases:
