@@ -198,8 +198,25 @@ def test_weights_changed_in_place_change_the_digest(tmp_path):
 
 
 def test_an_unknown_name_lists_the_aliases():
-    with pytest.raises(EncoderNotFound, match=r"'igt6': not an alias .* igt5, .*composition"):
-        find_checkpoint("igt6")
+    with pytest.raises(EncoderNotFound, match=r"'nothing': not an alias .* igt5, .*composition"):
+        find_checkpoint("nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("igt6", "igt5"),
+        ("esm2-650M", "esm2-650m"),
+        ("ESM2_t33_650M", "esm2-650m"),
+        ("esm2_t33_650M_UR50D", "esm2-650m"),
+        ("esmc", "esmc-300m or esmc-600m or esmc-6b"),
+        ("prot_t5_xl_uniref50", "prott5"),
+        ("Ankh3", "ankh3-large or ankh3-xl"),
+    ],
+)
+def test_a_name_like_that_of_an_encoder_is_answered_with_its_alias(name, near):
+    with pytest.raises(EncoderNotFound, match=rf"; did you mean {near}, a hub name"):
+        find_checkpoint(name)
 
 
 def test_missing_weights_give_an_error_that_says_how_to_get_them(monkeypatch, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 from abag import cache_dir
 from abag.core.files import write_bytes
 from abag.core.messages import first_line
+from abag.embed.encoders.near_names import near_aliases
 from abag.embed.encoders.random_weights import TINY_CONFIG, random_checkpoint_files
 from abag.embed.families.family import Family
 from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, family_of, hub_source
@@ -52,10 +53,13 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
         return _open(Path(name), _slug(Path(name).resolve().name), name)
     source = hub_source(name)
     if "/" not in source.name or source.name.startswith((".", "/")):
+        near = near_aliases(name)
+        meant = f"did you mean {' or '.join(near)}" if near else f"give one of {', '.join(ALIASES)}"
         msg = (
-            f"encoder {name!r}: not an alias and not an existing folder; "
-            f"give one of {', '.join(ALIASES)}, a hub name (owner/model) or a checkpoint folder"
+            f"encoder {name!r}: not an alias and not an existing folder; {meant}, a hub name "
+            "(owner/model) or a checkpoint folder"
         )
+        msg += "?" * bool(near)
         raise EncoderNotFound(msg)
     folder = _hub_folder(name, source, download=download)
     return _open(folder, _slug(name.partition("@")[0].rsplit("/", 1)[-1]), str(source))
@@ -106,40 +110,79 @@ def _read_config(path: Path) -> tuple[dict[str, Any], Family]:
     return config, family
 
 
+class _NotACheckpoint(Exception):
+    """A repository without the files of a checkpoint; the text says which."""
+
+
 def _hub_folder(name: str, source: HubSource, *, download: bool) -> Path:
     """Return the folder of a hub checkpoint: the local copy if complete, else a download."""
+    reason = Exception()
     for local in (True, False) if download else (True,):
         try:
-            if folder := _fetch(source, local=local):
-                return folder
-            reason: Exception = FileNotFoundError(f"it has no {' or '.join(WHOLE_FILES)}")
-        except Exception as error:  # noqa: BLE001 - any failure means: not available
+            return _fetch(source, local=local)
+        except Exception as error:
+            if isinstance(error, BadCheckpoint) and not local:
+                raise  # a model that abag does not read, however often it is downloaded
             reason = error
-    msg = (
+    raise EncoderNotFound(_unavailable(name, source, reason)) from reason
+
+
+def _unavailable(name: str, source: HubSource, reason: Exception) -> str:
+    """Say why a hub checkpoint cannot be had, and what to do."""
+    from huggingface_hub import errors
+
+    near = near_aliases(source.name)
+    known = any(alias.hub_name == source.name for alias in ALIASES.values())
+    meant = "" if known or not near else f" Did you mean {' or '.join(near)}?"
+    if isinstance(reason, _NotACheckpoint):
+        return (
+            f"encoder {name}: {source} has no {reason} on the hub; expected a model as "
+            f"transformers saves it.{meant}"
+        )
+    if isinstance(reason, errors.GatedRepoError):
+        return (
+            f"encoder {name}: the owner of {source.name} has to grant access to it. Ask for "
+            "access on its page on the hub, then log in: hf auth login."
+        )
+    if isinstance(reason, errors.RepositoryNotFoundError):
+        return (
+            f"encoder {name}: {source.name} does not exist on the hub, or you may not see it. "
+            f"Check the name, or log in: hf auth login.{meant}"
+        )
+    if isinstance(reason, errors.RevisionNotFoundError):
+        return (
+            f"encoder {name}: {source.name} has no revision {source.revision}; expected a branch, "
+            "a tag or a whole commit id. Check what follows the @."
+        )
+    return (
         f"encoder {name}: the weights of {source} are not on disk and could not be downloaded "
         f"({first_line(reason)}); run `{source.download_command}` on a machine with network "
-        "access, or give the folder of a downloaded checkpoint"
+        f"access, or give the folder of a downloaded checkpoint.{meant}"
     )
-    raise EncoderNotFound(msg) from reason
 
 
-def _fetch(source: HubSource, *, local: bool) -> Path | None:
+def _fetch(source: HubSource, *, local: bool) -> Path:
     """Fetch config, tokenizer and the encoder's weights, without the shards of a decoder."""
     from huggingface_hub import snapshot_download
 
     options = {"revision": source.revision, "local_files_only": local}
     get = partial(snapshot_download, source.name, **options)
     folder = Path(get(allow_patterns=_SMALL_FILES))
+    if not (folder / "config.json").is_file():
+        msg = "config.json"
+        raise _NotACheckpoint(msg)
     config, family = _read_config(folder / "config.json")
     names = family.weight_names(config)
     for whole in WHOLE_FILES:
-        get(allow_patterns=[whole])
+        get(allow_patterns=["config.json", whole])  # huggingface_hub warns if nothing matches
         if (folder / whole).is_file():
             break
         if (index := folder / f"{whole}.index.json").is_file():
             get(allow_patterns=shard_names(index, names))
             break
-    return folder if weight_files(folder, names) else None
+    if not weight_files(folder, names):
+        raise _NotACheckpoint(" or ".join(WHOLE_FILES))
+    return folder
 
 
 def _tiny_folder(name: str) -> Path:

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-import huggingface_hub
+import huggingface_hub.constants
 import pytest
 
 sys.path.append(str(Path(__file__).parent))

@@ -1,0 +1,94 @@
+"""Encoders of the hub, which is a server on 127.0.0.1: what is said when one cannot be had."""
+
+import json
+
+import pytest
+from fake_hub import Problem
+from transformers import EsmModel
+
+from abag.embed.encoders.checkpoint_lookup import find_checkpoint
+from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Return the files of an ESM-2 of three shards."""
+    folder = save_random_checkpoint(tmp_path / "whole", TINY_CONFIG["tiny-esm2"], seed=0)
+    EsmModel.from_pretrained(folder).save_pretrained(tmp_path / "shards", max_shard_size="200KB")
+    files = {p.name: p.read_bytes() for f in ("whole", "shards") for p in (tmp_path / f).iterdir()}
+    del files["model.safetensors"]
+    assert len([name for name in files if name.endswith(".safetensors")]) == 3
+    return files
+
+
+def answer(status, code, words):
+    def before(_method, path):
+        if words in path:
+            raise Problem(status, code)
+
+    return before
+
+
+def found(name):
+    with pytest.raises(EncoderNotFound) as error:
+        find_checkpoint(name)
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_repository_that_does_not_exist_is_named_with_the_alias_that_was_meant(hub):
+    text = found("lab/esm2_t33_650M")
+    assert "lab/esm2_t33_650M does not exist on the hub, or you may not see it" in text
+    assert text.endswith("Did you mean esm2-650m?")
+    assert "Did you mean" not in found("facebook/esm2_t33_650M_UR50D")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_gated_model_is_refused_with_how_to_get_access(hub, checkpoint, status):
+    hub.put("model", "lab/gated", checkpoint)
+    hub.before = answer(status, "GatedRepo", "resolve")
+    assert "lab/gated has to grant access to it. Ask" in found("lab/gated")
+
+
+def test_a_revision_that_does_not_exist_is_named(hub, checkpoint):
+    hub.put("model", "lab/esm", checkpoint)
+    assert "lab/esm has no revision v9; expected a branch" in found("lab/esm@v9")
+
+
+def test_weights_of_another_software_are_refused_with_the_alias_of_the_same_model(hub):
+    name = "EvolutionaryScale/esmc-300m-2024-12"
+    hub.put("model", name, {"data/weights/esmc_300m.pth": b"x"})
+    text = found(name)
+    assert f"{name} has no config.json on the hub; expected a model as transformers" in text
+    assert text.endswith("Did you mean esmc-300m?")
+
+
+def test_a_model_without_weights_or_of_another_type_is_refused_as_such(hub, checkpoint):
+    small = {n: c for n, c in checkpoint.items() if "safetensors" not in n}
+    hub.put("model", "lab/empty", small)
+    assert "has no model.safetensors or pytorch_model.bin on the hub" in found("lab/empty")
+    hub.put("model", "lab/llama", small | {"config.json": json.dumps({"model_type": "l"}).encode()})
+    with pytest.raises(BadCheckpoint, match="model_type 'l' is not supported"):
+        find_checkpoint("lab/llama")
+
+
+def test_a_download_that_stopped_between_shards_is_completed(hub, checkpoint):
+    hub.put("model", "lab/esm", checkpoint)
+    hub.before = answer(403, "", "00002-of-00003")
+    assert "could not be downloaded (" in found("lab/esm")
+    hub.before = answer(403, "", "")  # no answer at all: what is on disk is not taken for whole
+    assert "run `hf download lab/esm`" in found("lab/esm")
+    hub.before = lambda _method, _path: None
+    assert len(find_checkpoint("lab/esm").weights) == 3
+    hub.asked.clear()
+    assert find_checkpoint("lab/esm", download=False).origin == "lab/esm"
+    assert not hub.asked
+
+
+def test_a_repository_that_lacks_a_shard_is_refused_with_its_name(hub, checkpoint):
+    lost = next(name for name in checkpoint if "00002" in name)
+    hub.put("model", "lab/short", {n: c for n, c in checkpoint.items() if n != lost})
+    with pytest.raises(BadCheckpoint, match=rf"1 of 3 shards .* are missing \({lost}\)"):
+        find_checkpoint("lab/short")
