@@ -12,7 +12,7 @@ a tenth, which bf16 resolves; it changes the mean of squares by a thousandth, wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,24 @@ if TYPE_CHECKING:
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 NORM_EPS = 1e-6
 """As in `torch.nn.utils.clip_grad_norm_`."""
+
+
+class _Part(NamedTuple):
+    """Parameters that one call of the fused kernel updates, and their state."""
+
+    member: int | None
+    """Whose; None: those of all."""
+    names: Sequence[str]
+    decay: float
+    lr: Tensor
+    """Shape ()."""
+    parameters: list[Tensor]
+    means: list[Tensor]
+    squares: list[Tensor]
+    steps: list[Tensor]
+    """Shape () each; the kernel counts the update there."""
+    other_steps: list[Tensor]
+    """The counts of all other members, where it updates these, too."""
 
 
 class AdamW:
@@ -79,11 +97,30 @@ class AdamW:
         self.decay_M = torch.tensor(decay_M, device=lr.device)
         self.decayed = [name in matrices for name in self.named]
         rest = [name for name in self.named if name not in matrices]
-        self.groups = [
-            (member, names, decay if names is matrices else 0.0)
+        self.parts = [
+            self._part(member, names, decay if names is matrices else 0.0)
             for member, decay in enumerate(decay_M[:1] if self.alike else decay_M)
             for names in ((matrices, rest) if decay else (list(self.named),))
         ]
+
+    def _part(self, member: int, names: Sequence[str], decay: float) -> _Part:
+        whole = not self.stacked or self.alike
+
+        def of_member(tensors: Iterable[Tensor]) -> list[Tensor]:
+            return [tensor if whole else tensor.detach()[member] for tensor in tensors]
+
+        steps = [self.state[f"{name}.step"] for name in names]
+        return _Part(
+            None if whole else member,
+            names,
+            decay,
+            self.lr[member] if self.stacked else self.lr,
+            of_member(self.named[name] for name in names),
+            of_member(self.state[f"{name}.mean"] for name in names),
+            of_member(self.state[f"{name}.square"] for name in names),
+            [step[member] for step in steps] if self.stacked else steps,
+            [step[1:] for step in steps] if self.alike else [],
+        )
 
     def clear(self) -> None:
         """Delete all gradients."""
@@ -110,24 +147,18 @@ class AdamW:
             clip_members(self.gradients(), self.clip)
         elif self.clip:
             nn.utils.clip_grad_norm_(self.named.values(), self.clip)
-        for member, names, decay in self.groups:
-            gradients = [g for n in names if (g := self.named[n].grad) is not None]
-            steps = [self.state[f"{n}.step"] for n in names]
-            whole = slice(None) if self.alike else member
+        for part in self.parts:
+            gradients = [g for name in part.names if (g := self.named[name].grad) is not None]
+            if part.member is not None:
+                gradients = [gradient[part.member] for gradient in gradients]
             adamw(
-                self._of_member((self.named[n] for n in names), whole),
-                self._of_member(gradients, whole),
-                self._of_member((self.state[f"{n}.mean"] for n in names), whole),
-                self._of_member((self.state[f"{n}.square"] for n in names), whole),
-                [],
-                self._of_member(steps, member),
+                part.parameters, gradients, part.means, part.squares, [], part.steps,
                 fused=True, capturable=self.lr.is_cuda, amsgrad=False, maximize=False,
-                # a tensor, as torch.optim.AdamW passes it
-                lr=self._of_member([self.lr], member)[0],
-                beta1=BETA1, beta2=BETA2, weight_decay=decay, eps=EPS,
+                lr=part.lr,  # a tensor, as torch.optim.AdamW passes it
+                beta1=BETA1, beta2=BETA2, weight_decay=part.decay, eps=EPS,
             )  # fmt: skip
-            for step_M in steps if self.alike else ():
-                step_M.copy_(step_M[:1].clone())
+            for steps in part.other_steps:
+                steps.add_(1)
 
     def gradients(self) -> list[Tensor]:
         """Return every parameter's gradient, of its shape, in the order of ``named``."""
@@ -143,9 +174,6 @@ class AdamW:
         parameters, gradients = [*self.named.values()], self.gradients()
         return (parameters, copies, gradients, *state,
                 self.decayed, self.lr, self.decay_M, self.clip)  # fmt: skip
-
-    def _of_member(self, tensors: Iterable[Tensor], member: int | slice) -> list[Tensor]:
-        return [tensor[member] if self.stacked else tensor for tensor in tensors]
 
 
 def member_scales(gradients: Sequence[Tensor], clip: float) -> Tensor:
