@@ -1,6 +1,8 @@
 """Folds that train as one stack equal folds that train one by one."""
 
+import gc
 import json
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -176,3 +178,19 @@ def test_a_step_is_compiled_where_that_pays(requested, device, steps, heads, bef
 def test_the_checkpoint_says_how_steps_run(tmp_path):
     train_folds(tmp_path, FOLDS[:1])
     assert load(tmp_path / "checkpoints" / "latest").state["compiled"] == "off"
+
+
+def test_a_finished_training_is_not_kept_in_memory(tmp_path, monkeypatch):
+    real, steps = TrainingStep.__init__, []
+
+    def noted(self, *args, **kwargs):
+        steps.append(weakref.ref(self))
+        real(self, *args, **kwargs)
+
+    monkeypatch.setattr(TrainingStep, "__init__", noted)
+    gc.disable()
+    try:
+        train_folds(tmp_path, FOLDS[:2])
+        assert [step() for step in steps] == [None]
+    finally:
+        gc.enable()

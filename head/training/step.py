@@ -178,23 +178,28 @@ class TrainingStep:
         self.optimizer = AdamW(
             model, decay_M, self.lr, config.clip, self.working_model, alike=alike
         )
-        self._loss, self._update = self._batch_loss, self.optimizer.update
+        self._update = self.optimizer.update
         self.mode: CompiledMode = "off"
         """Set before the first step; see `compile_choice.choose_mode`."""
-        self._execute: Callable[[], None] | None = None
+        self._prepared = False
+        # An eager step is a method, which would keep this object in memory if it were kept here.
+        self._compiled_loss: Callable[..., Tensor] | None = None
+        self._replay: Callable[[], None] | None = None
 
-    def _prepare(self) -> Callable[[], None]:
+    def _prepare(self) -> None:
         """Compile and capture the step, as far as its mode says."""
         compiled, stacked, update = self.mode == "full", bool(self.lr.ndim), stacked_update
+        optimizer = self.optimizer
         if compiled:
             torch.compiler.reset()  # or torch silently runs the ninth training eagerly
             options = COMBO_KERNELS if stacked else None
-            self._loss = torch.compile(self._batch_loss, dynamic=False, options=options)
+            self._compiled_loss = torch.compile(self._batch_loss, dynamic=False, options=options)
             update = torch.compile(stacked_update, dynamic=False, options=COMBO_KERNELS)
         if stacked and (compiled or self.in_bf16):
-            self._update = lambda: update(*self.optimizer.stacked_update_arguments())
-        on_gpu = self.device.type == "cuda"
-        return self._captured() if on_gpu and self.mode != "off" else self._step
+            self._update = lambda: update(*optimizer.stacked_update_arguments())
+        if self.device.type == "cuda" and self.mode != "off":
+            self._replay = self._captured()
+        self._prepared = True
 
     def begin_epoch(
         self, batches: EpochBatches, rates_S: NDArray[np.float32], first_step: int
@@ -210,11 +215,11 @@ class TrainingStep:
 
     def run(self, step: int, seed: int) -> None:
         """Take a step of the epoch, the one at the cursor; `seed` determines its dropout."""
-        if self._execute is None:
-            self._execute = self._prepare()
+        if not self._prepared:
+            self._prepare()
         self._seed(seed)
         self.tables.prepare_step(step)
-        self._execute()
+        (self._replay or self._step)()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything that training changes, by name: the live tensors, not copies."""
@@ -253,10 +258,10 @@ class TrainingStep:
     def _step(self) -> None:
         self.lr.copy_(self.rate_S.index_select(0, self.cursor)[0])
         self.optimizer.clear()
-        losses = []
+        losses, batch_loss = [], self._compiled_loss or self._batch_loss
         batches = list(zip(self.rows_SAB.unbind(1), self.weight_SAB.unbind(1), strict=True))
         for batch, (rows_SB, weight_SB) in enumerate(batches):
-            loss = self._loss(self.tables.batch_vectors(batch), rows_SB, weight_SB)
+            loss = batch_loss(self.tables.batch_vectors(batch), rows_SB, weight_SB)
             # Members share no weights, so the gradient of the sum is that of each member's loss.
             # With a gradient as its argument, backward would import sympy.
             (loss.sum() if loss.ndim else loss).backward()  # type: ignore[no-untyped-call]
