@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from abag.adapt.config import AdaptConfig
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.data import scaling
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import (
@@ -196,6 +197,22 @@ def test_standardised_training_vectors_have_mean_0_and_spread_1():
     z_ND = Standardizer.of(x_ND).apply(x_ND)
     assert z_ND.mean(0) == pytest.approx(0, abs=1e-5)
     assert z_ND.std(0) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("most", [scaling.WORTH_THREADS, 0])
+def test_the_distinct_training_rows_are_measured_like_by_numpy_in_blocks_and_threads(
+    monkeypatch, most
+):
+    rng = np.random.default_rng(0)
+    x_ND = rng.normal(300, [1, 2, 4, 100], (500, 4)).astype(np.float32)
+    rows = rng.integers(400, size=900)
+    used_ND = x_ND[np.unique(rows)].astype(np.float64)
+    monkeypatch.setattr(scaling, "BLOCK", 64)
+    monkeypatch.setattr(scaling, "WORTH_THREADS", most)
+    found = Standardizer.of(x_ND, rows)
+    assert found.mean == pytest.approx(used_ND.mean(0), rel=1e-7)
+    assert found.scale == pytest.approx(1 / used_ND.std(0), rel=1e-7)
+    assert np.array_equal(found.apply(x_ND), ((x_ND - found.mean) * found.scale).clip(-10, 10))
 
 
 def test_a_constant_column_becomes_zero_even_with_float16_rounding():

@@ -76,8 +76,8 @@ def fit_linear(training: TrainingRows, sides: Sequence[int] = (0, 1)) -> ClosedF
     `sides` are those with weights: 0 for the antibody, 1 for the antigen.
     """
     vectors, rows = training.vectors, training.rows
-    antibody = Standardizer.of(vectors.antibody_ND[np.unique(vectors.antibody[rows])])
-    antigen = Standardizer.of(vectors.antigen_ME[np.unique(vectors.antigen[rows])])
+    antibody = Standardizer.of(vectors.antibody_ND, vectors.antibody[rows])
+    antigen = Standardizer.of(vectors.antigen_ME, vectors.antigen[rows])
     blocks = [
         FeatureBlock(antibody.apply(vectors.antibody_ND), vectors.antibody.astype(np.int64)),
         FeatureBlock(antigen.apply(vectors.antigen_ME), vectors.antigen.astype(np.int64)),

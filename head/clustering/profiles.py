@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.head.clustering.threads import in_order
+from abag.core.threads import in_order
 
 Ints: TypeAlias = NDArray[np.int64]
 Counts: TypeAlias = NDArray[np.int16]

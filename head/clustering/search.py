@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from abag.core.threads import in_order
 from abag.head.clustering.alignment import Aligners, contained_bounds, whole_distances
 from abag.head.clustering.families import Families
 from abag.head.clustering.profiles import (
@@ -25,7 +26,6 @@ from abag.head.clustering.profiles import (
     Profiles,
     Projections,
 )
-from abag.head.clustering.threads import in_order
 
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]

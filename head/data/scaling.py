@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from abag.core.threads import in_order
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from numpy.typing import NDArray
 
-COLUMNS = 64
-"""Columns measured at a time: a whole table in float64 may not fit into memory."""
+Result = TypeVar("Result")
+
+BLOCK = 1 << 19
+"""Numbers measured at a time: a whole table in float64 may not fit into memory."""
+WORTH_THREADS = 1 << 22
+"""Numbers from which threads are worth their start."""
 SPREAD_FLOOR = 0.1
 """Smallest spread used, relative to the median column: columns that hardly vary are mostly noise
 and would otherwise be amplified to variance 1."""
@@ -33,13 +39,20 @@ class Standardizer:
     """Shape (D,); one over the standard deviation, 0 for a constant column."""
 
     @classmethod
-    def of(cls, x_ND: NDArray[np.float32]) -> Standardizer:
-        """Measure the vectors of the unique training sequences, shape (N, D)."""
-        mean = x_ND.mean(axis=0, dtype=np.float64)
-        spread = np.empty_like(mean)
-        for first in range(0, len(mean), COLUMNS):
-            part = slice(first, first + COLUMNS)
-            spread[part] = x_ND[:, part].std(axis=0, dtype=np.float64)
+    def of(
+        cls, x_ND: NDArray[np.floating], rows: NDArray[np.integer] | None = None
+    ) -> Standardizer:
+        """Measure vectors, shape (N, D): those of the distinct `rows`, by default all."""
+        used = np.arange(len(x_ND)) if rows is None else np.unique(rows)
+        origin = x_ND[used[0]].astype(np.float64)  # near the mean: sums of squares lose no digits
+
+        def sums(part: slice) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+            away_RD = x_ND[used[part]] - origin
+            return away_RD.sum(axis=0), np.einsum("rd,rd->d", away_RD, away_RD)
+
+        parts = list(_of_blocks(sums, len(used), x_ND.shape[1]))
+        away, squares = (np.sum(each, axis=0) / len(used) for each in zip(*parts, strict=True))
+        mean, spread = origin + away, np.sqrt(np.maximum(0, squares - away**2))
         # A smaller spread is float16 rounding (2.8e-4 of the value), not signal.
         varies = spread > 5e-4 * np.abs(mean) + 1e-12
         floor = SPREAD_FLOOR * np.median(spread[varies]) if varies.any() else 1.0
@@ -53,9 +66,16 @@ class Standardizer:
 
     def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Standardise vectors and clip them to `Z_LIMIT`, shape (N, D), dtype float32."""
-        z_ND = x_ND - self.mean
-        z_ND *= self.scale
-        return np.clip(z_ND, -Z_LIMIT, Z_LIMIT, out=z_ND)
+        z_ND = np.empty(x_ND.shape, np.float32)
+
+        def standardise(part: slice) -> None:
+            z_RD = np.subtract(x_ND[part], self.mean, out=z_ND[part])
+            z_RD *= self.scale
+            np.clip(z_RD, -Z_LIMIT, Z_LIMIT, out=z_RD)
+
+        for _ in _of_blocks(standardise, *x_ND.shape):
+            pass
+        return z_ND
 
     def arrays(self, kind: str) -> dict[str, NDArray[np.float32]]:
         """Return mean and scale by the names under which a predictor stores those of a kind."""
@@ -75,3 +95,10 @@ class Standardizer:
             msg = f"{kind}.mean and {kind}.scale have shapes {mean.shape} and {scale.shape}"
             raise ValueError(msg)
         return cls(mean, scale)
+
+
+def _of_blocks(call: Callable[[slice], Result], rows: int, width: int) -> Iterable[Result]:
+    """Call with slices of rows that hold about `BLOCK` numbers; large tables use all cores."""
+    size = max(1, BLOCK // max(1, width))
+    blocks = [slice(first, first + size) for first in range(0, rows, size)]
+    return (in_order if rows * width > WORTH_THREADS else map)(call, blocks)

@@ -142,7 +142,7 @@ def standardised(table_ND: NDArray[np.floating], train: Ints) -> Matrix:
     `train` lists the rows of the table in training; the distinct ones give the statistics.
     """
     table_ND = np.asarray(table_ND, np.float32)
-    return Standardizer.of(table_ND[np.unique(train)]).apply(table_ND)
+    return Standardizer.of(table_ND, train).apply(table_ND)
 
 
 def inner_folds(group: Ints) -> Ints:

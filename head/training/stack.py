@@ -102,8 +102,8 @@ class PairStandardizer:
         """
         labels = training_labels(pairs, training)
         return cls(
-            Standardizer.of(antibody_ND[np.unique(pairs.antibody[training])]),
-            Standardizer.of(antigen_ME[np.unique(pairs.antigen[training])]),
+            Standardizer.of(antibody_ND, pairs.antibody[training]),
+            Standardizer.of(antigen_ME, pairs.antigen[training]),
             float(labels.mean()),
             float(labels.std()),
         )
