@@ -27,6 +27,7 @@ from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.embed.store.store import open_store
 from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.data.demo import demo_table
+from abag.head.design.rank import CannotRank, rank
 from abag.head.prediction import all_pairs
 from abag.head.prediction import predict as predict_module
 from abag.head.prediction.bundle import load_predictor
@@ -517,13 +518,18 @@ def test_the_summary_is_json(case, tmp_path):
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
-def test_a_sigma_that_is_not_calibrated_is_called_that(case, tmp_path, calibrated):
-    said, predictor = [], load_predictor(case.run)
-    predict(
-        case.frame.head(3), replace(predictor, calibrated=calibrated), tmp_path / "out.csv",
-        say=said.append,
-    )  # fmt: skip
-    assert any(line.startswith("sigma is not calibrated") for line in said) != calibrated
+def test_a_sigma_that_is_not_calibrated_is_left_out_and_the_reason_said(case, tmp_path, calibrated):
+    said, predictor = [], replace(load_predictor(case.run), calibrated=calibrated)
+    few, options = case.frame.head(3), {"say": said.append}
+    predict(few, predictor, tmp_path / "a.csv", **options)
+    assert any(line.startswith("no sigma is written") for line in said) != calibrated
+    predict(few, predictor, tmp_path / "b.csv", cross=few, **options)
+    for name in "ab":
+        found = read_back(tmp_path / f"{name}.csv")
+        assert ("sigma" in found) == calibrated
+        if not calibrated:
+            with pytest.raises(CannotRank, match="no column for sigma, which --rule ucb needs"):
+                rank(tmp_path / f"{name}.csv", tmp_path / "order.csv", batch=1, keep_far=True)
 
 
 # ---- novelty -------------------------------------------------------------------------------------

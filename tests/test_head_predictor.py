@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -85,9 +86,14 @@ def test_rows_keep_their_order_and_repeated_rows_their_value(trained):
 
 def test_one_antigen_is_used_for_all_antibodies(trained):
     heavy = list(trained.frame["heavy"][:4])
-    found = load_predictor(trained.run).predict(heavy=heavy, antigen=trained.frame["antigen"][0])
+    predictor = load_predictor(trained.run)
+    found = predictor.predict(heavy=heavy, antigen=trained.frame["antigen"][0])
     assert len(found) == 4
-    assert (found["sigma"] > 0).all()
+    assert "sigma" not in found  # a single network cannot calibrate it
+    predictor = replace(predictor, calibrated=True)
+    again = predictor.predict(heavy=heavy, antigen=trained.frame["antigen"][0])
+    assert (again["sigma"] > 0).all()
+    assert list(again.drop(columns="sigma")) == list(found)
 
 
 def test_unusual_sequences_are_far_and_training_sequences_are_not(trained):

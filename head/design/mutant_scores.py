@@ -152,7 +152,7 @@ class MutantScorer:
         rows = slice(len(pairs) - len(batch), None)
         scores = {
             "pkd_predicted": pkd,
-            "sigma": sigma * widening,
+            **predictor.sigma_column(sigma * widening),
             "difference": pkd - pkd[parent],
         }
         if self.has_sigma:

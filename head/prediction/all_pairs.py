@@ -186,7 +186,7 @@ def _write_scores(
                 scores = pd.DataFrame(
                     {
                         "pkd_predicted": pkd,
-                        "sigma": sigma * widening_N[i],
+                        **predictor.sigma_column(sigma * widening_N[i]),
                         "far_antibody": far_antibody[i],
                         "far_antigen": far_antigen[j],
                         **of_antibodies.columns(new_NC[at + i]),

@@ -55,6 +55,10 @@ REASONS = {
     "antigen_changes": "the changes of the antigen",
 }
 """What makes a row far, by its key in ``far_by``."""
+NO_SIGMA = (
+    "no sigma is written: the head has no errors on five groups of pairs that it has not seen, to "
+    "calibrate it on. Train with --head stack, the default, or with --members 8."
+)
 SLICE = 16_384
 """Sequences of one kind whose vectors are in memory at a time: 80 MB at the real widths."""
 
@@ -137,10 +141,7 @@ def predict(
                 "these pairs before you use the scores"
             )
         if not predictor.calibrated:
-            messages.say(
-                "sigma is not calibrated: it is the error on validation pairs, which training has "
-                "seen, and is too small for new groups. Train with --members 8 or more."
-            )
+            messages.say(NO_SIGMA)
     seconds = round(time.monotonic() - start_s, 3)
     return {"out": str(out), **scored, "seconds": seconds}
 
@@ -166,7 +167,7 @@ def _predict_pairs(
             writer.write(
                 part.assign(
                     pkd_predicted=pkd[rows],
-                    sigma=sigma[rows],
+                    **scorer.predictor.sigma_column(sigma[rows]),
                     far_antibody=far_antibody[antibody],
                     far_antigen=far_antigen[antigen],
                     **found.antibodies.counter.columns(found.antibodies.new_NC[antibody]),

@@ -162,7 +162,8 @@ class Predictor:
         Returns
         -------
         DataFrame
-            One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``far_antibody``,
+            One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd; without ``sigma`` if
+            it could not be calibrated), ``far_antibody``,
             ``far_antigen`` (bool), and ``new_positions`` and ``new_residues`` (Int16), which
             predictors written before schema 4 lack. If the training antibodies are variants of one,
             also ``changes`` (Int16) and ``new_combination`` (boolean); see `Novelty.count`. Last,
@@ -199,7 +200,8 @@ class Predictor:
                     device=device, batch_tokens=batch_tokens, progress=progress,
                 )  # fmt: skip
             found = self.predict_keys(open_store(path), *keys, antibodies)
-            return self.add_novelty(found, antibodies, targets)
+            found = self.add_novelty(found, antibodies, targets)
+            return found if self.calibrated else found.drop(columns="sigma")
 
     def __repr__(self) -> str:
         counts = Counter(type(member.model).__name__ for member in self.members)
@@ -230,6 +232,10 @@ class Predictor:
         """Return what counts new things in sequences of one kind."""
         found = self.novelty if kind == "antibody" else self.antigens
         return NothingCounted() if found is None else found
+
+    def sigma_column(self, sigma: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Return the column of sigma, (P,), in a table; none if it is not calibrated."""
+        return {"sigma": sigma} if self.calibrated else {}
 
     def widening(self, new_NC: NDArray[np.int16]) -> NDArray[np.float64]:
         """Return by what factor `add_novelty` enlarges sigma, (N,), from counts of antibodies."""
