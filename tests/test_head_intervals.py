@@ -295,6 +295,13 @@ def test_intervals_of_scores_of_perfect_predictions_do_not_pass_the_best():
     assert found["top_enrichment"]["value"] == pytest.approx(10)
 
 
+def test_intervals_of_shares_do_not_fall_below_none():
+    pairs, _ = variants_of_complexes()
+    blind = np.random.default_rng(3).normal(size=60)
+    found = intervals(pairs, [all_tested(np.arange(60))], blind)["top_enrichment"]
+    assert 0 == found["low"] <= found["value"] < found["high"]
+
+
 def test_scores_of_many_pairs_are_resampled_on_some_rows_in_few_clusters(monkeypatch):
     pairs, predicted = variants_of_complexes(rows=400)
     split = all_tested(np.arange(400))

@@ -138,10 +138,12 @@ def score_intervals(
 
 
 def _passed(outer: Callable[..., float], metric: str, ends: Sequence[float]) -> float | None:
-    """Return the outermost end of intervals, which for perfect predictions would pass the best."""
+    """Return the outermost end of intervals, if it is possible, or else the possible end."""
     if not ends:
         return None
-    end, best = outer(ends), METRICS[metric].best
+    end, best, least = outer(ends), METRICS[metric].best, METRICS[metric].least
+    if least is not None:
+        end = max(end, least)
     if best is None:
         return end
     return max(end, best) if METRICS[metric].lower_is_better else min(end, best)

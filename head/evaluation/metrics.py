@@ -184,6 +184,8 @@ class Metric:
     """Reported with the bootstrap interval of the score itself, as those of the headline are."""
     best: float | None = 1.0
     """Score of perfect predictions, if no score is better."""
+    least: float | None = None
+    """The smallest possible score, if an interval could pass it."""
 
 
 def headline_metrics() -> list[str]:
@@ -499,11 +501,11 @@ METRICS: dict[str, Metric] = {
     ),
     "spread_ratio": Metric(
         function=lambda r: spread_ratio(r.pkd, r.predicted),
-        in_report=True, with_interval=True, best=None,
+        in_report=True, with_interval=True, best=None, least=0.0,
     ),
     "top_enrichment": Metric(
         function=lambda r: top_enrichment(r.pkd, r.predicted),
-        in_report=True, selectable=True, with_interval=True, best=None,
+        in_report=True, selectable=True, with_interval=True, best=None, least=0.0,
     ),
     **_joint(
         "confident_pairs", "pair_accuracy", in_report=True, selectable=True, with_interval=True
