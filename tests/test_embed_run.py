@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -30,7 +32,7 @@ from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.run import embed_table
 from abag.embed.pipeline.task import MixedPrecision
 from abag.embed.sequences.chains import KINDS, antibody, antigen
-from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.pairs import TableTotals, read_pairs
 from abag.embed.weights import digest
 from abag.head.data.demo import demo_table
 
@@ -174,6 +176,28 @@ def test_a_refused_table_leaves_no_thread_and_no_store(table, tmp_path, loaded):
         embed_table(table, tmp_path / "store", **TINY)
     assert threading.active_count() == before
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(("name", "row", "started"), [
+    ("pairs.csv", None, [0]), ("pairs.parquet", None, [0]), ("pairs.tsv", None, [30]),
+    ("pairs.csv", 3, []), ("pairs.csv", 20, [0]),
+])  # fmt: skip
+def test_torch_is_imported_once_the_first_rows_are_valid(
+    table, tmp_path, monkeypatch, name, row, started
+):
+    if row is not None:
+        table.loc[row, "antigen"] = "MK*"
+    write = {"csv": table.to_csv, "parquet": table.to_parquet}
+    write["tsv"] = partial(table.to_csv, sep="\t")
+    write[name.partition(".")[2]](tmp_path / name, index=False)
+    monkeypatch.setattr(ahead_module, "TOP_ROWS", 10)
+    rows, found = [0], []
+    add, start = TableTotals.add, Ahead.start
+    monkeypatch.setattr(TableTotals, "add", lambda *of: (add(*of), rows.append(of[0].rows)))
+    monkeypatch.setattr(Ahead, "start", lambda self: (found.append(rows[-1]), start(self)))
+    with nullcontext() if row is None else pytest.raises(abag.AbagError, match=f"row {row + 1},"):
+        embed_table(tmp_path / name, tmp_path / "store", **PLAIN)
+    assert found[:1] == started
 
 
 def test_two_encoders_are_not_loaded_onto_a_small_gpu(table, tmp_path, loaded, monkeypatch):

@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import replace
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from abag import AbagError
 from abag.core.garbage import freeze_imports
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.loading import Identity
@@ -21,6 +24,9 @@ from abag.embed.packing.tokens import Layout
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.task import identify_for, load_for, plan_for
 from abag.embed.sequences.chains import Chains, Kind
+from abag.embed.sequences.formats import suffix_of
+from abag.embed.sequences.pairs import read_pair_chunks
+from abag.embed.sequences.tables import TableLike
 from abag.embed.weights.digest import weights_digest
 
 if TYPE_CHECKING:
@@ -34,6 +40,9 @@ LOADED_ON = ("cuda",)
 """Types of devices onto which encoders are loaded ahead: reading keeps a CPU busy."""
 ROOM_BYTES = 24 << 30
 """Free memory of a GPU with which an encoder is loaded while another one runs."""
+TOP_ROWS = 1000
+_READ_FROM_THE_TOP = (".csv", ".parquet")
+"""Of the others, which may be small or have an antibody's chains far apart, all is read at once."""
 _RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 _EXAMPLES: dict[Kind, list[Chains]] = {
     "antibody": [(_RESIDUES * 6, _RESIDUES * 5)] * 20, "antigen": [(_RESIDUES * 15,)] * 15,
@@ -42,7 +51,7 @@ _EXAMPLES: dict[Kind, list[Chains]] = {
 
 
 class Ahead:
-    """Imports torch, hashes local weights, starts a GPU and loads encoders; a context manager.
+    """Imports torch; hashes weights, starts a GPU and loads encoders in threads; a context manager.
 
     Nothing is downloaded. Errors are left to the code that needs the result, and leaving the
     context ends the threads soon.
@@ -59,15 +68,22 @@ class Ahead:
         self._loaded: dict[Kind, Future[tuple[Identity, Encoder] | None]] = {}
 
     def start(self) -> None:
-        """Start, unless it has been started."""
+        """Import torch and start the rest, unless it has been started.
+
+        The import is waited for: like reading it needs the interpreter lock most of the time, and
+        what follows it takes longer than reading.
+        """
         if self._prepared:
             return
-        imported = _submit(self._hashing, _import_torch)
+        with suppress(Exception):
+            import torch  # noqa: F401
+
+            freeze_imports()
         identified = {
             kind: _submit(self._hashing, self._identify, kind, name)
             for kind, name in self._encoders.items()
         }
-        self._prepared = [*identified.values(), _submit(self._gpu, self._start_gpu, imported)]
+        self._prepared = [*identified.values(), _submit(self._gpu, self._start_gpu)]
         for kind in self._encoders if self._device is not None else ():
             self._loaded[kind] = _submit(self._gpu, self._load, identified[kind])
 
@@ -96,9 +112,8 @@ class Ahead:
         weights_digest(find_checkpoint(name, download=False), self._stopped)
         return identify_for(name, kind, self._options)
 
-    def _start_gpu(self, imported: Future[None]) -> None:
+    def _start_gpu(self) -> None:
         """Start CUDA, and compile the Triton kernel that is tried first."""
-        imported.result()
         from abag.core.device import resolve_device
 
         if self._device is None or (device := resolve_device(self._device)).type == "cpu":
@@ -134,10 +149,20 @@ class Ahead:
             pass
 
 
-def _import_torch() -> None:
-    import torch  # noqa: F401
+def begins_well(table: TableLike, options: EmbedOptions) -> bool:
+    """Tell whether the first rows of a table are valid, if they can be read alone.
 
-    freeze_imports()
+    It takes milliseconds. A table that is refused should not have to wait for torch.
+    """
+    top = replace(options, limit=min(TOP_ROWS, options.limit or TOP_ROWS))
+    try:
+        if isinstance(table, Path | str) and not Path(table).is_dir():
+            if suffix_of(Path(table)) not in _READ_FROM_THE_TOP:
+                return False
+        chunks = read_pair_chunks(table, top, kinds=options.kinds, only_sequences=True)
+        return next(chunks, None) is not None
+    except AbagError:
+        return False
 
 
 def _has_room(device: torch.device) -> bool:

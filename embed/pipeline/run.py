@@ -18,7 +18,7 @@ from typing import Any, NotRequired, TypeAlias, TypedDict, cast
 from abag.core.messages import bar, detail, note, reporting, say
 from abag.core.options import EncoderOptions
 from abag.embed.families.registry import known_alias
-from abag.embed.pipeline.ahead import Ahead
+from abag.embed.pipeline.ahead import Ahead, begins_well
 from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
@@ -194,8 +194,10 @@ def _read(
     partitions: Sequence[Partitions],
     ahead: Ahead | None,
 ) -> TableTotals:
-    """Read, check and key every sequence; start `ahead` once the first chunk is valid."""
+    """Read, check and key every sequence; start `ahead` once some rows are valid."""
     reading = TableTotals()
+    if ahead is not None and begins_well(table, options):
+        ahead.start()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in read_pair_chunks(table, options, kinds=options.kinds, only_sequences=True):
             reading.add(pairs)
