@@ -53,32 +53,43 @@ class CommandGroup(click.Group):
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         _open_standard_streams()
-        with one_command(), _raising_on_signals():
-            try:
-                return super().invoke(ctx)
-            except AbagError as error:
-                click.echo(printable(f"Error: {error}"), err=True)
-                sys.exit(1)
-            except UnicodeEncodeError as error:  # of a path; pyarrow takes UTF-8 only
-                msg = f"Error: {error.object}: a name that is not UTF-8; expected UTF-8. Rename it."
-                click.echo(printable(msg), err=True)
-                sys.exit(1)
-            except OSError as error:
-                if error.errno == errno.EPIPE:  # click handles it
-                    raise
-                where = error.filename if error.filename is not None else "a file or the output"
-                msg = (
-                    f"Error: {os.fsdecode(where)}: cannot be used ({error.strerror or error}); "
-                    "expected a readable and writable path. Fix it or give another, and run the "
-                    "command again."
-                )
-                click.echo(printable(msg), err=True)
-                sys.exit(1)
-            except _Stopped as stopped:
-                name = signal.Signals(stopped.number).name
-                msg = "committed work is safe; run the same command again to continue."
-                click.echo(f"Stopped by {name}: {msg}", err=True)
-                sys.exit(128 + stopped.number)
+        with one_command(), _raising_on_signals(), _errors_in_one_line():
+            return super().invoke(ctx)
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401
+        """Read the command line; its help and the versions are printed here."""
+        with _errors_in_one_line():
+            return super().make_context(*args, **extra)
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    """Print the errors that the user can fix, and exit."""
+    try:
+        yield
+    except AbagError as error:
+        click.echo(printable(f"Error: {error}"), err=True)
+        sys.exit(1)
+    except UnicodeEncodeError as error:  # of a path; pyarrow takes UTF-8 only
+        msg = f"Error: {error.object}: a name that is not UTF-8; expected UTF-8. Rename it."
+        click.echo(printable(msg), err=True)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # click handles it
+            raise
+        where = error.filename if error.filename is not None else "a file or the output"
+        msg = (
+            f"Error: {os.fsdecode(where)}: cannot be used ({error.strerror or error}); "
+            "expected a readable and writable path. Fix it or give another, and run the "
+            "command again."
+        )
+        click.echo(printable(msg), err=True)
+        sys.exit(1)
+    except _Stopped as stopped:
+        name = signal.Signals(stopped.number).name
+        msg = "committed work is safe; run the same command again to continue."
+        click.echo(f"Stopped by {name}: {msg}", err=True)
+        sys.exit(128 + stopped.number)
 
 
 def _open_standard_streams() -> None:

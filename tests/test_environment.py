@@ -52,6 +52,16 @@ def test_a_full_output_is_one_line(pairs, tmp_path):
     assert rows(tmp_path / "s")
 
 
+@pytest.mark.parametrize(
+    "line", [["--help"], ["--version"], ["fit", "--help"], ["plan", "pairs.csv"]]
+)
+def test_a_full_output_of_help_is_one_line(pairs, line):
+    done = abag(*line, shell=">/dev/full", cwd=pairs.parent)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"Error: ")
+    assert done.stderr.count(b"\n") == 1
+
+
 @pytest.mark.parametrize("ignored", [True, False])
 def test_a_signal_that_was_ignored_stays_ignored(tmp_path, ignored):
     code = (

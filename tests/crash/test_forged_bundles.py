@@ -160,15 +160,17 @@ def outcome(folder, table):
             ]
             pkd, sigma = predictor.score(PairVectors(x_ND, y_ME, i, j, chains))
             antigens = [tuple((one[n:] + "W" * n).split("|")) for n, one in enumerate(antigen)]
-            found = pd.DataFrame({"far_antibody": far, "far_antigen": far})
-            predictor.add_novelty(found, chains, antigens)
+            first = {"pkd_predicted": pkd[:9], "sigma": sigma[:9]}
+            found = pd.DataFrame({**first, "far_antibody": far, "far_antigen": far})
+            found = predictor.add_novelty(found, chains, antigens)
     except AbagError as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Exception as error:  # noqa: BLE001 - this is what is looked for
         return f"{type(error).__name__}: {error}"
-    if not np.isfinite([pkd, sigma]).all():
+    sigmas = [*sigma, *found["sigma"]]
+    if not np.isfinite([*pkd, *sigmas]).all():
         return "not finite"
-    return "predicted" if (sigma >= 0).all() else "negative sigma"
+    return "predicted" if min(sigmas) >= 0 else "negative sigma"
 
 
 def run(folder, seed, heads=HEADS):
