@@ -67,6 +67,21 @@ def equally_good(clusters, rows=20, seed=0):
     return drawn(np.zeros(len(cluster)), cluster), errors
 
 
+@pytest.mark.parametrize("metric", ["rmse", "spearman", "top_enrichment", "pair_accuracy"])
+def test_an_interval_is_that_of_all_samples_drawn_and_scored_in_one_go(monkeypatch, metric):
+    rng, cluster = np.random.default_rng(1), np.repeat(np.arange(60), 20)
+    pairs = drawn(rng.normal(8, 1, 1200), cluster)
+    a, b = pairs.pkd + rng.normal(size=1200), pairs.pkd + rng.normal(size=1200)
+    found = compare(pairs, [all_tested(pairs.antigen)], [a], [b], metric)
+    monkeypatch.setattr(bootstrap, "SAMPLED_AT_ONCE", 300)  # in several threads
+    monkeypatch.setattr(bootstrap, "MOST_KEPT", 0)
+    in_parts = compare(pairs, [all_tested(pairs.antigen)], [a], [b], metric)
+    assert in_parts.to_json() == pytest.approx(found.to_json(), rel=1e-12)
+    draws = np.random.default_rng(3).integers(7, size=(100, 7))
+    counts = np.array([np.bincount(one, minlength=7) for one in draws])
+    assert np.array_equal(bootstrap._count_draws(3, 100, 7), counts)
+
+
 @pytest.mark.parametrize("clusters", [5, 8])
 def test_equally_good_models_are_rarely_told_apart_by_few_clusters(clusters):
     wrong = 0

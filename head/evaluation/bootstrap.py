@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
+from threadpoolctl import threadpool_limits
 
+from abag.core.threads import in_order
 from abag.head.splits.splits import TEST, Split
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -22,8 +25,10 @@ Ints: TypeAlias = NDArray[np.int64]
 
 DRAWS = 500
 """Bootstrap samples per interval."""
-SAMPLED_AT_ONCE = 2 * 10**6
-"""Rows times samples that are scored in one go: 16 MB per matrix."""
+SAMPLED_AT_ONCE = 1 << 18
+"""Rows times samples that are scored in one go: 2 MB per matrix, which stay in a core's cache."""
+MOST_KEPT = 1 << 26
+"""Clusters times samples of which the counts are kept for the next interval, in bytes."""
 MIN_CLUSTERS = 5
 """With fewer clusters, resampling them says little about new clusters: no interval."""
 MIN_ROWS = 10
@@ -154,12 +159,23 @@ def _bootstrap(folds: Sequence[Resampled], seed: int, rows: int, unit: str) -> I
     difference = float(_mean_score(folds, index, np.ones((1, len(clusters))))[0])
     if np.isnan(difference):
         return None
-    draws = np.random.default_rng(seed).integers(len(clusters), size=(DRAWS, len(clusters)))
-    enough = len(clusters) >= MIN_CLUSTERS and rows >= MIN_ROWS
-    n_parts = max(1, DRAWS * max(map(len, index)) // SAMPLED_AT_ONCE)
-    parts = np.array_split(draws[: DRAWS if enough else 0], n_parts)
-    known = np.concatenate([_mean_score(folds, index, _count(part)) for part in parts])
-    known = known[~np.isnan(known)]
+    known = np.zeros(0)
+    if len(clusters) >= MIN_CLUSTERS and rows >= MIN_ROWS:
+        kept = _count_draws if DRAWS * len(clusters) <= MOST_KEPT else _count_draws.__wrapped__
+        parts = np.array_split(
+            kept(seed, DRAWS, len(clusters)),
+            min(DRAWS, max(1, DRAWS * max(map(len, index)) // SAMPLED_AT_ONCE)),
+        )
+
+        def score(part: NDArray[np.uint8]) -> Floats:
+            return _mean_score(folds, index, part.astype(np.float64))
+
+        if len(parts) == 1:
+            known = score(parts[0])
+        else:  # matrix products in several threads, each in threads of its own, would wait
+            with threadpool_limits(1, user_api="blas"):
+                known = np.concatenate(list(in_order(score, parts)))
+        known = known[~np.isnan(known)]
     unit = "pairs" if len(clusters) == rows else unit
     if not len(known):
         return Interval(difference, None, None, len(clusters), rows, unit)
@@ -168,10 +184,14 @@ def _bootstrap(folds: Sequence[Resampled], seed: int, rows: int, unit: str) -> I
     return Interval(difference, float(low), float(high), len(clusters), rows, unit)
 
 
-def _count(draws_DC: Ints) -> Floats:
+@lru_cache(maxsize=4)
+def _count_draws(seed: int, draws: int, clusters: int) -> NDArray[np.uint8]:
     """Count how often each of C clusters is drawn in each of D samples; shape (D, C)."""
-    cells = draws_DC + draws_DC.shape[1] * np.arange(len(draws_DC))[:, None]
-    return np.bincount(cells.ravel(), minlength=cells.size).reshape(cells.shape).astype(np.float64)
+    rng, counts_DC = np.random.default_rng(seed), np.empty((draws, clusters), np.uint8)
+    for counts_C in counts_DC:
+        # Not even among very many clusters is one ever drawn more than 255 times.
+        counts_C[:] = np.bincount(rng.integers(clusters, size=clusters), minlength=clusters)
+    return counts_DC
 
 
 def _mean_score(folds: Sequence[Resampled], index: Sequence[Ints], counts_DC: Floats) -> Floats:

@@ -31,7 +31,7 @@ from abag.head.evaluation.resampling import (
     accuracies,
     mean_errors,
     median_of_samples,
-    score_samples,
+    scorer,
 )
 from abag.head.splits.splits import TEST, Split, total_leaks
 
@@ -208,13 +208,10 @@ class _TestRows:
             return self._of_sums(cluster, *OF_MEAN_ERROR[metric])
         if metric in SCOPES:
             return self._of_pairs(cluster, metric)
-
-        def score(counts_DR: Floats) -> Floats:
-            return _difference(
-                score_samples(metric, self.pkd, one, self.antigen, counts_DR) for one in self.models
-            )
-
-        return Resampled(cluster, score)
+        scores = [scorer(metric, self.pkd, one, self.antigen) for one in self.models]
+        return Resampled(
+            cluster, lambda counts_DR: _difference(score(counts_DR) for score in scores)
+        )
 
     def _of_sums(
         self,

@@ -10,6 +10,7 @@ Counts are float64, because numpy multiplies no other type as fast.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +20,8 @@ from abag.head.evaluation.metrics import BUDGET_SHARE, MeasuredRows
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+ScoreOfSamples: TypeAlias = Callable[[Floats], Floats]
+"""Scores of D samples, (D,), by how often each of R rows is in them, (D, R)."""
 
 TINY = np.finfo(np.float64).tiny
 
@@ -42,11 +45,16 @@ def score_samples(
     NDArray, shape=(D,), dtype=float64
         NaN where the metric is undefined.
     """
+    return scorer(metric, pkd, predicted, antigen)(counts_DR)
+
+
+def scorer(metric: str, pkd: Floats, predicted: Floats, antigen: Ints) -> ScoreOfSamples:
+    """Return what computes `score_samples` of counts, (D, R), for several lots of samples."""
     if not (len(predicted) and np.isfinite(predicted).all()):
-        return np.full(len(counts_DR), np.nan)
+        return lambda counts_DR: np.full(len(counts_DR), np.nan)
     if metric in VECTORISED:
-        return VECTORISED[metric](pkd, predicted, counts_DR)
-    return score_repeated(metric, pkd, predicted, antigen, counts_DR)
+        return VECTORISED[metric](pkd, predicted)
+    return partial(score_repeated, metric, pkd, predicted, antigen)
 
 
 def score_repeated(
@@ -71,24 +79,36 @@ def median_of_samples(values: Floats, counts_DR: Floats) -> Floats:
     return np.where(size_D > 0, middle_D, np.nan)
 
 
-def _spearman(pkd: Floats, predicted: Floats, counts_DR: Floats) -> Floats:
+def _spearman(pkd: Floats, predicted: Floats) -> ScoreOfSamples:
     """Correlate ranks, each the mean rank of the row's copies and ties in the sample."""
-    y_DR, p_DR = _centred_ranks(pkd, counts_DR), _centred_ranks(predicted, counts_DR)
-    covariance_D = (counts_DR * y_DR * p_DR).sum(axis=1)
-    scale_D = np.sqrt((counts_DR * y_DR**2).sum(axis=1) * (counts_DR * p_DR**2).sum(axis=1))
-    defined = scale_D > 0  # the centred ranks of a constant are exactly 0
-    return np.where(defined, np.clip(covariance_D / np.where(defined, scale_D, 1), -1, 1), np.nan)
+    ranks = [_centred_ranks(values) for values in (pkd, predicted)]
+
+    def score(counts_DR: Floats) -> Floats:
+        y_DR, p_DR = (of_samples(counts_DR) for of_samples in ranks)
+        yy_D, yp_D, pp_D = (
+            np.einsum("dr,dr,dr->d", counts_DR, *two)
+            for two in ((y_DR, y_DR), (y_DR, p_DR), (p_DR, p_DR))
+        )
+        scale_D = np.sqrt(yy_D * pp_D)
+        defined = scale_D > 0  # the centred ranks of a constant are exactly 0
+        return np.where(defined, np.clip(yp_D / np.where(defined, scale_D, 1), -1, 1), np.nan)
+
+    return score
 
 
-def _centred_ranks(values: Floats, counts_DR: Floats) -> Floats:
-    """Rank the rows in each sample, minus the mean rank; exact, being multiples of a half."""
+def _centred_ranks(values: Floats) -> ScoreOfSamples:
+    """Rank rows in each sample, minus the mean rank, (D, R); exact, being multiples of a half."""
     order = np.argsort(values, kind="stable")
     last = np.append(np.flatnonzero(np.diff(values[order])), len(values) - 1)
-    seen_DT = counts_DR[:, order].cumsum(axis=1)[:, last]  # rows up to each distinct value
-    before_DT = np.pad(seen_DT, ((0, 0), (1, 0)))[:, :-1]
     run = np.unique(values, return_inverse=True)[1]
-    centred_DT: Floats = (seen_DT + before_DT - seen_DT[:, -1:]) / 2
-    return centred_DT[:, run]
+
+    def rank(counts_DR: Floats) -> Floats:
+        seen_DT = counts_DR[:, order].cumsum(axis=1)[:, last]  # rows up to each distinct value
+        before_DT = np.pad(seen_DT, ((0, 0), (1, 0)))[:, :-1]
+        centred_DT: Floats = (seen_DT + before_DT - seen_DT[:, -1:]) / 2
+        return centred_DT[:, run]
+
+    return rank
 
 
 def mean_errors(error_K: Floats, size_K: Floats, counts_DK: Floats) -> Floats:
@@ -109,10 +129,13 @@ def accuracies(right_KK: Floats, pairs_KK: Floats, counts_DK: Floats) -> Floats:
     return np.where(pairs_D > 0, right_D / np.maximum(1, pairs_D), np.nan)
 
 
-def _spread_ratio(pkd: Floats, predicted: Floats, counts_DR: Floats) -> Floats:
-    deviations = [_deviation(values, counts_DR) for values in (predicted, pkd)]
-    varies = _varies(pkd, counts_DR)
-    return np.where(varies, deviations[0] / np.where(varies, deviations[1], 1), np.nan)
+def _spread_ratio(pkd: Floats, predicted: Floats) -> ScoreOfSamples:
+    def score(counts_DR: Floats) -> Floats:
+        deviations = [_deviation(values, counts_DR) for values in (predicted, pkd)]
+        varies = _varies(pkd, counts_DR)
+        return np.where(varies, deviations[0] / np.where(varies, deviations[1], 1), np.nan)
+
+    return score
 
 
 def _deviation(values: Floats, counts_DR: Floats) -> Floats:
@@ -125,36 +148,44 @@ def _deviation(values: Floats, counts_DR: Floats) -> Floats:
 def _varies(values: Floats, counts_DR: Floats) -> NDArray[np.bool_]:
     """Tell in which samples the values are not all equal, (D,)."""
     seen_DR = counts_DR > 0
-    low = np.where(seen_DR, values, np.inf).min(axis=1, initial=np.inf)
-    return np.asarray(np.where(seen_DR, values, -np.inf).max(axis=1, initial=-np.inf) > low)
+    first_D1 = values[seen_DR.argmax(axis=1)][:, None]
+    return np.asarray((seen_DR & (values != first_D1)).any(axis=1))
 
 
-def _top_enrichment(pkd: Floats, predicted: Floats, counts_DR: Floats) -> Floats:
-    size_D = counts_DR.sum(axis=1)
-    budget_D = np.maximum(1, np.round(BUDGET_SHARE * size_D))
-    strongest_DR = counts_DR * (pkd >= _cut(pkd, counts_DR, budget_D)[:, None])
-    cut_D1 = _cut(predicted, counts_DR, budget_D)[:, None]
-    above_DR, tied_DR = predicted > cut_D1, predicted == cut_D1
-    n_above, n_tied = ((counts_DR * rows).sum(axis=1) for rows in (above_DR, tied_DR))
-    share_D = (budget_D - n_above) / np.maximum(1, n_tied)
-    hits_D = (strongest_DR * above_DR).sum(axis=1) + share_D * (strongest_DR * tied_DR).sum(axis=1)
-    chance_D = budget_D * strongest_DR.sum(axis=1) / np.maximum(1, size_D)
-    return np.where(_varies(pkd, counts_DR), hits_D / np.maximum(chance_D, TINY), np.nan)
+def _top_enrichment(pkd: Floats, predicted: Floats) -> ScoreOfSamples:
+    orders = np.argsort(-pkd), np.argsort(-predicted)
+
+    def score(counts_DR: Floats) -> Floats:
+        size_D = counts_DR.sum(axis=1)
+        budget_D = np.maximum(1, np.round(BUDGET_SHARE * size_D))
+        strongest_DR = counts_DR * (pkd >= _cut(pkd, orders[0], counts_DR, budget_D)[:, None])
+        cut_D1 = _cut(predicted, orders[1], counts_DR, budget_D)[:, None]
+        above_DR, tied_DR = predicted > cut_D1, predicted == cut_D1
+        n_above, n_tied = ((counts_DR * rows).sum(axis=1) for rows in (above_DR, tied_DR))
+        share_D = (budget_D - n_above) / np.maximum(1, n_tied)
+        hits, tied_hits = ((strongest_DR * rows).sum(axis=1) for rows in (above_DR, tied_DR))
+        chance_D = budget_D * strongest_DR.sum(axis=1) / np.maximum(1, size_D)
+        found = (hits + share_D * tied_hits) / np.maximum(chance_D, TINY)
+        return np.where(_varies(pkd, counts_DR), found, np.nan)
+
+    return score
 
 
-def _cut(values: Floats, counts_DR: Floats, budget_D: Floats) -> Floats:
-    """Return the smallest of the ``budget`` largest values in each sample, (D,)."""
-    order = np.argsort(-values)
+def _cut(values: Floats, order: Ints, counts_DR: Floats, budget_D: Floats) -> Floats:
+    """Return the smallest of the ``budget`` largest values in each sample, (D,).
+
+    `order` is of descending values.
+    """
     enough_DR = counts_DR[:, order].cumsum(axis=1) >= budget_D[:, None]
     return np.asarray(values[order[enough_DR.argmax(axis=1)]])
 
 
-VECTORISED: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
+VECTORISED: dict[str, Callable[[Floats, Floats], ScoreOfSamples]] = {
     "spearman": _spearman,
     "spread_ratio": _spread_ratio,
     "top_enrichment": _top_enrichment,
 }
-"""Metrics of labels and predictions, (R,), on samples, (D, R), by name."""
+"""By name: what makes of labels and predictions, (R,), a function of samples."""
 OF_MEAN_ERROR: dict[str, tuple[Callable[[Floats], Floats], Callable[[Floats], Floats]]] = {
     "rmse": (np.square, np.sqrt),
     "mae": (np.abs, np.positive),
