@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -134,6 +135,41 @@ def test_task_heads_and_decoders_leave_vectors_and_fingerprint_unchanged(
     alone = save(encoder, family, tmp_path / "alone")
     prints = [identify(str(f), "antigen").fingerprint for f in (with_head, alone)]
     assert prints[0] == prints[1]
+
+
+class Command:
+    """What runs a command when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("content", ["command", "arguments", "nested", "list", "numbers", "page"])
+def test_a_bin_file_with_more_than_tensors_is_refused_and_nothing_runs(tmp_path, content):
+    folder = tiny(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    if content == "page":
+        path.write_text("<html>")
+    else:
+        torch.save(
+            {
+                "command": weights | {"x": Command(tmp_path / "ran")},
+                "arguments": {"model": weights, "args": SimpleNamespace(epochs=3)},
+                "nested": {"model": weights},
+                "list": [*weights.values()],
+                "numbers": weights | {"epoch": 3},
+            }[content],
+            path,
+        )
+    with pytest.raises(BadCheckpoint, match="something other than named tensors") as error:
+        load_encoder(identify(str(folder), "antigen"), CPU)
+    assert "weights_only" not in str(error.value)
+    assert not (tmp_path / "ran").exists()
 
 
 def renamed(folder, rename):

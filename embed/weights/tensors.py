@@ -43,7 +43,9 @@ class EncoderTensors:
         for path in self._checkpoint.weights:
             try:
                 readers |= self._open(path)
-            except (OSError, SafetensorError, RuntimeError, UnpicklingError, EOFError) as error:
+            except UnpicklingError as error:
+                raise _other_than_tensors(path) from error
+            except (OSError, SafetensorError, RuntimeError, EOFError) as error:
                 msg = (
                     f"{path}: cannot be read ({first_line(error)}); the download may be incomplete"
                 )
@@ -57,10 +59,22 @@ class EncoderTensors:
             file = self._files.enter_context(safe_open(path, framework="pt"))
             return {name: partial(file.get_tensor, name) for name in file.keys()}
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+        whole = isinstance(tensors, dict) and all(torch.is_tensor(x) for x in tensors.values())
+        if not whole or not all(isinstance(name, str) for name in tensors):
+            raise _other_than_tensors(path)
         return {name: partial(tensors.get, name) for name in tensors}
 
     def __exit__(self, *_: object) -> None:
         self._files.close()
+
+
+def _other_than_tensors(path: Path) -> BadCheckpoint:
+    """Return the error of a pickled file; torch's own text says how to run code from it."""
+    return BadCheckpoint(
+        f"{path}: holds something other than named tensors, which could run code when it is read; "
+        "expected the weights of a model. Download the file again, or have its owner save the "
+        "model with save_pretrained, which writes model.safetensors."
+    )
 
 
 class EncoderWeights:
