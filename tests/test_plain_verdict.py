@@ -41,7 +41,7 @@ def judge(split="antigen", **found):
         ({"train_mean": (-0.2, -0.1), "composition_ridge": (0.1, 0.2)},
          "than predicting the mean, but worse than the best baseline, composition_ridge."),
         ({"train_mean": (-0.2, -0.1), "composition_ridge": (-0.1, 0.2)},
-         "but not better than the best baseline, composition_ridge."),
+         "but not clearly better than the best baseline, composition_ridge."),
         ({"train_mean": (-0.2, -0.1), "composition_ridge": (-0.2, -0.1)},
          "and better than the best baseline, composition_ridge."),
         ({"train_mean": (-0.2, -0.1), "composition_ridge": (0.0, 0.0)},
@@ -60,7 +60,7 @@ def test_a_model_worse_than_the_mean_of_the_test_labels_is_called_that_first(mon
     assert judge(train_mean=(-0.2, -0.1), composition_ridge=(-0.1, 0.2)) == (
         "On antigens not seen in training this model is worse than predicting the mean of the "
         "test labels (R2 is -0.44), though better than the mean of the training labels, but not "
-        "better than the best baseline, composition_ridge."
+        "clearly better than the best baseline, composition_ridge."
     )
 
 

@@ -70,4 +70,4 @@ def _beside(
         return ""
     found = relation(interval, "rmse")
     words = {"better": "and better than", "worse": "but worse than", "equal": "and equals"}
-    return f", {words.get(found or '', 'but not better than')} the best baseline, {best}"
+    return f", {words.get(found or '', 'but not clearly better than')} the best baseline, {best}"
