@@ -67,6 +67,8 @@ class FitSize(NamedTuple):
     """Antibodies and antigens."""
     widths: tuple[int, int]
     """Of their vectors."""
+    variants: bool = False
+    """Whether the antibodies are variants of one, whose residues a stack compares."""
 
 
 def fit_seconds(
@@ -120,7 +122,9 @@ def _training_seconds(size: FitSize, config: FitConfig, on_gpu: bool, folds: int
 
 
 def _baseline_seconds(size: FitSize, on_gpu: bool) -> float:
-    standardise_s = VALUE_S * sum(n * width for n, width in zip(*size[1:], strict=True))
+    standardise_s = VALUE_S * sum(
+        n * width for n, width in zip(size.unique, size.widths, strict=True)
+    )
     if on_gpu:
         return standardise_s
     return standardise_s + _ridge_seconds(size)
@@ -128,16 +132,18 @@ def _baseline_seconds(size: FitSize, on_gpu: bool) -> float:
 
 def _ridge_seconds(size: FitSize) -> float:
     """Estimate the ridges on stored vectors of a split on a CPU."""
-    columns = sum(min(both) for both in zip(*size[1:], strict=True))
+    columns = sum(min(both) for both in zip(size.unique, size.widths, strict=True))
     return FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
 
 
 def _closed_form_seconds(size: FitSize, cores: int) -> float:
     """Estimate the models in closed form of a stack's split."""
     pairs = _training_pairs(size)
-    models, searched = stacked_models(pairs), min(pairs, SEARCH_PAIRS)
-    processes = [one for one in models if one != "ridge"]
-    search_s = (SEARCH_KERNEL_S if processes else 0.0) * searched**3
+    left_out = {"ridge"} if size.variants else {"ridge", "one_hot_kernel"}
+    processes = [one for one in stacked_models(pairs) if one not in left_out]
+    # kernel ridge and Gaussian process share a search
+    searches = len({one == "one_hot_kernel" for one in processes})
+    search_s = SEARCH_KERNEL_S * searches * min(pairs, SEARCH_PAIRS) ** 3
     solved = len(processes)
     if pairs > SEARCH_PAIRS and pairs <= INNER_PAIRS:
         solved *= INNER_SOLVES

@@ -26,7 +26,9 @@ from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
-from abag.head.closed_form.registry import describe_left_out
+from abag.head.closed_form.one_hot_kernel import find_reference
+from abag.head.closed_form.pair_model import DoesNotApply
+from abag.head.closed_form.registry import describe_left_out, stacked_models
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_sense import describe_columns, label_sense, suggest_label
 from abag.head.data.label_units import BadLabel
@@ -174,7 +176,8 @@ def plan(
     unique = (antibodies["unique"], antigens["unique"])
     found = (SPEEDS.get(name) for name in encoders)
     widths = [UNKNOWN_WIDTH if speed is None else speed.width for speed in found]
-    size = FitSize(rows, unique, (widths[0], widths[1]))
+    variants = _are_variants(read.antibodies, rows)
+    size = FitSize(rows, unique, (widths[0], widths[1]), variants)
     work = _Work(encoders, tokens, size, chosen.price_per_hour)
     machines = {n: _on_gpu(gpu, work, measured=n == MEASURED_ON) for n, gpu in GPUS.items()}
     work = work._replace(cores=os.cpu_count() or 1)
@@ -188,6 +191,17 @@ def plan(
         "head": describe_left_out(int(TRAIN_SHARE * rows)),
         "machines": machines,
     }  # fmt: skip
+
+
+def _are_variants(antibodies: UniqueSequences, rows: int) -> bool:
+    """Whether a stack would compare the residues of these antibodies."""
+    if "one_hot_kernel" not in stacked_models(int(TRAIN_SHARE * rows)):
+        return False
+    try:
+        find_reference("one_hot_kernel", antibodies.chains, antibodies.of_row)
+    except DoesNotApply:
+        return False
+    return True
 
 
 def _plan_sequences(sequences: UniqueSequences, encoder: str) -> SequencePlan:

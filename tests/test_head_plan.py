@@ -238,6 +238,20 @@ def test_a_planned_fit_takes_at_most_twice_or_half_as_long_as_a_measured_one(
     assert measured_s / 2 < planned_s < 2 * measured_s
 
 
+def test_the_kernel_on_residues_is_counted_for_variants_of_one_antibody_only(monkeypatch):
+    sizes = []
+    monkeypatch.setattr("abag.head.plan.fit_seconds", lambda size, **_: sizes.append(size) or 1.0)
+    plan(table())
+    frame = table()
+    frame["heavy"] = [frame["heavy"][0][:5] + a + frame["heavy"][0][6:] for a in "ACDEFG" * 10]
+    plan(frame)
+    assert {size.variants for size in sizes[: len(sizes) // 2]} == {False}
+    assert {size.variants for size in sizes[len(sizes) // 2 :]} == {True}
+    large = SKEMPI._replace(rows=8_000)
+    times = [fit_seconds(large._replace(variants=v), on_gpu=False, cores=2) for v in (False, True)]
+    assert times[0] < times[1]
+
+
 def test_a_stack_takes_longer_than_its_network_on_one_core():
     for rows in (966, 8_000, 160_000):
         size = SKEMPI._replace(rows=rows)
