@@ -301,3 +301,9 @@ def test_the_error_of_a_stack_on_a_fold_uses_weights_of_the_other_folds(monkeypa
     error_RK = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
     found = cross_stacked_error(error_RK, np.array([0, 0, 1]), np.arange(3), np.full(2, 0.5))
     np.testing.assert_allclose(found, [1, 1, 1])
+
+
+def test_two_processes_of_the_same_pairs_hold_their_vectors_once():
+    training = make_training()
+    first, second = (fit_gaussian_process(training, c).model for c in ("error", "evidence"))
+    assert first.train is second.train

@@ -172,7 +172,9 @@ def fit_gaussian_process(
             solved = _solve_inducing(solver, chosen, INDUCING_PAIRS)
         small = pairs <= VARIANCE_PAIRS
         root = solved.root if small else _solve_inducing(solver, chosen, VARIANCE_PAIRS).root
-    used = solver.train.select(slice(len(solved.weight)))
+    used = solver.train  # not a copy: kernel ridge and Gaussian process share it
+    if len(solved.weight) < pairs:
+        used = used.select(slice(len(solved.weight)))
     settings = ProcessSettings(
         chosen.kernel.scale,
         chosen.kernel.product,
