@@ -13,6 +13,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.closed_form import registry
 from abag.head.model.config import RunMismatch
+from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor
 from abag.head.training import stack as stack_module
 
@@ -125,6 +126,14 @@ def test_each_network_of_a_stack_leaves_out_one_inner_fold(
     assert not set.intersection(*groups[:2])
     assert sum(f"{sum(map(len, left_out))} training pairs" in text for text in said) == 1
     assert summary["kept"] == 1.0  # the weights take the place of the shrinkage
+
+
+def test_the_mean_is_weighed_by_its_error_on_labels_of_other_folds():
+    rng = np.random.default_rng(0)
+    training = SimpleNamespace(fold=rng.integers(5, size=60), pkd=rng.normal(8, 1, 60))
+    found = fitted._mean_of_other_folds(training)
+    expected = [training.pkd[training.fold != fold].mean() for fold in training.fold]
+    np.testing.assert_allclose(found, expected)
 
 
 def test_a_stack_of_a_large_table_is_weighed_on_the_validation_pairs(case, tmp_path, monkeypatch):
