@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abag
-from abag.embed.sequences import domains, parsed_columns, regions
+from abag.embed.sequences import domains, parsed_columns, regions, tables
 from abag.embed.sequences.chains import ParsedSequence, UnknownResidue
 from abag.embed.sequences.domains import variable_domain
 from abag.embed.sequences.options import TableOptions
@@ -235,6 +235,18 @@ def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered):
     few = read(mutants_without_j_segment(200), VL)
     assert not few.notes
     assert len(numbered) == 400
+
+
+def test_of_a_later_chunk_fewer_are_numbered(numbered, monkeypatch):
+    monkeypatch.setattr(tables.read_table_chunks, "__kwdefaults__", {
+        **tables.read_table_chunks.__kwdefaults__, "rows": 210})  # fmt: skip
+    frame = pd.DataFrame({"heavy": mutants_without_j_segment(215), "light": VL, "antigen": "MKT"})
+    assert len([*read_pair_chunks(frame, TableOptions())]) == 2
+    assert len(numbered) == 205
+    monkeypatch.setattr(parsed_columns, "NUMBERED_LATER", 2)
+    numbered.clear()
+    assert len([*read_pair_chunks(frame, TableOptions())]) == 2
+    assert len(numbered) == 202
 
 
 def test_a_sample_shows_that_the_columns_are_exchanged(numbered):

@@ -34,9 +34,9 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.regions import UNCLEAR, arrange, forms_as_given, refuse_misplaced
 from abag.embed.sequences.tables import CHUNK_ROWS, Table
 
-NUMBERED_AT_MOST = 200
-"""Antibodies of a chunk that are numbered only to count what stays as it is: 0.25 ms per chain."""
-
+NUMBERED_AT_MOST, NUMBERED_LATER = 200, 20
+"""Antibodies of the first and of each later chunk that are numbered only to count what stays as it
+is, at 0.25 ms per chain. The first decides whether a table is refused."""
 _TOGETHER = 1024
 """Texts that are checked with one search; each is parsed if one of them needs it."""
 
@@ -208,10 +208,12 @@ def arrange_chains(column: ParsedColumn, table: Table, options: TableOptions) ->
     for i in bar(iterable=todo, desc="looking at chains", unit=" texts", delay=2):
         look_at(i, number=options.chains == "auto")
     unclear = [i for i, form in enumerate(forms) if UNCLEAR in form and i not in bad]
-    sample = np.linspace(0, len(unclear) - 1, min(len(unclear), NUMBERED_AT_MOST)).astype(int)
+    is_top = table.frame.index[0] == 0
+    numbered = min(len(unclear), NUMBERED_AT_MOST if is_top else NUMBERED_LATER)
+    sample = np.linspace(0, len(unclear) - 1, numbered).astype(int)
     for i in sample.tolist():
         look_at(unclear[i], number=True)
-    if table.frame.index[0] == 0:  # the same rows of a whole table and of its first chunk
+    if is_top:  # the same rows of a whole table and of its first chunk
         valid = ["" if i in bad else form for i, form in enumerate(forms)]
         rows = column.codes[:CHUNK_ROWS]
         checked = rows[~_having(UNCLEAR, valid)[rows]]

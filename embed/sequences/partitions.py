@@ -128,9 +128,11 @@ class Partitions:
 
     def _load(self, first: int, last: int) -> pa.Table:
         """Merge the buckets from `first` up to `last`, each sequence once."""
-        held = _bounds(self._held)
-        tables = [self._read(run[first], run[last]) for run in self._runs]
-        tables.append(self._held.slice(held[first], held[last] - held[first]))
+        bounds = _bounds(self._held)
+        held = self._held.slice(bounds[first], bounds[last] - bounds[first])
+        if not self._runs:
+            return held  # sorted already
+        tables = [*(self._read(run[first], run[last]) for run in self._runs), held]
         return _sorted_distinct(pa.concat_tables(tables))
 
     def _read(self, start: int, end: int) -> pa.Table:
