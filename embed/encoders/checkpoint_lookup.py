@@ -104,7 +104,8 @@ def _read_config(path: Path) -> tuple[dict[str, Any], Family]:
         raise BadCheckpoint(msg)
     if missing := [key for key in family.config_keys if key not in config]:
         msg = (
-            f"{path}: missing {', '.join(missing)}; give the config.json of a complete {name} model"
+            f"{path}: missing {', '.join(missing)}; give the config.json of a complete {name} "
+            f"model{family.other_layout}"
         )
         raise BadCheckpoint(msg)
     return config, family

@@ -117,6 +117,10 @@ ESMC = _EsmcFamily(
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "vocab_size",
     ),
+    other_layout=(
+        ", as the aliases esmc-300m, esmc-600m and esmc-6b have; names of Biohub's own package "
+        "are not read"
+    ),
     config_defaults={
         "hidden_act": "silu", "max_position_embeddings": 2048, "rope_parameters": _ROPE,
         "attention_bias": False, "mlp_bias": False, "pad_token_id": 1,

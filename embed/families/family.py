@@ -97,6 +97,7 @@ class Family:
     model_type: str = ""  # in config.json
     vocab_sizes: tuple[int, ...] = ()  # in config.json, of several families of a model_type
     config_keys: tuple[str, ...] = ()  # that config.json must have; all change vectors
+    other_layout: str = ""  # what to do where config.json lacks them
     config_defaults: Config = field(default_factory=dict)  # of other keys that change vectors
     biased_attention: bool = False  # by relative position
     transformers_class: str = ""  # of the reference implementation, if there is one
