@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 
 import abag
+from abag.core.files import FileDamaged
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
@@ -251,6 +253,38 @@ def test_a_sweep_needs_no_links_which_a_mounted_drive_lacks(tmp_path, monkeypatc
     monkeypatch.setattr(os, "symlink", refuse)
     monkeypatch.setattr(os, "link", refuse)
     assert open_study(tmp_path / "journal.log", "spearman").get_trials() == []
+
+
+def test_a_record_torn_by_a_power_cut_is_dropped_and_the_sweep_goes_on(case, done, tmp_path):
+    whole = (done.folder / "journal.log").read_bytes()
+    shutil.copytree(done.folder, tmp_path / "torn")
+    journal = tmp_path / "torn" / "journal.log"
+    journal.write_bytes(whole[:-40])
+    summary, _ = quick_sweep(case, tmp_path / "torn", trials=40, epochs=8, seed=3)
+    assert summary["trials"]["complete"] + summary["trials"]["pruned"] >= 39
+    assert [json.loads(line) for line in journal.read_text().splitlines()]
+    open_study(journal, "spearman").ask()
+    assert (
+        len(open_study(journal, "spearman").get_trials())
+        == len(open_study(done.folder / "journal.log", "spearman").get_trials()) + 1
+    )
+
+
+@pytest.mark.parametrize("damage", [
+    lambda text: text.replace(b"trial_id", b"trial_ix", 1),
+    lambda text: text.replace(b"{", b"\xff", 1),
+    lambda text: text.replace(b'"directions"', b'"direct"', 1),
+    lambda text: text[:-9] + bytes(8) + b"\n",
+    lambda text: text.replace(b'"op_code":0', b'"op_code":99', 1),
+])  # fmt: skip
+def test_a_damaged_journal_is_one_line_and_left_as_it_is(case, done, tmp_path, damage):
+    shutil.copytree(done.folder, tmp_path / "sweep")
+    journal = tmp_path / "sweep" / "journal.log"
+    damaged = damage(journal.read_bytes())
+    journal.write_bytes(damaged)
+    with pytest.raises(FileDamaged, match=r"journal\.log: is damaged \(.*expected a journal"):
+        quick_sweep(case, tmp_path / "sweep", trials=41, epochs=8, seed=3)
+    assert journal.read_bytes() == damaged
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import warnings
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abag import AbagError
-from abag.core.files import naming_errors
+from abag.core.files import FileDamaged, naming_errors
 from abag.core.messages import bar
 from abag.head.evaluation.metrics import METRICS
 from abag.head.search.search import (
@@ -73,7 +74,13 @@ def quiet_optuna() -> Iterator[None]:
 
 
 def open_study(journal: Path, select: str) -> Study:
-    """Open the study of a journal file, or create both; `select` is the metric to optimise."""
+    """Open the study of a journal file, or create both; `select` is the metric to optimise.
+
+    Raises
+    ------
+    FileDamaged
+        If the journal is not what was written.
+    """
     import optuna
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
@@ -83,10 +90,17 @@ def open_study(journal: Path, select: str) -> Study:
                 super().append_logs(logs)
 
     lock = JournalFileOpenLock(str(journal))  # the default one needs links: a Drive has none
-    storage = optuna.storages.JournalStorage(Journal(str(journal), lock_obj=lock))
+    file = Journal(str(journal), lock_obj=lock)
     pruner = optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED_TRIALS)
-    if storage.get_all_studies():
-        return optuna.load_study(storage=storage, study_name=STUDY_NAME, pruner=pruner)
+    with naming_damage(str(journal)):
+        lock.acquire()
+        try:
+            _drop_torn_record(journal)
+        finally:
+            lock.release()
+        storage = optuna.storages.JournalStorage(file)
+        if storage.get_all_studies():
+            return optuna.load_study(storage=storage, study_name=STUDY_NAME, pruner=pruner)
     return optuna.create_study(
         storage=storage,
         study_name=STUDY_NAME,
@@ -94,6 +108,43 @@ def open_study(journal: Path, select: str) -> Study:
         direction="minimize" if METRICS[select].lower_is_better else "maximize",
         pruner=pruner,
     )
+
+
+@contextmanager
+def naming_damage(journal: str) -> Iterator[None]:
+    """Name the journal in errors of Optuna, which does not check what it reads."""
+    try:
+        yield
+    except (
+        LookupError,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        AttributeError,
+        AssertionError,
+    ) as error:
+        msg = (
+            f"{journal}: is damaged ({error!r}); expected a journal of trials. Restore it, or "
+            "start in another folder."
+        )
+        raise FileDamaged(msg) from error
+
+
+def _drop_torn_record(journal: Path) -> None:
+    """Remove what a power cut or a full disk left of a record: Optuna would append to it.
+
+    Raises
+    ------
+    ValueError
+        If another record is not JSON.
+    """
+    with journal.open("rb+") as file:
+        content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:
+            file.truncate(len(whole))
+    for line in whole.splitlines():
+        json.loads(line)
 
 
 def fail_abandoned_trials(study: Study) -> None:
@@ -117,7 +168,8 @@ def run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
     progress = bar(total=wanted, initial=count_trials(study), desc="trials")
     with progress, torch_settings(problem.device, problem.config, problem.store):
         while (remaining := wanted - count_trials(study)) > 0:
-            batch = _ask(study, problem, min(BATCH_TRIALS, remaining))
+            with naming_damage("journal.log"):
+                batch = _ask(study, problem, min(BATCH_TRIALS, remaining))
             try:
                 _score_and_tell(study, problem, batch)
             except BaseException:

@@ -38,6 +38,7 @@ from abag.head.search.search import (
 from abag.head.search.study import (
     count_trials,
     fail_abandoned_trials,
+    naming_damage,
     open_study,
     quiet_optuna,
     require_optuna,
@@ -136,7 +137,8 @@ def _sweep(
     closed = (folder / "final" / "summary.json").exists()
     _open_folder(folder, record)
     with quiet_optuna():
-        study = open_study(folder / "journal.log", config.select)
+        journal = folder / "journal.log"
+        study = open_study(journal, config.select)
         fail_abandoned_trials(study)
         if count_trials(study) >= wanted:
             say(f"{folder}: nothing to search, already has {count_trials(study)} trials")
@@ -148,7 +150,8 @@ def _sweep(
             raise SweepClosed(msg)
         else:
             run_trials(study, problem, wanted)
-        summary = summarise_trials(folder, study, config.select)
+        with naming_damage(str(journal)):
+            summary = summarise_trials(folder, study, config.select)
     if "best" in summary:
         say(f"{folder}: {describe_winner(summary)}")
     if own.final:

@@ -1,8 +1,9 @@
 """Embed onto a real FUSE file system that is slow, fails, hides new files, or disappears.
 
-    python tests/crash/fuse_drive.py FOLDER [KILLS]
+    python tests/crash/fuse_drive.py FOLDER [KILLS [WAY ...]]
 
-Needs the right to mount, /dev/fuse, libfuse and ``pip install mfusepy``. Prints one JSON object.
+The ways are slow, late, failing, "any case", "all of it" and disconnected. Needs the right to
+mount, /dev/fuse, libfuse and ``pip install mfusepy``. Prints one JSON object.
 """
 
 import errno
@@ -160,7 +161,7 @@ class Mounted:
         self.unmount()
 
 
-def main(folder, kills=20):
+def main(folder, kills=20, *chosen):
     import abag.embed.pipeline.run  # noqa: F401 - imported once, before the forks
     from abag.head.data.demo import demo_table
 
@@ -181,6 +182,7 @@ def main(folder, kills=20):
 
     begun = time.monotonic()
     assert embed(folder / "whole") == 0, log.read_text()
+    whole_s = time.monotonic() - begun
     whole = in_child_value(lambda: rows(folder / "whole"), folder)
     result, rng = {}, random.Random(2)
     ways = {
@@ -191,6 +193,8 @@ def main(folder, kills=20):
         "all of it": {"delay_s": 0.002, "late_s": 0.3, "fails": 0.005},
     }
     for name, how in ways.items():
+        if chosen and name not in chosen:
+            continue
         with Mounted(folder, **how) as drive:
             begun = time.monotonic()
             ends = Counter([str(embed(drive.point / name))])
@@ -206,21 +210,25 @@ def main(folder, kills=20):
         held = [in_child_value(partial(rows, store), folder) for store in stores]
         result[name] = {**ends, "complete": [one == whole for one in held]}
         print(name, result[name], f"{seconds:.1f} s", file=sys.stderr)
-    result["disconnected"] = disconnected(folder, embed, whole, log, kills)
+    if not chosen or "disconnected" in chosen:
+        result["disconnected"] = disconnected(folder, embed, whole, log, kills, whole_s)
     left = list((folder / "local").glob("abag-waiting-*/*/*.h5"))
     result["shards left in a spool"] = len(left)
     print(json.dumps(result))
 
 
-def disconnected(folder, embed, whole, log, times):
+def disconnected(folder, embed, whole, log, times, whole_s):
     """Kill the drive during a run, mount it again, and run the same command."""
+    from abag.embed.shards import filesystem
+
+    filesystem.RETRY_SECONDS = 5  # instead of five minutes, for which a read is tried again
     counts, rng = Counter(), random.Random(3)
     for number in range(times):
         drive = Mounted(folder)
         store = drive.point / f"disconnected {number}"
         killer = os.fork()
         if killer == 0:
-            time.sleep(rng.uniform(0.1, 1.5))
+            time.sleep(rng.uniform(0.1, 2 * whole_s))  # a drive is slower than the disk
             os.kill(drive.pid, signal.SIGKILL)
             os._exit(0)
         code = embed(store)
@@ -239,4 +247,4 @@ def disconnected(folder, embed, whole, log, times):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:3]), *sys.argv[3:])
