@@ -307,3 +307,8 @@ def test_two_processes_of_the_same_pairs_hold_their_vectors_once():
     training = make_training()
     first, second = (fit_gaussian_process(training, c).model for c in ("error", "evidence"))
     assert first.train is second.train
+
+
+def test_arrays_of_a_fit_are_written_without_a_copy():
+    for fit in fits_of(make_training()):
+        assert all(array.flags.c_contiguous for array in fit.model.arrays().values())

@@ -184,7 +184,8 @@ def fit_gaussian_process(
         solved.amplitude,
     )
     return ClosedFormFit(
-        GaussianProcess(settings, used, solved.weight, root.astype(np.float32)),
+        # in the order in which it is stored, or writing a predictor would copy it
+        GaussianProcess(settings, used, solved.weight, root.astype(np.float32, order="C")),
         mean + inner,
         variance,
         f"squared length scale {chosen.kernel.scale:g}, share of the product "
