@@ -12,8 +12,9 @@ process of its own: first with empty caches (clusters, compiled kernels, fonts),
 that the first run left; of these the fastest counts. --random-weights saves checkpoints of the encoders' shapes.
 
 The stages of a command are functions in STAGES; the seconds of a stage exclude those of the stages inside it. Stages
-in brackets ran in other threads meanwhile. A case of two commands names the command of each stage. The first encoder
-is ready when its weights are on the device. The file is written again after every case.
+in brackets ran in other threads meanwhile. Where other processes use the cores, the time in which the main thread
+waited for a core is theirs. A case of two commands names the command of each stage. The first encoder is ready when
+its weights are on the device. The file is written again after every case.
 """
 
 from __future__ import annotations
@@ -161,11 +162,20 @@ def run_timed(started, arguments):
     whole_s, clock.seconds["imports"] = time.time() - started, imported - started
     peak = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
     waited_s = sum(s for stage, s in clock.seconds.items() if not stage.startswith("("))
-    found = {"whole": whole_s, **clock.seconds, "rest": whole_s - waited_s}
+    found = {"whole": whole_s, **clock.seconds, "rest": whole_s - waited_s, **cpu_seconds()}
     ready = [clock.ended[stage] for stage in LOADING if stage in clock.ended]
     if ready:
         found[READY] = min(ready) - started
     print("\n" + json.dumps({"seconds": found, "peak_mib": int(peak) / 1024}))
+
+
+def cpu_seconds():
+    """Return the CPU time of this process, and on Linux how long its main thread waited for a core."""
+    found = {"(CPU time)": time.process_time()}
+    schedule = Path(f"/proc/self/task/{os.getpid()}/schedstat")
+    if schedule.exists():
+        found["(waiting for a core)"] = int(schedule.read_text().split()[1]) / 1e9
+    return found
 
 
 def measure(case, places, caches, options):
