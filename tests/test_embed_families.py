@@ -182,7 +182,9 @@ class LayerStates:
         ({"model_type": "bert", "vocab_size": 25}, "bert"),
         ({"model_type": "bert", "vocab_size": 30}, "protbert"),
         ({"model_type": "t5", "vocab_size": 128}, "t5"),
+        ({"model_type": "t5", "vocab_size": 144}, "ankh"),
         ({"model_type": "t5", "vocab_size": 150}, "prostt5"),
+        ({"model_type": "t5", "vocab_size": 256}, "ankh3"),
         ({"model_type": "t5", "vocab_size": 32128}, "t5"),  # its tokenizer will be refused
     ],
 )

@@ -372,6 +372,14 @@ def test_ids_are_read_from_files_that_transformers_has_written(tmp_path, family)
     assert assert_sure_ids_are_those_of_transformers(checkpoint)
 
 
+def test_ids_of_esmc_are_read_from_the_file_of_its_tokenizer_in_transformers(tmp_path):
+    checkpoint = random_checkpoint(tmp_path, "esmc")
+    (tmp_path / "tokenizer.json").unlink()
+    esmc().save_pretrained(tmp_path)
+    check_tokenizer(checkpoint, Layout("antigen", FAMILIES["esmc"].vocabulary))
+    assert assert_sure_ids_are_those_of_transformers(checkpoint)
+
+
 def swap(folder, lines=(6, 9)):
     path, (i, j) = folder / "vocab.txt", lines
     tokens = path.read_text(encoding="utf-8").split("\n")
