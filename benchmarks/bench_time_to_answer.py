@@ -52,7 +52,8 @@ STAGES = {
     },
     "fit": {
         "read table and vectors": "abag.head.fit:read_inputs",
-        "split and clusters": "abag.head.fit:make_splits",
+        "split and clusters": "abag.head.fit:FitSplits",
+        "wait for antibodies' clusters": "abag.head.fit_splits:with_antibody_clusters",
         "prepare the step": "abag.head.training.step:TrainingStep.__init__",
         "training": "abag.head.fit_heads:train",
         "baselines": "abag.head.fit_heads:predict_baselines",

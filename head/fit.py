@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +20,9 @@ from abag.core.messages import detail, reporting, say, stage, whole_bar
 from abag.core.options import BadOption
 from abag.embed.sequences.numbering import numbered_meanwhile
 from abag.head.closed_form.pair_model import DoesNotApply
-from abag.head.closed_form.registry import CHECKS
-from abag.head.data.labels import NothingToLearn, training_labels
+from abag.head.data.labels import NothingToLearn
 from abag.head.fit_heads import FoldFits, fit_heads
+from abag.head.fit_splits import FitSplits, check_training
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
 from abag.head.prediction.novelty import widening_of
@@ -40,9 +39,6 @@ from abag.head.runs.run_folder import (
     start_run,
 )
 from abag.head.runs.summary import curve_point, join_logs, split_facts, write_results
-from abag.head.splits.adapter_leaks import apply_adapter_policy
-from abag.head.splits.groups import with_clusters
-from abag.head.splits.partition import describe_splits, make_splits
 from abag.head.splits.splits import TRAIN, Split, thinned
 from abag.head.training.torch_settings import torch_settings
 from abag.head.training.uncertainty import combine, describe_sigma
@@ -142,9 +138,8 @@ def _fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     stage("clusters", CLUSTERS_SHARE)
-    splits = _split(inputs, config)
-    clustered = with_clusters(inputs.pairs, config, cache_dir() / "clusters")
-    inputs = replace(inputs, pairs=clustered)
+    divided = FitSplits(inputs, config, held)
+    splits, inputs = divided.splits, divided.for_training
     held.enter_context(only_writer(run))
     if finished_summary(run, record) is not None:
         msg = f"{run}: another process has just finished this run. Run the command again."
@@ -157,10 +152,21 @@ def _fit(
     paths, start = fold_paths(run, len(splits)), time.monotonic()
     names = [run.name if len(splits) == 1 else f"{run.name} fold {i}" for i in range(len(splits))]
     with torch_settings(device, config, inputs.store.path):
-        folds = FoldFits(run, inputs, splits, paths, names, config, device, verbose)
+        folds = FoldFits(
+            run,
+            inputs,
+            splits,
+            paths,
+            names,
+            config,
+            device,
+            verbose,
+            lambda: divided.clustered.pairs.antibody_cluster,
+        )
         stage("training", _heads_share(config) + BASELINES_SHARE)
         fitted, baselines = fit_heads(folds)
-        curve = _learning_curve(folds)
+        inputs, splits = divided.clustered, divided.described
+        curve = _learning_curve(folds._replace(inputs=inputs))
     numbered = numbering()
     results = RunResults(
         title=run.name,
@@ -213,7 +219,7 @@ def _learning_curve(folds: FoldFits) -> list[CurvePoint]:
         smaller = [thinned(split, share, seed) for split in folds.splits]
         try:
             for split in smaller:
-                _check_training(pairs, split, config)
+                check_training(pairs, split, config)
         except NothingToLearn:
             say(f"learning curve: {name} have no different labels in some fold; left out")
             continue
@@ -245,34 +251,6 @@ def fit_split(inputs: RunInputs, split: Split, config: FitConfig, folder: Path) 
     with torch_settings(device, config, inputs.store.path):
         (fitted,), _ = fit_heads(fold, with_baselines=False)
     return fitted
-
-
-def _split(inputs: RunInputs, config: FitConfig) -> list[Split]:
-    """Split the pairs, and check that every split can be trained on."""
-    pairs = inputs.pairs
-    cache = cache_dir() / "clusters"
-    splits = apply_adapter_policy(
-        make_splits(pairs, config, cache=cache),
-        pairs,
-        [vectors.folder for vectors in inputs.vectors.values()],
-        config,
-        cache=cache,
-        adapter_rows=config.adapter_rows,
-        allow_leak=config.allow_adapter_leak,
-    )
-    for split in splits:
-        _check_training(pairs, split, config)  # raises before anything is written
-    for line in describe_splits(splits):
-        detail(line)
-    return splits
-
-
-def _check_training(pairs: LabelledPairs, split: Split, config: FitConfig) -> None:
-    """Raise `NothingToLearn` or `DoesNotApply` if the training part does not suit the head."""
-    rows = split.rows(TRAIN)
-    training_labels(pairs, rows)
-    if check := CHECKS.get(str(config.filled().head)):
-        check(pairs.table.antibodies.chains, pairs.antibody[rows[pairs.censored[rows] == 0]])
 
 
 def _widening(

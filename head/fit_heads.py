@@ -20,12 +20,12 @@ from abag.head.training.lanes import Task, run_in_lanes
 from abag.head.training.train import FoldInputs, TrainingInputs, train
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import torch
 
-    from abag.head.closed_form.pair_model import Floats
+    from abag.head.closed_form.pair_model import Floats, Ints
     from abag.head.model.config import FitConfig
     from abag.head.runs.run_folder import FoldPaths, RunInputs
     from abag.head.splits.splits import Split
@@ -47,6 +47,8 @@ class FoldFits(NamedTuple):
     config: FitConfig
     device: torch.device
     verbose: bool
+    antibody_cluster: Callable[[], Ints | None] | None = None
+    """Returns the cluster of each pair's antibody, (P,), if the pairs do not have it yet."""
 
 
 def fit_heads(
@@ -148,4 +150,5 @@ def _predict_baselines(folds: FoldFits, i: int, known: Mapping[str, Floats]) -> 
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in folds.inputs.vectors.values())
     device = folds.device if folds.device.type == "cuda" else None
     pairs, split = folds.inputs.pairs, folds.splits[i]
-    return predict_baselines(pairs, split, antibody_ND, antigen_ME, device, known)
+    vectors = antibody_ND, antigen_ME
+    return predict_baselines(pairs, split, *vectors, device, known, folds.antibody_cluster)

@@ -53,6 +53,8 @@ class BaselineInputs:
     """Where ridges are fitted; None: with numpy."""
     known: Mapping[str, Floats] = field(default_factory=dict)
     """Predictions of baselines that were fitted before, as parts of a head; (P,) by name."""
+    antibody_cluster: Callable[[], Ints | None] | None = None
+    """Returns the cluster of each pair's antibody, (P,), if the pairs do not have it yet."""
 
     @cached_property
     def fold(self) -> Ints:
@@ -107,6 +109,7 @@ def predict_baselines(
     antigen_ND: NDArray[np.floating],
     device: torch.device | None = None,
     known: Mapping[str, Floats] | None = None,
+    antibody_cluster: Callable[[], Ints | None] | None = None,
 ) -> dict[str, Floats]:
     """Fit each baseline to the training part and predict every pair.
 
@@ -118,6 +121,8 @@ def predict_baselines(
         A GPU on which the ridges are fitted; by default numpy fits them.
     known : mapping, optional
         Predictions of baselines that are heads, too, and were fitted to the same rows; (P,) each.
+    antibody_cluster : callable, optional
+        Returns the cluster of each pair's antibody, (P,); by default the pairs have it.
 
     Returns
     -------
@@ -128,7 +133,8 @@ def predict_baselines(
     """
     fit_rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
     known = known or {}
-    inputs = BaselineInputs(pairs, split, fit_rows, antibody_ND, antigen_ND, device, known)
+    inputs = BaselineInputs(pairs, split, fit_rows, antibody_ND, antigen_ND, device, known,
+                            antibody_cluster)  # fmt: skip
     predicted = {
         name: known[name] if name in known else baseline(inputs)
         for name, baseline in BASELINES.items()
@@ -265,10 +271,13 @@ def _parent_distance(inputs: BaselineInputs) -> Floats | None:
     furthest of these: it has no parent there. With a single parent see `_mutation_count`.
     """
     pairs, nearest = inputs.pairs, inputs.nearest
-    if nearest is None or pairs.antibody_cluster is None:
+    if nearest is None:
+        return None
+    of_pair = inputs.antibody_cluster() if inputs.antibody_cluster else pairs.antibody_cluster
+    if of_pair is None:
         return None
     cluster = np.zeros(len(nearest), np.int64)
-    cluster[pairs.antibody] = pairs.antibody_cluster
+    cluster[pairs.antibody] = of_pair
     parent, known = cluster[nearest], nearest == np.arange(len(nearest))
     if len(np.unique(parent)) == 1:
         return None

@@ -56,6 +56,8 @@ class PairGroups:
     options: SplitOptions
     cache: Path | None
     """Folder of cached clusters; None: they are not kept."""
+    wait: Callable[[], object] | None = None
+    """Waits until another process has put the clusters of the antibodies there."""
     tools: dict[str, str] = field(default_factory=dict)
     """What computed the clusters of each kind."""
     _labels: dict[tuple[Kind, float, str], Ints] = field(default_factory=dict)
@@ -147,6 +149,8 @@ class PairGroups:
         if (kind, identity, chosen.name) not in self._labels:
             is_exact = not chosen.name.startswith("MMseqs2")
             wanted = {identity, *self._counted(kind)} if is_exact else {identity}
+            if self.wait is not None and kind == "antibody":
+                self.wait()
             found = cached_clusters(chosen, unique.keys, unique.chains, wanted, self.cache)
             self._labels |= {(kind, t, chosen.name): labels for t, labels in found.items()}
         return self._labels[kind, identity, chosen.name]
@@ -160,16 +164,24 @@ def with_clusters(
     Where clustering would take minutes and the split does not need it, each antigen remains a
     cluster of its own, and antibodies have no clusters. `cache` is as in `PairGroups`.
     """
-    groups, name = PairGroups(pairs, options, cache), options.split_name
-    n = {kind: len(pairs.table.sequences[kind].keys) for kind in MANY_SEQUENCES}
-    if n["antibody"] <= MANY_SEQUENCES["antibody"] or name in ("auto", "antibody", "both"):
-        pairs = replace(pairs, antibody_cluster=groups.of_method("antibody"))
-    if n["antigen"] <= MANY_SEQUENCES["antigen"] or name in ("auto", "antigen", "both"):
+    pairs = with_antibody_clusters(pairs, PairGroups(pairs, options, cache))
+    return with_antigen_clusters(pairs, PairGroups(pairs, options, cache))
+
+
+def with_antibody_clusters(pairs: LabelledPairs, groups: PairGroups) -> LabelledPairs:
+    """Return the pairs with the clusters of their antibodies, see `with_clusters`."""
+    n, name = len(pairs.table.antibodies.keys), groups.options.split_name
+    if n <= MANY_SEQUENCES["antibody"] or name in ("auto", "antibody", "both"):
+        return replace(pairs, antibody_cluster=groups.of_method("antibody"))
+    return pairs
+
+
+def with_antigen_clusters(pairs: LabelledPairs, groups: PairGroups) -> LabelledPairs:
+    """Return the pairs with the clusters of their antigens, see `with_clusters`."""
+    n, name = len(pairs.table.antigens.keys), groups.options.split_name
+    if n <= MANY_SEQUENCES["antigen"] or name in ("auto", "antigen", "both"):
         return replace(pairs, antigen_cluster=groups.of_method("antigen"))
-    say(
-        f"{n['antigen']:,} antigens are not clustered: intervals treat each as independent of the "
-        "others"
-    )
+    say(f"{n:,} antigens are not clustered: intervals treat each as independent of the others")
     return replace(pairs, antigen_cluster=pairs.antigen)
 
 
@@ -221,6 +233,13 @@ def cached_clusters(
         known[t] = labels
         keep(cache, entries[t], labels.astype(np.int64).tobytes())
     return known
+
+
+def has_clusters(
+    method: ClusterMethod, keys: NDArray[np.uint8], identity: float, cache: Path
+) -> bool:
+    """Tell whether `cached_clusters` would find these without a search."""
+    return _read(cache, _entry(f"{method.name} {identity!r}", keys), len(keys)) is not None
 
 
 def _entry(name: str, keys: NDArray[np.uint8]) -> bytes:

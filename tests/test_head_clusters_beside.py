@@ -1,0 +1,122 @@
+"""Clusters that another process finds while the heads train change nothing but the time."""
+
+import json
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from abag.cli import main
+from abag.core.workers import Workers
+from abag.embed.sequences.pairs import read_pairs
+from abag.head.clustering.clusters import antibody_clusters
+from abag.head.data.demo import demo_table
+from abag.head.data.labels import label_pairs
+from abag.head.splits import clusters_beside, groups
+from abag.head.splits.clusters_beside import antibodies_clustered_meanwhile
+from abag.head.splits.groups import PairGroups
+from abag.head.splits.split_options import SplitOptions
+
+TIMES = {"run", "seconds"}
+
+
+@pytest.fixture
+def fit(tmp_path, monkeypatch):
+    table = demo_table().head(300)
+    table.to_csv(tmp_path / "pairs.csv", index=False)
+    plain = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+    where = ["--store", str(tmp_path / "store")]
+
+    def call(*arguments):
+        result = CliRunner().invoke(main, [*map(str, arguments)])
+        assert result.exit_code == 0, result.output
+
+    call("embed", tmp_path / "pairs.csv", *where, *plain)
+
+    def one(name, *options):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache of {name}"))
+        run = tmp_path / name
+        call(
+            "fit",
+            tmp_path / "pairs.csv",
+            *where,
+            "--run",
+            run,
+            "--epochs",
+            2,
+            "--head",
+            "mlp",
+            *options,
+        )
+        summary = json.loads((run / "summary.json").read_text())
+        for part in (summary, summary["used"]):
+            for key in TIMES & part.keys():
+                del part[key]
+        return summary, pd.read_parquet(run / "predictions.parquet")
+
+    return one
+
+
+@pytest.mark.parametrize("options", [["--split", "random"], ["--split", "both"]])
+def test_a_fit_is_the_same_with_clusters_found_beside_it(fit, monkeypatch, options):
+    expected, predicted = fit("alone", *options)
+    monkeypatch.setattr(clusters_beside, "WORTH_A_PROCESS", 1)
+    asked, ask = [], Workers.ask
+    monkeypatch.setattr(
+        Workers, "ask", lambda workers, *given: asked.append(ask(workers, *given)) or asked[-1]
+    )
+    found, again = fit("beside", *options)
+    assert asked == [b"kept"]
+    assert found == expected
+    assert list(found["split"]["leaks"]) == list(expected["split"]["leaks"])
+    pd.testing.assert_frame_equal(again, predicted)
+    fit("beside again", *options)  # another cache
+    assert len(asked) == 2
+
+
+@pytest.fixture
+def pairs():
+    return label_pairs(read_pairs(demo_table().head(200)))
+
+
+def test_clusters_are_found_where_they_are_needed_if_the_process_fails(
+    pairs, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(clusters_beside, "WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(clusters_beside, "Workers", lambda name, _: Workers(name, 0))
+    options = SplitOptions(split="antibody")
+    with antibodies_clustered_meanwhile(pairs, options, tmp_path) as wait:
+        found = PairGroups(pairs, options, tmp_path, wait).of_method("antibody")
+    chains = pairs.table.antibodies.chains
+    (expected,) = antibody_clusters(chains, [options.antibody_identity])
+    _, first = np.unique(found, return_index=True)
+    assert len(first) == len(np.unique(expected[pairs.antibody]))
+
+
+def test_the_process_ends_with_the_block_and_is_not_started_for_known_clusters(
+    pairs, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(clusters_beside, "WORTH_A_PROCESS", 1)
+    options, begun = SplitOptions(), time.monotonic()
+    started = []
+
+    def start(name, count):
+        started.append(Workers(name, count))
+        return started[-1]
+
+    monkeypatch.setattr(clusters_beside, "Workers", start)
+    with pytest.raises(KeyError), antibodies_clustered_meanwhile(pairs, options, tmp_path):
+        raise KeyError
+    assert [process.poll() for one in started for process in one.started] != [None]
+    assert time.monotonic() - begun < 10
+    PairGroups(pairs, options, tmp_path).of_method("antibody")
+    with antibodies_clustered_meanwhile(pairs, options, tmp_path) as wait:
+        assert wait is None
+    assert groups.has_clusters(
+        groups.choose_method("antibody", 2, "fv", "builtin"),
+        pairs.table.antibodies.keys,
+        options.antibody_identity,
+        tmp_path,
+    )
