@@ -86,6 +86,8 @@ class TableFormat:
     files of this kind are only read."""
     random_access: bool = False
     """The reader seeks, so that ``.gz`` has to be unpacked first."""
+    whole: bool = False
+    """Text of which all rows are held in memory, however few are asked for."""
 
 
 def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
@@ -106,7 +108,8 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         suffix = suffix_of(file)
         try:
             form = FORMATS[suffix]
-            if options.rows is None and options.limit is None and not form.random_access:
+            all_rows = form.whole or (options.rows is None and options.limit is None)
+            if all_rows and not form.random_access:
                 check_text_fits_memory(file, packed=is_gzip(file))
             with _opened(file, unpack=form.random_access) as stream:
                 for names, frame in form.read(stream, options):
@@ -296,8 +299,8 @@ def _in_chunks(whole: pd.DataFrame, options: ReadOptions) -> Iterator[Chunk]:
 
 
 def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
-    text = io.BufferedReader(_BoundedRows(file, "")).read().decode("utf-8-sig")
-    yield from _in_chunks(read_fasta(text.replace("\r", "\n").split("\n")), options)
+    lines = io.TextIOWrapper(io.BufferedReader(_BoundedRows(file, "")), "utf-8-sig")
+    yield from _in_chunks(read_fasta(lines), options)
 
 
 def _read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
@@ -372,7 +375,7 @@ FORMATS: dict[str, TableFormat] = {
     ".tsv": _text_format("\t"),
     ".parquet": TableFormat(_read_parquet, _open_parquet_writer, random_access=True),
     ".xlsx": TableFormat(_read_excel, random_access=True),
-    ".fasta": TableFormat(_read_fasta),
-    ".fa": TableFormat(_read_fasta),
+    ".fasta": TableFormat(_read_fasta, whole=True),
+    ".fa": TableFormat(_read_fasta, whole=True),
 }
 """By the suffix of the file's name, less ``.gz``."""
