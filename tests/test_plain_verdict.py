@@ -59,7 +59,7 @@ def test_a_model_worse_than_the_mean_of_the_test_labels_is_called_that_first(mon
     monkeypatch.setitem(SCORES["head"]["test"], "r2", -0.44)
     assert judge(train_mean=(-0.2, -0.1), composition_ridge=(-0.1, 0.2)) == (
         "On antigens not seen in training this model is worse than predicting the mean of the "
-        "test labels (R2 is -0.44), though better than the mean of the training labels, but not "
+        "test labels (R2 is -0.44). It is better than the mean of the training labels, but not "
         "clearly better than the best baseline, composition_ridge."
     )
 

@@ -47,7 +47,7 @@ def plain_verdict(
         if r2 is not None and r2 < 0:
             return (
                 f"{where} this model is worse than predicting the mean of the test labels (R2 is "
-                f"{r2:.2f}), though better than the mean of the training labels{beside}."
+                f"{r2:.2f}). It is better than the mean of the training labels{beside}."
             )
         return f"{where} this model is better than predicting the mean{beside}."
     within = "spearman_within_antigen"
