@@ -48,7 +48,9 @@ class Workers:
         command = [sys.executable, "-P", "-m", module]
         with suppress(OSError):
             for _ in range(count):
-                self.started.append(Popen(command, stdin=PIPE, stdout=PIPE))
+                # Ctrl-C reaches only this process, which ends them: else each prints a traceback.
+                process = Popen(command, stdin=PIPE, stdout=PIPE, process_group=0)
+                self.started.append(process)
         self._idle = list(self.started)
         for process in self.started:
             with suppress(BrokenPipeError):

@@ -1,6 +1,7 @@
 """Clusters that another process finds while the heads train change nothing but the time."""
 
 import json
+import os
 import time
 
 import numpy as np
@@ -93,6 +94,13 @@ def test_clusters_are_found_where_they_are_needed_if_the_process_fails(
     (expected,) = antibody_clusters(chains, [options.antibody_identity])
     _, first = np.unique(found, return_index=True)
     assert len(first) == len(np.unique(expected[pairs.antibody]))
+
+
+@pytest.mark.skipif(not hasattr(os, "getpgid"), reason="needs process groups")
+def test_ctrl_c_does_not_reach_the_process_itself():
+    with Workers(clusters_beside.__name__, 1) as workers:
+        (process,) = workers.started
+        assert os.getpgid(process.pid) == process.pid != os.getpgrp()
 
 
 def test_the_process_ends_with_the_block_and_is_not_started_for_known_clusters(
