@@ -76,6 +76,7 @@ def make_pairs(size: Size, seed: int = 0) -> tuple[LabelledPairs, np.ndarray, np
         censored=np.zeros(size.pairs, np.int8),
         row=np.arange(size.pairs),
         table=SimpleNamespace(source="drawn", row_numbers=np.arange(size.pairs) + 1),
+        measurements=np.ones(size.pairs, np.int64),
         noise=None,
     )
     antibody_ND = rng.standard_normal((size.antibodies, size.antibody_width), dtype=np.float32)

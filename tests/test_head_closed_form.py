@@ -25,8 +25,8 @@ from abag.head.prediction.bundle import _parse
 class Labels:
     """What a closed-form head reads of labelled pairs."""
 
-    def __init__(self, pkd):
-        self.pkd = pkd
+    def __init__(self, pkd, measurements):
+        self.pkd, self.measurements = pkd, measurements
 
     def __len__(self):
         return len(self.pkd)
@@ -42,7 +42,8 @@ def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
     rows = np.sort(rng.permutation(pairs)[:train])
     chains = [("ACDEFGHIKL" + "".join(rng.choice(list("ACD"), 6)), "") for _ in range(antibodies)]
     vectors = PairVectors(x_ND, y_ME, i, j, chains)
-    return TrainingRows(Labels(pkd), vectors, rows, inner_folds(i[rows]))
+    labels = Labels(pkd, rng.integers(1, 4, pairs))
+    return TrainingRows(labels, vectors, rows, inner_folds(i[rows]))
 
 
 def fits_of(training):
@@ -71,6 +72,11 @@ def plain_kernel(training, scale, product):
     return product * a * g + (1 - product) / 2 * (a + g)
 
 
+def plain_noise(training, rows, noise=0.05):
+    """The noise of some pairs, whose labels are medians of several measurements, as a matrix."""
+    return np.diag(noise / training.pairs.measurements[rows])
+
+
 def fix_grid(monkeypatch, scale=0.3, product=0.4, noise=0.05):
     for name, value in (("SCALES", scale), ("PRODUCTS", product), ("NOISES", noise)):
         monkeypatch.setattr(kernel_search, name, (value,))
@@ -81,7 +87,7 @@ def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
     training = make_training()
     fit = fit_gaussian_process(training, "error")
     kernel, rows = plain_kernel(training, 0.3, 0.4), training.rows
-    inverse = np.linalg.inv(kernel[np.ix_(rows, rows)] + 0.05 * np.eye(len(rows)))
+    inverse = np.linalg.inv(kernel[np.ix_(rows, rows)] + plain_noise(training, rows))
     target = training.pkd - training.pkd.mean()
     expected = training.pkd.mean() + kernel[:, rows] @ inverse @ target
     reduced = np.einsum("pr,rs,ps->p", kernel[:, rows], inverse, kernel[:, rows])
@@ -98,7 +104,7 @@ def test_inner_predictions_equal_fits_without_each_fold(monkeypatch):
     kernel, rows = plain_kernel(training, 0.3, 0.4), training.rows
     for k in range(training.fold.max() + 1):
         held, rest = rows[training.fold == k], rows[training.fold != k]
-        inverse = np.linalg.inv(kernel[np.ix_(rest, rest)] + 0.05 * np.eye(len(rest)))
+        inverse = np.linalg.inv(kernel[np.ix_(rest, rest)] + plain_noise(training, rest))
         across, mean = kernel[np.ix_(held, rest)], training.pairs.pkd[rest].mean()
         expected = mean + across @ inverse @ (training.pairs.pkd[rest] - mean)
         np.testing.assert_allclose(fit.inner[training.fold == k], expected, rtol=1e-9)
@@ -204,7 +210,7 @@ def test_a_kept_prediction_of_a_fold_comes_from_the_kernel_that_the_other_folds_
         kernel = plain_kernel(training, scale, 0.4)
         for k in range(fold.max() + 1):
             held, rest = rows[fold == k], rows[fold != k]
-            matrix = kernel[np.ix_(rest, rest)] + 0.05 * np.eye(len(rest))
+            matrix = kernel[np.ix_(rest, rest)] + plain_noise(training, rest)
             mean = training.pairs.pkd[rest].mean()
             weights = np.linalg.solve(matrix, training.pairs.pkd[rest] - mean)
             inner_SF[s, fold == k] = mean + kernel[np.ix_(held, rest)] @ weights

@@ -43,6 +43,7 @@ def drawn_pairs(n=90, seed=0):
         censored=rng.choice(np.array([-1, 0, 0, 0, 1], np.int8), n),
         row=np.arange(n),
         table=SimpleNamespace(source="drawn", row_numbers=np.arange(n) + 1),
+        measurements=np.ones(n, np.int64),
         noise=None,
     )
 

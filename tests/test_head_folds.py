@@ -32,6 +32,7 @@ def drawn_pairs():
         censored=rng.choice(np.array([-1, 0, 0, 0, 1], np.int8), PAIRS),
         row=np.arange(PAIRS),
         table=SimpleNamespace(source="drawn", row_numbers=np.arange(PAIRS) + 1),
+        measurements=np.ones(PAIRS, np.int64),
         noise=None,
     )
 

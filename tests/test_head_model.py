@@ -148,6 +148,7 @@ def test_a_registered_loss_is_accepted_and_trained_with(monkeypatch):
         censored=np.zeros(8, np.int8),
         row=np.arange(8),
         table=table,
+        measurements=np.ones(8, np.int64),
         noise=None,
     )
     vectors = [np.random.default_rng(k).normal(size=(n, 3)) for k, n in enumerate((8, 2))]

@@ -124,8 +124,8 @@ def make_training(chains, pkd, train):
         np.zeros((len(chains), 2), np.float32), np.zeros((1, 2), np.float32),
         np.arange(len(chains)), np.zeros(len(chains), np.int64), chains,
     )  # fmt: skip
-    rows = np.arange(train)
-    return TrainingRows(SimpleNamespace(pkd=pkd), vectors, rows, rows % 5)
+    rows, labels = np.arange(train), SimpleNamespace(pkd=pkd, measurements=np.ones(len(pkd)))
+    return TrainingRows(labels, vectors, rows, rows % 5)
 
 
 def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():

@@ -94,13 +94,16 @@ def test_replicates_are_merged_to_their_median_and_their_spread_is_kept():
     assert pairs.noise == pytest.approx(np.std([6, 7, 9], ddof=1))
 
 
-@pytest.mark.parametrize(("how", "expected"), [("mean", [22 / 3]), ("first", [6]), ("keep", 3)])
-def test_replicates_are_merged_as_asked(how, expected):
-    pairs = labelled([("a", "MKT", 6.0), ("a", "MKT", 7.0), ("a", "MKT", 9.0)], replicates=how)
-    if how == "keep":
-        assert len(pairs) == expected
-    else:
-        assert pairs.pkd.tolist() == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("how", "pkd", "measurements"),
+    [("mean", [31 / 4], [3]), ("median", [8], [3]), ("first", [6], [1]),
+     ("keep", [6, 7, 9, 9], [1, 1, 1, 1])],
+)  # fmt: skip
+def test_replicates_are_merged_as_asked(how, pkd, measurements):
+    rows = [("a", "MKT", label) for label in (6.0, 7.0, 9.0, 9.0)]
+    pairs = labelled(rows, replicates=how)
+    assert pairs.pkd.tolist() == pytest.approx(pkd)
+    assert pairs.measurements.tolist() == measurements
 
 
 def test_conflicting_replicates_are_refused_by_row_when_asked():

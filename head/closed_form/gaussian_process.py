@@ -5,7 +5,8 @@ by the marginal likelihood (``gp``). A fold's predictions follow from the invers
 matrix, so inner folds cost no further fit. The inner predictions that are kept come from the kernel
 that the other folds choose: the best of 60 on few groups is so by chance. Up to `EXACT_PAIRS` pairs
 the fit is exact, beyond it uses `INDUCING_PAIRS` of them as inducing points. All in float64 with
-LAPACK, which needs a quarter of the time of scikit-learn's search and gives these predictions.
+LAPACK, which needs a quarter of the time of scikit-learn's search and gives these predictions. A
+label that stands for n measurements has 1/n of the noise of one.
 
 F training pairs, C of them inducing, P pairs to predict.
 
@@ -207,7 +208,8 @@ def _solvers(training: TrainingRows, scale_antibodies: bool) -> _Solvers:
     if not isinstance(found, _Solvers):
         order = np.random.default_rng(0).permutation(len(training.rows))
         train, pkd = _pair_set(training, order, scale_antibodies), training.pkd[order]
-        whole = SolvedKernels(train, pkd - training.pkd.mean(), training.fold[order])
+        share = training.noise_share[order]
+        whole = SolvedKernels(train, pkd - training.pkd.mean(), training.fold[order], share)
         found = _Solvers(order, whole, whole.first(SEARCH_PAIRS))
         training.shared["solvers"] = found
     return found
@@ -240,7 +242,8 @@ def _predict_folds(solver: SolvedKernels, without_fold: Sequence[Chosen]) -> tup
         rows, inner = solver.fold == k, solver.predict_folds(chosen)
         amplitude = float(solver.target @ solver.solve(chosen).weight) / len(solver)
         predicted[rows] = inner.mean[rows]
-        variance[rows] = amplitude * np.maximum(inner.variance - chosen.noise, 0)[rows]
+        noise_F = chosen.noise * solver.share
+        variance[rows] = amplitude * np.maximum(inner.variance - noise_F, 0)[rows]
     return predicted, variance
 
 
@@ -248,7 +251,8 @@ def _solve(solver: SolvedKernels, chosen: Chosen) -> _Solution:
     """Fit exactly."""
     weight, pairs, root = solver.solve(chosen).weight, len(solver), np.zeros((0, 0))
     if pairs <= VARIANCE_PAIRS:
-        lower, _ = factorise(solver.matrix(chosen.kernel), chosen.noise, solver.target)
+        noise_F = chosen.noise * solver.share
+        lower, _ = factorise(solver.matrix(chosen.kernel), noise_F, solver.target)
         cholesky.invert_triangle(lower)
         root = np.tril(lower).T
     return _Solution(weight, root, float(solver.target @ weight) / pairs)
@@ -263,13 +267,15 @@ def _solve_inducing(solver: SolvedKernels, chosen: Chosen, size: int) -> _Soluti
     squares, sums = np.zeros_like(lower), np.zeros(len(lower))
     for rows, block_BC in inducing.blocks(chosen.kernel, train):
         feature_CB = cholesky.solve_triangle(lower, block_BC.T)
-        squares += feature_CB @ feature_CB.T
-        sums += feature_CB @ target[rows]
+        precise_CB = feature_CB / solver.share[rows]
+        squares += precise_CB @ feature_CB.T
+        sums += precise_CB @ target[rows]
     value, vector = np.linalg.eigh(squares)
     value = np.maximum(value, 0)
     back = cholesky.solve_triangle(lower, vector, transposed=True)
     solved = (vector.T @ sums) / (value + chosen.noise)
-    amplitude = float(target @ target - (vector.T @ sums) @ solved) / chosen.noise / len(target)
+    squared = float(np.square(target) @ (1 / solver.share))
+    amplitude = (squared - float((vector.T @ sums) @ solved)) / chosen.noise / len(target)
     root = back * np.sqrt(value / (value + chosen.noise))
     return _Solution(back @ solved, root, amplitude)
 

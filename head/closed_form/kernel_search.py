@@ -30,7 +30,7 @@ core, see `ridge.PARALLEL_COLUMNS`."""
 
 
 class Chosen(NamedTuple):
-    """A kernel and the variance of the noise in units of the kernel's."""
+    """A kernel and the variance of the noise of one measurement in units of the kernel's."""
 
     kernel: PairKernel
     noise: float
@@ -65,10 +65,14 @@ class SolvedKernels:
     target : NDArray, shape=(F,), dtype=float64
         Labels minus their mean.
     fold : NDArray, shape=(F,), dtype=int64
+    share : NDArray, shape=(F,), dtype=float64
+        Variance of the noise of each pair, in units of that of one measurement.
     """
 
-    def __init__(self, train: PairSet, target: Floats, fold: NDArray[np.int64]) -> None:
-        self.train, self.target, self.fold = train, target, fold
+    def __init__(
+        self, train: PairSet, target: Floats, fold: NDArray[np.int64], share: Floats
+    ) -> None:
+        self.train, self.target, self.fold, self.share = train, target, fold, share
         self._solved: dict[Chosen, Solved] = {}
         self._matrix: tuple[PairKernel, Floats] | None = None
 
@@ -88,7 +92,9 @@ class SolvedKernels:
         if pairs >= len(self):
             return self
         used = slice(pairs)
-        return SolvedKernels(self.train.select(used), self.target[used], self.fold[used])
+        return SolvedKernels(
+            self.train.select(used), self.target[used], self.fold[used], self.share[used]
+        )
 
     def matrix(self, kernel: PairKernel) -> Floats:
         """Return the kernel of all pairs, (F, F), in the order of LAPACK; may be overwritten."""
@@ -115,7 +121,8 @@ class SolvedKernels:
         return inner or cast("Inner", self._solve(chosen, with_inner=True).inner)
 
     def _solve(self, chosen: Chosen, *, with_inner: bool) -> Solved:
-        lower, weight = factorise(self.matrix(chosen.kernel), chosen.noise, self.target)
+        noise_F = chosen.noise * self.share
+        lower, weight = factorise(self.matrix(chosen.kernel), noise_F, self.target)
         log_root = float(np.log(lower.diagonal()).sum())
         inner = leave_folds_out(lower, self.target, self.fold) if with_inner else None
         self._solved[chosen] = Solved(weight, log_root, inner)
@@ -169,7 +176,7 @@ def blas_threads(pairs: int) -> threadpool_limits:
     return threadpool_limits(1 if pairs <= SEARCH_PAIRS else None, user_api="blas")
 
 
-def factorise(matrix: Floats, noise: float, target: Floats) -> tuple[Floats, Floats]:
+def factorise(matrix: Floats, noise: float | Floats, target: Floats) -> tuple[Floats, Floats]:
     """Overwrite a kernel matrix, (F, F), by its Cholesky factor with noise; solve for weights.
 
     What is above the diagonal is left as it was.

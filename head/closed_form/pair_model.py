@@ -84,6 +84,11 @@ class TrainingRows:
         """Labels of the training pairs, (F,)."""
         return self.pairs.pkd[self.rows]
 
+    @property
+    def noise_share(self) -> Floats:
+        """Variance of the noise of each label, in units of that of one measurement, (F,)."""
+        return np.asarray(1 / self.pairs.measurements[self.rows])
+
 
 class PairModel(Protocol):
     """Predicts the affinity of pairs of vectors, and can be stored as settings and arrays."""

@@ -64,6 +64,8 @@ class LabelledPairs:
     """Shape (P,); row of ``table.frame``: that of the pair's first replicate."""
     table: SequenceTable
     """The table, its unique sequences in the order of their keys."""
+    measurements: NDArray[np.int64]
+    """Shape (P,); how many different measurements the label is the median or mean of."""
     noise: float | None
     """Pooled standard deviation of exact replicates in pKd; None if there are none."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -134,6 +136,7 @@ def label_pairs(table: SequenceTable, options: LabelOptions | None = None) -> La
         censored=pairs["censored"].to_numpy(np.int8, copy=True),
         row=pairs["row"].to_numpy(np.int64, copy=True),
         table=table,
+        measurements=pairs["measurements"].to_numpy(np.int64, copy=True),
         noise=noise,
         counts={
             "rows": len(pkd),
@@ -245,13 +248,18 @@ def _disagreement(rows: pd.DataFrame) -> pd.Series[float]:
 
 def _merge_replicates(table: SequenceTable, rows: pd.DataFrame, how: Replicates) -> pd.DataFrame:
     if how == "keep":
-        return rows
+        return rows.assign(measurements=1)
     if how == "error":
         _refuse_conflicts(table, rows)
     # Exact and censored labels of a pair stay separate: a bound cannot be averaged.
     groups = rows.groupby(["antibody", "antigen", "censored"], sort=False, as_index=False)
-    value = how if how in ("median", "mean") else "first"
-    return groups.agg(row=("row", "first"), pkd=("pkd", value))
+    averaged = how in ("median", "mean")
+    merged = groups.agg(
+        row=("row", "first"),
+        pkd=("pkd", how if averaged else "first"),
+        measurements=("pkd", "nunique"),
+    )
+    return merged if averaged else merged.assign(measurements=1)
 
 
 def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame) -> None:

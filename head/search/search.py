@@ -106,7 +106,7 @@ def without_test_part(
     The result does not contain the labels of the test part, so no later mistake can use them.
     """
     rows = np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
-    columns = ("antibody", "antigen", "pkd", "censored", "row")
+    columns = ("antibody", "antigen", "pkd", "censored", "row", "measurements")
     kept = replace(pairs, **{name: getattr(pairs, name)[rows] for name in columns})
     return kept, split.group[rows]
 
