@@ -70,7 +70,7 @@ def walk(table, store, gib):
     resource.setrlimit(resource.RLIMIT_AS, (int(gib * 2**30),) * 2)
     walked = []
 
-    def encode(self, _rank):
+    def encode(self, *_):
         walked.append(sum(len(part.chains) for part in self.own_parts()))
         return 0.0
 

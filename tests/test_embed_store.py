@@ -470,7 +470,7 @@ def test_a_store_that_recovers_receives_everything(folder, local):
         for at in range(0, 100, 10):
             part = slice(at, at + 10)
             out.add(keys_of(100)[part], np.ones(10), {"mean": vectors_of(100)[part]})
-        wait_until(lambda: len(list(local.glob("*/*/*.h5"))) == 10)
+        wait_until(lambda: len(list(local.glob("abag-waiting-*/*/*.h5"))) == 10)
         assert out.committed == 0
         down.clear()
     assert out.committed == 100
