@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.ci
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 

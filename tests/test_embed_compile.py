@@ -162,6 +162,7 @@ ALL, ATTENTION, OTHERS = ".*", "_attention_kernel", "(?!_attention_kernel).*"
 
 
 # attention for 7.5, which is not used, takes 90 s to compile
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("capability", "only"),
     [

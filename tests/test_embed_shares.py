@@ -208,6 +208,7 @@ def check_whole(tmp_path, summary):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.ci
 def test_a_killed_rank_is_started_again_and_no_committed_sequence_is_encoded_twice(tmp_path):
     process = start(tmp_path)
     wait_for_shards(tmp_path / "store", process, 4)

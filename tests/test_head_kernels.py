@@ -34,6 +34,7 @@ def plain(y, bias, gain, shift, noise, rate):
     return x * (noise >= rate[:, None, None]) / (1 - rate[:, None, None])
 
 
+@pytest.mark.ci
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
     training_sets=st.integers(1, 3),

@@ -747,6 +747,7 @@ def test_every_option_is_written_to_config_json(case):
 # --- the benchmark ------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_the_benchmark_runs_and_writes_its_report(tmp_path):
     script = Path(__file__).parents[1] / "benchmarks/bench_fit.py"
     command = [sys.executable, script, "--tiny", "--device", "cpu", "--out", tmp_path]

@@ -129,6 +129,7 @@ def test_a_missing_source_is_one_clear_line(source, tmp_path):
     assert line == f"Stopped: {stopped.value}"
 
 
+@pytest.mark.ci
 def test_the_notebook_runs_in_a_clean_kernel_from_install_to_predictor(notebook, tmp_path):
     started = notebook()
     _, errors = started.communicate()

@@ -14,6 +14,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("kills", "seed", "members", "folds"),
