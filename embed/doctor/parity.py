@@ -21,7 +21,7 @@ from abag.embed.families.family import Encoder
 from abag.embed.families.registry import FAMILIES, guess_family
 from abag.embed.packing.tokens import Layout
 from abag.embed.pipeline.stream import encode_stream
-from abag.embed.sequences.chains import Chains, Kind
+from abag.embed.sequences.chains import STANDARD_RESIDUES, Chains, Kind
 from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
@@ -120,5 +120,5 @@ def _mutated(chain: str, rng: np.random.Generator) -> str:
     """Change a tenth of the residues."""
     letters = np.array(list(chain))
     at = rng.random(len(letters)) < 0.1
-    letters[at] = rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), int(at.sum()))
+    letters[at] = rng.choice(list(STANDARD_RESIDUES), int(at.sum()))
     return "".join(letters)

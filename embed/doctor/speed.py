@@ -21,7 +21,7 @@ from abag.embed.families.family import Encoder
 from abag.embed.families.registry import FAMILIES, SHAPES, guess_family
 from abag.embed.packing.batches import PackedBatch, fill_batches
 from abag.embed.packing.tokens import Layout
-from abag.embed.sequences.chains import Chains, Kind
+from abag.embed.sequences.chains import STANDARD_RESIDUES, Chains, Kind
 from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 LAYERS = 2
@@ -98,7 +98,7 @@ def _batches(layout: Layout, budget: int) -> list[PackedBatch]:
     rng = np.random.default_rng(0)
 
     def chain(length: float) -> str:
-        return "".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), int(length)))
+        return "".join(rng.choice(list(STANDARD_RESIDUES), int(length)))
 
     chains: list[Chains] = []
     for _ in range(max(8, budget // 60)):

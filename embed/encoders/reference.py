@@ -14,7 +14,7 @@ from abag.core.messages import first_line
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing.batches import PackedBatch, pad_batch
 from abag.embed.packing.tokens import Layout, TokenizerMismatch
-from abag.embed.sequences.chains import Chains
+from abag.embed.sequences.chains import RESIDUES, Chains
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def check_tokenizer(checkpoint: EncoderCheckpoint, layout: Layout) -> None:
         No readable tokenizer.
     """
     family, tokenizer = FAMILIES[checkpoint.family], None
-    probes = [("ACDEFGHIKLMNPQRSTVWYX", ""), ("EVQLXW", "DIQMTX")]
+    probes = [(RESIDUES, ""), ("EVQLXW", "DIQMTX")]
     for probe in probes:
         chains: Chains = probe if layout.kind == "antibody" else probe[:1]
         spans = layout.spans(chains)

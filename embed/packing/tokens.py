@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.embed.sequences.chains import Chains, Kind
+from abag.embed.sequences.chains import RESIDUES, Chains, Kind
 
 TOKENS_VERSION = 1
 """Part of the fingerprint; changes if the ids, the windows or the pooling weights change."""
@@ -77,7 +77,7 @@ def residue_ids(letters: str, first: int, other: int = -1) -> NDArray[np.int32]:
         See `Vocabulary.ids`.
     """
     table = np.full(256, -1, dtype=np.int32)
-    table[[ord(c) for c in "ACDEFGHIKLMNPQRSTVWYX"]] = other
+    table[[ord(c) for c in RESIDUES]] = other
     table[[ord(c) for c in letters]] = np.arange(first, first + len(letters))
     return table
 

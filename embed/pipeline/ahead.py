@@ -23,7 +23,7 @@ from abag.embed.families.family import Encoder
 from abag.embed.packing.tokens import Layout
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.task import identify_for, load_for, plan_for
-from abag.embed.sequences.chains import Chains, Kind
+from abag.embed.sequences.chains import STANDARD_RESIDUES, Chains, Kind
 from abag.embed.sequences.formats import suffix_of
 from abag.embed.sequences.pairs import read_pair_chunks
 from abag.embed.sequences.tables import TableLike
@@ -43,10 +43,10 @@ ROOM_BYTES = 24 << 30
 TOP_ROWS = 1000
 _READ_FROM_THE_TOP = (".csv", ".parquet")
 """Of the others, which may be small or have an antibody's chains far apart, all is read at once."""
-_RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 _EXAMPLES: dict[Kind, list[Chains]] = {
-    "antibody": [(_RESIDUES * 6, _RESIDUES * 5)] * 20, "antigen": [(_RESIDUES * 15,)] * 15,
-}  # fmt: skip
+    "antibody": [(STANDARD_RESIDUES * 6, STANDARD_RESIDUES * 5)] * 20,
+    "antigen": [(STANDARD_RESIDUES * 15,)] * 15,
+}
 """Over 4,096 tokens: with fewer, GPUs multiply matrices in other ways."""
 
 

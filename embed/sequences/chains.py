@@ -24,7 +24,8 @@ KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
 Chains = tuple[str, ...]
 """Normalized: (heavy, light) of an antibody, the sorted chains of an antigen."""
 
-RESIDUES = "ACDEFGHIKLMNPQRSTVWYX"
+STANDARD_RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+RESIDUES = STANDARD_RESIDUES + "X"
 REPLACED = "UZOB"
 """Read as X: both tokenizers know X, and neither model learned much about these."""
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.threads import in_order
+from abag.embed.sequences.chains import STANDARD_RESIDUES
 
 Ints: TypeAlias = NDArray[np.int64]
 Counts: TypeAlias = NDArray[np.int16]
@@ -38,7 +39,7 @@ PAIR_COST = 3000
 PIVOTS = 256
 _RESIDUES = 20
 _NUMBER = np.zeros(128, np.int64)  # of a residue; others count as A, which adds no difference
-_NUMBER[[ord(letter) for letter in "ACDEFGHIKLMNPQRSTVWY"]] = np.arange(_RESIDUES)
+_NUMBER[[ord(letter) for letter in STANDARD_RESIDUES]] = np.arange(_RESIDUES)
 
 
 class Profiles:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.clustering.clusters import distance_to_parent
 from abag.head.data.one_hot import OneHot, common_reference
 from abag.head.data.scaling import Standardizer
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
 INNER_FOLDS = 5
-RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 NEAREST_ROWS = 1024
 """Antibodies compared with the whole training set at a time."""
 MAX_PRODUCTS = 2 * 10**11
@@ -244,13 +244,13 @@ def _composition_ridge(inputs: BaselineInputs) -> Floats:
 
 
 def _count_residues(texts: Sequence[str]) -> Matrix:
-    """Count each of the 20 `RESIDUES` in N texts, (N, 20); other letters are left out."""
+    """Count each of the 20 `STANDARD_RESIDUES` in N texts, (N, 20); other letters are left out."""
     codes = np.frombuffer("".join(texts).encode("ascii"), np.uint8)
-    column = np.full(256, len(RESIDUES), np.int64)
-    column[np.frombuffer(RESIDUES.encode(), np.uint8)] = np.arange(len(RESIDUES))
+    column = np.full(256, len(STANDARD_RESIDUES), np.int64)
+    column[np.frombuffer(STANDARD_RESIDUES.encode(), np.uint8)] = np.arange(len(STANDARD_RESIDUES))
     row = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
-    cells = row * (len(RESIDUES) + 1) + column[codes]
-    counts = np.bincount(cells, minlength=len(texts) * (len(RESIDUES) + 1))
+    cells = row * (len(STANDARD_RESIDUES) + 1) + column[codes]
+    counts = np.bincount(cells, minlength=len(texts) * (len(STANDARD_RESIDUES) + 1))
     return counts.reshape(len(texts), -1)[:, :-1].astype(np.float32)
 
 
