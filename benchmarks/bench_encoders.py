@@ -1,6 +1,7 @@
 """Compare encoder implementations on one GPU: the old loop, transformers, and abag.
 
     python benchmarks/bench_encoders.py --out DIR [--encoder igt5 esmc-300m ...] [--tiny] [--quick]
+                                        [--count 2048] [--budgets 8192 65536 ...]
 
 The models have their real sizes and seeded random weights, unless --checkpoint gives folders. Share of
 peak is (2 x matmul weights x tokens + 4 x layers x inner width x sum of squared lengths) / seconds,
@@ -262,18 +263,27 @@ def profile(bench, encoder, batch):
     with profiler(activities=[ProfilerActivity.CUDA]) as prof:
         encoder(batch)
         synchronize(bench.device)
+    for _ in range(3):
+        encoder(batch)
+    synchronize(bench.device)
+    start = time.perf_counter()
+    for _ in range(3):
+        encoder(batch)
+    synchronize(bench.device)
+    wall = (time.perf_counter() - start) / 3
     events = sorted(prof.key_averages(), key=lambda e: -e.self_device_time_total)
     total = sum(e.self_device_time_total for e in events)
     lines = [
         f"{100 * e.self_device_time_total / total:5.1f} % {e.count:5d} x {e.key[:110]}"
         for e in events[:12]
     ]
+    lines.append(f"kernels {total / 1e3:.2f} ms of {1e3 * wall:.2f} ms, {len(batch.ids)} tokens")
     print("\n".join(lines), flush=True)
     return lines
 
 
 def bench_one(name, folder, config, args, device, peak):
-    count = 24 if args.tiny else 2048
+    count = 24 if args.tiny else args.count
     bench = Bench(name, folder, config, device, peak, count)
     full = bench.batches(2048 if args.tiny else 16384)
     singles = [b for p in bench.spans[:: max(1, count // 48)] for b in fill_batches([p], 10**6)]
@@ -283,7 +293,7 @@ def bench_one(name, folder, config, args, device, peak):
     synchronize(device)
     notes.append(f"loading our encoder: {time.perf_counter() - start:.1f} s")
     print(notes[-1], flush=True)
-    for budget in (8192, 16384, 32768, 65536) if not args.tiny else (2048,):
+    for budget in args.budgets if not args.tiny else (2048,):
         bench.time(
             f"abag packed, {budget} tokens per batch", encoder, bench.batches(budget), repeat=3
         )
@@ -297,7 +307,10 @@ def bench_one(name, folder, config, args, device, peak):
         bench.time("packed, torch varlen, plain torch steps (FAESM's way)", eager, full)
         del eager, other
     bench.time("the matrix products alone", bench.products(), full, repeat=3)
-    kernels = profile(bench, encoder, full[len(full) // 2]) if device.type == "cuda" else []
+    kernels = []
+    if device.type == "cuda":
+        largest = bench.batches(args.budgets[-1])
+        kernels = profile(bench, encoder, largest[len(largest) // 2])
     del encoder
     if not args.quick:
         model = bench.reference_model(torch.bfloat16)
@@ -354,6 +367,8 @@ def main(argv=None):
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--quick", action="store_true", help="ours only")
     parser.add_argument("--no-agreement", action="store_true")
+    parser.add_argument("--count", type=int, default=2048, help="sequences")
+    parser.add_argument("--budgets", type=int, nargs="+", default=[8192, 16384, 32768, 65536])
     args = parser.parse_args(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     peak = matmul_peak(device, args.tiny)

@@ -40,7 +40,8 @@ def signatures(half, descriptors):
     for biased, heads, width in ((True, 32, 128), (False, 20, 64)):
         chosen = _TILES if descriptors else _POINTER_TILES
         m, n, warps, stages = chosen["biased" if biased else "plain"]
-        blocks = {"qkv_q": (m, width), "qkv": (n, width), "bias": (m, n)}
+        blocks = {"qkv_q": (m, width), "qkv": (n, width), "qkv_half": (n // 2, width)}
+        blocks |= {"bias": (m, n), "bias_half": (m, n // 2)}
         tensors = {name: f"tensordesc<{half}[{r}, {c}]>" for name, (r, c) in blocks.items()}
         tensors = tensors if descriptors else dict.fromkeys(blocks, x)
         tiles = dict.fromkeys(("tile_first_ptr", "tile_start_ptr", "tile_stop_ptr"), "*i32")

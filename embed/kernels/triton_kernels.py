@@ -41,9 +41,10 @@ def _load_rows(
 def _attend_tile(
     q, peak, total, acc, qkv, bias, key, stop, first, head, unit,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, DESCRIPTORS: tl.constexpr, LAST: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, BIAS_WIDTH: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Add one tile of keys to the running softmax; `unit` converts scores to powers of 2."""
+    """Add BLOCK_N keys to the running softmax; `unit` converts scores to powers of 2."""
     STRIDE: tl.constexpr = 3 * HEADS * WIDTH
     column = (HEADS + head) * WIDTH
     k = _load_rows(qkv, key, column, stop, BLOCK_N, WIDTH, STRIDE, LAST, DESCRIPTORS)
@@ -53,8 +54,7 @@ def _attend_tile(
         offset = tl.minimum(tl.maximum(key - first, -BIAS_REACH), BIAS_REACH) + BIAS_REACH
         offset = tl.multiple_of(offset, 16)
         scores += _load_rows(
-            bias, head * BLOCK_M, offset, stop, BLOCK_M, BLOCK_N, 2 * BIAS_REACH + BLOCK_N, False,
-            DESCRIPTORS,
+            bias, head * BLOCK_M, offset, stop, BLOCK_M, BLOCK_N, BIAS_WIDTH, False, DESCRIPTORS,
         ).to(tl.float32)  # fmt: skip
     if LAST:  # keys past the end belong to the next sequence
         inside = key + tl.arange(0, BLOCK_N) < stop
@@ -73,7 +73,9 @@ def _attend_tile(
 def _attention_kernel(
     qkv_q,  # descriptor of qkv in blocks of (BLOCK_M, WIDTH), or its pointer
     qkv,  # the same in blocks of (BLOCK_N, WIDTH)
+    qkv_half,  # (BLOCK_N / 2, WIDTH)
     bias,  # of `tile_bias`, in blocks of (BLOCK_M, BLOCK_N)
+    bias_half,  # (BLOCK_M, BLOCK_N / 2)
     out_ptr,
     tile_first_ptr,  # (tiles,) first query token of a tile
     tile_start_ptr,  # (tiles,) first token of the tile's sequence
@@ -82,7 +84,10 @@ def _attention_kernel(
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
-    """Attend with one tile of queries of one sequence and head to all keys of the sequence."""
+    """Attend with one tile of queries of one sequence and head to all keys of the sequence.
+
+    The last keys, if they fit, are half a tile.
+    """
     head = tl.program_id(0)
     tile = tl.program_id(1)
     first = tl.load(tile_first_ptr + tile)
@@ -94,16 +99,23 @@ def _attention_kernel(
     peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, WIDTH], tl.float32)
+    HALF: tl.constexpr = BLOCK_N // 2
+    BIAS_WIDTH: tl.constexpr = 2 * BIAS_REACH + BLOCK_N
     whole = start + (stop - start) // BLOCK_N * BLOCK_N
     for key in range(start, whole, BLOCK_N):
         peak, total, acc = _attend_tile(
             q, peak, total, acc, qkv, bias, key, stop, first, head, unit,
-            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, DESCRIPTORS, False,
+            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS, False,
         )  # fmt: skip
-    if whole < stop:
+    if whole + HALF < stop:
         peak, total, acc = _attend_tile(
             q, peak, total, acc, qkv, bias, whole, stop, first, head, unit,
-            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, DESCRIPTORS, True,
+            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS, True,
+        )  # fmt: skip
+    elif whole < stop:
+        peak, total, acc = _attend_tile(
+            q, peak, total, acc, qkv_half, bias_half, whole, stop, first, head, unit,
+            HEADS, WIDTH, BLOCK_M, HALF, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS, True,
         )  # fmt: skip
     # 64-bit: tokens x H x D passes 2^31 at 500k tokens of IgT5
     rows = (first + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -255,7 +267,11 @@ def attention(
     tokens, width = qkv.shape[0], qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
     rows = bias.flatten(0, 1) if bias is not None else qkv
-    sources = ((qkv, block_m, width), (qkv, block_n, width), (rows, block_m, block_n))
+    half = block_n // 2
+    sources = (
+        (qkv, block_m, width), (qkv, block_n, width), (qkv, half, width), (rows, block_m, block_n),
+        (rows, block_m, half),
+    )  # fmt: skip
     if descriptors:
         loaded = [TensorDescriptor.from_tensor(x, [m, n]) for x, m, n in sources]
     else:
