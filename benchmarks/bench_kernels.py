@@ -137,7 +137,7 @@ def bench_steps(tokens):
     cos = torch.randn(1026, 32, device=device)
     pos = torch.arange(tokens, device=device, dtype=torch.int32) % 400
     rotary_ = kernels.FusedOps(device).rotary_
-    line("rotary", lambda: rotary_(qkv, pos, cos, cos, 20), byte=tokens * 2560 * 4)
+    line("rotary", lambda: rotary_(qkv, pos, cos, cos, 40), byte=tokens * 2560 * 4)
 
 
 if __name__ == "__main__":

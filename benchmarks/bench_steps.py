@@ -157,15 +157,15 @@ class CompiledOps(PlainOps):
 
     @staticmethod
     def _rotate(x, positions, cos, sin, heads):
-        """Return rotated queries and keys; not in place, which the compiler would copy twice."""
-        low, high = x.view(len(x), 2 * heads, 2, -1).unbind(2)
+        """Return rotated heads; not in place, which the compiler would copy twice."""
+        low, high = x.view(len(x), heads, 2, -1).unbind(2)
         c, s = cos[positions][:, None], sin[positions][:, None]
         return torch.stack([low * c - high * s, high * c + low * s], 2).flatten(1).to(x.dtype)
 
-    def rotary_(self, qkv, positions_T, cos, sin, heads):
-        own = qkv[:, : qkv.shape[1] // 3 * 2]
+    def rotary_(self, x, positions_T, cos, sin, heads):
+        own = x[:, : 2 * heads * cos.shape[1]]
         own.copy_(self._rotated(own, positions_T, cos, sin, heads))
-        return qkv
+        return x
 
 
 class Steps:

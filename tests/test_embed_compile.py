@@ -17,7 +17,10 @@ HALF = {75: "fp16"}  # and bf16 on newer GPUs; T5 in fp16 has an fp32 residual s
 
 def signatures(half, descriptors):
     """Argument types and constants of the kernels in IgT5 and ESM-2 650M, with warps and stages."""
+    import torch
+
     from abag.embed.kernels.attention import _POINTER_TILES, _TILES
+    from abag.embed.kernels.triton_gated import rotary_launch
     from abag.embed.kernels.triton_kernels import _row_launch
 
     row = {width: _row_launch(width) for width in (1024, 1280)}
@@ -36,11 +39,20 @@ def signatures(half, descriptors):
     yield "_gelu_kernel", gelu, {"WIDTH": 5120, "ROWS": 8, "COLUMNS": 512}, 4, 3
     names = ("qkv_ptr", "position_ptr", "cos_ptr", "sin_ptr", "token_stride")
     rotary = dict(zip(names, (x, "*i32", f, f, "i32"), strict=True))
-    yield "_rotary_kernel", rotary, {"HEADS2": 40, "HALF": 32, "BLOCK_H": 64}, 4, 3
-    for biased, heads, width in ((True, 32, 128), (False, 20, 64)):
+    for heads in (20, 40):  # keys, or queries too
+        launch = rotary_launch(heads, torch.empty(1, 32), per_warp=512)
+        warps = launch.pop("num_warps")
+        yield "_rotary_kernel", rotary, launch, warps, 3
+    for biased, heads, width, turned in (
+        (True, 32, 128, False), (False, 20, 64, False), (False, 20, 64, True)
+    ):  # fmt: skip
         chosen = _TILES if descriptors else _POINTER_TILES
         m, n, warps, stages = chosen["biased" if biased else "plain"]
-        blocks = {"qkv_q": (m, width), "qkv": (n, width), "qkv_half": (n // 2, width)}
+        blocks = {
+            "qkv_q": (m, width // 2 if turned else width),
+            "qkv": (n, width),
+            "qkv_half": (n // 2, width),
+        }
         blocks |= {"bias": (m, n), "bias_half": (m, n // 2)}
         tensors = {name: f"tensordesc<{half}[{r}, {c}]>" for name, (r, c) in blocks.items()}
         tensors = tensors if descriptors else dict.fromkeys(blocks, x)
@@ -49,6 +61,10 @@ def signatures(half, descriptors):
         constants |= {"HAS_BIAS": biased, "BIAS_REACH": 192 if biased else 0}
         constants |= {"DESCRIPTORS": descriptors}
         attend = {**tensors, "out_ptr": x, **tiles, "scale": "fp32"}
+        if turned:
+            attend |= {"cos_ptr": f, "sin_ptr": f}
+        else:
+            constants |= {"cos_ptr": None, "sin_ptr": None}
         yield "_attention_kernel", attend, constants, warps, stages
 
 
@@ -56,7 +72,7 @@ def gated_signatures(half):
     """As `signatures`, of the kernels of Ankh Large and ESM C 300M, 600M and 6B."""
     import torch
 
-    from abag.embed.kernels.triton_gated import norm_rotary_launch
+    from abag.embed.kernels.triton_gated import rotary_launch
 
     x, f = f"*{half}", "*fp32"
     gate = {"x_ptr": x, "out_ptr": x, "tokens": "i32"}
@@ -66,14 +82,17 @@ def gated_signatures(half):
     names = ("qkv_ptr", "weight_ptr", "position_ptr", "cos_ptr", "sin_ptr", "token_stride", "eps")
     rotary = dict(zip(names, (x, f, "*i32", f, f, "i32", "fp32"), strict=True))
     for heads in (15, 18, 40):
-        launch = norm_rotary_launch(heads, torch.empty(1, 32))
+        launch = rotary_launch(heads, torch.empty(1, 32), per_warp=1024)
         warps = launch.pop("num_warps")
         yield "_norm_rotary_kernel", rotary, launch, warps, 3
 
 
 def shape_signatures(half):
     """As `signatures`, of the kernels whose widths are those of Ankh 3, AMPLIFY and gLM2."""
+    import torch
+
     from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES
+    from abag.embed.kernels.triton_gated import rotary_launch
     from abag.embed.kernels.triton_kernels import _row_launch
 
     x, f = f"*{half}", "*fp32"
@@ -93,10 +112,10 @@ def shape_signatures(half):
         constants = {"WIDTH": shape.feed_forward_width, "ROWS": 8, "COLUMNS": 512}
         yield "_gate_kernel", gate, {"SILU": True, **constants}, 4, 3
         if not name.startswith("ankh3"):
-            heads, half_width = 2 * shape.heads, shape.head_width // 2
-            block = 1 << (heads - 1).bit_length()
-            constants = {"HEADS2": heads, "HALF": half_width, "BLOCK_H": block}
-            yield "_rotary_kernel", rotary, constants, 4, 3
+            angles = torch.empty(1, shape.head_width // 2)
+            launch = rotary_launch(shape.heads, angles, per_warp=512)
+            warps = launch.pop("num_warps")
+            yield "_rotary_kernel", rotary, launch, warps, 3
 
 
 def head_signatures(half):

@@ -315,7 +315,7 @@ def test_rotary_angles_are_those_of_transformers():
     flat = [x[0].transpose(0, 1).reshape(length, heads * width) for x in (q, k, k)]
     cos, sin = rotary_tables(1026, width, torch.device("cpu"))
     positions = torch.arange(length, dtype=torch.int32)
-    ours = PlainOps().rotary_(torch.cat(flat, dim=1), positions, cos, sin, heads)
+    ours = PlainOps().rotary_(torch.cat(flat, dim=1), positions, cos, sin, 2 * heads)
     ours = ours.view(length, 3, heads, width).permute(1, 2, 0, 3)
     for mine, theirs in zip(ours, transformers_rotary(q, k, length), strict=False):
         torch.testing.assert_close(mine, theirs[0])

@@ -62,6 +62,20 @@ def test_every_attention_kernel_agrees_with_fp32(family, attention, tmp_path):
     torch.testing.assert_close(wide, exact, rtol=1e-4, atol=1e-4)
 
 
+def test_a_batch_with_more_than_2_31_activations_is_as_exact_as_its_parts(tmp_path):
+    # as IgT5 has, with the largest default batch
+    config = {**WIDE["t5"], "d_ff": 16384, "num_layers": 1}
+    identity = identify(str(save_random_checkpoint(tmp_path / "t5", config, 1)), "antigen")
+    encoder = load_encoder(identity, plan_device("cuda"))
+    rng, letters = np.random.default_rng(0), np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+    chains = ["".join(rng.choice(letters, 998)) for _ in range(136)]
+    spans = [(i, p) for i, c in enumerate(chains) for p in identity.layout.spans((c,))]
+    whole = pack_spans(spans)
+    assert len(whole.ids) * 16384 > 2**31
+    parts = torch.cat([encoder(pack_spans(half)) for half in (spans[:68], spans[68:])])
+    torch.testing.assert_close(encoder(whole), parts, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_gelu_of_mostly_negative_values_is_as_close_to_fp32_as_in_transformers(precision, tmp_path):
     # as in trained weights; random ones hide the error of GELU's tanh form

@@ -71,6 +71,24 @@ def test_attention_by_pointers_equals_one_sequence_at_a_time(biased, monkeypatch
     assert far(ours, one_at_a_time(qkv, lengths, 2, 0.5, bias)) < NEAR
 
 
+@pytest.mark.parametrize("descriptors", [True, False])
+def test_queries_rotated_while_loading_equal_those_rotated_before(descriptors, monkeypatch):
+    from abag.embed.families.packed import rotary_tables
+
+    monkeypatch.setattr("abag.embed.kernels.attention.loads_by_descriptors", lambda: descriptors)
+    lengths, heads, width = [90, 1, 64, 17], 2, 32
+    angles = rotary_tables(90, width, HERE)
+    positions = torch.cat([torch.arange(n) for n in lengths]).to(HERE)
+    qkv = draw(sum(lengths), 3 * heads * width)
+    before = PLAIN.rotary_(qkv.clone(), positions, *angles, 2 * heads)
+    PLAIN.rotary_(qkv[:, heads * width :], positions, *angles, heads)
+    attention = Attention("triton", heads, 0.5, rotary=angles)
+    assert attention.rotates_queries
+    assert not Attention("sdpa", heads, 0.5, rotary=angles).rotates_queries
+    theirs = one_at_a_time(before, lengths, heads, 0.5)
+    assert far(attend(attention, qkv, lengths), theirs) < NEAR
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=12), st.booleans(), st.integers(0, 9))
 def test_grouped_attention_equals_one_sequence_at_a_time_for_any_lengths(lengths, biased, seed):
@@ -154,7 +172,7 @@ def test_rotary_equals_its_plain_version(norm, width):
     *ours, theirs = (
         ops.norm_rotary_(qkv.clone(), per_width, 1e-5, positions, cos, sin, heads)
         if norm
-        else ops.rotary_(qkv.clone(), positions, cos, sin, heads)
+        else ops.rotary_(qkv.clone(), positions, cos, sin, 2 * heads)
         for ops in (FUSED, HalfOps(), PLAIN)
     )
     for rotated in ours:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class PackedEncoder(ABC):
     """An encoder of equal layers on packed tokens; see `Encoder`.
 
+    `positions` is the number of positions whose rotary angles are needed, or None without them.
+
     Raises
     ------
     AttentionUnavailable
@@ -31,7 +33,7 @@ class PackedEncoder(ABC):
 
     def __init__(
         self, plan: DevicePlan, attention: str, *, width: int, heads: int,
-        head_width: int | None = None, biased: bool = False,
+        head_width: int | None = None, biased: bool = False, positions: int | None = None,
     ) -> None:  # fmt: skip
         self.width, self._heads = width, heads
         self._device, self._dtype = plan.device, plan.dtype
@@ -39,7 +41,10 @@ class PackedEncoder(ABC):
         name, self._ops = load_kernels(
             plan, biased=biased, head_width=head_width, requested=attention
         )
-        self._attention = Attention(name, heads, head_width**-0.5)
+        self._rotary = None
+        if positions is not None:
+            self._rotary = rotary_tables(positions, head_width, plan.device)
+        self._attention = Attention(name, heads, head_width**-0.5, rotary=self._rotary)
 
     @torch.inference_mode()
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
@@ -51,6 +56,16 @@ class PackedEncoder(ABC):
             if layer_pooling is not None:
                 layer_pooling.add(layer, x_TD)
         return x_TD
+
+    def _rotate_and_attend(self, qkv: Tensor, geometry: BatchGeometry) -> Tensor:
+        """Attend with rotary positions, which overwrites `qkv`, shape (T, 3 * D); return (T, D)."""
+        assert self._rotary is not None
+        if self._attention.rotates_queries:
+            rotated, heads = qkv[:, self.width :], self._heads
+        else:
+            rotated, heads = qkv, 2 * self._heads
+        self._ops.rotary_(rotated, geometry.positions, *self._rotary, heads)
+        return self._attention(qkv, geometry)
 
     @abstractmethod
     def _hidden_states(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from abag.embed.families.packed import PackedEncoder, rotary_tables
+from abag.embed.families.packed import PackedEncoder
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
@@ -54,11 +54,13 @@ class PackedBert(PackedEncoder):
         attention: str = "auto",
     ) -> None:  # fmt: skip
         width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        super().__init__(plan, attention, width=width, heads=heads)
+        positions = int(config["max_position_embeddings"])
+        rotary = config["model_type"] == "roformer"
+        super().__init__(
+            plan, attention, width=width, heads=heads, positions=positions if rotary else None
+        )
         self._eps = float(config["layer_norm_eps"])
         self._inner = int(config["intermediate_size"])
-        positions = int(config["max_position_embeddings"])
-        self._rotary: tuple[Tensor, Tensor] | None = None
         self._positions_PD: Tensor | None = None
         with EncoderWeights(checkpoint, plan) as weights:
             at = "embeddings"
@@ -69,9 +71,7 @@ class PackedBert(PackedEncoder):
             self._type_D = weights(
                 f"{at}.token_type_embeddings.weight", types, width, dtype=torch.float32
             )[0]
-            if config["model_type"] == "roformer":
-                self._rotary = rotary_tables(positions, width // heads, plan.device)
-            else:
+            if not rotary:
                 self._positions_PD = weights(f"{at}.position_embeddings.weight", positions, width)
             self._norm = weights.norm(f"{at}.LayerNorm", width)
             self._layers = [
@@ -115,6 +115,7 @@ class PackedBert(PackedEncoder):
         self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
     ) -> Iterator[Tensor]:
         ops, eps = self._ops, self._eps
+        attend = self._attention if self._rotary is None else self._rotate_and_attend
         x_TD = self._embed_VD[ids_T]
         if self._positions_PD is not None:
             x_TD += self._positions_PD[geometry.positions]
@@ -122,9 +123,7 @@ class PackedBert(PackedEncoder):
         yield x_TD
         for layer in self._layers:
             qkv = ops.linear(x_TD, layer.qkv_3DD, layer.qkv_bias_3D)
-            if self._rotary is not None:
-                ops.rotary_(qkv, geometry.positions, *self._rotary, self._heads)
-            ops.add_linear_(x_TD, self._attention(qkv, geometry), layer.out_DD)
+            ops.add_linear_(x_TD, attend(qkv, geometry), layer.out_DD)
             x_TD = ops.layer_norm(x_TD, layer.out_bias_D, *layer.norm1, eps)
             hidden_TF = ops.linear_gelu(x_TD, layer.up_FD, layer.up_bias_F)
             ops.add_linear_(x_TD, hidden_TF, layer.down_DF)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from abag.embed.families.packed import PackedEncoder, rotary_tables
+from abag.embed.families.packed import PackedEncoder
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
@@ -62,7 +62,10 @@ class PackedEsm(PackedEncoder):
             hidden_act="gelu",
         )  # fmt: skip
         width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        super().__init__(plan, attention, width=width, heads=heads)
+        super().__init__(
+            plan, attention, width=width, heads=heads,
+            positions=int(config["max_position_embeddings"]),
+        )  # fmt: skip
         self._eps = float(config["layer_norm_eps"])
         with EncoderWeights(checkpoint, plan) as weights:
             embed_VD = weights(
@@ -75,9 +78,6 @@ class PackedEsm(PackedEncoder):
                 self._load_layer(weights, i) for i in range(int(config["num_hidden_layers"]))
             ]
             self._final = weights.norm("encoder.emb_layer_norm_after", self.width)
-        self._rotary = rotary_tables(
-            int(config["max_position_embeddings"]), width // heads, plan.device
-        )
 
     def _projection(
         self, weights: EncoderWeights, norm: str, *names: str, rows: int
@@ -133,8 +133,7 @@ class PackedEsm(PackedEncoder):
             yield x_TD + layer.shift1_D if i in read else x_TD
             y_TD = ops.layer_norm(x_TD, layer.shift1_D, None, None, eps)
             qkv = ops.linear(y_TD, layer.qkv_3DD, layer.qkv_bias_3D)
-            ops.rotary_(qkv, geometry.positions, *self._rotary, self._heads)
-            ops.add_linear_(x_TD, self._attention(qkv, geometry), layer.out_DD)
+            ops.add_linear_(x_TD, self._rotate_and_attend(qkv, geometry), layer.out_DD)
             y_TD = ops.layer_norm(x_TD, layer.shift2_D, None, None, eps)
             hidden_TF = ops.linear_gelu(y_TD, layer.up_FD, layer.up_bias_F)
             ops.add_linear_(x_TD, hidden_TF, layer.down_DF)

@@ -63,7 +63,7 @@ class PackedEsmc(PackedEncoder):
         layers, self._inner = int(config["num_hidden_layers"]), int(config["intermediate_size"])
         self._branch = (layers / RESIDUAL_LAYERS) ** 0.5
         self._zero_D = torch.zeros(width, device=plan.device)
-        self._rotary = rotary_tables(
+        self._angles = rotary_tables(
             int(config["max_position_embeddings"]), width // heads, plan.device
         )
         with EncoderWeights(checkpoint, plan) as weights:
@@ -95,7 +95,7 @@ class PackedEsmc(PackedEncoder):
             y_TD = ops.layer_norm(x_TD, zero_D, *layer.norm1, EPSILON)
             qkv = ops.linear(y_TD, layer.qkv_3DD)
             ops.norm_rotary_(
-                qkv, layer.qk_norm_2D, EPSILON, geometry.positions, *self._rotary, self._heads
+                qkv, layer.qk_norm_2D, EPSILON, geometry.positions, *self._angles, self._heads
             )
             ops.add_linear_(x_TD, self._attention(qkv, geometry), layer.out_DD)
             y_TD = ops.layer_norm(x_TD, zero_D, *layer.norm2, EPSILON)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from abag.embed.families.packed import PackedEncoder, rotary_tables
+from abag.embed.families.packed import PackedEncoder
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
@@ -50,10 +50,9 @@ class PackedSwiglu(PackedEncoder):
         self, checkpoint: EncoderCheckpoint, names: SwigluNames, shape: EncoderShape,
         plan: DevicePlan, attention: str = "auto", *, positions: int,
     ) -> None:  # fmt: skip
-        super().__init__(plan, attention, width=shape.width, heads=shape.heads)
+        super().__init__(plan, attention, width=shape.width, heads=shape.heads, positions=positions)
         self._names, self._inner = names, shape.feed_forward_width
         self._eps = float(checkpoint.config["norm_eps"])
-        self._rotary = rotary_tables(positions, shape.head_width, plan.device)
         wide = torch.float32 if plan.dtype is torch.float16 else plan.dtype
         with EncoderWeights(checkpoint, plan) as weights:
             vocabulary = int(checkpoint.config["vocab_size"])
@@ -102,8 +101,7 @@ class PackedSwiglu(PackedEncoder):
             yield x_TD + delta_TD if i in read else x_TD
             y_TD = ops.add_rms_norm_(x_TD, delta_TD, 1.0, layer.norm1_D, eps)
             qkv = ops.linear(y_TD, layer.qkv_3DD)
-            ops.rotary_(qkv, geometry.positions, *self._rotary, self._heads)
-            delta_TD = ops.linear(self._attention(qkv, geometry), layer.out_DD)
+            delta_TD = ops.linear(self._rotate_and_attend(qkv, geometry), layer.out_DD)
             y_TD = ops.add_rms_norm_(x_TD, delta_TD, 1.0, layer.norm2_D, eps)
             hidden_TF = ops.linear_gated(y_TD, layer.gate_up_2FD, "silu")
             delta_TD = ops.linear(hidden_TF, layer.down_DF)

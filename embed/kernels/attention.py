@@ -83,13 +83,17 @@ class Attention:
         Factor of the scores, applied after the bias is added.
     bias_HR : Tensor, shape=(H, 2 * R + 1), optional
         Bias by distance ``key - query``, clamped to -R ... R.
+    rotary : tuple of 2 Tensors, each shape=(positions, D / 2), dtype=float32, optional
+        Cosines and sines of rotary positions. They are only used if `rotates_queries`.
     """
 
     def __init__(
-        self, name: AttentionName, heads: int, scale: float, bias_HR: Tensor | None = None
-    ) -> None:
+        self, name: AttentionName, heads: int, scale: float, bias_HR: Tensor | None = None,
+        rotary: tuple[Tensor, Tensor] | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self._heads, self._scale = heads, scale
+        self._rotary = rotary if name == "triton" else None
         self._scaled_bias_HR = None if bias_HR is None else bias_HR * scale
         self._descriptors = loads_by_descriptors()
         tiles = _TILES if self._descriptors else _POINTER_TILES
@@ -99,6 +103,11 @@ class Attention:
             from abag.embed.kernels.triton_kernels import tile_bias
 
             self._tiled_bias = tile_bias(bias_HR, *self._tile[:2])
+
+    @property
+    def rotates_queries(self) -> bool:
+        """Whether queries are rotated when they are read; keys never are."""
+        return self._rotary is not None
 
     def geometry(
         self, batch: PackedBatch, device: torch.device, dtype: torch.dtype
@@ -139,7 +148,7 @@ class Attention:
 
             m, n, warps, stages = self._tile
             return kernels.attention(
-                qkv, geometry.tiles, self._heads, self._scale, self._tiled_bias,
+                qkv, geometry.tiles, self._heads, self._scale, self._tiled_bias, self._rotary,
                 block_m=m, block_n=n, warps=warps, stages=stages, descriptors=self._descriptors,
             )  # fmt: skip
         if self.name == "sdpa":

@@ -70,20 +70,21 @@ class PlainOps:
         return F.gelu(gate_TF, approximate="tanh").mul_(up_TF)
 
     def rotary_(
-        self, qkv: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
+        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
     ) -> Tensor:
-        """Rotate queries and keys in place; returns `qkv`.
+        """Rotate the first `heads` heads of every row in place; returns `x`.
 
         Parameters
         ----------
-        qkv : Tensor, shape=(T, 3 * D)
+        x : Tensor, shape=(T, columns)
+            Contiguous rows, such as queries, keys and values, or keys and values.
         positions_T : Tensor, shape=(T,), dtype=int32
-        cos, sin : Tensor, shape=(positions, D / H / 2), dtype=float32
+        cos, sin : Tensor, shape=(positions, head width / 2), dtype=float32
         """
-        low, high = _halves(qkv, heads, cos.shape[1])
+        low, high = _halves(x, heads, cos.shape[1])
         c, s = cos[positions_T.long(), None, :], sin[positions_T.long(), None, :]
         low[:], high[:] = low * c - high * s, high * c + low * s
-        return qkv
+        return x
 
     def norm_rotary_(
         self, qkv: Tensor, weight: Tensor, eps: float, positions_T: Tensor, cos: Tensor,
@@ -91,13 +92,13 @@ class PlainOps:
     ) -> Tensor:  # fmt: skip
         """Norm all queries of a token together, and all keys, then rotate them; returns `qkv`.
 
-        `weight`, shape (2 * D,), dtype=float32, multiplies the normed queries, then keys; the
-        others are as for `rotary_`.
+        `weight`, shape (2 * D,), dtype=float32, multiplies the normed queries, then keys; there
+        are `heads` of each. The others are as for `rotary_`.
         """
         pair = qkv[:, : len(weight)].view(len(qkv), 2, -1)
         normal = F.layer_norm(pair.float(), pair.shape[2:], eps=eps) * weight.view(2, -1)
         pair.copy_(normal)
-        return self.rotary_(qkv, positions_T, cos, sin, heads)
+        return self.rotary_(qkv, positions_T, cos, sin, 2 * heads)
 
 
 class HalfOps(PlainOps):
@@ -113,17 +114,17 @@ class HalfOps(PlainOps):
         return F.layer_norm(x_TD + shift_D.to(x_TD.dtype), shift_D.shape, eps=eps)
 
     def rotary_(
-        self, qkv: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
+        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
     ) -> Tensor:
         """See `PlainOps`."""
-        low, high = _halves(qkv, heads, cos.shape[1])
-        c, s = (table.to(qkv.dtype)[positions_T.long(), None, :] for table in (cos, sin))
+        low, high = _halves(x, heads, cos.shape[1])
+        c, s = (table.to(x.dtype)[positions_T.long(), None, :] for table in (cos, sin))
         before = low.clone()
         low.mul_(c).addcmul_(high, s, value=-1)
         high.mul_(c).addcmul_(before, s)
-        return qkv
+        return x
 
 
-def _halves(qkv: Tensor, heads: int, half: int) -> tuple[Tensor, ...]:
-    """Return views of both halves of every query and key, each shape=(T, 2 * H, half)."""
-    return qkv[:, : 4 * heads * half].view(len(qkv), 2 * heads, 2, half).unbind(2)
+def _halves(x: Tensor, heads: int, half: int) -> tuple[Tensor, ...]:
+    """Return views of both halves of the first heads of every row, each shape=(T, heads, half)."""
+    return x[:, : 2 * heads * half].view(len(x), heads, 2, half).unbind(2)

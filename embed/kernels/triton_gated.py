@@ -75,14 +75,18 @@ def norm_rotary_(
     heads: int,
 ) -> Tensor:  # fmt: skip
     """Norm and rotate queries and keys in place: see `PlainOps.norm_rotary_`."""
+    launch = rotary_launch(heads, cos, per_warp=1024)
     _norm_rotary_kernel[(len(qkv), 2)](
-        qkv, weight, positions_T, cos, sin, qkv.stride(0), eps, **norm_rotary_launch(heads, cos)
+        qkv, weight, positions_T, cos, sin, qkv.stride(0), eps, **launch
     )
     return qkv
 
 
-def norm_rotary_launch(heads: int, cos: Tensor) -> dict[str, int]:
-    """Return constants and launch options; a thread holds at most 64 values."""
+def rotary_launch(heads: int, cos: Tensor, *, per_warp: int) -> dict[str, int]:
+    """Return constants and launch options of a program that rotates one token's heads.
+
+    A warp has at most `per_warp` pairs of dimensions.
+    """
     half, block = cos.shape[1], triton.next_power_of_2(heads)
-    warps = max(1, block * half // 1024)
+    warps = max(1, block * half // per_warp)
     return {"HEADS": heads, "HALF": half, "BLOCK_H": block, "num_warps": warps}

@@ -38,6 +38,32 @@ def _load_rows(
 
 
 @triton.jit
+def _load_queries(
+    source, cos_ptr, sin_ptr, first, start, column, stop,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, ROTATED: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    """Load a tile of queries; ROTATED: turn them by their positions, with a tile of half the width.
+
+    Rows past `stop` hold anything.
+    """
+    if ROTATED:
+        HALF: tl.constexpr = WIDTH // 2
+        low = _load_rows(source, first, column, stop, ROWS, HALF, STRIDE, True, DESCRIPTORS)
+        high = _load_rows(source, first, column + HALF, stop, ROWS, HALF, STRIDE, True, DESCRIPTORS)
+        row = first + tl.arange(0, ROWS)
+        at = (row - start)[:, None] * HALF + tl.arange(0, HALF)[None, :]
+        cos = tl.load(cos_ptr + at, mask=(row < stop)[:, None], other=0.0)
+        sin = tl.load(sin_ptr + at, mask=(row < stop)[:, None], other=0.0)
+        x, y = low.to(tl.float32), high.to(tl.float32)
+        turned = tl.join((x * cos - y * sin).to(low.dtype), (y * cos + x * sin).to(low.dtype))
+        tile = turned.permute(0, 2, 1).reshape(ROWS, WIDTH)
+    else:
+        tile = _load_rows(source, first, column, stop, ROWS, WIDTH, STRIDE, True, DESCRIPTORS)
+    return tile
+
+
+@triton.jit
 def _attend_tile(
     q, peak, total, acc, qkv, bias, key, stop, first, head, unit,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -71,7 +97,7 @@ def _attend_tile(
 
 @triton.jit
 def _attention_kernel(
-    qkv_q,  # descriptor of qkv in blocks of (BLOCK_M, WIDTH), or its pointer
+    qkv_q,  # descriptor of qkv in blocks of (BLOCK_M, WIDTH or its half), or its pointer
     qkv,  # the same in blocks of (BLOCK_N, WIDTH)
     qkv_half,  # (BLOCK_N / 2, WIDTH)
     bias,  # of `tile_bias`, in blocks of (BLOCK_M, BLOCK_N)
@@ -80,6 +106,8 @@ def _attention_kernel(
     tile_first_ptr,  # (tiles,) first query token of a tile
     tile_start_ptr,  # (tiles,) first token of the tile's sequence
     tile_stop_ptr,  # (tiles,) one past its last token
+    cos_ptr,  # (positions, WIDTH / 2), and
+    sin_ptr,  # the same: rotary angles of the queries; None: they are not rotated here
     scale,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, DESCRIPTORS: tl.constexpr,
@@ -95,7 +123,10 @@ def _attention_kernel(
     stop = tl.load(tile_stop_ptr + tile)
     unit = scale * 1.4426950408889634  # log2(e), because exp2 is the hardware instruction
     STRIDE: tl.constexpr = 3 * HEADS * WIDTH
-    q = _load_rows(qkv_q, first, head * WIDTH, stop, BLOCK_M, WIDTH, STRIDE, True, DESCRIPTORS)
+    q = _load_queries(
+        qkv_q, cos_ptr, sin_ptr, first, start, head * WIDTH, stop,
+        BLOCK_M, WIDTH, STRIDE, cos_ptr is not None, DESCRIPTORS,
+    )  # fmt: skip
     peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, WIDTH], tl.float32)
@@ -189,16 +220,16 @@ def _gelu_kernel(
 @triton.jit
 def _rotary_kernel(
     qkv_ptr, position_ptr, cos_ptr, sin_ptr, token_stride,
-    HEADS2: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr,
+    HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Rotate one token's queries and keys: the first 2 H heads of a row."""
+    """Rotate the first heads of one token's row."""
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + token)
     dims = tl.arange(0, HALF)
     heads = tl.arange(0, BLOCK_H)
     cos = tl.load(cos_ptr + position * HALF + dims)[None, :]
     sin = tl.load(sin_ptr + position * HALF + dims)[None, :]
-    mask = heads[:, None] < HEADS2
+    mask = heads[:, None] < HEADS
     column = heads[:, None] * (2 * HALF) + dims[None, :]
     at = qkv_ptr + token * token_stride + column
     low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
@@ -238,6 +269,7 @@ def attention(
     heads: int,
     scale: float,
     bias: Tensor | None = None,
+    rotary: tuple[Tensor, Tensor] | None = None,
     *,
     block_m: int,
     block_n: int,
@@ -257,6 +289,8 @@ def attention(
         Factor of the scores, applied after the bias is added.
     bias : Tensor, shape=(H, block_m, 2 * reach + block_n), optional
         From `tile_bias` with this `block_m` and `block_n`: queries and keys per tile.
+    rotary : tuple of 2 Tensors, each shape=(positions, D / 2), dtype=float32, optional
+        Cosines and sines to rotate the queries with, not the keys, by the position in a sequence.
     descriptors : bool
         Load tiles by tensor descriptors, which need compute capability 9.0 to be fast.
 
@@ -267,17 +301,17 @@ def attention(
     tokens, width = qkv.shape[0], qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
     rows = bias.flatten(0, 1) if bias is not None else qkv
-    half = block_n // 2
+    half, query_width = block_n // 2, width if rotary is None else width // 2
     sources = (
-        (qkv, block_m, width), (qkv, block_n, width), (qkv, half, width), (rows, block_m, block_n),
-        (rows, block_m, half),
+        (qkv, block_m, query_width), (qkv, block_n, width), (qkv, half, width),
+        (rows, block_m, block_n), (rows, block_m, half),
     )  # fmt: skip
     if descriptors:
         loaded = [TensorDescriptor.from_tensor(x, [m, n]) for x, m, n in sources]
     else:
         loaded = [x for x, _, _ in sources]
     _attention_kernel[(heads, len(tiles[0]))](
-        *loaded, out, *tiles, scale,
+        *loaded, out, *tiles, *(rotary or (None, None)), scale,
         HEADS=heads, WIDTH=width, BLOCK_M=block_m, BLOCK_N=block_n,
         HAS_BIAS=bias is not None,
         BIAS_REACH=0 if bias is None else (bias.shape[2] - block_n) // 2,
@@ -376,16 +410,14 @@ class FusedOps(PlainOps):
         return triton_gated.norm_rotary_(qkv, weight, eps, positions_T, cos, sin, heads)
 
     def rotary_(
-        self, qkv: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
+        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
     ) -> Tensor:
         """See `PlainOps`."""
         if cos.shape[1].bit_count() != 1:  # Triton's blocks are powers of 2
-            return super().rotary_(qkv, positions_T, cos, sin, heads)
-        _rotary_kernel[(len(qkv),)](
-            qkv, positions_T, cos, sin, qkv.stride(0), HEADS2=2 * heads, HALF=cos.shape[1],
-            BLOCK_H=triton.next_power_of_2(2 * heads), num_warps=4,
-        )  # fmt: skip
-        return qkv
+            return super().rotary_(x, positions_T, cos, sin, heads)
+        launch = triton_gated.rotary_launch(heads, cos, per_warp=512)
+        _rotary_kernel[(len(x),)](x, positions_T, cos, sin, x.stride(0), **launch)
+        return x
 
 
 def _row_launch(width: int) -> dict[str, int]:
