@@ -1,6 +1,6 @@
 """Compare the steps of IgT5 and ESM-2 with their alternatives on one GPU.
 
-    python benchmarks/bench_steps.py --out DIR [--part products writes esm2 esm2-fp16 igt5 esmc] [--tiny]
+    python benchmarks/bench_steps.py --out DIR [--part products writes esm2 esm2-rotation esm2-fp16 igt5 esmc] [--tiny]
 
 The models have their real sizes and seeded random weights. Share of peak is as in bench_encoders.py; the
 distance is the relative one of mean vectors to our fp32 encoder, one sequence at a time.
@@ -226,7 +226,6 @@ def esm2_rows(steps):
     if not steps.gpu:
         return
     fused = encoder._ops
-    steps.queries_first(encoder)
     steps.torch_products(encoder)
     encoder._ops = type("Exact", (ExactGelu, type(fused)), {})(steps.bench.device)
     steps.row("exact GELU", encoder)
@@ -237,6 +236,13 @@ def esm2_rows(steps):
     steps.kernels("FlashAttention varlen, compiled steps", varlen)
     encoder._ops = fused
     steps.kernels("now", encoder)
+
+
+def rotation_rows(steps):
+    encoder = steps.load("bf16" if steps.gpu else "fp32")
+    for _ in range(2):
+        steps.row("now", encoder)
+        steps.queries_first(encoder)
 
 
 def fp16_rows(steps):
@@ -259,6 +265,7 @@ def rows(steps):
 
 ENCODERS = {
     "esm2": ("esm2-650m", esm2_rows, (16384, 67520)),
+    "esm2-rotation": ("esm2-650m", rotation_rows, (67520, 135040)),
     "esm2-fp16": ("esm2-650m", fp16_rows, (16384, 32768)),
     "igt5": ("igt5", rows, (16384, 67520)),
     "esmc": ("esmc-600m", rows, (16384, 65536)),
