@@ -52,7 +52,7 @@ SIGNAL = "MGWSCIILFLVATATGVHS"
 
 
 def read(heavy, light, **options):
-    frame = pd.DataFrame({"heavy": heavy, "light": light, "antigen": "MKT"})
+    frame = pd.DataFrame({"heavy": heavy, "light": light, "antigen": "MKT" * 7})
     return read_pairs(frame, TableOptions(**options))
 
 

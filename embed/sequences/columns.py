@@ -16,7 +16,7 @@ from abag import AbagError
 _SEQUENCE = "(seq|sequence|aa|aaseq|aminoacidsequence)"
 _MUTANT = "(mut|mutant|mutated)"
 _OWNER = "(antibody|ab|mab|fab|fv)?"
-_HEAVY = f"{_OWNER}(heavy|heavychain|vh|vhchain|vhh|hc|variableheavy|heavyvariable)"
+_HEAVY = f"{_OWNER}(heavy|heavychain|vh|vhchain|vhh|vhorvhh|hc|variableheavy|heavyvariable)"
 _LIGHT = f"{_OWNER}(light|lightchain|vl|vlchain|lc|variablelight|lightvariable)"
 _ANTIGEN = "(antigen|ag|target)"
 _KD = "(affinity)?(kd|ki|ic50|ec50)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import add
@@ -30,6 +31,7 @@ from abag.embed.sequences.changes import BadCell
 from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.formats import BadTable
+from abag.embed.sequences.missing import NO_SEQUENCE
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.regions import UNCLEAR, arrange, forms_as_given, refuse_misplaced
 from abag.embed.sequences.tables import CHUNK_ROWS, Table
@@ -37,6 +39,8 @@ from abag.embed.sequences.tables import CHUNK_ROWS, Table
 NUMBERED_AT_MOST, NUMBERED_LATER = 200, 20
 """Antibodies of the first and of each later chunk that are numbered only to count what stays as it
 is, at 0.25 ms per chain. The first decides whether a table is refused."""
+SHORT = 20
+"""Residues below which an antigen may be a name, such as VEGF."""
 _TOGETHER = 1024
 """Texts that are checked with one search; each is parsed if one of them needs it."""
 
@@ -92,7 +96,8 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     return replace(table, columns=columns, ties=ties), ignored
 
 
-def parse_antibodies(table: Table) -> ParsedColumn:
+def parse_antibodies(table: Table, given: Mapping[str, str]) -> ParsedColumn:
+    """Parse the antibodies; `given` are the columns that the user named."""
     if table.has("antibody"):
         return _parse_column(table, "antibody", parse_antibody)
     roles = [role for role in ("heavy", "light") if table.has(role)]
@@ -100,6 +105,14 @@ def parse_antibodies(table: Table) -> ParsedColumn:
         msg = (
             f"{table.source}: no column for heavy, light or antibody; found {table.found}. "
             "Name them with --column heavy=NAME, light=NAME or antibody=NAME."
+        )
+        raise MissingColumn(msg)
+    if roles == ["light"] and "light" not in given:  # the heavy chains may be in another column
+        light = table.column("light")
+        msg = (
+            f"{table.source}: no column for heavy, only {light!r} for light; found {table.found}. "
+            "Name it with --column heavy=NAME, or, if the antibodies have no heavy chains, the "
+            f"other with --column light={shlex.quote(light)}."
         )
         raise MissingColumn(msg)
     parsed = {role: _parse_column(table, role, parse_chain) for role in roles}
@@ -129,7 +142,11 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
 
 def parse_antigens(table: Table, given: str | None) -> ParsedColumn:
     if given is None:
-        return _parse_column(table, "antigen", parse_antigen)
+        column = _parse_column(table, "antigen", parse_antigen)
+        short = [
+            i not in column.bad and min(map(len, c)) < SHORT for i, c in enumerate(column.chains)
+        ]
+        return column._replace(forms=["short" if one else "" for one in short])
     return ParsedColumn.constant(len(table.frame), antigen(given))
 
 
@@ -164,6 +181,7 @@ def _changed_or_bad(texts: Sequence[object]) -> list[int]:
         part = texts[start : start + _TOGETHER]
         if not are_residues(part):
             found += range(start, start + len(part))
+    found += [i for i, text in enumerate(texts) if text in NO_SEQUENCE]
     return found
 
 
@@ -176,6 +194,12 @@ def _parse_text(
     if not isinstance(text, str):  # True would be read as the residues TRXE
         msg = f"column {name!r}: {text!r} is not a valid sequence; expected text. Correct it."
         return BadCell(str(text), UnknownResidue(msg))
+    if text in NO_SEQUENCE:
+        msg = (
+            f"column {name!r}: {text!r} is a word, not a sequence; expected residues, or an empty "
+            "cell for a chain that is missing. Correct it."
+        )
+        return BadCell(text, UnknownResidue(msg))
     try:
         return parse(text)
     except BAD_SEQUENCE as error:
