@@ -198,7 +198,7 @@ def test_words_whose_letters_are_residues_are_not_read_as_sequences(cells, word)
     frame = table(**{"heavy": ["QVQ", "EVQ"], "light": ["DIQ", ""], "antigen": AG, **cells})
     error = refusal(frame)
     assert isinstance(error, UnknownResidue)
-    assert f"row 2, column {[*cells][0]!r}: {word} is a word" in str(error)
+    assert f"row 2, column {next(iter(cells))!r}: {word} is a word" in str(error)
     assert len(read_pairs(frame, TableOptions(bad_rows="skip")).frame) == 1
 
 

@@ -130,6 +130,11 @@ def named_roles(name: str) -> list[str]:
     return [role for role, (clear, *_) in ROLES.items() if re.fullmatch(clear, _simplified(name))]
 
 
+def names_kd(name: str) -> bool:
+    """Tell whether a column's name states a Kd, IC50 or the like, but no unit."""
+    return re.fullmatch(f"{_KD}(value)?", _simplified(name)) is not None
+
+
 def quote_names(names: Iterable[Hashable]) -> str:
     """Quote names for a message."""
     return ", ".join(repr(str(name)) for name in names)
