@@ -202,6 +202,19 @@ def test_words_whose_letters_are_residues_are_not_read_as_sequences(cells, word)
     assert len(read_pairs(frame, TableOptions(bad_rows="skip")).frame) == 1
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
+def test_a_missing_cell_of_pandas_is_an_absent_chain_in_python_too(missing):
+    assert antibody("QVQ", missing) == ("QVQ", "")
+    with pytest.raises(EmptySequence):
+        antigen(missing)
+
+
+@pytest.mark.parametrize("cell", [True, 7, "ND"])
+def test_a_cell_that_is_no_sequence_is_refused_in_python_too(cell):
+    with pytest.raises(UnknownResidue, match=f"light: {cell!r} is "):
+        antibody("QVQ", cell)
+
+
 def test_other_columns_are_passed_on_unread():
     frame = table(heavy=["QVQ"], antigen=["M"], pKd=["not a number"], batch=[7])
     pairs = read_pairs(frame)

@@ -301,7 +301,7 @@ def _header_names(file: IO[Any], separator: str) -> pd.Series[str]:
     file.seek(0)
     top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
     try:
-        return pd.read_csv(file, sep=separator, nrows=2, **top).iloc[0]
+        rows: pd.DataFrame = pd.read_csv(file, sep=separator, nrows=2, **top)
     except pd.errors.ParserError as error:
         if "Expected" not in str(error):
             raise
@@ -310,6 +310,7 @@ def _header_names(file: IO[Any], separator: str) -> pd.Series[str]:
             "separators at the ends of the rows"
         )
         raise ValueError(msg) from error
+    return rows.iloc[0]
 
 
 def _in_chunks(whole: pd.DataFrame, options: ReadOptions) -> Iterator[Chunk]:

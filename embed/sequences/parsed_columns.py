@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,12 +19,12 @@ from abag.embed.sequences.chains import (
     EmptySequence,
     Kind,
     ParsedSequence,
-    UnknownResidue,
     antigen,
     are_residues,
     parse_antibody,
     parse_antigen,
     parse_chain,
+    sequence_text,
 )
 from abag.embed.sequences.changes import BadCell
 from abag.embed.sequences.columns import MissingColumn, quote_names
@@ -189,19 +188,8 @@ def _parse_text(
     text: object, parse: Callable[[str], ParsedSequence], name: str
 ) -> ParsedSequence | BadCell:
     """Parse a cell of the column with this name."""
-    if isinstance(text, float) and math.isnan(text):  # Parquet tells it from a missing cell
-        text = ""
-    if not isinstance(text, str):  # True would be read as the residues TRXE
-        msg = f"column {name!r}: {text!r} is not a valid sequence; expected text. Correct it."
-        return BadCell(str(text), UnknownResidue(msg))
-    if text in NO_SEQUENCE:
-        msg = (
-            f"column {name!r}: {text!r} is a word, not a sequence; expected residues, or an empty "
-            "cell for a chain that is missing. Correct it."
-        )
-        return BadCell(text, UnknownResidue(msg))
     try:
-        return parse(text)
+        return parse(sequence_text(text))
     except BAD_SEQUENCE as error:
         return BadCell(str(text), type(error)(f"column {name!r}: {error}"))
 

@@ -88,7 +88,7 @@ def suggest_label(table: SequenceTable) -> list[str]:
     """Name the columns that may be the label of a table without a column for pKd."""
     found = []
     for name in map(str, table.frame.columns):
-        units = {unit: f"is named like {unit}" for unit in _named_units(name)}
+        units: dict[str, str] = {unit: f"is named like {unit}" for unit in _named_units(name)}
         if names_kd(name):
             fitting = fitting_units(read_bounds(table.frame[name])[0])
             units = {" or ".join(fitting) or "UNIT": "may be one"}
