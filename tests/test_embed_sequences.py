@@ -345,7 +345,9 @@ def test_a_table_without_the_columns_needed_is_refused_with_those_found():
     assert type(caught) is MissingColumn
     assert "no column for heavy, light or antibody; found 'name', 'antigen'" in str(caught)
     assert "--column heavy=NAME" in str(caught)
-    assert "no column for antigen; found 'heavy'" in str(refusal(table(heavy=["QVQ"])))
+    error = str(refusal(table(heavy=["QVQ"])))
+    assert "no column for antigen; found 'heavy'" in error
+    assert "one antigen for all rows with --antigen SEQ" in error
 
 
 def test_two_columns_that_fit_equally_well_are_refused_only_if_they_are_needed():
