@@ -143,8 +143,8 @@ def parse_antigens(table: Table, given: str | None) -> ParsedColumn:
     if given is None:
         if not table.has("antigen"):
             msg = (
-                f"{table.source}: no column for antigen; found {table.found}. Name it with --column "
-                "antigen=NAME, or give one antigen for all rows with --antigen SEQ."
+                f"{table.source}: no column for antigen; found {table.found}. Name it with "
+                "--column antigen=NAME, or give one antigen for all rows with --antigen SEQ."
             )
             raise MissingColumn(msg)
         column = _parse_column(table, "antigen", parse_antigen)

@@ -255,8 +255,8 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
     except (OSError, ValueError, RecursionError) as error:
         unfinished = isinstance(error, FileNotFoundError) and (folder / "config.json").is_file()
         msg = (
-            f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it until "
-            "it ends."
+            f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it "
+            "until it ends."
             if unfinished
             else f"{folder}: cannot read a predictor ({error}); expected a run folder or its "
             "predictor folder."
