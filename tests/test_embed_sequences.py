@@ -145,9 +145,10 @@ def test_repeated_sequences_are_stored_once_and_indexed_by_row():
     assert pairs.antigens.of_row.tolist() == [0, 1, 0]
     assert np.array_equal(pairs.antigens.keys, keys_array("antigen", pairs.antigens.chains))
     assert pairs.notes == [
-        "2 antigens have a chain of fewer than 20 residues: are they peptides, or names?"
+        "2 antibodies have a chain of fewer than 20 residues: is it a name, or missing?",
+        "2 antigens have a chain of fewer than 20 residues: are they peptides, or names?",
     ]
-    assert read_pairs(table(heavy=["QVQ"], antigen=[AG])).notes == []
+    assert read_pairs(table(heavy=[VH], antigen=[AG])).notes == []
 
 
 def test_many_sequences_are_read_as_each_alone():
@@ -245,9 +246,9 @@ def test_a_heavy_chain_written_twice_is_counted():
 
 
 def test_heavy_and_light_columns_replace_an_antibody_column_unless_it_is_named():
-    frame = table(heavy=["QVQ"], light=["DIQ"], antibody=["EVQ|DIV"], antigen=[AG])
+    frame = table(heavy=[VH], light=[VL], antibody=["EVQ|DIV"], antigen=[AG])
     pairs = read_pairs(frame)
-    assert pairs.antibodies.chains == [("QVQ", "DIQ")]
+    assert pairs.antibodies.chains == [(VH, VL)]
     assert pairs.notes == [
         "column 'antibody' is ignored, replaced by the columns of heavy and light chains"
     ]
@@ -264,7 +265,7 @@ def test_one_antigen_can_be_given_for_the_whole_table():
 
 
 def test_replaced_residues_are_counted_once_per_unique_sequence():
-    pairs = read_pairs(table(heavy=["QUQ", "QUQ"], light=["Z", "Z"], antigen=["bo" + AG, AG]))
+    pairs = read_pairs(table(heavy=[VH + "U"] * 2, light=["Z" + VL] * 2, antigen=["bo" + AG, AG]))
     assert pairs.counts["replaced_residues"] == 4
     assert pairs.notes == ["4 residues U, Z, O, B read as X"]
 
@@ -313,14 +314,14 @@ def test_a_string_that_cannot_be_split_with_certainty_is_refused(text, part):
 
 def test_bad_rows_can_be_skipped_and_are_counted_by_reason():
     frame = table(
-        heavy=["QVQ", "Q*Q", None, "EVQ", "Q*Q"], antigen=[AG, AG, AG, "", "K"], pKd=range(5)
+        heavy=[VH, "Q*Q", None, "EVQ", "Q*Q"], antigen=[AG, AG, AG, "", "K"], pKd=range(5)
     )
     pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
     assert pairs.frame["pKd"].tolist() == [0]
     assert pairs.frame.index.tolist() == [0]
     assert pairs.row_numbers.tolist() == [1]
     assert pairs.counts["skipped_rows"] == 4
-    assert pairs.antibodies.chains == [("QVQ", "")]
+    assert pairs.antibodies.chains == [(VH, "")]
     assert pairs.antigens.chains == [(AG,)]
     assert pairs.notes == [
         "4 bad rows skipped (2 unknown residue in 1 antibody, 1 empty sequence in 1 antibody, "

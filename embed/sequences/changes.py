@@ -56,8 +56,12 @@ _FORMS = {
         "not cut",
         "antibodies have a chain without one certain variable domain, which is left whole",
     ),
+    "short_antibodies": (
+        "short antibody",
+        "antibodies have a chain of fewer than 20 residues: is it a name, or missing?",
+    ),
     "short_antigens": (
-        "short",
+        "short antigen",
         "antigens have a chain of fewer than 20 residues: are they peptides, or names?",
     ),
 }

@@ -39,7 +39,7 @@ NUMBERED_AT_MOST, NUMBERED_LATER = 200, 20
 """Antibodies of the first and of each later chunk that are numbered only to count what stays as it
 is, at 0.25 ms per chain. The first decides whether a table is refused."""
 SHORT = 20
-"""Residues below which an antigen may be a name, such as VEGF."""
+"""Residues below which a chain may be a name, such as VEGF, or the H of a PDB file."""
 _TOGETHER = 1024
 """Texts that are checked with one search; each is parsed if one of them needs it."""
 
@@ -148,10 +148,7 @@ def parse_antigens(table: Table, given: str | None) -> ParsedColumn:
             )
             raise MissingColumn(msg)
         column = _parse_column(table, "antigen", parse_antigen)
-        short = [
-            i not in column.bad and min(map(len, c)) < SHORT for i, c in enumerate(column.chains)
-        ]
-        return column._replace(forms=["short" if one else "" for one in short])
+        return _marking_short(column, "short antigen")
     return ParsedColumn.constant(len(table.frame), antigen(given))
 
 
@@ -236,7 +233,17 @@ def arrange_chains(column: ParsedColumn, table: Table, options: TableOptions) ->
         rows = column.codes[:CHUNK_ROWS]
         checked = rows[~_having(UNCLEAR, valid)[rows]]
         refuse_misplaced(_having("misplaced", valid)[checked], table.source)
-    return column._replace(chains=chains, forms=forms, bad=bad)
+    arranged = column._replace(chains=chains, forms=forms, bad=bad)
+    return _marking_short(arranged, "short antibody")
+
+
+def _marking_short(column: ParsedColumn, word: str) -> ParsedColumn:
+    """Add a word to the forms of valid sequences with a chain of fewer than `SHORT` residues."""
+    forms = [*column.forms]
+    for i, chains in enumerate(column.chains):
+        if i not in column.bad and min(map(len, filter(None, chains))) < SHORT:
+            forms[i] += f"+{word}"
+    return column._replace(forms=forms)
 
 
 def _having(word: str, forms: Sequence[str]) -> NDArray[np.bool_]:
