@@ -252,7 +252,7 @@ def _label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
     """Describe the direction of the label column, if there is one."""
     if table.has("pkd"):
         return label_sense(table, label)
-    return "", suggest_label(table, label)
+    return "", suggest_label(table)
 
 
 class _Work(NamedTuple):

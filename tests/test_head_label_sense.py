@@ -156,8 +156,6 @@ def test_a_table_without_pkd_is_answered_with_an_option_to_paste(name, hint):
     with pytest.raises(MissingColumn, match=re.escape(f"no column for pkd, but {hint}")):
         label_pairs(read_pairs(frame))
     assert f"no column for pkd, but {hint}" in plan(frame)["problems"]
-    with pytest.raises(MissingColumn, match=r"use --column pkd=kd_nm[.]$"):  # evaluate: as the run
-        label_pairs(read_pairs(table(kd_nm=PKD)), LabelOptions(label="kd_nm"))
 
 
 def test_labels_of_which_none_can_be_read_are_described_as_such():

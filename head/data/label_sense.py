@@ -84,24 +84,16 @@ def label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
     return text, problems
 
 
-def suggest_label(table: SequenceTable, label: Label) -> list[str]:
-    """Name the columns that may be the label of a table without a column for pKd.
-
-    Parameters
-    ----------
-    label : str
-        The unit in which labels are read; no option has to be given for it.
-    """
+def suggest_label(table: SequenceTable) -> list[str]:
+    """Name the columns that may be the label of a table without a column for pKd."""
     found = []
     for name in map(str, table.frame.columns):
         units: dict[str, str] = {unit: f"is named like {unit}" for unit in _named_units(name)}
         if names_kd(name):
             fitting = fitting_units(read_bounds(table.frame[name])[0])
             units = {" or ".join(fitting) or "UNIT": "may be one"}
-        use = f"use --column {shlex.quote(f'pkd={name}')}"
-        for unit, why in units.items():
-            option = "" if unit == label else f" --label {unit}"
-            found.append(f"no column for pkd, but {name!r} {why}: {use}{option}.")
+        use = f"use --column {shlex.quote(f'pkd={name}')} --label"
+        found += [f"no column for pkd, but {name!r} {why}: {use} {u}." for u, why in units.items()]
     return found
 
 

@@ -117,7 +117,7 @@ def label_pairs(table: SequenceTable, options: LabelOptions | None = None) -> La
         If a pair has different labels and ``options.replicates`` is ``"error"``.
     """
     options = options or LabelOptions()
-    if not table.has("pkd") and (hints := suggest_label(table, options.label)):
+    if not table.has("pkd") and (hints := suggest_label(table)):
         msg = f"{table.source}: {hints[0]}"
         raise MissingColumn(msg)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
