@@ -103,12 +103,16 @@ def _open_standard_streams() -> None:
 def _raising_on_signals() -> Iterator[None]:
     """Let the first signal unwind the stack; a second one has its usual effect.
 
-    Signals that are ignored, as SIGHUP is under nohup, stay so.
+    Signals that are ignored, as SIGHUP is under nohup, stay so. After the block, a stopped process
+    only has to exit: another Ctrl-C ends it, without a traceback from whatever runs then.
     """
+    stopped = False
     handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
 
     def stop(number: int, _frame: object) -> NoReturn:
+        nonlocal stopped
+        stopped = True
         for other, handler in before.items():
             signal.signal(other, handler)
         raise _Stopped(number)
@@ -119,7 +123,7 @@ def _raising_on_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if stopped else handler)
 
 
 class GroupedOption(click.Option):

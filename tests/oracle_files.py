@@ -18,7 +18,22 @@ from pandas._libs.parsers import STR_NA_VALUES
 
 CHAINS = ["EVQLVESGGG", "DIQMTQSPSS", "evqlv ES", "QVQ\nLVQ", "MKTAYIAKQRU", "AV" * 20, "WYX"]
 ANTIGENS = [*CHAINS, "MKT|ACD", "gg:AA", "MKT | DIQ"]
-BAD = ["", "NA", "nan", "None", "EV1Q", "EVQ*", "é", "EVQ-L", "|", "<NA>", "a,b", 'E"V', "E;V"]
+BAD = [
+    "",
+    "NA",
+    "nan",
+    "None",
+    "ND",
+    "EV1Q",
+    "EVQ*",
+    "é",
+    "EVQ-L",
+    "|",
+    "<NA>",
+    "a,b",
+    'E"V',
+    "E;V",
+]
 NOTES = ["", "x", 'a "b"', "a,b", "a\nb", "a\tb", "1;2", "'", "NA", '""', "é", "  ", "-"]
 LABELS = ["", "x", "8,5", "NA", "7.1.2", "--"]
 KINDS = ["csv", "csv", "tsv", "parquet", "xlsx", "fasta", "airr"]
@@ -30,6 +45,7 @@ ROLE_NAMES = {
 ROLES = {name.lower(): role for role, names in ROLE_NAMES.items() for name in names}
 LOCI = {"IGH": "heavy", "IGK": "light", "IGL": "light"}
 AIRR_NAMES = ["sequence_id", "locus", "sequence_alignment_aa", "sequence_aa", "cell_id"]
+WORDS = "na nan nd nil nill none null tbd missing unknown heavy light kappa lambda".split()
 NUCLEOTIDES = "ACGTACGTAC" * 3
 
 
@@ -301,6 +317,9 @@ def residues(text):
 
 def expected(row):
     """Return chains and label of a row; None for what is not valid."""
+    for role in ("heavy", "light", "antigen"):
+        if any((row.get(role) or "") in (word, word.upper(), word.title()) for word in WORDS):
+            row = row | {role: "*"}
     heavy, light = residues(row.get("heavy")), residues(row.get("light"))
     antibody = (heavy, light) if None not in (heavy, light) and (heavy or light) else None
     antigen = sorted(map(residues, re.split("[|:]", row.get("antigen") or "")), key=str)

@@ -235,6 +235,16 @@ def test_invalid_input_is_refused_in_one_line_and_nothing_is_written(store, tabl
         assert list(tmp_path.iterdir()) == []
 
 
+def test_the_table_is_not_overwritten_even_by_force(store, table, tmp_path):
+    table.to_csv(tmp_path / "pairs.csv", index=False)
+    (tmp_path / "link.csv").symlink_to("pairs.csv")
+    before = (tmp_path / "pairs.csv").read_bytes()
+    for to in ("pairs.csv", "link.csv"):
+        with pytest.raises(CannotExport, match="also the input table"):
+            abag.export_vectors(store, tmp_path / to, table=tmp_path / "pairs.csv", force=True)
+    assert (tmp_path / "pairs.csv").read_bytes() == before
+
+
 def test_an_ambiguous_encoder_is_named(store, table, tmp_path):
     both = tmp_path / "both"
     abag.embed_table(table.head(5), both, kind="antigen", antigen_encoder="tiny-esm2")

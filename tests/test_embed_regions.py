@@ -52,7 +52,7 @@ SIGNAL = "MGWSCIILFLVATATGVHS"
 
 
 def read(heavy, light, **options):
-    frame = pd.DataFrame({"heavy": heavy, "light": light, "antigen": "MKT"})
+    frame = pd.DataFrame({"heavy": heavy, "light": light, "antigen": "MKT" * 7})
     return read_pairs(frame, TableOptions(**options))
 
 
@@ -175,7 +175,9 @@ def test_two_chains_of_one_type_are_counted():
 def test_a_bad_row_is_still_named_and_short_chains_are_left_alone():
     with pytest.raises(UnknownResidue, match="row 2, column 'heavy'"):
         read([VH, "V*"], [VL, VL], chains="auto", antibody_region="fv")
-    assert not read(["QVQ", "DIQ"], ["DIQ", "QVQ"]).notes
+    assert read(["QVQ", "DIQ"], ["DIQ", "QVQ"]).notes == [
+        "2 antibodies have a chain of fewer than 20 residues: is it a name, or missing?"
+    ]
 
 
 def test_chunks_agree_with_the_whole_table(monkeypatch):

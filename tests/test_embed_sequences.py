@@ -20,6 +20,7 @@ from abag.embed.sequences.chains import (
 )
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.domains import UnsureDomains
+from abag.embed.sequences.missing import NO_SEQUENCE
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 
@@ -33,7 +34,11 @@ VL = (
     "TFGQGTKVEIK"
 )
 
-chains = st.text("ACDEFGHIKLMNPQRSTVWYX", min_size=1, max_size=30)
+AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
+
+chains = st.text("ACDEFGHIKLMNPQRSTVWYX", min_size=1, max_size=30).filter(
+    lambda text: text not in NO_SEQUENCE
+)
 
 
 def table(**columns):
@@ -139,7 +144,11 @@ def test_repeated_sequences_are_stored_once_and_indexed_by_row():
     assert pairs.antigens.chains == [("A", "M"), ("M",)]
     assert pairs.antigens.of_row.tolist() == [0, 1, 0]
     assert np.array_equal(pairs.antigens.keys, keys_array("antigen", pairs.antigens.chains))
-    assert pairs.notes == []
+    assert pairs.notes == [
+        "2 antibodies have a chain of fewer than 20 residues: is it a name, or missing?",
+        "2 antigens have a chain of fewer than 20 residues: are they peptides, or names?",
+    ]
+    assert read_pairs(table(heavy=[VH], antigen=[AG])).notes == []
 
 
 def test_many_sequences_are_read_as_each_alone():
@@ -165,7 +174,46 @@ def test_many_sequences_are_read_as_each_alone():
 
 def test_a_table_may_hold_one_kind_of_chain_alone():
     assert read_pairs(table(vh=["QVQ"], antigen=["M"])).antibodies.chains == [("QVQ", "")]
-    assert read_pairs(table(vl=["DIQ"], antigen=["M"])).antibodies.chains == [("", "DIQ")]
+    light = TableOptions(columns={"light": "vl"})
+    assert read_pairs(table(vl=["DIQ"], antigen=["M"]), light).antibodies.chains == [("", "DIQ")]
+
+
+def test_a_light_column_alone_has_to_be_named_as_the_heavy_one_may_not_be_recognized():
+    error = refusal(table(**{"V_H 1": ["QVQ"], "VL": ["DIQ"], "antigen": ["M"]}))
+    assert "no column for heavy, only 'VL' for light" in str(error)
+    assert "--column light=VL" in str(error)
+    found = read_pairs(table(VHorVHH=["QVQ"], VL=["DIQ"], antigen=["M"]))  # as in CoV-AbDab
+    assert found.antibodies.chains == [("QVQ", "DIQ")]
+
+
+@pytest.mark.parametrize(
+    ("cells", "word"),
+    [
+        ({"light": ["DIQ", "ND"]}, "'ND'"),
+        ({"light": ["DIQ", "none"]}, "'none'"),
+        ({"heavy": ["EVQ", "Unknown"]}, "'Unknown'"),
+        ({"antigen": [AG, "nd"]}, "'nd'"),
+    ],
+)
+def test_words_whose_letters_are_residues_are_not_read_as_sequences(cells, word):
+    frame = table(**{"heavy": ["QVQ", "EVQ"], "light": ["DIQ", ""], "antigen": AG, **cells})
+    error = refusal(frame)
+    assert isinstance(error, UnknownResidue)
+    assert f"row 2, column {next(iter(cells))!r}: {word} is a word" in str(error)
+    assert len(read_pairs(frame, TableOptions(bad_rows="skip")).frame) == 1
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
+def test_a_missing_cell_of_pandas_is_an_absent_chain_in_python_too(missing):
+    assert antibody("QVQ", missing) == ("QVQ", "")
+    with pytest.raises(EmptySequence):
+        antigen(missing)
+
+
+@pytest.mark.parametrize("cell", [True, 7, "ND"])
+def test_a_cell_that_is_no_sequence_is_refused_in_python_too(cell):
+    with pytest.raises(UnknownResidue, match=f"light: {cell!r} is "):
+        antibody("QVQ", cell)
 
 
 def test_other_columns_are_passed_on_unread():
@@ -192,15 +240,15 @@ def test_strings_without_separator_are_split_by_domains_and_counted():
 
 
 def test_a_heavy_chain_written_twice_is_counted():
-    pairs = read_pairs(table(antibody=[VH + VH], antigen=["M"]))
+    pairs = read_pairs(table(antibody=[VH + VH], antigen=[AG]))
     assert pairs.antibodies.chains == [(VH, "")]
     assert pairs.notes == ["1 antibody strings hold a heavy chain twice, which is read once"]
 
 
 def test_heavy_and_light_columns_replace_an_antibody_column_unless_it_is_named():
-    frame = table(heavy=["QVQ"], light=["DIQ"], antibody=["EVQ|DIV"], antigen=["M"])
+    frame = table(heavy=[VH], light=[VL], antibody=["EVQ|DIV"], antigen=[AG])
     pairs = read_pairs(frame)
-    assert pairs.antibodies.chains == [("QVQ", "DIQ")]
+    assert pairs.antibodies.chains == [(VH, VL)]
     assert pairs.notes == [
         "column 'antibody' is ignored, replaced by the columns of heavy and light chains"
     ]
@@ -217,7 +265,7 @@ def test_one_antigen_can_be_given_for_the_whole_table():
 
 
 def test_replaced_residues_are_counted_once_per_unique_sequence():
-    pairs = read_pairs(table(heavy=["QUQ", "QUQ"], light=["Z", "Z"], antigen=["bo", "M"]))
+    pairs = read_pairs(table(heavy=[VH + "U"] * 2, light=["Z" + VL] * 2, antigen=["bo" + AG, AG]))
     assert pairs.counts["replaced_residues"] == 4
     assert pairs.notes == ["4 residues U, Z, O, B read as X"]
 
@@ -266,15 +314,15 @@ def test_a_string_that_cannot_be_split_with_certainty_is_refused(text, part):
 
 def test_bad_rows_can_be_skipped_and_are_counted_by_reason():
     frame = table(
-        heavy=["QVQ", "Q*Q", None, "EVQ", "Q*Q"], antigen=["M", "M", "M", "", "K"], pKd=range(5)
+        heavy=[VH, "Q*Q", None, "EVQ", "Q*Q"], antigen=[AG, AG, AG, "", "K"], pKd=range(5)
     )
     pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
     assert pairs.frame["pKd"].tolist() == [0]
     assert pairs.frame.index.tolist() == [0]
     assert pairs.row_numbers.tolist() == [1]
     assert pairs.counts["skipped_rows"] == 4
-    assert pairs.antibodies.chains == [("QVQ", "")]
-    assert pairs.antigens.chains == [("M",)]
+    assert pairs.antibodies.chains == [(VH, "")]
+    assert pairs.antigens.chains == [(AG,)]
     assert pairs.notes == [
         "4 bad rows skipped (2 unknown residue in 1 antibody, 1 empty sequence in 1 antibody, "
         "1 empty sequence in 1 antigen)"
@@ -298,7 +346,9 @@ def test_a_table_without_the_columns_needed_is_refused_with_those_found():
     assert type(caught) is MissingColumn
     assert "no column for heavy, light or antibody; found 'name', 'antigen'" in str(caught)
     assert "--column heavy=NAME" in str(caught)
-    assert "no column for antigen; found 'heavy'" in str(refusal(table(heavy=["QVQ"])))
+    error = str(refusal(table(heavy=["QVQ"])))
+    assert "no column for antigen; found 'heavy'" in error
+    assert "one antigen for all rows with --antigen SEQ" in error
 
 
 def test_two_columns_that_fit_equally_well_are_refused_only_if_they_are_needed():

@@ -88,6 +88,8 @@ def test_rows_after_the_limit_are_not_read(tmp_path):
         ("a.csv", "", "cannot be read: No columns"),
         ("a.csv", "heavy,antigen\nQVQ,M\nQVQ,M,1\n", "Expected 2 fields in line 3, saw 3"),
         ("a.csv", "heavy,antigen\nx,QVQ,M\ny,QVQ,M\n", "more fields than the header"),
+        ("a.csv", "heavy,antigen\n1,QVQ,M\n2,QVQ,M\n", "more fields than the header"),
+        ("a.csv", "id,heavy,x,antigen\n0,QVQ,CAR,M,\n", "separators at the ends of the rows"),
         ("a.xls", "", "not a supported table format; expected a name that ends in .csv, .tsv"),
         ("a", "", "not a supported table format"),
         ("a.parquet", "heavy,antigen\n", "cannot be read"),
@@ -110,7 +112,10 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
     path.write_bytes(whole[:12] + b"\xff" * 20 + whole[32:])
     assert "cannot be read" in refusal(path)
     assert "UTF-16" in refusal(written(tmp_path, "b.csv", "heavy\nQVQ\n", "utf-16"))
-    assert "utf-8" in refusal(written(tmp_path, "c.csv", "heavy\nQVQ\u00e9\n", "latin-1"))
+    text = "name,heavy\n" + "a,QVQ\n" * 9 + "\u00e9,QVQ\n"
+    assert "0xe9 is not utf-8; save it as UTF-8" in refusal(
+        written(tmp_path, "c.csv", text, "latin-1")
+    )
 
 
 @pytest.mark.parametrize(

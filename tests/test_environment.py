@@ -86,6 +86,30 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path, ignored):
     assert ("Stopped by SIGHUP" in err) is not ignored
 
 
+def test_ctrl_c_at_the_exit_of_a_stopped_command_gives_no_traceback():
+    code = (
+        "import atexit, time, click\n"
+        "from abag.core.command_line import CommandGroup\n"
+        "@click.group(cls=CommandGroup)\n"
+        "def main(): pass\n"
+        "@main.command()\n"
+        "def wait():\n"
+        "    print('ready', flush=True); time.sleep(30)\n"
+        "atexit.register(time.sleep, 30)\n"
+        "main(['wait'])\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGINT)
+    assert child.stderr.readline().startswith("Stopped by SIGINT")
+    time.sleep(0.2)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=20)
+    assert err == ""
+
+
 def test_names_that_are_not_utf8_are_read_or_refused_in_one_line(tmp_path):
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     folder.mkdir()

@@ -312,11 +312,27 @@ def test_intervals_of_scores_of_perfect_predictions_do_not_pass_the_best():
     assert found["top_enrichment"]["value"] == pytest.approx(10)
 
 
-def test_intervals_of_shares_do_not_fall_below_none():
+def test_intervals_do_not_pass_the_least_possible_score():
     pairs, _ = variants_of_complexes()
     blind = np.random.default_rng(3).normal(size=60)
     found = intervals(pairs, [all_tested(np.arange(60))], blind)["top_enrichment"]
     assert 0 == found["low"] <= found["value"] < found["high"]
+    few = np.repeat(np.arange(5), 3)  # five clusters widen an interval the most
+    pairs, noise = drawn(np.arange(15.0), few), np.random.default_rng(3).normal(size=15)
+    found = intervals(pairs, [all_tested(few)], noise - 0.3 * pairs.pkd)
+    assert found["pair_accuracy"]["low"] == 0
+    assert found["spearman"]["low"] == -1
+
+
+def test_a_share_of_pairs_of_few_clusters_has_no_interval_however_many_others_there_are():
+    antigen = np.r_[np.arange(28), 0, 1]  # two of 28 antigens have two rows
+    pairs = drawn(np.r_[np.linspace(5, 6, 28), 9, 9], antigen, antigen)
+    pairs.antibody_cluster = np.arange(30)
+    predicted = np.r_[np.linspace(5, 6, 28), 9, 4]
+    found = intervals(pairs, [all_tested(np.arange(30))], predicted)
+    within = found["pair_accuracy_within_antigen"]
+    assert within == {"value": 0.5, "low": None, "high": None, "clusters": 4}
+    assert found["pair_accuracy"]["clusters"] == 30
 
 
 def test_scores_of_many_pairs_are_resampled_on_some_rows_in_few_clusters(monkeypatch):

@@ -1,10 +1,14 @@
 """Units and direction of label columns."""
 
+import re
+import shlex
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import abag
+from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_sense import label_sense
@@ -95,7 +99,8 @@ def test_a_name_that_states_another_unit_is_a_problem(name, unit):
         f"Column {name!r} is named like {unit}, but read as pkd. See --label." in found["problems"]
     )
     found = plan(frame)
-    assert any(f"use --column pkd={name} --label {unit}" in line for line in found["problems"])
+    column = shlex.quote(f"pkd={name}")
+    assert any(f"use --column {column} --label {unit}" in line for line in found["problems"])
 
 
 def test_a_second_measurement_that_ranks_the_other_way_is_a_problem():
@@ -137,3 +142,22 @@ def test_integers_beyond_float64_in_another_column_are_no_measurements():
     frame = pd.DataFrame({"heavy": ["EVQ", "EVK"], "antigen": "MKT", "pKd": [7.5, 8.0]})
     frame["serial"] = pd.Series([10**400, 1], dtype=object)
     assert label_sense(read_pairs(frame), "pkd")[1] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("KD (nM)", "'KD (nM)' is named like kd_nm: use --column 'pkd=KD (nM)' --label kd_nm."),
+        ("IC50", "'IC50' may be one: use --column pkd=IC50 --label kd_um or kd_nm or ug_ml."),
+    ],
+)
+def test_a_table_without_pkd_is_answered_with_an_option_to_paste(name, hint):
+    frame = table(**{name: 10 ** (9 - PKD)})
+    with pytest.raises(MissingColumn, match=re.escape(f"no column for pkd, but {hint}")):
+        label_pairs(read_pairs(frame))
+    assert f"no column for pkd, but {hint}" in plan(frame)["problems"]
+
+
+def test_labels_of_which_none_can_be_read_are_described_as_such():
+    text, _ = sense(pKd=["7,5"] * 60)
+    assert "no label can be read" in text

@@ -207,6 +207,14 @@ def test_an_altered_or_truncated_bundle_is_refused_in_one_line(trained, tmp_path
     assert "\n" not in str(error.value)
 
 
+def test_a_run_that_has_not_finished_is_called_that(trained, tmp_path):
+    with pytest.raises(PredictorDamaged, match="cannot read a predictor"):
+        load_predictor(tmp_path)
+    shutil.copy(trained.run / "config.json", tmp_path)
+    with pytest.raises(PredictorDamaged, match="a run that has not finished"):
+        load_predictor(tmp_path)
+
+
 def test_a_bundle_of_another_schema_is_refused(trained, tmp_path):
     record = json.loads((trained.run / "predictor/predictor.json").read_text())
     (tmp_path / "predictor.json").write_text(json.dumps(record | {"schema": 99}))

@@ -133,6 +133,9 @@ def test_improvement_compares_with_the_best_measured_of_the_same_antigens(scored
     assert found["score"].tolist() == given["score"].tolist()
     with pytest.raises(CannotRank, match="Give best PKD"):
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=foreign)
+    other = measured.assign(KD=1.0).drop(columns="pKd")  # rank has no --label to advise
+    with pytest.raises(MissingColumn, match=r'Name it with columns=\{"pkd": "NAME"\}'):
+        ranked(scored, tmp_path, batch=5, rule="improvement", measured=other)
 
 
 def test_far_pairs_are_left_out_unless_kept_and_flags_may_be_those_of_excel(scored, tmp_path):

@@ -36,6 +36,7 @@ from abag.head.search.search import (
 )
 from abag.head.search.study import OptunaMissing, open_study
 from abag.head.search.sweep import NoTrials, SweepClosed
+from abag.head.search.trials import describe_winner
 from abag.head.splits.splits import BadSplit, TooFewGroups
 from abag.head.training.step import TrainingStep
 
@@ -205,6 +206,7 @@ def test_an_interrupted_sweep_resumes_and_fails_the_unfinished_batch(case, tmp_p
         quick_sweep(case, tmp_path / "s", trials=12)
     monkeypatch.setattr(TrainingStep, "run", real)
     summary, _ = quick_sweep(case, tmp_path / "s", trials=12)
+    assert ", 4 interrupted; best" in describe_winner(summary)
     states = summary["trials"]
     assert states.pop("fail") == 4
     assert sum(states.values()) == 12

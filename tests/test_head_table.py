@@ -1,3 +1,4 @@
+import re
 from datetime import date
 from decimal import Decimal
 from functools import partial
@@ -285,6 +286,38 @@ def test_an_ambiguous_relation_is_refused_with_its_row(rows, says):
     with pytest.raises(BadLabel, match=f"row .*, column censored: {says}") as caught:
         related(rows + EXACT)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("unit", "cells", "want"),
+    [
+        ("kd_nm", [">1000", "<0.1", "5", " >= 200"], [(6, -1), (10, 1), (8.301, 0), (6.699, -1)]),
+        ("kd_m", [">1e-6", "≤1E-10", "~1e-8"], [(6, -1), (10, 1), (8, 0)]),
+        ("pkd", ["<5", ">9.5", "7", "=8"], [(5, -1), (9.5, 1), (7, 0), (8, 0)]),
+        ("log10_kd_nm", [">3", "1", "<-1"], [(6, -1), (8, 0), (10, 1)]),
+        ("dg_kcal", ["> -6", "-9"], [(4.398, -1), (6.597, 0)]),
+    ],
+)
+def test_a_bound_in_the_label_column_is_a_censored_label_in_its_unit(unit, cells, want):
+    pairs = labelled([("a", "MK" + "A" * i, one) for i, one in enumerate(cells)], label=unit)
+    order = np.argsort([len(pairs.table.antigens.chains[i][0]) for i in pairs.antigen])
+    found = zip(pairs.pkd[order].round(3), pairs.censored[order], strict=True)
+    assert [(float(y), int(side)) for y, side in found] == want
+
+
+def test_a_bound_in_the_label_that_contradicts_is_refused():
+    with pytest.raises(BadLabel, match=r"row 2, column pKd: '>5' .* as if its relation were of Kd"):
+        labelled([("a", "MKT", "7"), ("b", "MKT", ">5")])
+    with pytest.raises(BadLabel, match=r"row 1, column pKd: '>1000' .* contradicts '<' in column"):
+        labelled([("a", "MKT", ">1000", "<"), ("b", "MKT", "2000", "")], label="kd_nm")
+    agreeing = labelled([("a", "MKT", ">1000", ">"), ("b", "MKT", "5", "")], label="kd_nm")
+    assert sorted(agreeing.censored.tolist()) == [-1, 0]
+
+
+@pytest.mark.parametrize("cell", ["4,835", "1.234,5", "1,4E+04", ">1,5"])
+def test_a_decimal_comma_is_answered_with_what_to_do(cell):
+    with pytest.raises(BadLabel, match=f"{re.escape(cell)}.*Write decimal points"):
+        labelled([("a", "MKT", cell), ("b", "MKT", "5")])
 
 
 def test_a_relation_beside_an_unusable_label_is_not_read():

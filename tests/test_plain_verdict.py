@@ -34,9 +34,10 @@ def judge(split="antigen", **found):
     ("found", "words"),
     [
         ({"train_mean": (-0.1, 0.2), "order": (-0.1, 0.1)},
-         "On antigens not seen in training this model is not better than predicting the mean: do "
-         "not use it to rank binders for new antigens."),
-        ({"train_mean": (0.1, 0.2), "order": None}, "is not better than predicting the mean: do"),
+         "On antigens not seen in training this model is not clearly better than predicting the "
+         "mean: do not use it to rank binders for new antigens."),
+        ({"train_mean": (0.1, 0.2), "order": None}, "model is worse than predicting the mean: do"),
+        ({"train_mean": (0.0, 0.0), "order": None}, "is not better than predicting the mean: do"),
         ({"train_mean": (-0.1, 0.2), "order": (0.1, 0.3)}, "use the order, not the values."),
         ({"train_mean": (-0.2, -0.1), "composition_ridge": (0.1, 0.2)},
          "than predicting the mean, but worse than the best baseline, composition_ridge."),

@@ -7,17 +7,20 @@ table, and that nothing is cut or dropped: a sequence is either read whole or re
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.keys import KEY_BYTES
 from abag.embed.sequences.domains import UnsureDomains, split_domains
+from abag.embed.sequences.missing import NO_SEQUENCE
 
 Kind = Literal["antibody", "antigen"]
 KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
@@ -75,8 +78,30 @@ def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
     return np.frombuffer(bytearray(keys), np.uint8).reshape(-1, KEY_BYTES)
 
 
-def antibody(heavy: str = "", light: str = "") -> Chains:
-    """Normalize and check one antibody: (heavy, light), of which one may be empty.
+def sequence_text(cell: object) -> str:
+    """Return a cell as text, empty if it is missing (NaN, None).
+
+    Raises
+    ------
+    UnknownResidue
+        The cell holds something else than text, or a word instead of a sequence.
+    """
+    if cell is None or cell is pd.NA or (isinstance(cell, float) and math.isnan(cell)):
+        return ""
+    if not isinstance(cell, str):  # True would be read as the residues TRXE
+        msg = f"{cell!r} is not a valid sequence; expected text. Correct it."
+        raise UnknownResidue(msg)
+    if cell in NO_SEQUENCE:
+        msg = (
+            f"{cell!r} is a word, not a sequence; expected residues, or an empty cell for a chain "
+            "that is missing. Correct it."
+        )
+        raise UnknownResidue(msg)
+    return cell
+
+
+def antibody(heavy: object = "", light: object = "") -> Chains:
+    """Normalize and check one antibody: (heavy, light), of which one may be empty or missing.
 
     Raises
     ------
@@ -86,19 +111,19 @@ def antibody(heavy: str = "", light: str = "") -> Chains:
         Both chains are empty.
     """
     with _located("heavy"):
-        heavy = _normalized(heavy)
+        heavy = _normalized(sequence_text(heavy))
     with _located("light"):
-        light = _normalized(light)
+        light = _normalized(sequence_text(light))
     if not heavy and not light:
         msg = "antibody: heavy and light are both empty; expected at least one. Give a chain."
         raise EmptySequence(msg)
     return heavy, light
 
 
-def antigen(text: str) -> Chains:
+def antigen(text: object) -> Chains:
     """Normalize and check one antigen; see `parse_antigen`."""
     with _located("antigen"):
-        return parse_antigen(text).chains
+        return parse_antigen(sequence_text(text)).chains
 
 
 def are_residues(texts: Sequence[object]) -> bool:

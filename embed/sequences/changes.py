@@ -56,6 +56,14 @@ _FORMS = {
         "not cut",
         "antibodies have a chain without one certain variable domain, which is left whole",
     ),
+    "short_antibodies": (
+        "short antibody",
+        "antibodies have a chain of fewer than 20 residues: is it a name, or missing?",
+    ),
+    "short_antigens": (
+        "short antigen",
+        "antigens have a chain of fewer than 20 residues: are they peptides, or names?",
+    ),
 }
 """Count to the word in `ParsedSequence.form` that it counts, and its description."""
 _JOINED_CELLS = 4096

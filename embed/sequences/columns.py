@@ -16,7 +16,7 @@ from abag import AbagError
 _SEQUENCE = "(seq|sequence|aa|aaseq|aminoacidsequence)"
 _MUTANT = "(mut|mutant|mutated)"
 _OWNER = "(antibody|ab|mab|fab|fv)?"
-_HEAVY = f"{_OWNER}(heavy|heavychain|vh|vhchain|vhh|hc|variableheavy|heavyvariable)"
+_HEAVY = f"{_OWNER}(heavy|heavychain|vh|vhchain|vhh|vhorvhh|hc|variableheavy|heavyvariable)"
 _LIGHT = f"{_OWNER}(light|lightchain|vl|vlchain|lc|variablelight|lightvariable)"
 _ANTIGEN = "(antigen|ag|target)"
 _KD = "(affinity)?(kd|ki|ic50|ec50)"
@@ -128,6 +128,11 @@ def sequence_columns(names: Iterable[Hashable], given: Mapping[str, str], source
 def named_roles(name: str) -> list[str]:
     """List the roles that a column's name states clearly."""
     return [role for role, (clear, *_) in ROLES.items() if re.fullmatch(clear, _simplified(name))]
+
+
+def names_kd(name: str) -> bool:
+    """Tell whether a column's name states a Kd, IC50 or the like, but no unit."""
+    return re.fullmatch(f"{_KD}(value)?", _simplified(name)) is not None
 
 
 def quote_names(names: Iterable[Hashable]) -> str:

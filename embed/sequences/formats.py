@@ -118,11 +118,19 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             msg = f"{file}: does not exist; expected a {suffix[1:]} table. Check the path."
             raise BadTable(msg) from error
         except _READING as error:
-            reason = " ".join(str(error).split())
             msg = (
-                f"{file}: cannot be read: {reason}; expected a {suffix[1:]} table. Check the file."
+                f"{file}: cannot be read: {_reason(error)}; expected a {suffix[1:]} table. "
+                "Check the file."
             )
             raise BadTable(msg) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Say in one line why a file cannot be read."""
+    if isinstance(error, UnicodeDecodeError):  # its position counts from the start of a block
+        byte = error.object[error.start]
+        return f"byte 0x{byte:02x} is not utf-8; save it as UTF-8 (in Excel, as CSV UTF-8)"
+    return " ".join(str(error).split())
 
 
 def suffix_of(path: Path) -> str:
@@ -262,35 +270,47 @@ def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
 
 def _read_separated(file: IO[Any], separator: str, options: ReadOptions) -> Iterator[Chunk]:
     read: dict[str, Any] = {"sep": separator, "low_memory": False}
-    file.seek(0)
+    header_names = _header_names(file, separator)
     if options.as_written:
         read |= {"dtype": str, "keep_default_na": False}
-        header_names = pd.read_csv(file, header=None, nrows=1, **read).iloc[0]
         repeated = header_names[header_names.duplicated()]
         if len(repeated):
             msg = f"two columns are called {repeated.iloc[0]!r}; expected distinct names"
             raise ValueError(msg)
         names = [*header_names]
     else:
+        file.seek(0)
         names = [*pd.read_csv(file, nrows=0, **read).columns]
         texts = [*options.sequence_columns(names), *airr_text_columns(names)]
         read["dtype"] = dict.fromkeys(texts, object)  # as str, half the time goes into Arrow
     file.seek(0)
     if AIRR_MARKS.issubset(names):  # the chains of a cell may be far apart
-        yield from _in_chunks(join_chains(_without_surplus(pd.read_csv(file, **read))), options)
+        yield from _in_chunks(join_chains(pd.read_csv(file, **read)), options)
         return
     rows: Any = pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read)
     for frame in [rows] if options.rows is None else rows:
-        _without_surplus(frame)
         yield [*frame.columns], frame.fillna("") if options.as_written else frame
 
 
-def _without_surplus(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame; refuse surplus fields, which pandas makes an index, so that columns shift."""
-    if not isinstance(frame.index, pd.RangeIndex):
-        msg = "rows have more fields than the header"
-        raise ValueError(msg)
-    return frame
+def _header_names(file: IO[Any], separator: str) -> pd.Series[str]:
+    """Return the names in the header; refuse a first row that has more fields.
+
+    pandas would take its first fields for an index, so that all columns shift, and no type tells an
+    index of row numbers from that of pandas. Later rows with more fields are an error of pandas.
+    """
+    file.seek(0)
+    top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
+    try:
+        rows: pd.DataFrame = pd.read_csv(file, sep=separator, nrows=2, **top)
+    except pd.errors.ParserError as error:
+        if "Expected" not in str(error):
+            raise
+        msg = (
+            "rows have more fields than the header; name the column of row names, or remove the "
+            "separators at the ends of the rows"
+        )
+        raise ValueError(msg) from error
+    return rows.iloc[0]
 
 
 def _in_chunks(whole: pd.DataFrame, options: ReadOptions) -> Iterator[Chunk]:

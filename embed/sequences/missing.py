@@ -1,4 +1,4 @@
-"""Texts that stand for a missing value in tables."""
+"""Texts that stand for a missing value or sequence in tables."""
 
 from __future__ import annotations
 
@@ -7,3 +7,6 @@ MISSING_TEXT = frozenset(
     "nan|null".split("|")
 )
 """Cells of a text file that pandas reads as missing."""
+_WORDS = "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|heavy|light|kappa|lambda".split("|")
+NO_SEQUENCE = frozenset(form for word in _WORDS for form in (word, word.upper(), word.title()))
+"""Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""

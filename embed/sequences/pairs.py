@@ -242,7 +242,9 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     table, ignored = drop_unused_roles(whole, options)
     parsed: dict[Kind, ParsedColumn] = {}
     if "antibody" in kinds:
-        parsed["antibody"] = arrange_chains(parse_antibodies(table), table, options)
+        parsed["antibody"] = arrange_chains(
+            parse_antibodies(table, options.columns), table, options
+        )
     if "antigen" in kinds:
         parsed["antigen"] = parse_antigens(table, options.antigen)
     bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0)

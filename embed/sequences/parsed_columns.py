@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import add
@@ -19,17 +19,18 @@ from abag.embed.sequences.chains import (
     EmptySequence,
     Kind,
     ParsedSequence,
-    UnknownResidue,
     antigen,
     are_residues,
     parse_antibody,
     parse_antigen,
     parse_chain,
+    sequence_text,
 )
 from abag.embed.sequences.changes import BadCell
 from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.formats import BadTable
+from abag.embed.sequences.missing import NO_SEQUENCE
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.regions import UNCLEAR, arrange, forms_as_given, refuse_misplaced
 from abag.embed.sequences.tables import CHUNK_ROWS, Table
@@ -37,6 +38,8 @@ from abag.embed.sequences.tables import CHUNK_ROWS, Table
 NUMBERED_AT_MOST, NUMBERED_LATER = 200, 20
 """Antibodies of the first and of each later chunk that are numbered only to count what stays as it
 is, at 0.25 ms per chain. The first decides whether a table is refused."""
+SHORT = 20
+"""Residues below which a chain may be a name, such as VEGF, or the H of a PDB file."""
 _TOGETHER = 1024
 """Texts that are checked with one search; each is parsed if one of them needs it."""
 
@@ -92,7 +95,8 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     return replace(table, columns=columns, ties=ties), ignored
 
 
-def parse_antibodies(table: Table) -> ParsedColumn:
+def parse_antibodies(table: Table, given: Mapping[str, str]) -> ParsedColumn:
+    """Parse the antibodies; `given` are the columns that the user named."""
     if table.has("antibody"):
         return _parse_column(table, "antibody", parse_antibody)
     roles = [role for role in ("heavy", "light") if table.has(role)]
@@ -100,6 +104,14 @@ def parse_antibodies(table: Table) -> ParsedColumn:
         msg = (
             f"{table.source}: no column for heavy, light or antibody; found {table.found}. "
             "Name them with --column heavy=NAME, light=NAME or antibody=NAME."
+        )
+        raise MissingColumn(msg)
+    if roles == ["light"] and "light" not in given:  # the heavy chains may be in another column
+        light = table.column("light")
+        msg = (
+            f"{table.source}: no column for heavy, only {light!r} for light; found {table.found}. "
+            "Name it with --column heavy=NAME, or, if the antibodies have no heavy chains, the "
+            f"other with --column light={shlex.quote(light)}."
         )
         raise MissingColumn(msg)
     parsed = {role: _parse_column(table, role, parse_chain) for role in roles}
@@ -129,7 +141,14 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
 
 def parse_antigens(table: Table, given: str | None) -> ParsedColumn:
     if given is None:
-        return _parse_column(table, "antigen", parse_antigen)
+        if not table.has("antigen"):
+            msg = (
+                f"{table.source}: no column for antigen; found {table.found}. Name it with "
+                "--column antigen=NAME, or give one antigen for all rows with --antigen SEQ."
+            )
+            raise MissingColumn(msg)
+        column = _parse_column(table, "antigen", parse_antigen)
+        return _marking_short(column, "short antigen")
     return ParsedColumn.constant(len(table.frame), antigen(given))
 
 
@@ -164,6 +183,7 @@ def _changed_or_bad(texts: Sequence[object]) -> list[int]:
         part = texts[start : start + _TOGETHER]
         if not are_residues(part):
             found += range(start, start + len(part))
+    found += [i for i, text in enumerate(texts) if text in NO_SEQUENCE]
     return found
 
 
@@ -171,13 +191,8 @@ def _parse_text(
     text: object, parse: Callable[[str], ParsedSequence], name: str
 ) -> ParsedSequence | BadCell:
     """Parse a cell of the column with this name."""
-    if isinstance(text, float) and math.isnan(text):  # Parquet tells it from a missing cell
-        text = ""
-    if not isinstance(text, str):  # True would be read as the residues TRXE
-        msg = f"column {name!r}: {text!r} is not a valid sequence; expected text. Correct it."
-        return BadCell(str(text), UnknownResidue(msg))
     try:
-        return parse(text)
+        return parse(sequence_text(text))
     except BAD_SEQUENCE as error:
         return BadCell(str(text), type(error)(f"column {name!r}: {error}"))
 
@@ -218,7 +233,17 @@ def arrange_chains(column: ParsedColumn, table: Table, options: TableOptions) ->
         rows = column.codes[:CHUNK_ROWS]
         checked = rows[~_having(UNCLEAR, valid)[rows]]
         refuse_misplaced(_having("misplaced", valid)[checked], table.source)
-    return column._replace(chains=chains, forms=forms, bad=bad)
+    arranged = column._replace(chains=chains, forms=forms, bad=bad)
+    return _marking_short(arranged, "short antibody")
+
+
+def _marking_short(column: ParsedColumn, word: str) -> ParsedColumn:
+    """Add a word to the forms of valid sequences with a chain of fewer than `SHORT` residues."""
+    forms = [*column.forms]
+    for i, chains in enumerate(column.chains):
+        if i not in column.bad and min(map(len, filter(None, chains))) < SHORT:
+            forms[i] += f"+{word}"
+    return column._replace(forms=forms)
 
 
 def _having(word: str, forms: Sequence[str]) -> NDArray[np.bool_]:

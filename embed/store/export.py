@@ -126,7 +126,7 @@ def export_vectors(
     """
     chosen, start_s, to = ExportOptions.from_keywords(options, "export_vectors"), _now(), Path(to)
     with reporting(say, bars=progress):
-        _check_target(to, force=chosen.force)
+        _check_target(to, chosen.table, force=chosen.force)
         opened = store if isinstance(store, Store) else open_store(store)
         table = _read_table(opened, to, chosen)
         sides = _sides_of_table(opened, table, chosen) if table else [_stored_side(opened, chosen)]
@@ -155,8 +155,8 @@ def _now() -> float:
     return time.monotonic()
 
 
-def _check_target(to: Path, *, force: bool) -> None:
-    """Refuse a file that cannot be written before anything is read."""
+def _check_target(to: Path, table: object, *, force: bool) -> None:
+    """Refuse a file that cannot be written, or is the table, before anything is read."""
     if to.suffix not in EXPORT_FORMATS:
         msg = (
             f"{to}: not a supported format; expected a name that ends in "
@@ -165,6 +165,10 @@ def _check_target(to: Path, *, force: bool) -> None:
         raise CannotExport(msg)
     if not to.parent.is_dir():
         msg = f"{to}: its folder does not exist; expected one. Create it, or choose another --to."
+        raise CannotExport(msg)
+    source = Path(table) if isinstance(table, Path | str) else None
+    if source is not None and source.exists() and to.exists() and to.samefile(source):
+        msg = f"{to}: --to is also the input table; expected another file. Choose another --to."
         raise CannotExport(msg)
     if to.is_dir() or (to.exists() and not force):
         msg = f"{to}: already exists; use --force to overwrite, or choose another --to."

@@ -323,4 +323,5 @@ def _chains(kind: Kind, sequence: str | Chains) -> Chains:
     if kind == "antibody":
         heavy, light = (sequence, "") if isinstance(sequence, str) else sequence
         return antibody(heavy, light)
-    return antigen(sequence if isinstance(sequence, str) else "|".join(sequence))
+    is_cell = sequence is None or isinstance(sequence, str | float)  # a float: pandas' missing cell
+    return antigen(sequence if is_cell else "|".join(sequence))

@@ -2,7 +2,8 @@
 
 A relation is of Kd: ``>`` means a higher Kd, hence a lower pKd. Many tables write the relation of
 pKd instead, which is the opposite. Where a number follows the relation, it is compared with the
-label in both readings: ``<=7`` beside pKd 7 is of pKd, ``>1e-5`` beside pKd 5 is of Kd.
+label in both readings: ``<=7`` beside pKd 7 is of pKd, ``>1e-5`` beside pKd 5 is of Kd. A relation
+in the label itself, ``>1000``, is in the unit of the label.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from abag.head.data.label_units import TO_PKD, BadLabel
+from abag.head.data.label_units import SIGNS, TO_PKD, BadLabel, read_bounds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,11 +27,12 @@ SAME_PKD = 0.1
 """Largest distance of a label from the bound that its relation states, from rounding."""
 CLEARLY_CLOSER = 0.02
 """If the distances in both readings differ by less, the relation is ambiguous."""
-_SIGNS = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 
 
 def read_censored(table: SequenceTable, pkd: NDArray[np.float64], label: Label) -> NDArray[np.int8]:
     """Return on which side of each row's label the pKd lies: -1 below, +1 above, 0 exact.
+
+    The relation is in the label, or in the column of the role ``censored``.
 
     Parameters
     ----------
@@ -48,11 +50,45 @@ def read_censored(table: SequenceTable, pkd: NDArray[np.float64], label: Label) 
     BadLabel
         If a relation is invalid, or can be read as of pKd and as of Kd.
     """
-    column = table.columns.get("censored")
+    own, column = _read_labels(table, pkd, label), table.columns.get("censored")
     if column is None:
-        return np.zeros(len(pkd), np.int8)
+        return own
+    given = _read_column(table, column, pkd, label)
+    rows = own * given < 0
+    if rows.any():
+        at = int(np.flatnonzero(rows)[0])
+        relation = table.frame[column].iloc[at]
+        problem = f"contradicts {relation!r} in column {column}"
+        raise _bad_label(table, rows, f"{problem}; expected one relation. Remove the other.")
+    return np.where(own == 0, given, own)
+
+
+def _read_labels(table: SequenceTable, pkd: NDArray[np.float64], label: Label) -> NDArray[np.int8]:
+    """As `read_censored`, from the relations in the labels, which are of their unit."""
+    _, sides = read_bounds(table.frame[table.column("pkd")])
+    own = np.where(np.isfinite(pkd), sides if label == "pkd" else -sides, 0).astype(np.int8)
+    if label == "pkd" and np.nanmin(pkd) < np.nanmax(pkd):
+        for side, end in ((-1, np.nanmax(pkd)), (1, np.nanmin(pkd))):
+            rows = own == side
+            if rows.any() and (pkd[rows] == end).all():
+                problem = "is at the end of the labels, as if its relation were of Kd"
+                raise _bad_label(table, rows, f"{problem}; expected bounds of pKd. Write these.")
+    return own
+
+
+def _bad_label(table: SequenceTable, rows: NDArray[np.bool_], problem: str) -> BadLabel:
+    """Make the error about the labels of some rows, (N,), which names the first."""
+    at, column = int(np.flatnonzero(rows)[0]), table.column("pkd")
+    where = f"{table.source}: row {table.row_numbers[at]}, column {column}"
+    return BadLabel(f"{where}: {table.frame[column].iloc[at]!r} ({rows.sum()} such rows) {problem}")
+
+
+def _read_column(
+    table: SequenceTable, column: str, pkd: NDArray[np.float64], label: Label
+) -> NDArray[np.int8]:
+    """As `read_censored`, from the relations in a column of their own."""
     text = table.frame[column].fillna("").astype(str).str.strip()
-    relation = text.str[:1].map(_SIGNS)
+    relation = text.str[:1].map(SIGNS)
     if relation.isna().any():
         at = int(np.flatnonzero(relation.isna())[0])
         msg = (

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.embed.sequences.columns import named_roles, quote_names
-from abag.head.data.label_units import TO_PKD, USUAL_PKD, fitting_units, outside, read_numbers
+from abag.embed.sequences.columns import named_roles, names_kd, quote_names
+from abag.head.data.label_units import (
+    TO_PKD,
+    USUAL_PKD,
+    fitting_units,
+    outside,
+    read_bounds,
+    read_numbers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,12 +51,14 @@ def label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
         If no column, or more than one, can be the label.
     """
     column = table.column("pkd")
-    raw = read_numbers(table.frame[column])
+    raw, _ = read_bounds(table.frame[column])
     pkd = _converted(raw, label)
     known, impossible = np.isfinite(pkd), outside(pkd, POSSIBLE_PKD)
     named = _named_units(column)
     usual = int((known & ~outside(pkd, USUAL_PKD)).sum())
     evidence = [f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"]
+    if not known.any():
+        evidence = ["no label can be read"]
     problems = []
     if label in named:
         evidence.append("the column is named so")
@@ -76,12 +86,15 @@ def label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
 
 def suggest_label(table: SequenceTable) -> list[str]:
     """Name the columns that may be the label of a table without a column for pKd."""
-    return [
-        f"No column for pkd, but {name!r} is named like {unit}: use --column pkd={name} "
-        f"--label {unit}."
-        for name in map(str, table.names)
-        for unit in _named_units(name)
-    ]
+    found = []
+    for name in map(str, table.frame.columns):
+        units: dict[str, str] = {unit: f"is named like {unit}" for unit in _named_units(name)}
+        if names_kd(name):
+            fitting = fitting_units(read_bounds(table.frame[name])[0])
+            units = {" or ".join(fitting) or "UNIT": "may be one"}
+        use = f"use --column {shlex.quote(f'pkd={name}')} --label"
+        found += [f"no column for pkd, but {name!r} {why}: {use} {u}." for u, why in units.items()]
+    return found
 
 
 def _other_measurements(

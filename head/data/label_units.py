@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -45,6 +46,9 @@ POSITIVE: frozenset[Label] = frozenset({"kd_m", "kd_um", "kd_nm", "ug_ml"})
 """Units of which the logarithm is taken."""
 FITTING_SHARE = 0.95
 """Share of usual values from which a unit is suggested."""
+SIGNS = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
+"""Relations by their first character: on which side of a number the value lies."""
+_BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
 
 
 class BadLabel(AbagError):
@@ -64,6 +68,21 @@ def read_numbers(cells: pd.Series) -> NDArray[np.float64]:
         cells = cells.astype(object)
         cells = cells.where(cells.map(is_number).astype(bool))
     return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+
+
+def read_bounds(cells: pd.Series) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
+
+    The second result is on which side of its number each value lies: 1 above, -1 below, 0 exact.
+    """
+    if is_any_real_numeric_dtype(cells.dtype):
+        return read_numbers(cells), np.zeros(len(cells), np.int8)
+    values = cells.tolist()
+    sides = np.zeros(len(values), np.int8)
+    for i, value in enumerate(values):
+        if isinstance(value, str) and (found := _BOUND.match(value)):
+            values[i], sides[i] = value[found.end() :], SIGNS[found[1]]
+    return read_numbers(pd.Series(values, dtype=object)), sides
 
 
 def refuse_other_units(where: str, raw: NDArray[np.float64], label: Label) -> None:

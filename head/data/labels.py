@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,15 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.messages import say
+from abag.embed.sequences.columns import MissingColumn
 from abag.head.data.censoring import read_censored
 from abag.head.data.label_options import Floor, LabelOptions, Replicates
+from abag.head.data.label_sense import suggest_label
 from abag.head.data.label_units import (
     POSITIVE,
     TO_PKD,
     BadLabel,
-    read_numbers,
+    read_bounds,
     refuse_other_units,
 )
 
@@ -34,6 +37,7 @@ MOST_PKD = 1e6
 """Larger values, such as times in seconds, are no affinities and exceed what training can add."""
 LISTED_TYPES = 8
 """Affinity types that a message lists."""
+_DECIMAL_COMMA = re.compile(r"[<>=~ ]*[-+]?[\d.]+,\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 class MixedAffinityTypes(BadLabel):
@@ -113,6 +117,9 @@ def label_pairs(table: SequenceTable, options: LabelOptions | None = None) -> La
         If a pair has different labels and ``options.replicates`` is ``"error"``.
     """
     options = options or LabelOptions()
+    if not table.has("pkd") and (hints := suggest_label(table)):
+        msg = f"{table.source}: {hints[0]}"
+        raise MissingColumn(msg)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     wanted = _of_type(table, options.affinity_type)
     pkd, usable = _read_labels(table, wanted, options)
@@ -177,7 +184,7 @@ def _read_labels(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the pKd of every row, and which rows are wanted and usable."""
     column = table.column("pkd")
-    raw = read_numbers(table.frame[column])
+    raw, _ = read_bounds(table.frame[column])
     usable = np.isfinite(raw)
     if options.label in POSITIVE:
         usable &= raw > 0
@@ -193,10 +200,12 @@ def _read_labels(
         value = table.frame[column].iloc[bad[0]]
         shown = getattr(value, "item", lambda: value)()  # of numpy, else with its type
         expected = "a positive" if options.label in POSITIVE else "a finite"
+        comma = isinstance(shown, str) and _DECIMAL_COMMA.fullmatch(shown)
+        fix = "Write decimal points (or save as .xlsx)" if comma else "Fix them"
         msg = (
             f"{table.source}: row {table.row_numbers[bad[0]]}, column {column}: "
             f"{shown!r} is not a valid label; expected {expected} "
-            f"number, and a pKd within +-{MOST_PKD:g} ({len(bad)} such rows). Fix them, or skip "
+            f"number, and a pKd within +-{MOST_PKD:g} ({len(bad)} such rows). {fix}, or skip "
             "them with --bad-rows skip."
         )
         raise BadLabel(msg)

@@ -44,6 +44,7 @@ class Measured:
         AbagError
             If the labels cannot be read.
         """
+        self.table.column("pkd")  # the advice of `label_pairs` has options that rank lacks
         pairs = label_pairs(self.table)
         found = self.antigen_of[pairs.antigen]
         used = (found >= 0) if antigen is None else (found == antigen)

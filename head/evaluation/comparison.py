@@ -230,7 +230,10 @@ class _TestRows:
         return Resampled(clusters, score)
 
     def _of_pairs(self, cluster: Ints, metric: str) -> Resampled:
-        """Resample clusters, (R,), joined into `MOST_CLUSTERS`, of at most `PAIRED_ROWS` rows."""
+        """Resample clusters, (R,), joined into `MOST_CLUSTERS`, of at most `PAIRED_ROWS` rows.
+
+        Clusters without a pair that counts are left out: the others may be too few for an interval.
+        """
         rows = np.random.default_rng(0).permutation(len(self.pkd))[:PAIRED_ROWS]
         clusters, dense = np.unique(cluster[rows] % MOST_CLUSTERS, return_inverse=True)
         shown = None if self.clusters is None else self.clusters.of(rows)
@@ -238,13 +241,16 @@ class _TestRows:
             ordered_by_cluster(metric, self.pkd[rows], p[rows], self.antigen[rows], shown, dense)
             for p in self.models
         ]
+        _, pairs_KK = counts[0]
+        kept = np.flatnonzero(pairs_KK.any(axis=0) | pairs_KK.any(axis=1))
+        counts = [(right[np.ix_(kept, kept)], every[np.ix_(kept, kept)]) for right, every in counts]
         defined = all(np.isfinite(p).all() for p in self.models)
 
         def score(counts_DK: Floats) -> Floats:
             found = _difference(accuracies(*one, counts_DK) for one in counts)
             return found if defined else np.full_like(found, np.nan)
 
-        return Resampled(clusters, score)
+        return Resampled(clusters[kept], score)
 
     def _of_antigens(self, cluster: Ints) -> Resampled:
         """Resample whole antigens, each with the correlation within it, which stays the same."""

@@ -477,7 +477,7 @@ def _single(function: Callable[[Floats, Floats], Number], label: str, **flags: A
 METRICS: dict[str, Metric] = {
     **_joint(
         "within_antigen", "spearman_within_antigen",
-        label="Spearman within antigen", headline=True, in_tables=True, selectable=True,
+        label="Spearman within antigen", headline=True, in_tables=True, selectable=True, least=-1.0,
     ),
     **_joint(
         "within_antigen",
@@ -485,7 +485,7 @@ METRICS: dict[str, Metric] = {
     ),
     "spearman": Metric(
         function=lambda r: pearson(r.measured.ranks, _ranks(r.predicted)),
-        label="Spearman", in_tables=True, headline=True, selectable=True,
+        label="Spearman", in_tables=True, headline=True, selectable=True, least=-1.0,
     ),
     "pearson": _single(pearson, "Pearson", selectable=True),
     "rmse": _single(rmse, "RMSE", lower_is_better=True, headline=True, selectable=True, best=0.0),
@@ -508,12 +508,13 @@ METRICS: dict[str, Metric] = {
         in_report=True, selectable=True, with_interval=True, best=None, least=0.0,
     ),
     **_joint(
-        "confident_pairs", "pair_accuracy", in_report=True, selectable=True, with_interval=True
+        "confident_pairs", "pair_accuracy",
+        in_report=True, selectable=True, with_interval=True, least=0.0,
     ),
     **_joint(
         "confident_pairs",
         "pair_accuracy_within_antigen", "pair_accuracy_variants", "pair_accuracy_unrelated",
-        with_interval=True,
+        with_interval=True, least=0.0,
     ),
     **_joint("confident_pairs", "confident_pairs"),
     **_joint("concordance", "concordance", in_report=True),

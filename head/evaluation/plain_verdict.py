@@ -42,7 +42,8 @@ def plain_verdict(
             f"{where} there are too few test rows to tell whether this model is better than "
             f"predicting the mean: do not use it to {use}."
         )
-    if relation(against_mean, "rmse") == "better":
+    found = relation(against_mean, "rmse")
+    if found == "better":
         r2, beside = scores["head"]["test"]["r2"], _beside(compared, scores)
         if r2 is not None and r2 < 0:
             return (
@@ -50,14 +51,16 @@ def plain_verdict(
                 f"{r2:.2f}). It is better than the mean of the training labels{beside}."
             )
         return f"{where} this model is better than predicting the mean{beside}."
+    words = {"worse": "worse than", "equal": "not better than"}
+    than = f"{words.get(found or '', 'not clearly better than')} predicting the mean"
     within = "spearman_within_antigen"
     order = compared("train_mean", within)
     if order is not None and relation(order, within) == "better":
         return (
             f"{where} this model orders the antibodies of one antigen better than chance, but its "
-            "pKd values are not better than predicting the mean: use the order, not the values."
+            f"pKd values are {than}: use the order, not the values."
         )
-    return f"{where} this model is not better than predicting the mean: do not use it to {use}."
+    return f"{where} this model is {than}: do not use it to {use}."
 
 
 def _beside(

@@ -253,9 +253,13 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
+        unfinished = isinstance(error, FileNotFoundError) and (folder / "config.json").is_file()
         msg = (
-            f"{folder}: cannot read a predictor ({error}); expected a run folder or its predictor "
-            "folder."
+            f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it "
+            "until it ends."
+            if unfinished
+            else f"{folder}: cannot read a predictor ({error}); expected a run folder or its "
+            "predictor folder."
         )
         raise PredictorDamaged(msg) from error
     schema = written.get("schema") if isinstance(written, dict) else None

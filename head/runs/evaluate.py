@@ -108,6 +108,7 @@ def evaluate(
         )  # fmt: skip
         if table is not None:
             other = read_pairs(table, replace(reading, bad_rows=saved.config["bad_rows"]))
+            other.column("pkd")  # the advice of `label_pairs` has options that evaluate lacks
             pairs = label_pairs(other, _label_options(saved, other, chosen.affinity_type))
             report_counts(pairs)
             score_table(summary, Path(run), saved, pairs, chosen.store)

@@ -86,7 +86,8 @@ def _importance(study: Study) -> dict[str, float]:
 def describe_winner(summary: SweepSummary) -> str:
     """Describe the best trial in one line."""
     best = summary["best"]
-    counts = ", ".join(f"{n} {state}" for state, n in summary["trials"].items())
+    words = {"fail": "interrupted"}  # optuna's state of trials whose process ended
+    counts = ", ".join(f"{n} {words.get(one, one)}" for one, n in summary["trials"].items())
     chosen = ", ".join(
         f"{name} {value:.2g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in best["params"].items()
