@@ -17,9 +17,9 @@ from abag.head.closed_form.registry import stacked_models
 from abag.head.evaluation.baselines import INNER_FOLDS, MAX_COMPARISONS
 from abag.head.model.config import STACK_NETWORKS, FitConfig, HeadName
 from abag.head.splits.clusters_beside import WORTH_A_PROCESS
-from abag.head.splits.groups import FEW_SEQUENCES
+from abag.head.splits.groups import FEW_SEQUENCES, MANY_SEQUENCES
 from abag.head.splits.partition import FEW_GROUPS, FOLDS, REPEATS
-from abag.head.training.lane_count import count_lanes
+from abag.head.training.lane_count import LANE_PAIRS, count_lanes
 
 DEFAULT_FOLDS = FOLDS * REPEATS
 """Folds of ``--split auto`` where few clusters can be held out."""
@@ -31,19 +31,20 @@ START_S = 2.0
 """Imports, files and the end of the process."""
 GPU_START_S = 4.0
 """Further start of a GPU: imports, the driver's libraries and the capture of a step."""
-ROW_S = 2e-5
+ROW_S = 1.2e-5
 """Reading and labelling a row, and its vectors."""
-CLUSTER_S, LEVELS_S = 4.5e-4, 1.2e-7
-"""Clustering an antibody; comparing two of few, which are clustered at three identities."""
-ALIGN_S = 1.8e-6
-"""Comparing a pair of antigens, in both orders."""
+CLUSTER_S, LEVELS_S = 3e-4, 1.1e-7
+"""Clustering an antibody; comparing two of few, which are clustered at three identities. Variants
+of one have a near-duplicate at once."""
+ANTIGEN_S = 1.2e-4
+"""Clustering antigens, times their number to the power of 1.5: most pairs need no alignment."""
 NUMBER_S = 1.5e-4
 """IMGT numbering of an antibody."""
 CPU_STEP_S = 4e-4
 """A step of one network on a CPU, beside what grows with its weights."""
-CPU_WEIGHT_S = 1.7e-9
+CPU_WEIGHT_S = 2.2e-9
 """The optimizer's step of a weight, and reading it."""
-CPU_FLOPS = 1.1e11
+CPU_FLOPS = 1.3e11
 """Floating-point operations per second of a step's products, one core."""
 GPU_STEP_S = 1 / 2900
 """A step of the default network on one H200, as a CUDA graph."""
@@ -51,22 +52,24 @@ STACKED = 0.6
 """Time of a network's step on a GPU in a stack, relative to a step of its own."""
 EPOCH_S, VALIDATE_S = 4e-3, 1.5e-5
 """Keeping the best weights of a network after an epoch; scoring a validation pair."""
-FACTORISE_S = 7e-10
-"""Ridges on a CPU, times the cube of the columns: 0.32 s for 768."""
-SUM_S = 2e-11
+FACTORISE_S = 6e-10
+"""A ridge on a CPU, times the cube of its columns."""
+SUM_S = 3e-11
 """Their sums, for each antibody and pair of columns."""
 VALUE_S = 2e-8
 """Standardising a value of the vectors."""
 COMPARE_S = 2.5e-11
 """Looking for the nearest antibody, for each pair of antibodies and column of their vectors."""
-SEARCH_KERNEL_S = 1.5e-9
+SEARCH_KERNEL_S = 1.1e-9
 """Choosing the kernels of kernel ridge and Gaussian process, times the cube of the pairs tried."""
 SOLVE_S = 4e-11
-"""Fitting a kernel, times the cube of the training pairs: 27 s for 8,900."""
-INNER_SOLVES = 6
+"""Fitting a kernel on one core, times the cube of the training pairs."""
+INNER_SOLVES = 4
 """As many fits take the time of the predictions of inner folds."""
-FOLD_S, FOLD_ROW_S = 0.1, 2e-5
+FOLD_S, FOLD_ROW_S = 0.03, 2e-5
 """Predicting, scoring, writing and drawing a fold, and each of its rows."""
+INTERVAL_ROW_S, INTERVAL_ROWS = 1.2e-4, 2_000
+"""Intervals of the scores of a fold, for each row up to a number."""
 
 
 class FitSize(NamedTuple):
@@ -118,47 +121,39 @@ def fit_time(
     head: HeadName | None = None,
 ) -> FitTime:
     """Estimate the times of a fit whose clusters are not cached."""
-    config = FitConfig(head=head)
-    antibodies_s, antigens_s = _cluster_seconds(size, cores)
-    numbering_s = NUMBER_S * size.unique[0] / _busy(cores)
-    before_s, beside_s, after_s = antigens_s, 0.0, folds * (FOLD_S + FOLD_ROW_S * size.rows)
-    if _clustered_beside(size):
-        beside_s += antibodies_s
-    else:
-        before_s += antibodies_s
-    if size.unique[0] >= WORTH_PROCESSES:
-        beside_s += numbering_s
-    else:
-        after_s += numbering_s
+    config, many = FitConfig(head=head), size.unique[0] >= WORTH_PROCESSES
+    antibodies_s, antigens_s = _cluster_seconds(size)
+    numbering_s = NUMBER_S * size.unique[0]
+    clusters_beside_s = antibodies_s if _clustered_beside(size) else 0.0
+    clusters_s = antibodies_s + antigens_s - clusters_beside_s
+    # a small fit has one core per lane
+    each = 1 if size.training_pairs <= LANE_PAIRS else cores
     networks_s = folds * _network_seconds(size, config, on_gpu, folds)
-    lanes = count_lanes(folds * 2, size.training_pairs, cores)
-    # a lane has one core
-    each = cores if lanes == 1 else 1
-    closed_s = folds * _closed_form_seconds(size, config, each)
+    closed_s = folds * _closed_form_seconds(size, config, on_gpu, each)
     baselines_s = folds * _baseline_seconds(size, config, on_gpu, each)
-    models_s = closed_s + baselines_s
-    if on_gpu:
-        heads_s = max(networks_s, models_s / max(1, lanes - 1))
-    else:
-        # the networks of all folds are one task
-        heads_s = max(networks_s, (networks_s + models_s) / lanes)
-        used_s = networks_s + models_s * each + beside_s * cores
-        heads_s = max(heads_s, used_s / cores)
-    heads_s = max(heads_s, beside_s)
+    # the networks of all folds are one task, the models of each fold another
+    lanes = count_lanes(folds + (config.network is not None), size.training_pairs, cores)
+    in_lanes_s = (networks_s + closed_s + baselines_s * (not on_gpu)) / lanes
+    # beside a GPU the baselines have a thread of their own
+    heads_s = max(networks_s, in_lanes_s, baselines_s)
+    beside_s = max(clusters_beside_s / _speedup(cores), numbering_s * many / cores)
+    used_s = networks_s + (closed_s + baselines_s) * each + clusters_beside_s + numbering_s * many
+    results_s = FOLD_S + FOLD_ROW_S * size.rows
+    results_s += INTERVAL_ROW_S * min(size.rows, INTERVAL_ROWS)
     return FitTime(
-        START_S + GPU_START_S * on_gpu,
-        ROW_S * size.rows,
-        before_s,
-        heads_s,
-        networks_s,
-        closed_s,
-        baselines_s,
-        beside_s,
-        after_s,
+        start=START_S + GPU_START_S * on_gpu,
+        reading=ROW_S * size.rows,
+        clusters=clusters_s / _speedup(cores),
+        heads=max(heads_s, beside_s, used_s / cores),
+        networks=networks_s,
+        closed_forms=closed_s,
+        baselines=baselines_s,
+        beside=beside_s,
+        results=folds * results_s + numbering_s * (not many),
     )
 
 
-def _busy(cores: int) -> float:
+def _speedup(cores: int) -> float:
     """Return how many times faster all cores are than one: the rest waits for the first."""
     return math.sqrt(cores)
 
@@ -166,16 +161,16 @@ def _busy(cores: int) -> float:
 def _clustered_beside(size: FitSize) -> bool:
     """Whether antibodies are clustered while the heads train."""
     antibodies, antigens = size.unique
-    return antibodies > WORTH_A_PROCESS and antigens >= FEW_GROUPS
+    return WORTH_A_PROCESS < antibodies <= MANY_SEQUENCES["antibody"] and antigens >= FEW_GROUPS
 
 
-def _cluster_seconds(size: FitSize, cores: int) -> tuple[float, float]:
-    """Estimate the clustering of the antibodies, and of the antigens."""
+def _cluster_seconds(size: FitSize) -> tuple[float, float]:
+    """Estimate one core's time to cluster the antibodies, and the antigens."""
     antibodies, antigens = size.unique
     antibodies_s = CLUSTER_S * antibodies
-    if antibodies <= FEW_SEQUENCES["antibody"]:
+    if antibodies <= FEW_SEQUENCES["antibody"] and not size.variants:
         antibodies_s += LEVELS_S * antibodies**2
-    return antibodies_s / _busy(cores), ALIGN_S * antigens**2 / _busy(cores)
+    return antibodies_s, ANTIGEN_S * antigens**1.5
 
 
 def _network_seconds(size: FitSize, config: FitConfig, on_gpu: bool, folds: int) -> float:
@@ -200,12 +195,13 @@ def _network_seconds(size: FitSize, config: FitConfig, on_gpu: bool, folds: int)
 
 def _columns(size: FitSize) -> list[int]:
     """Return how many columns of the vectors of each kind a ridge factorises."""
-    return [min(both) for both in zip(size.unique, size.widths, strict=True)]
+    pairs = size.training_pairs
+    return [min(*both, pairs) for both in zip(size.unique, size.widths, strict=True)]
 
 
 def _ridge_seconds(columns: int, size: FitSize, cores: int) -> float:
     factorised_s = FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
-    return factorised_s / _busy(cores)
+    return factorised_s / _speedup(cores)
 
 
 def _baseline_seconds(size: FitSize, config: FitConfig, on_gpu: bool, cores: int) -> float:
@@ -215,26 +211,31 @@ def _baseline_seconds(size: FitSize, config: FitConfig, on_gpu: bool, cores: int
     found = VALUE_S * values
     comparisons = TRAIN_SHARE * antibodies**2
     if comparisons <= MAX_COMPARISONS:
-        found += COMPARE_S * comparisons * width / _busy(cores)
+        found += COMPARE_S * comparisons * width / _speedup(cores)
     if on_gpu:
         return found
     columns = _columns(size)
-    ridges = columns if config.stacks else [*columns, sum(columns)]
-    return found + sum(_ridge_seconds(n, size, cores) for n in ridges)
+    on_both = [] if "ridge" in _closed_forms(size, config) else [sum(columns)]
+    return found + sum(_ridge_seconds(n, size, cores) for n in columns + on_both)
 
 
-def _closed_form_seconds(size: FitSize, config: FitConfig, cores: int) -> float:
+def _closed_forms(size: FitSize, config: FitConfig) -> list[str]:
+    """Return the models in closed form of a split's head."""
+    if not config.stacks:
+        return [] if config.network else [str(config.filled().head)]
+    names = stacked_models(size.training_pairs)
+    return [one for one in names if one != "one_hot_kernel" or size.variants]
+
+
+def _closed_form_seconds(size: FitSize, config: FitConfig, on_gpu: bool, cores: int) -> float:
     """Estimate the models in closed form of a split's head."""
-    pairs, head = size.training_pairs, config.filled().head
-    names = stacked_models(pairs) if config.stacks else [] if head == config.network else [head]
-    found = _ridge_seconds(sum(_columns(size)), size, cores) if "ridge" in names else 0.0
-    processes = [
-        one
-        for one in names
-        if one in ("kernel", "gp") or (one == "one_hot_kernel" and size.variants)
-    ]
+    pairs, names, found = size.training_pairs, _closed_forms(size, config), 0.0
+    # many pairs are left to the GPU
+    if "ridge" in names and not (on_gpu and pairs > LANE_PAIRS):
+        found = _ridge_seconds(sum(_columns(size)), size, cores)
+    processes = [one for one in names if one in ("kernel", "gp", "one_hot_kernel")]
     # kernel ridge and Gaussian process share a search
     searches = len({one == "one_hot_kernel" for one in processes})
     solves = len(processes) * (INNER_SOLVES if SEARCH_PAIRS < pairs <= INNER_PAIRS else 1)
     found += SEARCH_KERNEL_S * searches * min(pairs, SEARCH_PAIRS) ** 3
-    return found + SOLVE_S * solves * pairs**3 / _busy(cores)
+    return found + SOLVE_S * solves * pairs**3 / cores
