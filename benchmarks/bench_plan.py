@@ -4,9 +4,9 @@
 
 Draws tables of several sizes, and stores of random vectors. Antibodies resemble a repertoire
 (`bench_clusters.synthetic_antibodies`) or are point mutants of one; antigens are unrelated. Each fit runs once, in
-a process of its own and with empty caches, as `bench_time_to_answer.py` does. The stages measured are those of its
-STAGES; what runs beside the training is in brackets, and may be longer than the whole. --table adds a
-table of measurements, with vectors of --widths. Cases of earlier calls are kept in DIR/plan.json, and plan.md has all.
+a process of its own and with empty caches, as `bench_time_to_answer.py` does. Seconds of a stage are added up over
+threads, so they may be more than the whole. --table adds a table of measurements, with vectors of --widths. Cases
+of earlier calls are kept in DIR/plan.json, and plan.md has all.
 """
 
 from __future__ import annotations
