@@ -53,7 +53,9 @@ STAGES = {
     "fit": {
         "read table and vectors": "abag.head.fit:read_inputs",
         "split and clusters": "abag.head.fit:FitSplits",
+        "clusters of antigens": "abag.head.fit_splits:with_antigen_clusters",
         "wait for antibodies' clusters": "abag.head.fit_splits:with_antibody_clusters",
+        "IMGT numbering": "abag.embed.sequences.numbering:number_antibodies",
         "prepare the step": "abag.head.training.step:TrainingStep.__init__",
         "training": "abag.head.fit_heads:train",
         "baselines": "abag.head.fit_heads:predict_baselines",

@@ -1,7 +1,7 @@
-"""How long ``abag fit`` takes: start, table, clusters, training, baselines, scores and report.
+"""How long ``abag fit`` takes, stage by stage, for options that are defaults but for the head.
 
-The constants were measured with ``benchmarks/bench_time_to_answer.py``, ``bench_clusters.py`` and
-``bench_fit.py`` (benchmarks/results). Clusters are counted as if they were not cached.
+The constants were measured on 2 CPU cores, and on an H200 with 16; ``benchmarks/bench_plan.py``
+compares the estimates with fits (benchmarks/results). Nothing is counted as cached.
 """
 
 from __future__ import annotations
@@ -10,53 +10,66 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
+from abag.embed.sequences.numbering import WORTH_PROCESSES
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.closed_form.kernel_search import SEARCH_PAIRS
 from abag.head.closed_form.registry import stacked_models
-from abag.head.evaluation.baselines import INNER_FOLDS
+from abag.head.evaluation.baselines import INNER_FOLDS, MAX_COMPARISONS
 from abag.head.model.config import STACK_NETWORKS, FitConfig, HeadName
-from abag.head.splits.partition import FOLDS, REPEATS
-from abag.head.training.lane_count import count_lanes
+from abag.head.splits.clusters_beside import WORTH_A_PROCESS
+from abag.head.splits.groups import FEW_SEQUENCES, MANY_SEQUENCES
+from abag.head.splits.partition import FEW_GROUPS, FOLDS, REPEATS
+from abag.head.training.lane_count import LANE_PAIRS, count_lanes
 
+DEFAULT_FOLDS = FOLDS * REPEATS
+"""Folds of ``--split auto`` where few clusters can be held out."""
 TRAIN_SHARE = 0.8
-START_S = 3.0
-"""Imports and files."""
-GPU_START_S = 4.0
-"""Further start of a GPU: imports, the driver's libraries and the capture of a step."""
-ROW_S = 3e-5
-"""Reading, labelling and drawing a row."""
-FOLD_ROW_S = 1.5e-5
-"""Predicting and scoring a row with the head and all baselines of a fold."""
-SPLIT_S = 0.05
-"""Scores and files of each fold."""
-CLUSTER_S, ALIGN_S = 5e-4, 1.5e-6
-"""One core's time to cluster an antibody, and to compare a pair of antigens (both orders)."""
-CORES_USED = 0.75
-"""Share of the cores that clustering keeps busy."""
 GPU_CORES = 8
 """Cores assumed beside a GPU that is not of this machine."""
-CPU_STEP_S = 1.3e-3
-"""Overhead of a step of one head on a CPU, beside its products."""
-CPU_FLOPS = 4e10
+
+START_S = 2.0
+"""Imports, files and the end of the process."""
+GPU_START_S = 4.0
+"""Further start of a GPU: imports, the driver's libraries and the capture of a step."""
+ROW_S = 1.2e-5
+"""Reading and labelling a row, and its vectors."""
+CLUSTER_S, LEVELS_S = 3e-4, 1.1e-7
+"""Clustering an antibody; comparing two of few, which are clustered at three identities. Variants
+of one have a near-duplicate at once."""
+ANTIGEN_S = 1.2e-4
+"""Clustering antigens, times their number to the power of 1.5: most pairs need no alignment."""
+NUMBER_S = 1.5e-4
+"""IMGT numbering of an antibody."""
+CPU_STEP_S = 4e-4
+"""A step of one network on a CPU, beside what grows with its weights."""
+CPU_WEIGHT_S = 2.2e-9
+"""The optimizer's step of a weight, and reading it."""
+CPU_FLOPS = 1.3e11
 """Floating-point operations per second of a step's products, one core."""
 GPU_STEP_S = 1 / 2900
-"""A step of the default head on one H200, as a CUDA graph."""
+"""A step of the default network on one H200, as a CUDA graph."""
 STACKED = 0.6
-"""Time of a fold's step in a stack of folds, relative to a step of its own."""
-VALIDATE_S = 1.5e-5
-"""Scoring a validation pair after an epoch."""
-FACTORISE_S = 7e-10
-"""Baselines of a split on a CPU, times the cube of the columns: 0.32 s for 768."""
-SUM_S = 2e-11
-"""Their sums on a CPU, for each antibody and pair of columns."""
-SEARCH_KERNEL_S = 1.5e-9
+"""Time of a network's step on a GPU in a stack, relative to a step of its own."""
+EPOCH_S, VALIDATE_S = 4e-3, 1.5e-5
+"""Keeping the best weights of a network after an epoch; scoring a validation pair."""
+FACTORISE_S = 6e-10
+"""A ridge on a CPU, times the cube of its columns."""
+SUM_S = 3e-11
+"""Their sums, for each antibody and pair of columns."""
+VALUE_S = 2e-8
+"""Standardising a value of the vectors."""
+COMPARE_S = 2.5e-11
+"""Looking for the nearest antibody, for each pair of antibodies and column of their vectors."""
+SEARCH_KERNEL_S = 1.1e-9
 """Choosing the kernels of kernel ridge and Gaussian process, times the cube of the pairs tried."""
 SOLVE_S = 4e-11
-"""One core's time to fit a kernel, times the cube of the training pairs: 27 s for 8,900."""
-INNER_SOLVES = 6
+"""Fitting a kernel on one core, times the cube of the training pairs."""
+INNER_SOLVES = 4
 """As many fits take the time of the predictions of inner folds."""
-VALUE_S = 3.5e-8
-"""Standardising a value of the vectors."""
+FOLD_S, FOLD_ROW_S = 0.03, 2e-5
+"""Predicting, scoring, writing and drawing a fold, and each of its rows."""
+INTERVAL_ROW_S, INTERVAL_ROWS = 1.2e-4, 2_000
+"""Intervals of the scores of a fold, for each row up to a number."""
 
 
 class FitSize(NamedTuple):
@@ -70,44 +83,101 @@ class FitSize(NamedTuple):
     variants: bool = False
     """Whether the antibodies are variants of one, whose residues a stack compares."""
 
+    @property
+    def training_pairs(self) -> int:
+        """Pairs that a fold is trained on."""
+        return max(1, int(TRAIN_SHARE * self.rows))
 
-def fit_seconds(
+
+class FitTime(NamedTuple):
+    """Wall times of the stages of a fit, alone and for all folds, in seconds."""
+
+    start: float
+    reading: float
+    clusters: float
+    """Before the training."""
+    heads: float
+    """Networks, closed forms and baselines, in lanes beside each other, and what is `beside`."""
+    networks: float
+    closed_forms: float
+    baselines: float
+    beside: float
+    """Clusters and numbering of many antibodies, in other processes."""
+    results: float
+    """Predictor, scores and report."""
+
+    @property
+    def whole(self) -> float:
+        """The wall time of the fit."""
+        return self.start + self.reading + self.clusters + self.heads + self.results
+
+
+def fit_time(
     size: FitSize,
     *,
     on_gpu: bool,
     folds: int = 1,
     cores: int = GPU_CORES,
     head: HeadName | None = None,
-) -> float:
-    """Estimate the wall time of a fit whose clusters are not cached, in seconds.
+) -> FitTime:
+    """Estimate the times of a fit whose clusters are not cached."""
+    config, many = FitConfig(head=head), size.unique[0] >= WORTH_PROCESSES
+    antibodies_s, antigens_s = _cluster_seconds(size)
+    numbering_s = NUMBER_S * size.unique[0]
+    clusters_beside_s = antibodies_s if _clustered_beside(size) else 0.0
+    clusters_s = antibodies_s + antigens_s - clusters_beside_s
+    # a small fit has one core per lane
+    each = 1 if size.training_pairs <= LANE_PAIRS else cores
+    networks_s = folds * _network_seconds(size, config, on_gpu, folds)
+    closed_s = folds * _closed_form_seconds(size, config, on_gpu, each)
+    baselines_s = folds * _baseline_seconds(size, config, on_gpu, each)
+    # the networks of all folds are one task, the models of each fold another
+    lanes = count_lanes(folds + (config.network is not None), size.training_pairs, cores)
+    in_lanes_s = (networks_s + closed_s + baselines_s * (not on_gpu)) / lanes
+    # beside a GPU the baselines have a thread of their own
+    heads_s = max(networks_s, in_lanes_s, baselines_s)
+    beside_s = max(clusters_beside_s / _speedup(cores), numbering_s * many / cores)
+    used_s = networks_s + (closed_s + baselines_s) * each + clusters_beside_s + numbering_s * many
+    results_s = FOLD_S + FOLD_ROW_S * size.rows
+    results_s += INTERVAL_ROW_S * min(size.rows, INTERVAL_ROWS)
+    return FitTime(
+        start=START_S + GPU_START_S * on_gpu,
+        reading=ROW_S * size.rows,
+        clusters=clusters_s / _speedup(cores),
+        heads=max(heads_s, beside_s, used_s / cores),
+        networks=networks_s,
+        closed_forms=closed_s,
+        baselines=baselines_s,
+        beside=beside_s,
+        results=folds * results_s + numbering_s * (not many),
+    )
 
-    Its options are defaults, but for the `head`.
-    """
-    config = FitConfig(head=head)
-    once_s = START_S + GPU_START_S * on_gpu + ROW_S * size.rows + _cluster_seconds(size, cores)
-    network_s = _training_seconds(size, config, on_gpu, folds)
-    lanes = count_lanes(folds * (2 + config.stacks), _training_pairs(size), cores)
-    beside_s = _baseline_seconds(size, on_gpu)
-    if config.stacks:
-        # a lane has one core
-        beside_s += _closed_form_seconds(size, cores if lanes == 1 else 1)
-    # the networks of a fold, and all of them on a GPU, are one after the other
-    alone_s = network_s * (folds if on_gpu else 1)
-    heads_s = max(alone_s, folds * (network_s + beside_s) / lanes)
-    return once_s + heads_s + folds * (SPLIT_S + FOLD_ROW_S * size.rows)
+
+def _speedup(cores: int) -> float:
+    """Return how many times faster all cores are than one: the rest waits for the first."""
+    return math.sqrt(cores)
 
 
-def _cluster_seconds(size: FitSize, cores: int) -> float:
+def _clustered_beside(size: FitSize) -> bool:
+    """Whether antibodies are clustered while the heads train."""
     antibodies, antigens = size.unique
-    return (CLUSTER_S * antibodies + ALIGN_S * antigens**2) / max(1, CORES_USED * cores)
+    return WORTH_A_PROCESS < antibodies <= MANY_SEQUENCES["antibody"] and antigens >= FEW_GROUPS
 
 
-def _training_pairs(size: FitSize) -> int:
-    return max(1, int(TRAIN_SHARE * size.rows))
+def _cluster_seconds(size: FitSize) -> tuple[float, float]:
+    """Estimate one core's time to cluster the antibodies, and the antigens."""
+    antibodies, antigens = size.unique
+    antibodies_s = CLUSTER_S * antibodies
+    if antibodies <= FEW_SEQUENCES["antibody"] and not size.variants:
+        antibodies_s += LEVELS_S * antibodies**2
+    return antibodies_s, ANTIGEN_S * antigens**1.5
 
 
-def _training_seconds(size: FitSize, config: FitConfig, on_gpu: bool, folds: int) -> float:
-    pairs = _training_pairs(size)
+def _network_seconds(size: FitSize, config: FitConfig, on_gpu: bool, folds: int) -> float:
+    """Estimate the networks of one of the folds, which train together."""
+    if config.network is None:
+        return 0.0
+    pairs = size.training_pairs
     networks = STACK_NETWORKS if config.stacks and pairs <= INNER_PAIRS else 1
     batch, accumulate = config.fitting_batch(pairs)
     filled = config.filled()
@@ -115,41 +185,57 @@ def _training_seconds(size: FitSize, config: FitConfig, on_gpu: bool, folds: int
     steps = math.ceil(per_epoch / (batch * accumulate)) * filled.epochs
     layers = (sum(size.widths), *filled.widths, 1)
     weights = sum(inner * outer for inner, outer in pairwise(layers))
-    step_s = CPU_STEP_S + 6 * weights * batch / CPU_FLOPS
-    step_s = (GPU_STEP_S if on_gpu else step_s) * (STACKED if folds * networks > 1 else 1)
-    validated = min(config.validate_pairs, pairs // 8)
-    return networks * (steps * step_s + filled.epochs * validated * VALIDATE_S)
-
-
-def _baseline_seconds(size: FitSize, on_gpu: bool) -> float:
-    standardise_s = VALUE_S * sum(
-        n * width for n, width in zip(size.unique, size.widths, strict=True)
-    )
+    step_s = CPU_STEP_S + weights * (CPU_WEIGHT_S + 6 * batch * accumulate / CPU_FLOPS)
     if on_gpu:
-        return standardise_s
-    return standardise_s + _ridge_seconds(size)
+        step_s = GPU_STEP_S * (STACKED if folds * networks > 1 else 1)
+    validated = min(config.validate_pairs, pairs // 8)
+    epoch_s = EPOCH_S + validated * VALIDATE_S
+    return networks * (steps * step_s + filled.epochs * epoch_s)
 
 
-def _ridge_seconds(size: FitSize) -> float:
-    """Estimate the ridges on stored vectors of a split on a CPU."""
-    columns = sum(min(both) for both in zip(size.unique, size.widths, strict=True))
-    return FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
+def _columns(size: FitSize) -> list[int]:
+    """Return how many columns of the vectors of each kind a ridge factorises."""
+    pairs = size.training_pairs
+    return [min(*both, pairs) for both in zip(size.unique, size.widths, strict=True)]
 
 
-def _closed_form_seconds(size: FitSize, cores: int) -> float:
-    """Estimate the models in closed form of a stack's split."""
-    pairs = _training_pairs(size)
-    left_out = {"ridge"} if size.variants else {"ridge", "one_hot_kernel"}
-    processes = [one for one in stacked_models(pairs) if one not in left_out]
+def _ridge_seconds(columns: int, size: FitSize, cores: int) -> float:
+    factorised_s = FACTORISE_S * columns**3 + SUM_S * max(size.unique) * columns**2
+    return factorised_s / _speedup(cores)
+
+
+def _baseline_seconds(size: FitSize, config: FitConfig, on_gpu: bool, cores: int) -> float:
+    """Estimate the baselines of a split."""
+    antibodies, width = size.unique[0], size.widths[0]
+    values = sum(n * width for n, width in zip(size.unique, size.widths, strict=True))
+    found = VALUE_S * values
+    comparisons = TRAIN_SHARE * antibodies**2
+    if comparisons <= MAX_COMPARISONS:
+        found += COMPARE_S * comparisons * width / _speedup(cores)
+    if on_gpu:
+        return found
+    columns = _columns(size)
+    on_both = [] if "ridge" in _closed_forms(size, config) else [sum(columns)]
+    return found + sum(_ridge_seconds(n, size, cores) for n in columns + on_both)
+
+
+def _closed_forms(size: FitSize, config: FitConfig) -> list[str]:
+    """Return the models in closed form of a split's head."""
+    if not config.stacks:
+        return [] if config.network else [str(config.filled().head)]
+    names = stacked_models(size.training_pairs)
+    return [one for one in names if one != "one_hot_kernel" or size.variants]
+
+
+def _closed_form_seconds(size: FitSize, config: FitConfig, on_gpu: bool, cores: int) -> float:
+    """Estimate the models in closed form of a split's head."""
+    pairs, names, found = size.training_pairs, _closed_forms(size, config), 0.0
+    # many pairs are left to the GPU
+    if "ridge" in names and not (on_gpu and pairs > LANE_PAIRS):
+        found = _ridge_seconds(sum(_columns(size)), size, cores)
+    processes = [one for one in names if one in ("kernel", "gp", "one_hot_kernel")]
     # kernel ridge and Gaussian process share a search
     searches = len({one == "one_hot_kernel" for one in processes})
-    search_s = SEARCH_KERNEL_S * searches * min(pairs, SEARCH_PAIRS) ** 3
-    solved = len(processes)
-    if pairs > SEARCH_PAIRS and pairs <= INNER_PAIRS:
-        solved *= INNER_SOLVES
-    solve_s = SOLVE_S * solved * pairs**3 / max(1, CORES_USED * cores)
-    return search_s + solve_s + _ridge_seconds(size)
-
-
-DEFAULT_FOLDS = FOLDS * REPEATS
-"""Folds of ``--split auto`` where few clusters can be held out."""
+    solves = len(processes) * (INNER_SOLVES if SEARCH_PAIRS < pairs <= INNER_PAIRS else 1)
+    found += SEARCH_KERNEL_S * searches * min(pairs, SEARCH_PAIRS) ** 3
+    return found + SOLVE_S * solves * pairs**3 / cores

@@ -8,7 +8,6 @@ speed at which a store was written, or from ``abag doctor --bench``.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.speeds import recorded_speed
+from abag.core.workers import count_cores
 from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.packing.tokens import Layout
 from abag.embed.sequences.chains import KINDS
@@ -34,7 +34,7 @@ from abag.head.data.label_sense import describe_columns, label_sense, suggest_la
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation.label_problems import LabelSummary, label_problems, summarize_labels
-from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, TRAIN_SHARE, FitSize, fit_seconds
+from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, FitSize, fit_time
 from abag.head.runs.options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)
@@ -176,11 +176,11 @@ def plan(
     unique = (antibodies["unique"], antigens["unique"])
     found = (SPEEDS.get(name) for name in encoders)
     widths = [UNKNOWN_WIDTH if speed is None else speed.width for speed in found]
-    variants = _are_variants(read.antibodies, rows)
-    size = FitSize(rows, unique, (widths[0], widths[1]), variants)
+    size = FitSize(rows, unique, (widths[0], widths[1]))
+    size = size._replace(variants=are_variants(read.antibodies, size))
     work = _Work(encoders, tokens, size, chosen.price_per_hour)
     machines = {n: _on_gpu(gpu, work, measured=n == MEASURED_ON) for n, gpu in GPUS.items()}
-    work = work._replace(cores=os.cpu_count() or 1)
+    work = work._replace(cores=count_cores())
     name, here = _on_this_machine(work)
     seen = None if chosen.store is None else _at_store_speed(chosen.store, work, here)
     machines[name] = seen or _at_bench_speed(work, here) or here
@@ -188,14 +188,14 @@ def plan(
         "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
         "columns": describe_columns(read), "sense": sense, "problems": doubts + problems,
-        "head": describe_left_out(int(TRAIN_SHARE * rows)),
+        "head": describe_left_out(size.training_pairs),
         "machines": machines,
     }  # fmt: skip
 
 
-def _are_variants(antibodies: UniqueSequences, rows: int) -> bool:
+def are_variants(antibodies: UniqueSequences, size: FitSize) -> bool:
     """Whether a stack would compare the residues of these antibodies."""
-    if "one_hot_kernel" not in stacked_models(int(TRAIN_SHARE * rows)):
+    if "one_hot_kernel" not in stacked_models(size.training_pairs):
         return False
     try:
         find_reference("one_hot_kernel", antibodies.chains, antibodies.of_row)
@@ -274,7 +274,7 @@ class _Work(NamedTuple):
     ) -> MachinePlan:
         """Add the time of a fit, and turn seconds into sessions and a price."""
         fit_s, fit_folds_s = (
-            fit_seconds(self.fit, on_gpu=on_gpu, folds=folds, cores=self.cores)
+            fit_time(self.fit, on_gpu=on_gpu, folds=folds, cores=self.cores).whole
             for folds in (1, DEFAULT_FOLDS)
         )
         hours = (embed_s + fit_s) / 3600

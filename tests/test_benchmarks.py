@@ -41,6 +41,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
             ["--case", "fit, one split", "embed, nothing missing"],
             "time_to_answer.md",
         ),
+        ("bench_plan.py", [], "plan.md"),
         ("bench_weights.py", [], "weights.md"),
         ("bench_share.py", [], "share.md"),
         ("bench_export.py", [], "export.md"),

@@ -128,7 +128,7 @@ def score_intervals(
     tested = np.concatenate(tested_rows(pairs, splits))
     names = [name for name, one in METRICS.items() if one.headline or one.with_interval]
     if len(np.unique(antigen_clusters(pairs)[tested])) <= 1:
-        # Antigens cannot be resampled whole: slow, and nearly the same as the Spearman correlation.
+        # nearly the same as the Spearman correlation
         names.remove("spearman_within_antigen")
     known = {name: value for name in names if (value := scores.get(name)) is not None}
     found = {

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.head.evaluation.metrics import BUDGET_SHARE, MeasuredRows
+from abag.head.evaluation.metrics import BUDGET_SHARE, MIN_ROWS_PER_ANTIGEN, MeasuredRows
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -53,7 +53,7 @@ def scorer(metric: str, pkd: Floats, predicted: Floats, antigen: Ints) -> ScoreO
     if not (len(predicted) and np.isfinite(predicted).all()):
         return lambda counts_DR: np.full(len(counts_DR), np.nan)
     if metric in VECTORISED:
-        return VECTORISED[metric](pkd, predicted)
+        return VECTORISED[metric](pkd, predicted, antigen)
     return partial(score_repeated, metric, pkd, predicted, antigen)
 
 
@@ -79,21 +79,56 @@ def median_of_samples(values: Floats, counts_DR: Floats) -> Floats:
     return np.where(size_D > 0, middle_D, np.nan)
 
 
-def _spearman(pkd: Floats, predicted: Floats) -> ScoreOfSamples:
-    """Correlate ranks, each the mean rank of the row's copies and ties in the sample."""
-    ranks = [_centred_ranks(values) for values in (pkd, predicted)]
+def _spearman(pkd: Floats, predicted: Floats, _antigen: Ints) -> ScoreOfSamples:
+    moments = _rank_moments(pkd, predicted)
 
     def score(counts_DR: Floats) -> Floats:
-        y_DR, p_DR = (of_samples(counts_DR) for of_samples in ranks)
-        yy_D, yp_D, pp_D = (
-            np.einsum("dr,dr,dr->d", counts_DR, *two)
-            for two in ((y_DR, y_DR), (y_DR, p_DR), (p_DR, p_DR))
-        )
+        yy_D, yp_D, pp_D = moments(counts_DR)
         scale_D = np.sqrt(yy_D * pp_D)
         defined = scale_D > 0  # the centred ranks of a constant are exactly 0
         return np.where(defined, np.clip(yp_D / np.where(defined, scale_D, 1), -1, 1), np.nan)
 
     return score
+
+
+def _spearman_within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> ScoreOfSamples:
+    """Take the median over antigens; predictions that are constant within one rank nothing."""
+    rows_G = [np.flatnonzero(antigen == one) for one in np.unique(antigen)]
+    moments_G = [_rank_moments(pkd[rows], predicted[rows]) for rows in rows_G]
+
+    def score(counts_DR: Floats) -> Floats:
+        found_DG = np.full((len(counts_DR), len(rows_G)), np.nan)
+        for of_samples, rows, found_D in zip(moments_G, rows_G, found_DG.T, strict=True):
+            counts_DK = counts_DR.take(rows, axis=1)
+            yy_D, yp_D, pp_D = of_samples(counts_DK)
+            defined = (yy_D > 0) & (counts_DK.sum(axis=1) >= MIN_ROWS_PER_ANTIGEN)
+            scale_D = np.sqrt(yy_D * pp_D)
+            correlation_D = np.clip(yp_D / np.where(scale_D > 0, scale_D, 1), -1, 1)
+            found_D[defined] = correlation_D[defined]
+        found_DG.sort(axis=1)  # undefined ones to the end
+        defined_D = np.isfinite(found_DG).sum(axis=1)
+        middle = [np.maximum(0, defined_D - 1) // 2, np.minimum(defined_D // 2, len(rows_G) - 1)]
+        return np.asarray(found_DG[np.arange(len(found_DG)), middle].mean(axis=0))
+
+    return score
+
+
+def _rank_moments(pkd: Floats, predicted: Floats) -> Callable[[Floats], tuple[Floats, ...]]:
+    """Return what sums products of centred ranks in D samples: labels with labels, labels with
+    predictions, and predictions with predictions; (D,) each.
+
+    The rank of a row is the mean rank of its copies and ties in the sample.
+    """
+    ranks = [_centred_ranks(values) for values in (pkd, predicted)]
+
+    def sums(counts_DR: Floats) -> tuple[Floats, ...]:
+        y_DR, p_DR = (of_samples(counts_DR) for of_samples in ranks)
+        return tuple(
+            np.einsum("dr,dr,dr->d", counts_DR, *two)
+            for two in ((y_DR, y_DR), (y_DR, p_DR), (p_DR, p_DR))
+        )
+
+    return sums
 
 
 def _centred_ranks(values: Floats) -> ScoreOfSamples:
@@ -129,7 +164,7 @@ def accuracies(right_KK: Floats, pairs_KK: Floats, counts_DK: Floats) -> Floats:
     return np.where(pairs_D > 0, right_D / np.maximum(1, pairs_D), np.nan)
 
 
-def _spread_ratio(pkd: Floats, predicted: Floats) -> ScoreOfSamples:
+def _spread_ratio(pkd: Floats, predicted: Floats, _antigen: Ints) -> ScoreOfSamples:
     def score(counts_DR: Floats) -> Floats:
         deviations = [_deviation(values, counts_DR) for values in (predicted, pkd)]
         varies = _varies(pkd, counts_DR)
@@ -152,7 +187,7 @@ def _varies(values: Floats, counts_DR: Floats) -> NDArray[np.bool_]:
     return np.asarray((seen_DR & (values != first_D1)).any(axis=1))
 
 
-def _top_enrichment(pkd: Floats, predicted: Floats) -> ScoreOfSamples:
+def _top_enrichment(pkd: Floats, predicted: Floats, _antigen: Ints) -> ScoreOfSamples:
     orders = np.argsort(-pkd), np.argsort(-predicted)
 
     def score(counts_DR: Floats) -> Floats:
@@ -180,12 +215,13 @@ def _cut(values: Floats, order: Ints, counts_DR: Floats, budget_D: Floats) -> Fl
     return np.asarray(values[order[enough_DR.argmax(axis=1)]])
 
 
-VECTORISED: dict[str, Callable[[Floats, Floats], ScoreOfSamples]] = {
+VECTORISED: dict[str, Callable[[Floats, Floats, Ints], ScoreOfSamples]] = {
     "spearman": _spearman,
+    "spearman_within_antigen": _spearman_within_antigen,
     "spread_ratio": _spread_ratio,
     "top_enrichment": _top_enrichment,
 }
-"""By name: what makes of labels and predictions, (R,), a function of samples."""
+"""By name: what makes of labels, predictions and antigens, (R,), a function of samples."""
 OF_MEAN_ERROR: dict[str, tuple[Callable[[Floats], Floats], Callable[[Floats], Floats]]] = {
     "rmse": (np.square, np.sqrt),
     "mae": (np.abs, np.positive),

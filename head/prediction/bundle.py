@@ -33,8 +33,9 @@ from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, Pa
 from abag.head.prediction.antigen_changes import FILE as ANTIGENS
 from abag.head.prediction.antigen_changes import load_antigens, measure_antigens, save_antigens
 from abag.head.prediction.applicability import Applicability, measure_applicability
+from abag.head.prediction.measured_novelty import measure_novelty
 from abag.head.prediction.network import NetworkModel, NetworkSettings
-from abag.head.prediction.novelty import Novelty, measure_novelty
+from abag.head.prediction.novelty import Novelty
 from abag.head.prediction.predictor import (
     EmbedFunction,
     Member,

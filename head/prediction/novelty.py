@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,17 +28,14 @@ from abag.embed.sequences.numbering import (
     ChainName,
     Layout,
     Numbered,
-    number_antibodies,
     number_chains,
 )
-from abag.head.prediction.applicability import FAR_QUANTILE
 from abag.head.prediction.combinations import (
     GAP,
     PER_CHAIN,
     REGIONS,
     UNKNOWN,
     Combinations,
-    measure_combinations,
     position_number,
     region_of,
     widening,
@@ -83,7 +79,7 @@ class Novelty:
     ) -> None:
         self.seen, self.most_positions, self.most_residues = seen, most_positions, most_residues
         self.combinations = combinations
-        self._span = {name: _span(seen[name]) for name in CHAINS}
+        self._span = {name: position_span(seen[name]) for name in CHAINS}
         self._known: dict[ChainName, dict[str, list[int]]] = {name: {} for name in CHAINS}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -95,7 +91,13 @@ class Novelty:
         antibodies: Sequence[Chains],
         numbered: Mapping[ChainName, Numbered] | None = None,
     ) -> NDArray[np.int16]:
-        """Count what is new in N antibodies; `numbered` is as for `measure_novelty`.
+        """Count what is new in N antibodies.
+
+        Parameters
+        ----------
+        antibodies : sequence of (str, str)
+        numbered : mapping, optional
+            Of these antibodies and any others; by default they are numbered here.
 
         Returns
         -------
@@ -193,7 +195,7 @@ class Novelty:
         The R chains have residues at the positions of the layout, and `codes_RL` at these.
         """
         consensus = {} if self.combinations is None else self.combinations.consensus[name]
-        spans = self._span[name], _span(layout)
+        spans = self._span[name], position_span(layout)
         inside = range(max(first for first, _ in spans), min(last for _, last in spans) + 1)
         known_L = [self.seen[name].get(position, GAP) for position in positions]
         number_L = [position_number(position) for position in positions]
@@ -251,76 +253,6 @@ def as_columns(new_NC: NDArray[np.int16]) -> dict[str, Any]:
     return columns
 
 
-def measure_novelty(
-    antibodies: Sequence[Chains], numbered: Mapping[ChainName, Numbered] | None = None
-) -> Novelty:
-    """Collect the residues of N distinct training antibodies by position.
-
-    The limits are the 99 % quantiles of what would be new in a training antibody if all others, but
-    not this one, had been in training. `numbered` is of these antibodies and any others; by default
-    they are numbered here.
-    """
-    numbered = numbered or number_antibodies(antibodies, None)
-    seen: dict[ChainName, dict[str, str]] = {}
-    alone_N2 = np.zeros((len(antibodies), 2), np.int64)
-    aligned = [
-        _aligned([chains[at] for chains in antibodies], numbered[name])
-        for at, name in enumerate(CHAINS)
-    ]
-    for name, (positions, x_NP) in zip(CHAINS, aligned, strict=True):
-        seen[name] = {}
-        for position, x_N in zip(positions, x_NP.T, strict=True):
-            rows = np.flatnonzero(x_N)
-            codes, index, copies = np.unique(x_N[rows], return_inverse=True, return_counts=True)
-            seen[name][position] = bytes(codes).decode()
-            if len(codes) > 1:
-                alone = rows[copies[index] == 1]
-                alone_N2[alone] += (len(codes) == 2, 1)
-    positions, residues = np.quantile(alone_N2, FAR_QUANTILE, axis=0).astype(int).tolist()
-    return Novelty(seen, positions, residues, measure_combinations(aligned))
-
-
-def widening_of(
-    antibodies: Sequence[Chains],
-    trained: NDArray[np.integer],
-    numbered: Mapping[ChainName, Numbered],
-) -> NDArray[np.float64]:
-    """Return by what factor sigma grows for N antibodies, (N,), of which some were `trained`."""
-    novelty = measure_novelty([antibodies[n] for n in trained.tolist()], numbered)
-    if novelty.combinations is None:
-        return np.ones(len(antibodies))
-    return novelty.widening(novelty.count(antibodies, numbered))
-
-
-def _aligned(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray[np.uint8]]:
-    """Align N chains by their numbering.
-
-    Returns
-    -------
-    list of P str
-        All positions that occur in these chains.
-    NDArray, shape=(N, P), dtype=uint8
-        Residues as ASCII codes, with gaps; 0 beyond the ends of a chain.
-    """
-    columns = {
-        p: at for at, p in enumerate(dict.fromkeys(p for one in numbered.layouts for p in one))
-    }
-    number_P = np.array([position_number(position) for position in columns], np.int16)
-    x_MP = np.zeros((len(numbered.chains) + 1, len(columns)), np.uint8)  # the last has no domain
-    for layout, rows, codes_RL in numbered.by_layout():
-        first, last = _span(layout)
-        line_RP = np.tile(
-            ((number_P >= first) & (number_P <= last)) * np.uint8(ord(GAP)), (len(rows), 1)
-        )
-        line_RP[:, [columns[position] for position in layout]] = codes_RL
-        x_MP[rows] = line_RP
-    row_of = {chain: row for row, chain in enumerate(numbered.chains)} | {"": len(numbered.chains)}
-    x_NP = x_MP[[row_of[chain] for chain in chains]]
-    # The others, which are numbered too, may have residues where these have gaps only.
-    occurs_P = np.asarray((x_NP > ord(GAP)).any(axis=0))
-    return [*compress(columns, occurs_P.tolist())], x_NP[:, occurs_P]
-
-
 def _checked(positions: Any, name: str) -> dict[str, str]:  # noqa: ANN401  # from a file
     """Return residues by position, or raise ValueError."""
     if isinstance(positions, dict) and len(positions) <= MOST_POSITIONS:
@@ -334,7 +266,7 @@ def _checked(positions: Any, name: str) -> dict[str, str]:  # noqa: ANN401  # fr
     raise ValueError(msg)
 
 
-def _span(positions: Collection[str]) -> tuple[int, int]:
+def position_span(positions: Collection[str]) -> tuple[int, int]:
     """Return the first and last number; where there are no positions, all count."""
     numbers = [position_number(position) for position in positions]
     return min(numbers, default=0), max(numbers, default=MOST_POSITIONS)

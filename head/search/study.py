@@ -92,6 +92,7 @@ def open_study(journal: Path, select: str) -> Study:
     lock = JournalFileOpenLock(str(journal))  # the default one needs links: a Drive has none
     file = Journal(str(journal), lock_obj=lock)
     pruner = optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED_TRIALS)
+    direction = "minimize" if METRICS[select].lower_is_better else "maximize"
     with naming_damage(str(journal)):
         lock.acquire()
         try:
@@ -100,12 +101,16 @@ def open_study(journal: Path, select: str) -> Study:
             lock.release()
         storage = optuna.storages.JournalStorage(file)
         if storage.get_all_studies():
-            return optuna.load_study(storage=storage, study_name=STUDY_NAME, pruner=pruner)
+            study = optuna.load_study(storage=storage, study_name=STUDY_NAME, pruner=pruner)
+            if study.directions != [optuna.study.StudyDirection[direction.upper()]]:
+                msg = f"{study.directions} instead of {direction}"
+                raise ValueError(msg)
+            return study
     return optuna.create_study(
         storage=storage,
         study_name=STUDY_NAME,
         load_if_exists=True,  # another process may be first
-        direction="minimize" if METRICS[select].lower_is_better else "maximize",
+        direction=direction,
         pruner=pruner,
     )
 

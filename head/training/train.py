@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,15 +18,9 @@ import torch
 from abag.core.files import make_folder
 from abag.core.messages import detail
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import antigen_groups
 from abag.head.splits.splits import TRAIN, VALIDATION
 from abag.head.training.checkpoint import save
-from abag.head.training.loop import (
-    LossNotFinite,
-    ResumableTraining,
-    TrainingProgress,
-    training_digest,
-)
+from abag.head.training.loop import LossNotFinite, ResumableTraining, training_digest
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
@@ -36,7 +30,8 @@ from abag.head.training.stack import (
     pairs_per_epoch,
 )
 from abag.head.training.step import load_tensors, step_seed
-from abag.head.training.step_log import append_lines, sync_log, truncate_log
+from abag.head.training.step_log import StepLogs
+from abag.head.training.validation import HeadProgress, Validation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,27 +44,10 @@ if TYPE_CHECKING:
     from abag.head.model.config import FitConfig
     from abag.head.splits.splits import Split
 
-VALIDATION_SUBSET = 4  # stream of the seed, beside those of step.py and stack.py
 TORCH_RANDOM = threading.Lock()
 """Held while torch's own generator is in use."""
 MIN_SHRINKAGE = 0.1
 """Smallest shrinkage factor; it is above 0 so that predictions keep their order."""
-
-
-@dataclass(slots=True, kw_only=True)
-class HeadProgress(TrainingProgress):
-    """Progress of the heads of a training; the lists have one entry per head."""
-
-    best_score: list[float | None]
-    best_step: list[int]
-    stale: list[int]
-    """Validations since the best one."""
-    log_bytes: int = 0
-    """Size of the log of the first fold when this was saved."""
-    compiled: str | None = None
-    """How steps run, see `compile_choice`; None in checkpoints of earlier versions."""
-    further_log_bytes: list[int] = field(default_factory=list)
-    """Sizes of the logs of the other folds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,22 +186,12 @@ class HeadTraining(ResumableTraining):
             epochs=self.stack.epochs,
             steps_per_epoch=self.stack.steps,
             save_every=config.save_every,
-            progress=HeadProgress(
-                best_score=[None] * len(self.heads),
-                best_step=[0] * len(self.heads),
-                stale=[0] * len(self.heads),
-            ),
+            progress=HeadProgress.unstarted(len(self.heads)),
         )
         self.progress.training = self._digest()
-        self.best = _clones(self.model.state_dict())
-        self.validation = [self._validation_rows(fold.split) for fold in inputs.folds]
-        self.validation_labels = [
-            metrics.MeasuredRows.of(
-                pairs.pkd[rows], antigen_groups(pairs, rows), pairs.censored[rows]
-            )
-            for rows in self.validation
-        ]
-        self._logged_step = 0
+        splits = [fold.split for fold in inputs.folds]
+        self.validation = Validation(pairs, splits, config, self.stack)
+        self.logs = StepLogs([fold.log for fold in inputs.folds], self.steps_per_epoch)
 
     def _digest(self) -> str:
         inputs, pairs = self.inputs, self.inputs.pairs
@@ -236,12 +204,12 @@ class HeadTraining(ResumableTraining):
 
     def results(self) -> list[TrainedHeads]:
         """Predict every pair with the best weights, shrunk toward the training mean of its fold."""
-        self.model.load_state_dict(self.best)
+        self.model.load_state_dict(self.validation.best)
         shrinkage, every_pair = self._shrink(), np.arange(len(self.inputs.pairs))
         predicted = self._by_fold(self.stack.predict(every_pair))
         in_bag_GP = np.stack([np.isin(every_pair, rows) for rows in self.stack.training_sets])
         in_bag = self._by_fold(np.repeat(in_bag_GP, len(self.heads) // len(in_bag_GP), axis=0))
-        best = {name: tensor.cpu() for name, tensor in self.best.items()}
+        best = {name: tensor.cpu() for name, tensor in self.validation.best.items()}
         weights = [
             best if len(self.heads) == 1 else {name: t[k] for name, t in best.items()}
             for k in self.heads
@@ -253,7 +221,7 @@ class HeadTraining(ResumableTraining):
                 predicted_MP=predicted[fold],
                 in_bag_MP=in_bag[fold],
                 shrinkage=shrinkage[fold],
-                progress=self._progress_of(heads),
+                progress=self.progress.of_fold(heads, len(self.inputs.folds)),
                 epochs=self.progress.step // self.steps_per_epoch,
                 resumed_from_step=self.resumed_from_step,
                 used=self._settings_used(),
@@ -273,16 +241,6 @@ class HeadTraining(ResumableTraining):
 
     def _by_fold(self, of_heads: NDArray[Any]) -> list[NDArray[Any]]:
         return np.split(of_heads, len(self.inputs.folds))
-
-    def _progress_of(self, heads: NDArray[np.int64]) -> HeadProgress:
-        progress = self.progress
-        return replace(
-            progress,
-            seconds=progress.seconds / len(self.inputs.folds),
-            best_score=[progress.best_score[k] for k in heads],
-            best_step=[progress.best_step[k] for k in heads],
-            stale=[progress.stale[k] for k in heads],
-        )
 
     def _shrink(self) -> list[float]:
         """Fit each fold's shrinkage on its exact validation pairs; make it part of the scaling.
@@ -332,7 +290,7 @@ class HeadTraining(ResumableTraining):
             f"{self.name}: {members}{self.epochs} epochs of {self.steps_per_epoch} steps, "
             f"{self.stack.batch_size} x {self.stack.accumulate} pairs per step; validation every "
             f"{config.validate_every} epoch{'s' * (config.validate_every > 1)} on "
-            f"{sum(map(len, self.validation))} of {total} pairs, at the end on all"
+            f"{sum(map(len, self.validation.rows))} of {total} pairs, at the end on all"
         )
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:
@@ -344,7 +302,8 @@ class HeadTraining(ResumableTraining):
     def _end_epoch(self, epochs_done: int) -> None:
         fields: list[dict[str, Any]] = [{} for _ in self.inputs.folds]
         if epochs_done == self.epochs or epochs_done % self.config.validate_every == 0:
-            validated = zip(self.inputs.folds, self._validate(), self.validation, strict=True)
+            scored = self.validation.score(self.progress)
+            validated = zip(self.inputs.folds, scored, self.validation.rows, strict=True)
             for at, (fold, scores, rows) in enumerate(validated):
                 fields[at] = {"validation": scores, "validation_pairs": len(rows)}
                 if self.inputs.verbose:
@@ -358,32 +317,28 @@ class HeadTraining(ResumableTraining):
         self._write_log([one | {"seconds": seconds} for one in fields])
 
     def _is_out_of_patience(self) -> bool:
-        return all(map(self._has_stopped, self.heads))
+        return all(self.progress.is_out_of_patience(k, self.config) for k in self.heads)
 
     def _tensors(self) -> dict[str, Tensor]:
-        best = {f"best.{name}": t for name, t in self.best.items()}
+        best = {f"best.{name}": t for name, t in self.validation.best.items()}
         return self.training_step.tensors() | best
 
     def _write_checkpoint(self) -> None:
         self._write_log()
         self._refuse_broken_weights()
-        sizes = [sync_log(fold.log) for fold in self.inputs.folds]
-        self.progress.log_bytes, *self.progress.further_log_bytes = sizes
+        self.progress.log_bytes, *self.progress.further_log_bytes = self.logs.sync()
         # Before ``latest``: the best weights that ``latest`` refers to must exist.
-        save(self.checkpoints / "best", self.best, asdict(self.progress))
+        save(self.checkpoints / "best", self.validation.best, asdict(self.progress))
         super()._write_checkpoint()
 
     def _restore(self, tensors: dict[str, Tensor] | None) -> None:
-        logs, progress = [fold.log for fold in self.inputs.folds], self.progress
         if tensors is None:
-            for log in logs:
-                log.unlink(missing_ok=True)
+            self.logs.delete()
             return
         self.training_step.load(tensors)
-        load_tensors(self.best, {name: tensors[f"best.{name}"] for name in self.best})
-        self._logged_step = progress.step
-        for log, size in zip(logs, (progress.log_bytes, *progress.further_log_bytes), strict=True):
-            truncate_log(log, size)
+        best, progress = self.validation.best, self.progress
+        load_tensors(best, {name: tensors[f"best.{name}"] for name in best})
+        self.logs.resume(progress.step, (progress.log_bytes, *progress.further_log_bytes))
 
     def _bar_fields(self) -> dict[str, str]:
         epoch, step_in_epoch = divmod(self.progress.step - 1, self.steps_per_epoch)
@@ -394,73 +349,16 @@ class HeadTraining(ResumableTraining):
             "best": "-" if best is None else f"validation {self.config.select} {best:.3f}",
         }
 
-    def _validation_rows(self, split: Split) -> NDArray[np.int64]:
-        """Draw the fixed random subset that is scored while training."""
-        rows = split.rows(VALIDATION)
-        size = self.config.validate_pairs
-        if size == 0 or size >= len(rows):
-            return rows
-        rng = np.random.default_rng([self.config.seed, VALIDATION_SUBSET])
-        return np.sort(rng.permutation(rows)[:size])
-
-    def _validate(self) -> list[metrics.Scores]:
-        """Score the mean of each fold's heads, and keep the weights of the heads that improved."""
-        of_heads, of_folds = [], []
-        predicted = self.stack.predict_parts(self.validation)
-        for labels, predicted_MR in zip(self.validation_labels, predicted, strict=True):
-            of_folds.append(labels.score(predicted_MR.mean(axis=0)))
-            of_heads += [labels.score_one(self.config.select, one) for one in predicted_MR]
-        improved = [k for k, score in enumerate(of_heads) if self._has_improved(k, score)]
-        for name, tensor in self.model.state_dict().items():
-            if len(improved) == len(self.heads):
-                self.best[name].copy_(tensor)
-            elif improved:
-                self.best[name][improved] = tensor[improved]
-        return of_folds
-
-    def _has_improved(self, head: int, score: float | None) -> bool:
-        """Record a head's validation score; return whether it is the best so far."""
-        progress = self.progress
-        if self._has_stopped(head):
-            return False
-        best = progress.best_score[head]
-        # While the metric is undefined, the newest weights count as the best.
-        if metrics.is_better(self.config.select, score, best) or (score is None and best is None):
-            progress.best_score[head], progress.best_step[head] = score, progress.step
-            progress.stale[head] = 0
-            return True
-        progress.stale[head] += 1
-        return False
-
-    def _has_stopped(self, head: int) -> bool:
-        return 0 < self.config.patience <= self.progress.stale[head]
-
     def _write_log(self, fields: Sequence[dict[str, Any]] = ()) -> None:
         """Write a line per step since the last call, the last one with fields of each fold."""
-        if self._logged_step == self.progress.step:
-            return
-        epoch, first = divmod(self._logged_step, self.steps_per_epoch)
-        last = first + self.progress.step - self._logged_step
-        losses_SM = self.training_step.loss_S[first:last].double().cpu().numpy()  # GPU sync
-        losses_SM = losses_SM.reshape(last - first, -1)
-        for at, loss_M in enumerate(losses_SM, first):
-            for head in np.flatnonzero(~np.isfinite(loss_M)):
-                raise self._diverged(epoch, at, int(head), float(loss_M[head]))
-        each = np.split(losses_SM, len(self.inputs.folds), axis=1)
-        for number, (fold, losses_SK) in enumerate(zip(self.inputs.folds, each, strict=True)):
-            lines: list[dict[str, Any]] = [
-                {
-                    "step": epoch * self.steps_per_epoch + at + 1,
-                    "epoch": epoch + 1,
-                    "loss": sum(losses) / len(losses),
-                    "lr": float(self.stack.rates_S[at].flat[0]),
-                }
-                | ({"losses": losses} if len(losses) > 1 else {})
-                for at, losses in enumerate(losses_SK.tolist(), first)
-            ]
-            lines[-1] |= fields[number] if fields else {}
-            append_lines(fold.log, lines)
-        self._logged_step = self.progress.step
+        new = self.progress.step - self.logs.step
+        first = self.logs.step % self.steps_per_epoch
+        of_steps = slice(first, first + new)
+        losses_S = self.training_step.loss_S[of_steps].double().cpu().numpy()  # GPU sync
+        losses_SM = losses_S.reshape(new, len(self.heads))
+        for step, head in np.argwhere(~np.isfinite(losses_SM)).tolist():
+            raise self._diverged(self.logs.step + step, head, float(losses_SM[step, head]))
+        self.logs.write(losses_SM, self.stack.rates_S[of_steps], fields)
 
     def _refuse_broken_weights(self) -> None:
         """Refuse to save weights that an update broke after a finite loss."""
@@ -468,10 +366,11 @@ class HeadTraining(ResumableTraining):
         state = self.model.state_dict().values()
         finite_M = torch.stack([t.isfinite().view(shape).all(1) for t in state]).all(0)
         for head in np.flatnonzero(~finite_M.cpu().numpy()):  # GPU sync
-            epoch, at = divmod(self.progress.step - 1, self.steps_per_epoch)
-            raise self._diverged(epoch, at, int(head), float("nan"))
+            raise self._diverged(self.progress.step - 1, int(head), float("nan"))
 
-    def _diverged(self, epoch: int, step_in_epoch: int, head: int, loss: float) -> LossNotFinite:
+    def _diverged(self, step: int, head: int, loss: float) -> LossNotFinite:
+        """Name the table's rows of a step, counted from 0, whose loss is not finite."""
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         batches = self.stack.epoch_batches(epoch)
         own = head * len(self.stack.training_sets) // len(self.heads)
         weighted = batches.weight_SAGB[step_in_epoch, :, own] > 0
@@ -481,10 +380,9 @@ class HeadTraining(ResumableTraining):
         fold = self.inputs.folds[head * len(self.inputs.folds) // len(self.heads)]
         shown = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" * (len(rows) > 5))
         return LossNotFinite(
-            f"{fold.log.parent}: the loss is {loss} at step "
-            f"{epoch * self.steps_per_epoch + step_in_epoch + 1} (table rows {shown}); expected a "
-            f"finite number. The checkpoint of step {self._saved_step} is kept. Use a lower --lr "
-            "with another --run folder, or check those rows."
+            f"{fold.log.parent}: the loss is {loss} at step {step + 1} (table rows {shown}); "
+            f"expected a finite number. The checkpoint of step {self._saved_step} is kept. Use a "
+            "lower --lr with another --run folder, or check those rows."
         )
 
 
@@ -502,7 +400,3 @@ def fit_shrinkage(predicted: NDArray[np.float64], measured: NDArray[np.float64])
     squares = float(predicted @ predicted)
     slope = predicted @ measured / squares if squares else 1.0
     return float(np.clip(slope, MIN_SHRINKAGE, 1.0))
-
-
-def _clones(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
