@@ -51,6 +51,39 @@ def test_one_core_or_a_large_fold_has_one_lane(monkeypatch, cores, pairs):
     assert found == [threading.main_thread()] * 5
 
 
+@pytest.mark.parametrize("pairs", [10, LANE_PAIRS + 1])
+def test_what_runs_beside_has_a_thread_of_its_own_at_any_size(two_cores, pairs):
+    met, order = threading.Barrier(2), []
+
+    def meet(name):
+        met.wait(20)
+        order.append((name, threading.current_thread() is threading.main_thread()))
+
+    tasks = [[Task(lambda name=name: meet(name), 0.2)] * 3 for name in ("own", "beside")]
+    run_in_lanes(tasks[0], [], pairs, beside=tasks[1])
+    assert sorted(order) == [("beside", False)] * 3 + [("own", True)] * 3
+
+
+def test_an_error_beside_stops_a_training_which_saves(two_cores):
+    begun, ended = threading.Event(), []
+
+    def train():
+        with delayed_signals() as received:
+            begun.set()
+            while not received:
+                pass
+            ended.append("saved")
+
+    def fail():
+        wait(begun)
+        msg = "memory"
+        raise MemoryError(msg)
+
+    with pytest.raises(MemoryError, match="memory"):
+        run_in_lanes([Task(train, 0.5)], [], LANE_PAIRS + 1, beside=[Task(fail, 0.5)])
+    assert ended == ["saved"]
+
+
 def test_an_error_in_one_lane_stops_the_others_and_is_raised(two_cores):
     begun, ended, after = threading.Event(), [], []
 
