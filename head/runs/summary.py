@@ -17,6 +17,7 @@ from abag.head.evaluation.comparison import rows_to_score, score_intervals, verd
 from abag.head.evaluation.plain_verdict import plain_verdict
 from abag.head.report.report import model_card, write_report
 from abag.head.report.results import CurvePoint, Floats, ModelScores, RunResults, RunSummary
+from abag.head.runs.run_folder import sequence_frame
 from abag.head.splits.split_files import pair_keys, split_assignments
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split, total_leaks
 from abag.head.training import uncertainty
@@ -65,6 +66,7 @@ def _write_tables(run: Path, pairs: LabelledPairs, results: RunResults) -> None:
     for name, frame in (
         ("predictions.parquet", _prediction_frame(pairs, results)),
         (BASELINES, baseline_frame(pairs, results)),
+        ("sequences.parquet", sequence_frame(pairs)),
     ):
         with replacing(run / name) as partial:
             frame.to_parquet(partial, index=False)
