@@ -35,7 +35,7 @@ from abag.head.evaluation.comparison import compare, verdict
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.splits.partition import make_splits
 from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import TEST, TRAIN
+from abag.head.splits.splits import TEST
 
 CH1 = (
     "ASTKGPSVFPLAPSSKSTSGGTAALGCLVKDYFPEPVTVSWNSGALTSGVHTFPAVLQSSGLYSLSSVVTVPSSSLGTQTYICNVNHKPSNTKVDK"
@@ -175,8 +175,7 @@ def compare_variants(pairs, splits, variants, antigens):
 
 
 def ridge(pairs, split, antibodies, antigens):
-    rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
-    return BASELINES["ridge"](BaselineInputs(pairs, split, rows, antibodies, antigens))
+    return BASELINES["ridge"](BaselineInputs(pairs, split, antibodies, antigens))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from abag.head.clustering.clusters import antigen_clusters
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.evaluation.baselines import predict_baselines
+from abag.head.evaluation.baselines import BaselineInputs, predict_baselines
 from abag.head.evaluation.comparison import compare, verdict, warnings
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.splits.partition import describe_splits, make_splits
@@ -63,7 +63,7 @@ def _bench_split(pairs, options, vectors):
     splits = make_splits(pairs, options)
     split_s = time.perf_counter() - begun
     begun = time.perf_counter()
-    found = [predict_baselines(pairs, split, *vectors) for split in splits]
+    found = [predict_baselines(BaselineInputs(pairs, split, *vectors)) for split in splits]
     lines = [f"- {line}" for line in describe_splits(splits)]
     lines += [f"- warning: {line}" for line in warnings(pairs, splits)]
     lines += [f"- splits {split_s:.1f} s, baselines {time.perf_counter() - begun:.1f} s", ""]

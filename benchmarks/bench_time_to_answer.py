@@ -59,6 +59,7 @@ STAGES = {
         "prepare the step": "abag.head.training.step:TrainingStep.__init__",
         "training": "abag.head.fit_heads:train",
         "baselines": "abag.head.fit_heads:predict_baselines",
+        "prepare baselines": "abag.head.evaluation.baselines:BaselineInputs.prepare",
         "models in closed form": "abag.head.fit_heads:fit_closed_forms",
         "predictor": "abag.head.fit:save_predictor",
         "scores and files": "abag.head.fit:write_results",
@@ -156,7 +157,10 @@ class Clock:
 def run_timed(started, arguments):
     """Run a command in this process; print the seconds of its stages and the peak of its memory."""
     from abag.cli import main
+    from abag.core.gpu_driver import start_driver
 
+    if arguments[0] == "fit":  # the command does so before it imports what is wrapped here
+        start_driver("cpu" if "cpu" in arguments else "auto")
     clock = Clock()
     for stage, path in STAGES[arguments[0]].items():
         clock.wrap(stage, path)

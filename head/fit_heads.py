@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,7 +10,12 @@ import numpy as np
 
 from abag.core.messages import say
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
-from abag.head.evaluation.baselines import inner_folds_of_pairs, predict_baselines
+from abag.head.evaluation.baselines import (
+    BaselineInputs,
+    inner_folds_of_pairs,
+    predict_baselines,
+)
+from abag.head.evaluation.residue_features import ResidueFeatures
 from abag.head.prediction.fitted import ClosedForms, FittedHead, fit_closed_forms, fit_head
 from abag.head.runs.run_folder import stack_folder
 from abag.head.splits.splits import TRAIN
@@ -61,16 +67,18 @@ def fit_heads(
     closed: dict[int, ClosedForms] = {}
     baselines: dict[int, Mapping[str, Floats]] = {}
 
+    inputs = _baseline_inputs(folds) if with_baselines else []
+
     def fit_one(i: int) -> None:
         closed[i] = fit_closed_forms(training[i], config, names[i])
 
-    def predict_one(i: int, known: Mapping[str, Floats]) -> None:
-        baselines[i] = _predict_baselines(folds, i, known)
+    def predict_one(i: int) -> None:
+        baselines[i] = predict_baselines(inputs[i])
 
     def fit_and_predict(i: int) -> None:
         fit_one(i)
         if with_baselines:  # some are models of the head, too
-            predict_one(i, closed[i].models.predicted)
+            baselines[i] = predict_baselines(replace(inputs[i], known=closed[i].models.predicted))
 
     networks = _network_tasks(folds, trained)
     n_training = max(len(one.rows) for one in training)
@@ -79,9 +87,11 @@ def fit_heads(
         models = [Task(partial(fit_and_predict, i), share) for i in range(count)]
         run_in_lanes([], [*networks, *models], n_training)
     else:  # the thread that made the device the current one uses it
+        share = BASELINES_SHARE / count / 2
         models = [Task(partial(fit_one, i), CLOSED_FORMS_SHARE / count) for i in range(count)]
-        beside = [Task(partial(predict_one, i, {}), BASELINES_SHARE / count) for i in range(count)]
-        run_in_lanes([*networks, *(beside if with_baselines else [])], models, n_training)
+        predicting = [Task(partial(predict_one, i), share) for i in range(len(inputs))]
+        preparing = [Task(one.prepare, share) for one in inputs]
+        run_in_lanes([*networks, *predicting], models, n_training, beside=preparing)
     fitted = [
         fit_head(one, split, config, closed[i], trained.get(i), names[i])
         for i, (one, split) in enumerate(zip(training, folds.splits, strict=True))
@@ -146,9 +156,20 @@ def _training_rows(folds: FoldFits, split: Split) -> TrainingRows:
     return TrainingRows(pairs, vectors, rows, inner, folds.device if use_gpu else None)
 
 
-def _predict_baselines(folds: FoldFits, i: int, known: Mapping[str, Floats]) -> dict[str, Floats]:
-    antibody_ND, antigen_ME = (vectors.x_ND for vectors in folds.inputs.vectors.values())
-    device = folds.device if folds.device.type == "cuda" else None
-    pairs, split = folds.inputs.pairs, folds.splits[i]
-    vectors = antibody_ND, antigen_ME
-    return predict_baselines(pairs, split, *vectors, device, known, folds.antibody_cluster)
+def _baseline_inputs(folds: FoldFits) -> list[BaselineInputs]:
+    """Return what the baselines of each split learn from."""
+    pairs, vectors = folds.inputs.pairs, folds.inputs.vectors
+    antibody_ND, antigen_ME = (vectors.x_ND for vectors in vectors.values())
+    residues = ResidueFeatures(pairs.table)
+    return [
+        BaselineInputs(
+            pairs,
+            split,
+            antibody_ND,
+            antigen_ME,
+            device=folds.device if folds.device.type == "cuda" else None,
+            antibody_cluster=folds.antibody_cluster,
+            residues=residues,
+        )
+        for split in folds.splits
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -15,11 +17,14 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
+from abag.head.data.one_hot import OneHot
 from abag.head.evaluation import baselines as baselines_module
-from abag.head.evaluation import bootstrap, ridge_on_device
+from abag.head.evaluation import bootstrap, residue_features, ridge_on_device
 from abag.head.evaluation import ridge as module
 from abag.head.evaluation.baselines import (
     BASELINES,
+    BaselineInputs,
+    columns_for_ridge,
     group_mean,
     predict_baselines,
     standardised,
@@ -27,6 +32,7 @@ from abag.head.evaluation.baselines import (
 from abag.head.evaluation.comparison import compare, strongest, verdict, warnings
 from abag.head.evaluation.label_problems import explained
 from abag.head.evaluation.metrics import score
+from abag.head.evaluation.residue_features import count_residues
 from abag.head.evaluation.ridge import FeatureBlock, fit_ridges, ridge, ridges
 from abag.head.splits.groups import with_clusters
 from abag.head.splits.partition import make_splits
@@ -157,7 +163,7 @@ def compare_with_numpy(device, sizes, folds, seed):
 
 def test_residues_are_counted_like_by_count():
     texts = ["ACDA", "", "XXYA", "W"]
-    found = baselines_module._count_residues(texts)
+    found = count_residues(texts)
     assert found.tolist() == [[text.count(letter) for letter in RESIDUES] for text in texts]
 
 
@@ -173,7 +179,9 @@ def test_a_small_ridge_uses_one_thread_and_a_large_one_all(limit, threads, monke
     monkeypatch.setattr(module, "PARALLEL_COLUMNS", limit)
     pairs, *vectors = planted()
     with threadpool_limits(2, user_api="blas"):
-        predict_baselines(pairs, random_split(pairs.antibody, pairs.antigen, 0), *vectors)
+        predict_baselines(
+            BaselineInputs(pairs, random_split(pairs.antibody, pairs.antigen, 0), *vectors)
+        )
     assert seen == threads
 
 
@@ -181,10 +189,10 @@ def test_ridge_recovers_a_planted_rule_and_predicts_the_mean_on_noise():
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
     rows = split.rows(TEST)
-    good = predict_baselines(pairs, split, antibody_ND, antigen_ND)["ridge"]
+    good = predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND))["ridge"]
     assert score(pairs.pkd[rows], good[rows], pairs.antigen[rows])["rmse"] < 0.3
     shuffled = replace(pairs, pkd=np.random.default_rng(1).permutation(pairs.pkd))
-    blind = predict_baselines(shuffled, split, antibody_ND, antigen_ND)
+    blind = predict_baselines(BaselineInputs(shuffled, split, antibody_ND, antigen_ND))
     assert blind["ridge"].std() < 0.3 * pairs.pkd.std()
 
 
@@ -193,9 +201,11 @@ def test_baselines_use_only_exact_training_labels():
     split = random_split(pairs.antibody, pairs.antigen, 0)
     censored = np.where(np.arange(len(pairs)) % 5 == 0, -1, 0).astype(np.int8)
     hidden = (split.part != TRAIN) | (censored != 0)
-    first = predict_baselines(replace(pairs, censored=censored), split, antibody_ND, antigen_ND)
+    first = predict_baselines(
+        BaselineInputs(replace(pairs, censored=censored), split, antibody_ND, antigen_ND)
+    )
     other = replace(pairs, censored=censored, pkd=np.where(hidden, 99.0, pairs.pkd))
-    second = predict_baselines(other, split, antibody_ND, antigen_ND)
+    second = predict_baselines(BaselineInputs(other, split, antibody_ND, antigen_ND))
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
@@ -206,7 +216,7 @@ def test_a_registered_baseline_is_predicted(monkeypatch):
     split = random_split(pairs.antibody, pairs.antigen, 0)
     monkeypatch.setitem(BASELINES, "constant", lambda inputs: np.full(len(inputs.pairs), 7.0))
     monkeypatch.setitem(BASELINES, "not_applicable", lambda _inputs: None)
-    found = predict_baselines(pairs, split, antibody_ND, antigen_ND)
+    found = predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND))
     assert (found["constant"] == 7).all()
     assert "not_applicable" not in found
 
@@ -214,10 +224,10 @@ def test_a_registered_baseline_is_predicted(monkeypatch):
 def test_the_antigen_mean_is_undefined_where_every_antigen_is_new():
     pairs, antibody_ND, antigen_ND = planted()
     cold = make_splits(pairs, SplitOptions(split="antigen"))[0]
-    found = predict_baselines(pairs, cold, antibody_ND, antigen_ND)["antigen_mean"]
+    found = predict_baselines(BaselineInputs(pairs, cold, antibody_ND, antigen_ND))["antigen_mean"]
     assert np.isnan(found[cold.rows(TEST)]).all()
     warm = random_split(pairs.antibody, pairs.antigen, 0)
-    found = predict_baselines(pairs, warm, antibody_ND, antigen_ND)["antigen_mean"]
+    found = predict_baselines(BaselineInputs(pairs, warm, antibody_ND, antigen_ND))["antigen_mean"]
     row = warm.rows(TEST)[0]
     same_antigen = (warm.part == TRAIN) & (pairs.antigen == pairs.antigen[row])
     assert found[row] == pytest.approx(pairs.pkd[same_antigen].mean())
@@ -238,12 +248,14 @@ def test_a_new_antigen_among_known_ones_gets_the_training_mean():
 def test_constant_inputs_and_a_single_antigen_give_finite_predictions():
     pairs, antibody_ND, _ = planted(antigens=1, antigen_effect=0)
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    found = predict_baselines(pairs, split, antibody_ND, np.ones((1, 4), np.float32))
+    found = predict_baselines(
+        BaselineInputs(pairs, split, antibody_ND, np.ones((1, 4), np.float32))
+    )
     rows = split.rows(TEST)
     assert all(np.isfinite(p[rows]).all() for p in found.values())
     assert found["antigen_ridge"] == pytest.approx(found["train_mean"])
     constant = predict_baselines(
-        pairs, split, np.ones_like(antibody_ND), np.ones((1, 4), np.float32)
+        BaselineInputs(pairs, split, np.ones_like(antibody_ND), np.ones((1, 4), np.float32))
     )
     assert constant["ridge"] == pytest.approx(constant["train_mean"])
 
@@ -253,7 +265,7 @@ def test_the_assay_mean_applies_to_tables_with_an_assay_column():
     frame = pairs.table.frame.assign(assay=lambda f: np.where(f["pkd"] > 8, "spr", "elisa"))
     named = label_pairs(read_pairs(frame), LabelOptions())
     split = random_split(named.antibody, named.antigen, 0)
-    found = predict_baselines(named, split, antibody_ND, antigen_ND)["assay_mean"]
+    found = predict_baselines(BaselineInputs(named, split, antibody_ND, antigen_ND))["assay_mean"]
     assert len(np.unique(found.round(6))) == 2
     assert any("assay alone explains" in line for line in warnings(named, make_splits(named)))
 
@@ -271,7 +283,7 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     pairs = label_pairs(read_pairs(frame), LabelOptions())
     split = random_split(pairs.antibody, pairs.antigen, 0)
     vectors = rng.normal(size=(len(pairs.table.antibodies.chains), 3)), np.zeros((1, 2))
-    found = predict_baselines(pairs, split, *vectors)
+    found = predict_baselines(BaselineInputs(pairs, split, *vectors))
     rows = np.flatnonzero(
         [
             split.part[i] == TEST and len(h) == 60
@@ -282,7 +294,9 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     assert counted["spearman"] > 0.95
     hot = score(pairs.pkd[rows], found["one_hot_ridge"][rows], pairs.antigen[rows])
     assert hot["spearman"] > 0.8
-    assert "one_hot_ridge" not in predict_baselines(*antibodies_of_different_lengths())
+    assert "one_hot_ridge" not in predict_baselines(
+        BaselineInputs(*antibodies_of_different_lengths())
+    )
 
 
 def two_families():
@@ -307,10 +321,12 @@ def test_parent_distance_learns_what_mutations_of_any_parent_cost():
     assert len(np.unique(pairs.antibody_cluster)) == 2
     split, no_antigen = random_split(pairs.antibody, pairs.antigen, 0), np.zeros((1, 2))
     rows = split.rows(TEST)
-    found = predict_baselines(pairs, split, vectors, no_antigen)
+    found = predict_baselines(BaselineInputs(pairs, split, vectors, no_antigen))
     assert score(pairs.pkd[rows], found["parent_distance"][rows], pairs.antigen[rows])["r2"] > 0.95
     unclustered = replace(pairs, antibody_cluster=None)
-    assert "parent_distance" not in predict_baselines(unclustered, split, vectors, no_antigen)
+    assert "parent_distance" not in predict_baselines(
+        BaselineInputs(unclustered, split, vectors, no_antigen)
+    )
 
 
 def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
@@ -321,7 +337,9 @@ def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
     part[np.flatnonzero(part == TRAIN)[:9]] = VALIDATION
     split = Split(name="cold", part=part, group=third)
     cold = replace(pairs, antibody_cluster=third)
-    found = predict_baselines(cold, split, vectors, np.zeros((1, 2)))["parent_distance"]
+    found = predict_baselines(BaselineInputs(cold, split, vectors, np.zeros((1, 2))))[
+        "parent_distance"
+    ]
     assert np.ptp(found[split.rows(TEST)]) == 0
     assert found[split.rows(TEST)[0]] == pytest.approx(found[split.rows(TRAIN)].min())
 
@@ -329,11 +347,61 @@ def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
 def test_slow_baselines_are_left_out_of_large_tables(monkeypatch):
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    every = set(predict_baselines(pairs, split, antibody_ND, antigen_ND))
+    every = set(predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND)))
     monkeypatch.setattr(baselines_module, "MAX_PRODUCTS", 1)
     monkeypatch.setattr(baselines_module, "MAX_COMPARISONS", 1)
-    left = set(predict_baselines(pairs, split, antibody_ND, antigen_ND))
+    left = set(predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND)))
     assert every - left == {"one_hot_ridge", "nearest_antibody"}
+
+
+def test_columns_that_are_too_many_for_a_ridge_are_not_collected_from_all_antibodies(monkeypatch):
+    rng, read = np.random.default_rng(0), []
+    trained = [("".join(rng.choice(RESIDUES, 9)), "") for _ in range(50)]
+    real = OneHot.of
+
+    def record(chains, reference, *, marks_new):
+        read.append(len(chains))
+        return real(chains, reference, marks_new=marks_new)
+
+    monkeypatch.setattr(OneHot, "of", record)
+    monkeypatch.setattr(baselines_module, "ENCODED", 20)
+    expected = real(trained, trained[0], marks_new=False)
+    assert columns_for_ridge(trained, trained[0]) == expected
+    monkeypatch.setattr(baselines_module, "MAX_PRODUCTS", 50 * expected.width**2 - 1)
+    assert columns_for_ridge(trained, trained[0]) is None
+    assert read == [20, 50, 20, 50]
+    monkeypatch.setattr(baselines_module, "MAX_PRODUCTS", 1000)
+    assert columns_for_ridge(trained, trained[0]) is None
+    assert read[4:] == [20]
+
+
+def test_baselines_of_all_splits_count_residues_once_in_whichever_thread(monkeypatch):
+    pairs, antibody_ND, antigen_ND = planted()
+    splits = [random_split(pairs.antibody, pairs.antigen, seed) for seed in range(3)]
+    expected = [
+        predict_baselines(BaselineInputs(pairs, s, antibody_ND, antigen_ND)) for s in splits
+    ]
+    real, counted = residue_features.count_residues, []
+
+    def record(texts):
+        counted.append(threading.current_thread())
+        return real(texts)
+
+    monkeypatch.setattr(residue_features, "count_residues", record)
+    shared = residue_features.ResidueFeatures(pairs.table)
+    inputs = [
+        BaselineInputs(pairs, split, antibody_ND, antigen_ND, residues=shared) for split in splits
+    ]
+    with ThreadPoolExecutor(4) as threads:
+        for one in inputs:
+            threads.submit(one.prepare)
+        found = list(threads.map(predict_baselines, inputs))
+    assert len(counted) == 3  # heavy chains, light chains, antigens
+    assert threading.main_thread() not in counted
+    for one, plain in zip(found, expected, strict=True):
+        assert one.keys() == plain.keys()
+        for name, predicted in one.items():
+            np.testing.assert_array_equal(predicted, plain[name])
 
 
 def antibodies_of_different_lengths():
@@ -348,7 +416,9 @@ def antibodies_of_different_lengths():
 def test_nearest_antibody_prefers_labels_with_the_same_antigen():
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    found = predict_baselines(pairs, split, antibody_ND, antigen_ND)["nearest_antibody"]
+    found = predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND))[
+        "nearest_antibody"
+    ]
     train = split.rows(TRAIN)
     z_ND = standardised(antibody_ND, pairs.antibody[train])
     seen = np.unique(pairs.antibody[train])
@@ -363,7 +433,9 @@ def test_nearest_antibody_prefers_labels_with_the_same_antigen():
 def test_a_real_gain_has_an_interval_above_zero_and_equal_models_do_not():
     pairs, antibody_ND, antigen_ND = planted()
     splits = make_splits(pairs, SplitOptions(split="antigen", folds=4))
-    found = [predict_baselines(pairs, split, antibody_ND, antigen_ND) for split in splits]
+    found = [
+        predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND)) for split in splits
+    ]
     ours, mean = [f["ridge"] for f in found], [f["train_mean"] for f in found]
     for metric in ("rmse", "spearman_within_antigen", "spearman"):
         against_itself = compare(pairs, splits, ours, ours, metric)
@@ -382,7 +454,10 @@ def test_shuffled_labels_give_no_skill_within_the_interval():
     for seed in range(3):
         shuffled = replace(pairs, pkd=np.random.default_rng(seed).permutation(pairs.pkd))
         splits = make_splits(shuffled, SplitOptions(split="antigen", folds=4, seed=seed))
-        found = [predict_baselines(shuffled, split, antibody_ND, antigen_ND) for split in splits]
+        found = [
+            predict_baselines(BaselineInputs(shuffled, split, antibody_ND, antigen_ND))
+            for split in splits
+        ]
         gain = compare(
             shuffled, splits, [f["nearest_antibody"] for f in found],
             [f["train_mean"] for f in found], "rmse",
@@ -394,7 +469,7 @@ def test_a_single_cluster_gives_a_difference_without_an_interval():
     pairs, antibody_ND, antigen_ND = planted(antigens=1, antigen_effect=0)
     (split,) = make_splits(pairs, SplitOptions(split="random"))
     one = replace(split, group=np.zeros(len(pairs), np.int64))
-    found = predict_baselines(pairs, split, antibody_ND, antigen_ND)
+    found = predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND))
     gain = compare(pairs, [one], [found["ridge"]], [found["train_mean"]], "rmse")
     assert gain.low is None
     assert "too few for an interval" in verdict("head", "train_mean", "rmse", gain)

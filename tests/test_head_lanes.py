@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,8 @@ import torch
 import abag
 from abag.core import messages
 from abag.core.messages import part_of_stage, reporting, stage, whole_bar
+from abag.head import fit as fit_module
+from abag.head.evaluation.baselines import BaselineInputs
 from abag.head.model.layers import _Dropout
 from abag.head.training import lanes
 from abag.head.training.lane_count import LANE_PAIRS
@@ -49,6 +52,39 @@ def test_one_core_or_a_large_fold_has_one_lane(monkeypatch, cores, pairs):
     tasks = [Task(lambda: found.append(threading.current_thread()), 0.2) for _ in range(5)]
     run_in_lanes([], tasks, pairs)
     assert found == [threading.main_thread()] * 5
+
+
+@pytest.mark.parametrize("pairs", [10, LANE_PAIRS + 1])
+def test_what_runs_beside_has_a_thread_of_its_own_at_any_size(two_cores, pairs):
+    met, order = threading.Barrier(2), []
+
+    def meet(name):
+        met.wait(20)
+        order.append((name, threading.current_thread() is threading.main_thread()))
+
+    tasks = [[Task(lambda name=name: meet(name), 0.2)] * 3 for name in ("own", "beside")]
+    run_in_lanes(tasks[0], [], pairs, beside=tasks[1])
+    assert sorted(order) == [("beside", False)] * 3 + [("own", True)] * 3
+
+
+def test_an_error_beside_stops_a_training_which_saves(two_cores):
+    begun, ended = threading.Event(), []
+
+    def train():
+        with delayed_signals() as received:
+            begun.set()
+            while not received:
+                pass
+            ended.append("saved")
+
+    def fail():
+        wait(begun)
+        msg = "memory"
+        raise MemoryError(msg)
+
+    with pytest.raises(MemoryError, match="memory"):
+        run_in_lanes([Task(train, 0.5)], [], LANE_PAIRS + 1, beside=[Task(fail, 0.5)])
+    assert ended == ["saved"]
 
 
 def test_an_error_in_one_lane_stops_the_others_and_is_raised(two_cores):
@@ -130,21 +166,49 @@ def test_stacked_heads_with_a_generator_of_their_own_drop_what_torch_would():
     torch.testing.assert_close(dropout.noise((4, 3)), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("head", ["stack", "mlp", "gp"])
-def test_results_do_not_depend_on_the_number_of_lanes(tmp_path, monkeypatch, head):
+def small_table(folder):
     rng = np.random.default_rng(0)
     heavy = ["".join(rng.choice(list("ACDEFGHIKLMN"), 12)) for _ in range(20)]
     antigen = ["".join(rng.choice(list("ACDEFGHIKLMN"), 12)) for _ in range(3)]
     frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
     frame["pKd"] = 8 + rng.normal(size=len(frame))
-    frame.to_csv(tmp_path / "pairs.csv", index=False)
-    inputs = tmp_path / "pairs.csv", tmp_path / "store"
+    frame.to_csv(folder / "pairs.csv", index=False)
+    inputs = folder / "pairs.csv", folder / "store"
     encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
     abag.embed_table(*inputs, **encoders)
-    options = {"head": head, "widths": (8,), "epochs": 3, "batch_size": 8, "folds": 3, "repeats": 2,
-               "split": "random", "report": False, "device": "cpu", "say": print}  # fmt: skip
+    return inputs
+
+
+FOLDS = {"folds": 3, "repeats": 2, "split": "random", "report": False, "device": "cpu"}
+
+
+@pytest.mark.parametrize("head", ["stack", "mlp", "gp"])
+def test_results_do_not_depend_on_the_number_of_lanes(tmp_path, monkeypatch, head):
+    inputs = small_table(tmp_path)
+    options = {"head": head, "widths": (8,), "epochs": 3, "batch_size": 8, "say": print} | FOLDS
     for cores in (1, 4):
         monkeypatch.setattr(lanes, "count_cores", lambda cores=cores: cores)
         abag.fit(*inputs, tmp_path / str(cores), **options)
     for name in ("predictions.parquet", "predictor/weights.safetensors"):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "4" / name).read_bytes()
+
+
+def test_baselines_prepared_beside_a_gpu_are_those_of_a_cpu(tmp_path, monkeypatch):
+    inputs, prepared = small_table(tmp_path), []
+    abag.fit(*inputs, tmp_path / "cpu", head="ridge", **FOLDS)
+    real_fit, real_prepare = fit_module.fit_heads, BaselineInputs.prepare
+
+    def prepare(of_split):
+        prepared.append(threading.current_thread() is threading.main_thread())
+        real_prepare(of_split)
+
+    monkeypatch.setattr(BaselineInputs, "prepare", prepare)
+    # neither "cpu" nor "cuda": the tasks of a GPU, with the arithmetic of a CPU
+    gpu = SimpleNamespace(type="other")
+    monkeypatch.setattr(fit_module, "fit_heads", lambda folds: real_fit(folds._replace(device=gpu)))
+    abag.fit(*inputs, tmp_path / "gpu", head="ridge", **FOLDS)
+    assert sorted(prepared) == [False] * 6 + [True] * 6  # before, and where they are used
+    cpu, beside = (
+        pd.read_parquet(tmp_path / name / "baselines.parquet") for name in ("cpu", "gpu")
+    )
+    pd.testing.assert_frame_equal(cpu, beside, check_exact=False, rtol=1e-9)

@@ -19,6 +19,7 @@ from abag.head.closed_form.pair_model import (
     TrainingRows,
 )
 from abag.head.data.one_hot import OneHot, common_reference
+from abag.head.evaluation import baselines
 from abag.head.prediction.bundle import load_predictor
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -269,7 +270,7 @@ def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, l
 
 
 def test_too_many_antibodies_for_a_ridge_are_refused_before_anything_is_written(case, monkeypatch):
-    monkeypatch.setattr(one_hot_ridge, "MAX_PRODUCTS", 1000)
+    monkeypatch.setattr(baselines, "MAX_PRODUCTS", 1000)
     with pytest.raises(DoesNotApply, match="training antibodies; expected few enough"):
         abag.fit(case.frame, case.store, case.at / "refused", head="one_hot_ridge", **QUICK)
     assert not (case.at / "refused").exists()

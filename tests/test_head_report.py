@@ -20,7 +20,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation import bootstrap, comparison
-from abag.head.evaluation.baselines import predict_baselines
+from abag.head.evaluation.baselines import BaselineInputs, predict_baselines
 from abag.head.evaluation.comparison import score_rows
 from abag.head.model.config import FitConfig
 from abag.head.report import chart_data
@@ -65,7 +65,9 @@ def results(frame=None, title="runs/first", **options):
     antibody_ND = rng.normal(size=(len(pairs.table.antibodies.chains), 5)).astype(np.float32)
     antigen_ND = rng.normal(size=(len(pairs.table.antigens.chains), 4)).astype(np.float32)
     splits = make_splits(pairs, SplitOptions(**{"split": "random", **options}))
-    found = [predict_baselines(pairs, split, antibody_ND, antigen_ND) for split in splits]
+    found = [
+        predict_baselines(BaselineInputs(pairs, split, antibody_ND, antigen_ND)) for split in splits
+    ]
     log = [
         {"fold": fold, "step": i + 1, "epoch": i + 1, "loss": 1 / (i + 1), "lr": 1e-3}
         for fold in range(len(splits))

@@ -20,7 +20,7 @@ from abag.head.closed_form.pair_model import (
 )
 from abag.head.data.one_hot import OneHot
 from abag.head.data.scaling import Standardizer
-from abag.head.evaluation.baselines import MAX_PRODUCTS
+from abag.head.evaluation.baselines import columns_for_ridge
 from abag.head.evaluation.ridge import FeatureBlock, fit_ridges
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def columns_of(chains: Sequence[Chains], of_pair: Index) -> OneHot:
     """
     reference = find_reference("one_hot_ridge", chains, of_pair)
     trained = [chains[i] for i in np.unique(of_pair).tolist()]
-    one_hot = OneHot.of(trained, reference, marks_new=False)
-    if one_hot is None or len(trained) * one_hot.width**2 > MAX_PRODUCTS:
+    one_hot = columns_for_ridge(trained, reference)
+    if one_hot is None:
         msg = (
             f"one_hot_ridge: {len(trained):,} training antibodies; expected few enough for a ridge "
             "in a minute. Use another --head."

@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.clustering.clusters import distance_to_parent
-from abag.head.data.one_hot import OneHot, common_reference
+from abag.head.data.one_hot import ENCODED, OneHot, common_reference
 from abag.head.data.scaling import Standardizer
+from abag.head.evaluation.residue_features import ResidueFeatures
 from abag.head.evaluation.ridge import FeatureBlock, Floats, Ints, Matrix, ridge, ridges
 from abag.head.splits.splits import TRAIN, Split, grouped_folds
 
 if TYPE_CHECKING:
     import torch
 
+    from abag.embed.sequences.chains import Chains
     from abag.head.data.labels import LabelledPairs
 
 INNER_FOLDS = 5
@@ -43,18 +45,39 @@ class BaselineInputs:
 
     pairs: LabelledPairs
     split: Split
-    fit_rows: Ints
-    """Exact pairs of the training part, shape (F,)."""
     antibody_ND: NDArray[np.floating]
     """One vector per unique antibody."""
     antigen_ND: NDArray[np.floating]
     """One vector per unique antigen."""
     device: torch.device | None = None
-    """Where ridges are fitted; None: with numpy."""
+    """A GPU on which ridges are fitted; None: with numpy."""
     known: Mapping[str, Floats] = field(default_factory=dict)
-    """Predictions of baselines that were fitted before, as parts of a head; (P,) by name."""
+    """Predictions of baselines that are heads, too, and were fitted before to the same rows; (P,)
+    by name."""
     antibody_cluster: Callable[[], Ints | None] | None = None
     """Returns the cluster of each pair's antibody, (P,), if the pairs do not have it yet."""
+    residues: ResidueFeatures | None = None
+    """Those of the table, if other splits use them, too."""
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
+
+    def prepare(self) -> None:
+        """Compute what takes a CPU long and little memory, once.
+
+        Another thread may do so while a GPU trains.
+        """
+        with self._lock:
+            for part in ("composition", "mutations", "one_hot", "nearest"):
+                getattr(self, part)
+
+    @cached_property
+    def fit_rows(self) -> Ints:
+        """Exact pairs of the training part, shape (F,)."""
+        return np.flatnonzero((self.split.part == TRAIN) & (self.pairs.censored == 0))
+
+    @cached_property
+    def trained(self) -> Ints:
+        """Antibodies of these pairs, shape (T,)."""
+        return np.unique(self.pairs.antibody[self.fit_rows])
 
     @cached_property
     def fold(self) -> Ints:
@@ -81,10 +104,21 @@ class BaselineInputs:
         return FeatureBlock(standardised(table_ND, index[self.fit_rows]), index)
 
     @cached_property
-    def reference(self) -> tuple[str, str] | None:
-        """What the residues of antibodies are compared with; None if their lengths differ."""
-        trained = self.pairs.antibody[self.fit_rows]
-        return common_reference(self.pairs.table.antibodies.chains, trained)
+    def composition(self) -> tuple[Matrix, Matrix]:
+        return self._residues.composition
+
+    @cached_property
+    def mutations(self) -> Ints | None:
+        """Mutations of each antibody, (N,); None where most do not share their lengths."""
+        return None if self._reference is None else self._residues.mutations
+
+    @cached_property
+    def one_hot(self) -> OneHot | None:
+        """Columns of residues; None as in `mutations` and `columns_for_ridge`."""
+        if self._reference is None:
+            return None
+        chains = self.pairs.table.antibodies.chains
+        return columns_for_ridge([chains[i] for i in self.trained.tolist()], self._reference)
 
     @cached_property
     def nearest(self) -> Ints | None:
@@ -92,37 +126,27 @@ class BaselineInputs:
 
         None where finding it would take minutes.
         """
-        train = np.unique(self.pairs.antibody[self.fit_rows])
-        if len(self.antibody_ND) * len(train) > MAX_COMPARISONS:
+        if len(self.antibody_ND) * len(self.trained) > MAX_COMPARISONS:
             return None
-        return _nearest(self.antibody.table_ND, train)
+        return _nearest(standardised(self.antibody_ND, self.trained), self.trained)
+
+    @cached_property
+    def _residues(self) -> ResidueFeatures:
+        return self.residues or ResidueFeatures(self.pairs.table)
+
+    @cached_property
+    def _reference(self) -> tuple[str, str] | None:
+        """What the residues of antibodies are compared with; None if their lengths differ."""
+        of_pair = self.pairs.antibody[self.fit_rows]
+        return common_reference(self.pairs.table.antibodies.chains, of_pair)
 
     def ridge(self, *blocks: FeatureBlock) -> Floats:
         """Predict every pair by a ridge on the given features, (P,)."""
         return ridge(blocks, self.pairs.pkd, self.fit_rows, self.fold, self.device)
 
 
-def predict_baselines(
-    pairs: LabelledPairs,
-    split: Split,
-    antibody_ND: NDArray[np.floating],
-    antigen_ND: NDArray[np.floating],
-    device: torch.device | None = None,
-    known: Mapping[str, Floats] | None = None,
-    antibody_cluster: Callable[[], Ints | None] | None = None,
-) -> dict[str, Floats]:
+def predict_baselines(inputs: BaselineInputs) -> dict[str, Floats]:
     """Fit each baseline to the training part and predict every pair.
-
-    Parameters
-    ----------
-    antibody_ND, antigen_ND : NDArray, dtype=floating
-        One vector per unique sequence.
-    device : torch.device, optional
-        A GPU on which the ridges are fitted; by default numpy fits them.
-    known : mapping, optional
-        Predictions of baselines that are heads, too, and were fitted to the same rows; (P,) each.
-    antibody_cluster : callable, optional
-        Returns the cluster of each pair's antibody, (P,); by default the pairs have it.
 
     Returns
     -------
@@ -131,12 +155,9 @@ def predict_baselines(
         not apply to the table. NaN over a whole part where a baseline is undefined (the mean of
         an antigen that is not in training).
     """
-    fit_rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
-    known = known or {}
-    inputs = BaselineInputs(pairs, split, fit_rows, antibody_ND, antigen_ND, device, known,
-                            antibody_cluster)  # fmt: skip
+    inputs.prepare()
     predicted = {
-        name: known[name] if name in known else baseline(inputs)
+        name: inputs.known[name] if name in inputs.known else baseline(inputs)
         for name, baseline in BASELINES.items()
     }
     return {name: pkd for name, pkd in predicted.items() if pkd is not None}
@@ -226,41 +247,17 @@ def _assay_mean(inputs: BaselineInputs) -> Floats | None:
 
 def _composition_ridge(inputs: BaselineInputs) -> Floats:
     """Ridge on residue frequencies and chain lengths, which need no language model."""
-    pairs, blocks = inputs.pairs, []
-    for unique, index in (
-        (pairs.table.antibodies, pairs.antibody),
-        (pairs.table.antigens, pairs.antigen),
-    ):
-        # Heavy and light are counted separately, the chains of an antigen together.
-        places = range(2) if unique.kind == "antibody" else (slice(None),)
-        counts = [
-            _count_residues(["".join(chains[place]) for chains in unique.chains])
-            for place in places
-        ]
-        lengths = [count.sum(1, keepdims=True) for count in counts]
-        frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
-        blocks.append(inputs.standardised_block(np.hstack([*frequencies, *lengths]), index))
-    return inputs.ridge(*blocks)
-
-
-def _count_residues(texts: Sequence[str]) -> Matrix:
-    """Count each of the 20 `STANDARD_RESIDUES` in N texts, (N, 20); other letters are left out."""
-    codes = np.frombuffer("".join(texts).encode("ascii"), np.uint8)
-    column = np.full(256, len(STANDARD_RESIDUES), np.int64)
-    column[np.frombuffer(STANDARD_RESIDUES.encode(), np.uint8)] = np.arange(len(STANDARD_RESIDUES))
-    row = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
-    cells = row * (len(STANDARD_RESIDUES) + 1) + column[codes]
-    counts = np.bincount(cells, minlength=len(texts) * (len(STANDARD_RESIDUES) + 1))
-    return counts.reshape(len(texts), -1)[:, :-1].astype(np.float32)
+    pairs = inputs.pairs
+    both = zip(inputs.composition, (pairs.antibody, pairs.antigen), strict=True)
+    return inputs.ridge(*(inputs.standardised_block(*one) for one in both))
 
 
 def _mutation_count(inputs: BaselineInputs) -> Floats | None:
     """Ridge on the number of mutations, where most antibodies share their lengths."""
-    if inputs.reference is None:
+    if inputs.mutations is None:
         return None
-    chains = inputs.pairs.table.antibodies.chains
-    mutations = distance_to_parent(chains, np.zeros(len(chains), np.int64))
-    return inputs.ridge(FeatureBlock(mutations[:, None].astype(np.float32), inputs.pairs.antibody))
+    mutations = inputs.mutations[:, None].astype(np.float32)
+    return inputs.ridge(FeatureBlock(mutations, inputs.pairs.antibody))
 
 
 def _parent_distance(inputs: BaselineInputs) -> Floats | None:
@@ -286,16 +283,28 @@ def _parent_distance(inputs: BaselineInputs) -> Floats | None:
     return inputs.ridge(FeatureBlock(edits[:, None].astype(np.float32), pairs.antibody))
 
 
+def columns_for_ridge(trained: Sequence[Chains], reference: tuple[str, str]) -> OneHot | None:
+    """Return a column per residue of training antibodies, for a ridge.
+
+    Returns
+    -------
+    OneHot or None
+        None if nothing varies, or if the ridge would take minutes. Then even the columns of a few
+        antibodies are often too many, and those of all are not collected.
+    """
+    for size in sorted({min(ENCODED, len(trained)), len(trained)}):
+        one_hot = OneHot.of(trained[:size], reference, marks_new=False)
+        if one_hot is not None and len(trained) * one_hot.width**2 > MAX_PRODUCTS:
+            return None
+    return one_hot
+
+
 def _one_hot_ridge(inputs: BaselineInputs) -> Floats | None:
     """Ridge on the residue at each position, where most antibodies share their lengths."""
-    if inputs.reference is None:
+    if inputs.one_hot is None:
         return None
-    chains, pairs = inputs.pairs.table.antibodies.chains, inputs.pairs
-    trained = np.unique(pairs.antibody[inputs.fit_rows]).tolist()
-    one_hot = OneHot.of([chains[i] for i in trained], inputs.reference, marks_new=False)
-    if one_hot is None or len(trained) * one_hot.width**2 > MAX_PRODUCTS:
-        return None
-    return inputs.ridge(FeatureBlock(one_hot.encode(chains), pairs.antibody))
+    x_NC = inputs.one_hot.encode(inputs.pairs.table.antibodies.chains)
+    return inputs.ridge(FeatureBlock(x_NC, inputs.pairs.antibody))
 
 
 def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:

@@ -73,7 +73,7 @@ def median_of_samples(values: Floats, counts_DR: Floats) -> Floats:
     if not len(values):
         return np.full(len(counts_DR), np.nan)
     order = np.argsort(values)
-    seen_DR, size_D = counts_DR[:, order].cumsum(axis=1), counts_DR.sum(axis=1)
+    seen_DR, size_D = counts_DR.take(order, axis=1).cumsum(axis=1), counts_DR.sum(axis=1)
     ends = [(seen_DR > (middle // 2)[:, None]).argmax(axis=1) for middle in (size_D - 1, size_D)]
     middle_D: Floats = values[order[ends]].mean(axis=0)
     return np.where(size_D > 0, middle_D, np.nan)
@@ -138,10 +138,11 @@ def _centred_ranks(values: Floats) -> ScoreOfSamples:
     run = np.unique(values, return_inverse=True)[1]
 
     def rank(counts_DR: Floats) -> Floats:
-        seen_DT = counts_DR[:, order].cumsum(axis=1)[:, last]  # rows up to each distinct value
+        # rows up to each distinct value
+        seen_DT = counts_DR.take(order, axis=1).cumsum(axis=1).take(last, axis=1)
         before_DT = np.pad(seen_DT, ((0, 0), (1, 0)))[:, :-1]
         centred_DT: Floats = (seen_DT + before_DT - seen_DT[:, -1:]) / 2
-        return centred_DT[:, run]
+        return centred_DT.take(run, axis=1)
 
     return rank
 
@@ -211,7 +212,7 @@ def _cut(values: Floats, order: Ints, counts_DR: Floats, budget_D: Floats) -> Fl
 
     `order` is of descending values.
     """
-    enough_DR = counts_DR[:, order].cumsum(axis=1) >= budget_D[:, None]
+    enough_DR = counts_DR.take(order, axis=1).cumsum(axis=1) >= budget_D[:, None]
     return np.asarray(values[order[enough_DR.argmax(axis=1)]])
 
 

@@ -187,8 +187,6 @@ def start_run(
     from_run = os.path.relpath(Path(record["store"]).resolve(), run.resolve())
     own = {**record, "store_from_run": from_run}
     write_json(run / "config.json", own, sort_keys=True)  # first: it marks the folder as a run
-    with replacing(run / "sequences.parquet") as partial:
-        sequence_frame(pairs).to_parquet(partial, index=False)
     with replacing(path) as partial:
         frame.to_parquet(partial, index=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from abag.head.evaluation.comparison import rows_to_score, score_intervals, verd
 from abag.head.evaluation.plain_verdict import plain_verdict
 from abag.head.report.report import model_card, write_report
 from abag.head.report.results import CurvePoint, Floats, ModelScores, RunResults, RunSummary
+from abag.head.runs.run_folder import sequence_frame
 from abag.head.splits.split_files import pair_keys, split_assignments
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split, total_leaks
 from abag.head.training import uncertainty
@@ -48,6 +50,30 @@ def write_results(
     `results` are those of `pairs`; `fitted` has one entry per split; `report` says whether to
     write report.html.
     """
+    with ThreadPoolExecutor(1) as thread:  # scores need no file
+        written = thread.submit(_write_tables, run, pairs, results)
+        summary = _summarise(run, pairs, results, fitted)
+        written.result()
+    if report:
+        write_report(run / REPORT, results, summary)
+    card = model_card(results.source, results.facts, summary)
+    write_text(run / CARD, card)
+    write_json(run / "summary.json", summary)
+    return summary
+
+
+def _write_tables(run: Path, pairs: LabelledPairs, results: RunResults) -> None:
+    for name, frame in (
+        ("predictions.parquet", _prediction_frame(pairs, results)),
+        (BASELINES, baseline_frame(pairs, results)),
+        ("sequences.parquet", sequence_frame(pairs)),
+    ):
+        with replacing(run / name) as partial:
+            frame.to_parquet(partial, index=False)
+
+
+def _prediction_frame(pairs: LabelledPairs, results: RunResults) -> pd.DataFrame:
+    """Return the split and the predictions of all pairs, for each fold."""
     folds = zip(results.splits, results.predicted, results.sigma, strict=True)
     clusters = {
         f"{kind}_cluster": one
@@ -65,17 +91,7 @@ def write_results(
         )
         for split, predicted, sigma in folds
     ]
-    with replacing(run / "predictions.parquet") as partial:
-        pd.concat(frames, ignore_index=True).to_parquet(partial, index=False)
-    with replacing(run / BASELINES) as partial:
-        baseline_frame(pairs, results).to_parquet(partial, index=False)
-    summary = _summarise(run, pairs, results, fitted)
-    if report:
-        write_report(run / REPORT, results, summary)
-    card = model_card(results.source, results.facts, summary)
-    write_text(run / CARD, card)
-    write_json(run / "summary.json", summary)
-    return summary
+    return pd.concat(frames, ignore_index=True)
 
 
 def baseline_frame(pairs: LabelledPairs, results: RunResults) -> pd.DataFrame:

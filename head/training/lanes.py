@@ -21,7 +21,7 @@ from abag.head.training.lane_count import LANE_PAIRS, count_lanes
 from abag.head.training.loop import NO_SIGNAL, Stopped, delayed_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 WAIT_S = 0.05
 """Time after which the main thread looks for signals that another thread received."""
@@ -35,8 +35,12 @@ class Task(NamedTuple):
     """Of the stage's time, for the progress bar."""
 
 
-def run_in_lanes(own: Sequence[Task], others: Sequence[Task], n_training: int) -> None:
+def run_in_lanes(
+    own: Sequence[Task], others: Sequence[Task], n_training: int, *, beside: Sequence[Task] = ()
+) -> None:
     """Run all tasks; only this thread runs its `own`, in their order, before it helps with others.
+
+    One more thread runs those `beside`, in their order, whatever the number of lanes.
 
     After a signal or an error no task begins, and trainings stop after their step and save.
 
@@ -55,9 +59,9 @@ def run_in_lanes(own: Sequence[Task], others: Sequence[Task], n_training: int) -
     lanes = count_lanes(len(others) + bool(own), n_training, count_cores())
     with delayed_signals() as stop:
 
-        def lane(first: Sequence[Task] = ()) -> None:
+        def lane(tasks: Iterable[Task]) -> None:
             try:
-                for task in chain(first, _taken(waiting)):
+                for task in tasks:
                     if stop:
                         return
                     with part_of_stage(task.share):
@@ -68,11 +72,13 @@ def run_in_lanes(own: Sequence[Task], others: Sequence[Task], n_training: int) -
 
         # Each lane has a core, and its results are those of one core.
         with threadpool_limits(1 if small else None, user_api="blas"):
-            contexts = [copy_context() for _ in range(lanes - 1)]
-            threads = [threading.Thread(target=one.run, args=(lane,)) for one in contexts]
+            further = [_taken(waiting) for _ in range(lanes - 1)] + ([beside] if beside else [])
+            threads = [
+                threading.Thread(target=copy_context().run, args=(lane, tasks)) for tasks in further
+            ]
             for thread in threads:
                 thread.start()
-            lane(own)
+            lane(chain(own, _taken(waiting)))
             for thread in threads:
                 while thread.is_alive():  # on Windows a signal does not end a wait
                     thread.join(WAIT_S)
