@@ -108,10 +108,10 @@ def fit_closed_forms(training: TrainingRows, config: FitConfig, name: str) -> Cl
             detail(f"{name}: left out of {chosen}: {error}")
             continue
         detail(f"{name}: {one}: {fits[one].description}")
+    training.shared.clear()
     predicted = {one: fit.model.predict(training.vectors) for one, fit in fits.items()}
     variance = {one: fit.model.variance(training.vectors) for one, fit in fits.items()}
     known = {one: found for one, found in variance.items() if found is not None}
-    training.shared.clear()
     return ClosedForms(fits, Models(predicted, known), time.monotonic() - start)
 
 
