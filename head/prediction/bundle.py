@@ -33,15 +33,10 @@ from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, Pa
 from abag.head.prediction.antigen_changes import FILE as ANTIGENS
 from abag.head.prediction.antigen_changes import load_antigens, measure_antigens, save_antigens
 from abag.head.prediction.applicability import Applicability, measure_applicability
+from abag.head.prediction.ensemble import Member, PredictorDamaged
 from abag.head.prediction.network import NetworkModel, NetworkSettings
 from abag.head.prediction.novelty import Novelty, measure_novelty
-from abag.head.prediction.predictor import (
-    EmbedFunction,
-    Member,
-    Predictor,
-    PredictorDamaged,
-    VectorSpec,
-)
+from abag.head.prediction.predictor import EmbedFunction, Predictor, VectorSpec
 from abag.head.splits.splits import TRAIN
 
 if TYPE_CHECKING:
@@ -218,15 +213,15 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
         _check_values(record, tensors)
         predictor = Predictor(
             tuple(_member(k, record, tensors) for k in range(len(record.members))),
+            record.spread,
+            record.noise,
+            record.calibrated,
             record.antibody,
             record.antigen,
             {
                 kind: Applicability(tensors[f"{kind}.representatives"], spec.far_distance)
                 for kind, spec in kinds.items()
             },
-            spread=record.spread,
-            noise=record.noise,
-            calibrated=record.calibrated,
             novelty=Novelty.from_json(record.novelty) if record.novelty else None,
             antibody_region=record.antibody_region,
             store=store_of_run(folder.parent),
