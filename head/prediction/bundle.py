@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from abag.head.splits.splits import Split
     from abag.head.training.uncertainty import Sigma
 
-SCHEMA = 6
+SCHEMA = 7
 MODELS: Mapping[str, tuple[Any, Any]] = {
     "network": (NetworkModel, NetworkSettings),
     "ridge": (LinearModel, LinearSettings),
@@ -254,7 +254,7 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
         )
         raise PredictorDamaged(msg) from error
     schema = written.get("schema") if isinstance(written, dict) else None
-    if schema not in (2, 3, 4, 5, SCHEMA):
+    if schema not in (2, 3, 4, 5, 6, SCHEMA):
         msg = (
             f"{folder / RECORD}: schema {schema!r} is not supported; expected schema {SCHEMA}. Use "
             "the version of abag that wrote it, or train the run again."
