@@ -1,8 +1,10 @@
 """Tasks of a fit in several threads: the same results, one error, signals, one bar."""
 
 import os
+import platform
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,7 @@ from abag.head.training import lanes
 from abag.head.training.lane_count import LANE_PAIRS
 from abag.head.training.lanes import Task, run_in_lanes
 from abag.head.training.loop import Stopped, delayed_signals
+from abag.head.training.torch_settings import keep_freed_memory
 
 
 @pytest.fixture
@@ -49,6 +52,25 @@ def test_one_core_or_a_large_fold_has_one_lane(monkeypatch, cores, pairs):
     tasks = [Task(lambda: found.append(threading.current_thread()), 0.2) for _ in range(5)]
     run_in_lanes([], tasks, pairs)
     assert found == [threading.main_thread()] * 5
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are those of glibc")
+def test_what_a_finished_task_has_freed_is_given_back_to_the_system(two_cores):
+    keep_freed_memory()
+    before = resident_mib()
+
+    def fill():
+        blocks = [np.ones(2**17) for _ in range(128)]  # 1 MiB each
+        assert resident_mib() > before + 100
+        del blocks
+
+    run_in_lanes([], [Task(fill, 0.5), Task(fill, 0.5)], 10)
+    assert resident_mib() < before + 60
+
+
+def resident_mib():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def test_an_error_in_one_lane_stops_the_others_and_is_raised(two_cores):
