@@ -109,9 +109,10 @@ def _network_tasks(folds: FoldFits, trained: dict[int, TrainedHeads]) -> list[Ta
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in inputs.vectors.values())
     alone = [i for i, path in enumerate(paths) if has_checkpoint(path.checkpoints)]
     begun = {
-        i: 1 + len(found.state["further_log_bytes"])
+        i: 1 + len(further)
         for i in range(len(splits))
         if (found := load_newest(stack_folder(folds.run, i)))
+        and (further := found.state.get("further_log_bytes"))
     }
     size = folds_per_stack(folds.config, (antibody_ND, antigen_ME), folds.device.type == "cpu")
     groups = group_folds(splits, folds.config, size, alone, begun)
