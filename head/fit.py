@@ -25,8 +25,8 @@ from abag.head.fit_heads import FoldFits, fit_heads
 from abag.head.fit_splits import FitSplits, check_training
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
+from abag.head.prediction.ensemble import Member
 from abag.head.prediction.measured_novelty import widening_of
-from abag.head.prediction.predictor import Member
 from abag.head.report.names import PairNames
 from abag.head.report.results import CurvePoint, RunResults, RunSummary
 from abag.head.runs.run_folder import (

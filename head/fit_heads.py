@@ -19,8 +19,8 @@ from abag.head.evaluation.residue_features import ResidueFeatures
 from abag.head.prediction.fitted import ClosedForms, FittedHead, fit_closed_forms, fit_head
 from abag.head.runs.run_folder import stack_folder
 from abag.head.splits.splits import TRAIN
-from abag.head.training.checkpoint import has_checkpoint
-from abag.head.training.fold_groups import group_folds
+from abag.head.training.checkpoint import has_checkpoint, load_newest
+from abag.head.training.fold_groups import folds_per_stack, group_folds
 from abag.head.training.lane_count import LANE_PAIRS
 from abag.head.training.lanes import Task, run_in_lanes
 from abag.head.training.train import FoldInputs, TrainingInputs, train
@@ -118,7 +118,14 @@ def _network_tasks(folds: FoldFits, trained: dict[int, TrainedHeads]) -> list[Ta
         return []
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in inputs.vectors.values())
     alone = [i for i, path in enumerate(paths) if has_checkpoint(path.checkpoints)]
-    groups = group_folds(splits, folds.config, antibody_ND.nbytes + antigen_ME.nbytes, alone)
+    begun = {
+        i: 1 + len(further)
+        for i in range(len(splits))
+        if (found := load_newest(stack_folder(folds.run, i)))
+        and (further := found.state.get("further_log_bytes"))
+    }
+    size = folds_per_stack(folds.config, (antibody_ND, antigen_ME), folds.device.type == "cpu")
+    groups = group_folds(splits, folds.config, size, alone, begun)
 
     def train_group(group: Sequence[int]) -> None:
         first = group[0]

@@ -12,10 +12,11 @@ import torch
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.training import fold_groups
 from abag.head.training import train as train_module
 from abag.head.training.checkpoint import load
 from abag.head.training.compile_choice import choose_mode
-from abag.head.training.fold_groups import group_folds
+from abag.head.training.fold_groups import folds_per_stack, group_folds
 from abag.head.training.step import TrainingStep
 from abag.head.training.train import FoldInputs, TrainingInputs, train
 
@@ -123,7 +124,32 @@ def test_folds_whose_steps_have_the_same_shape_are_grouped():
     fewer = [*FOLDS, split(4, 40), split(5, 36)]  # two steps per epoch
     assert group_folds(fewer, config, 100) == [[0, 1, 2, 3], [4, 5]]
     assert group_folds(fewer, config, 100, alone=[1, 4]) == [[0, 2, 3], [1], [4], [5]]
-    assert group_folds(fewer, config, 2**29) == [[0, 1], [2, 3], [4, 5]]
+    assert group_folds(fewer, config, 2) == [[0, 1], [2, 3], [4, 5]]
+    assert group_folds(fewer, config, 3) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_stacks_that_were_begun_keep_their_folds():
+    config, many = FitConfig(batch_size=16), [split(k, 60) for k in range(13)]
+    fresh = [[*range(5)], [*range(5, 9)], [*range(9, 13)]]
+    assert group_folds(many, config, 5) == fresh
+    assert group_folds(many, config, 20, begun={0: 5, 5: 4}) == fresh
+    assert group_folds(many, config, 5, begun={0: 13}) == [[*range(13)]]
+    assert group_folds(many, config, 5, begun={6: 7}) == [[0, 1, 2], [3, 4, 5], [*range(6, 13)]]
+    assert group_folds(many, config, 20, [0], {1: 4}) == [[0], [1, 2, 3, 4], [*range(5, 13)]]
+
+
+def test_a_stack_on_a_cpu_is_as_large_as_its_memory_and_on_a_gpu_as_its_vectors():
+    state = torch.get_rng_state()
+    vectors = np.zeros((256, 512), np.float32), np.zeros((512, 256), np.float32)
+    config = FitConfig(head="mlp", widths=(320, 128))
+    weights = 4 * (769 * 320 + 2 * 320 + 321 * 128 + 2 * 128 + 129)
+    size = fold_groups.MAX_CPU_BYTES // (2**20 + 5 * weights)
+    assert size > 5
+    assert folds_per_stack(config, vectors, cpu=True) == size
+    assert folds_per_stack(config, vectors, cpu=False) == 2**10
+    large = tuple(np.broadcast_to(x_ND[:1], (2**30, x_ND.shape[1])) for x_ND in vectors)
+    assert [folds_per_stack(config, large, cpu=cpu) for cpu in (True, False)] == [1, 1]
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_folds_of_stacks_with_and_without_networks_that_leave_pairs_out_are_not_grouped(

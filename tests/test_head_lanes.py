@@ -1,8 +1,10 @@
 """Tasks of a fit in several threads: the same results, one error, signals, one bar."""
 
 import os
+import platform
 import signal
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +22,7 @@ from abag.head.training import lanes
 from abag.head.training.lane_count import LANE_PAIRS
 from abag.head.training.lanes import Task, run_in_lanes
 from abag.head.training.loop import Stopped, delayed_signals
+from abag.head.training.torch_settings import keep_freed_memory
 
 
 @pytest.fixture
@@ -85,6 +88,25 @@ def test_an_error_beside_stops_a_training_which_saves(two_cores):
     with pytest.raises(MemoryError, match="memory"):
         run_in_lanes([Task(train, 0.5)], [], LANE_PAIRS + 1, beside=[Task(fail, 0.5)])
     assert ended == ["saved"]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are those of glibc")
+def test_what_a_finished_task_has_freed_is_given_back_to_the_system(two_cores):
+    keep_freed_memory()
+    before = resident_mib()
+
+    def fill():
+        blocks = [np.ones(2**17) for _ in range(128)]  # 1 MiB each
+        assert resident_mib() > before + 100
+        del blocks
+
+    run_in_lanes([], [Task(fill, 0.5), Task(fill, 0.5)], 10)
+    assert resident_mib() < before + 60
+
+
+def resident_mib():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def test_an_error_in_one_lane_stops_the_others_and_is_raised(two_cores):

@@ -347,18 +347,19 @@ def test_a_run_cannot_be_shortened(case):
     assert before == {p: p.read_bytes() for p in case.at.glob("run/**/*") if p.is_file()}
 
 
-@pytest.mark.parametrize("one_by_one", [False, True])
-def test_a_resumed_cross_validation_equals_an_uninterrupted_one(case, monkeypatch, one_by_one):
+@pytest.mark.parametrize(("began", "goes_on"), [(1, 1), (0, 0), (1, 0)])
+def test_a_resumed_cross_validation_equals_an_uninterrupted_one(case, monkeypatch, began, goes_on):
     options = {"folds": 3, "epochs": 2, "save_every": 3}
-    if one_by_one:  # as earlier versions trained all folds
-        monkeypatch.setattr(fold_groups, "MAX_TABLE_BYTES", 0)
+    room = fold_groups.MAX_CPU_BYTES
+    # without room all folds train one by one
+    monkeypatch.setattr(fold_groups, "MAX_CPU_BYTES", began * room)
     whole, _ = quick_fit(case, "whole", **options)
-    stop_after(monkeypatch, whole["steps"] // (2 if one_by_one else 6))
+    stop_after(monkeypatch, whole["steps"] // (6 if began else 2))
     with pytest.raises(KeyboardInterrupt):
         quick_fit(case, "broken", **options)
     monkeypatch.undo()
-    if one_by_one:  # the folds that were begun go on alone, and the third has none to join
-        monkeypatch.setattr(fold_groups, "MAX_TABLE_BYTES", 0)
+    # a stack that was begun stays one, as where a run begins on a GPU and goes on without
+    monkeypatch.setattr(fold_groups, "MAX_CPU_BYTES", goes_on * room)
     resumed, _ = quick_fit(case, "broken", **options)
     assert without_times(resumed) == without_times(whole)
     weights = [case.at / name / "predictor/weights.safetensors" for name in ("whole", "broken")]

@@ -17,6 +17,7 @@ Rasmussen, Williams: Gaussian Processes for Machine Learning, MIT Press 2006, ch
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,8 +79,19 @@ class GaussianProcess:
     train: PairSet
     weight: Floats
     """Weight of each training pair in pKd, (C,)."""
-    root: NDArray[np.float32]
-    """Maps the kernel of the first V training pairs to what reduces the variance: (V, V)."""
+    packed_root: NDArray[np.float32]
+    """See `root`; of an exact fit only its upper triangle by rows, (V (V + 1) / 2,)."""
+
+    @property
+    def root(self) -> NDArray[np.float32]:
+        """Maps the kernel of the first V training pairs to what reduces the variance: (V, V)."""
+        packed = self.packed_root
+        if packed.ndim == 2:
+            return packed
+        size = math.isqrt(2 * len(packed))
+        root_VV = np.zeros((size, size), np.float32)
+        root_VV[_upper(size)] = packed
+        return root_VV
 
     @property
     def kernel(self) -> PairKernel:
@@ -107,7 +119,8 @@ class GaussianProcess:
 
     def variance(self, vectors: PairVectors) -> Floats:
         """Return the variance of each prediction in pKd^2, (P,)."""
-        train, kernel = self.train.select(slice(len(self.root))), self.kernel
+        root_VV, kernel = self.root, self.kernel
+        train = self.train.select(slice(len(root_VV)))
         antibody_NA = train.antibodies.kernel(kernel, vectors.antibody_ND).astype(np.float32)
         antigen_MG = train.antigens.kernel(kernel, vectors.antigen_ME).astype(np.float32)
         variance = np.empty(len(vectors.antibody))
@@ -117,14 +130,14 @@ class GaussianProcess:
                 antibody_NA[vectors.antibody[rows]][:, train.antibody],
                 antigen_MG[vectors.antigen[rows]][:, train.antigen],
             )
-            variance[rows] = 1 - np.square(k_BV @ self.root).sum(axis=1)
+            variance[rows] = 1 - np.square(k_BV @ root_VV).sum(axis=1)
         return np.asarray(self.settings.amplitude * np.maximum(variance, 0))
 
     def arrays(self) -> Arrays:
         """Return what `load` needs as named arrays."""
         train = self.train
         sides = {"antibody": train.antibodies, "antigen": train.antigens}
-        found: dict[str, NDArray[Any]] = {"weight": self.weight, "root": self.root}
+        found: dict[str, NDArray[Any]] = {"weight": self.weight, "root": self.packed_root}
         for kind, side in sides.items():
             found |= {**side.scaling.arrays(kind), f"{kind}.train": side.train_AD}
         return found | {
@@ -194,6 +207,11 @@ def fit_gaussian_process(
     )
 
 
+def _upper(size: int) -> NDArray[np.bool_]:
+    """Return where the upper triangle of a square matrix is, (V, V)."""
+    return np.tri(size, dtype=np.bool_).T
+
+
 class _Solvers(NamedTuple):
     order: NDArray[np.int64]
     """Random, so that the first pairs are a sample of all."""
@@ -218,6 +236,7 @@ def _solvers(training: TrainingRows, scale_antibodies: bool) -> _Solvers:
 class _Solution(NamedTuple):
     weight: Floats
     root: Floats
+    """See `GaussianProcess.packed_root`."""
     amplitude: float
 
 
@@ -249,12 +268,12 @@ def _predict_folds(solver: SolvedKernels, without_fold: Sequence[Chosen]) -> tup
 
 def _solve(solver: SolvedKernels, chosen: Chosen) -> _Solution:
     """Fit exactly."""
-    weight, pairs, root = solver.solve(chosen).weight, len(solver), np.zeros((0, 0))
+    weight, pairs, root = solver.solve(chosen).weight, len(solver), np.zeros(0)
     if pairs <= VARIANCE_PAIRS:
         noise_F = chosen.noise * solver.share
         lower, _ = factorise(solver.matrix(chosen.kernel), noise_F, solver.target)
         cholesky.invert_triangle(lower)
-        root = np.tril(lower).T
+        root = lower.T[_upper(pairs)]
     return _Solution(weight, root, float(solver.target @ weight) / pairs)
 
 

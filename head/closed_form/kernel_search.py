@@ -101,6 +101,7 @@ class SolvedKernels:
         if len(self) > SEARCH_PAIRS:
             return self.train.matrix(kernel)
         if self._matrix is None or self._matrix[0] != kernel:  # the next noise needs it, too
+            self._matrix = None  # not in memory beside the new one
             antibody, antigen = (
                 kernel.of_distances(side_NN)[of_pair][:, of_pair]
                 for side_NN, of_pair in zip(

@@ -71,8 +71,8 @@ def process_variance(process: GaussianProcess, vectors: PairVectors, parent: Ind
     With the prior kernel k, the kernel row of a pair and the training pairs k_V, and the root R of
     `GaussianProcess`, it is amplitude x (2 - 2 k(pair, parent) - |(k_V - k_V of the parent) R|^2).
     """
-    kernel, train = process.kernel, process.train.select(slice(len(process.root)))
-    root_VV = process.root.astype(np.float64)
+    kernel, root_VV = process.kernel, process.root.astype(np.float64)
+    train = process.train.select(slice(len(root_VV)))
     antibody_NA = train.antibodies.kernel(kernel, vectors.antibody_ND)
     antigen_MG = train.antigens.kernel(kernel, vectors.antigen_ME)
     sides = (

@@ -132,7 +132,8 @@ def fit_ridges(
         for choice in choices:
             own = [np.arange(ends[i], ends[i + 1]) for i in choice]
             at = np.concatenate([*own, ends[-1] + np.arange(2)])  # and the columns of 1 and pKd
-            parts = [gram[at][:, at] for gram in grams]
+            every = list(choice) == list(range(len(blocks)))
+            parts = grams if every else [gram[at][:, at] for gram in grams]
             fit = _best_ridge(columns, choice, parts, pkd[fit_rows], fit_rows, fold)
             weights = [
                 weight if (basis := bases[i]) is None else basis @ weight

@@ -33,16 +33,11 @@ from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, Pa
 from abag.head.prediction.antigen_changes import FILE as ANTIGENS
 from abag.head.prediction.antigen_changes import load_antigens, measure_antigens, save_antigens
 from abag.head.prediction.applicability import Applicability, measure_applicability
+from abag.head.prediction.ensemble import Member, PredictorDamaged
 from abag.head.prediction.measured_novelty import measure_novelty
 from abag.head.prediction.network import NetworkModel, NetworkSettings
 from abag.head.prediction.novelty import Novelty
-from abag.head.prediction.predictor import (
-    EmbedFunction,
-    Member,
-    Predictor,
-    PredictorDamaged,
-    VectorSpec,
-)
+from abag.head.prediction.predictor import EmbedFunction, Predictor, VectorSpec
 from abag.head.splits.splits import TRAIN
 
 if TYPE_CHECKING:
@@ -58,7 +53,7 @@ if TYPE_CHECKING:
     from abag.head.splits.splits import Split
     from abag.head.training.uncertainty import Sigma
 
-SCHEMA = 6
+SCHEMA = 7
 MODELS: Mapping[str, tuple[Any, Any]] = {
     "network": (NetworkModel, NetworkSettings),
     "ridge": (LinearModel, LinearSettings),
@@ -219,15 +214,15 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
         _check_values(record, tensors)
         predictor = Predictor(
             tuple(_member(k, record, tensors) for k in range(len(record.members))),
+            record.spread,
+            record.noise,
+            record.calibrated,
             record.antibody,
             record.antigen,
             {
                 kind: Applicability(tensors[f"{kind}.representatives"], spec.far_distance)
                 for kind, spec in kinds.items()
             },
-            spread=record.spread,
-            noise=record.noise,
-            calibrated=record.calibrated,
             novelty=Novelty.from_json(record.novelty) if record.novelty else None,
             antibody_region=record.antibody_region,
             store=store_of_run(folder.parent),
@@ -264,7 +259,7 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
         )
         raise PredictorDamaged(msg) from error
     schema = written.get("schema") if isinstance(written, dict) else None
-    if schema not in (2, 3, 4, 5, SCHEMA):
+    if schema not in (2, 3, 4, 5, 6, SCHEMA):
         msg = (
             f"{folder / RECORD}: schema {schema!r} is not supported; expected schema {SCHEMA}. Use "
             "the version of abag that wrote it, or train the run again."

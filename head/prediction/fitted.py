@@ -28,8 +28,8 @@ from abag.head.closed_form.pair_model import (
 from abag.head.closed_form.registry import BASELINES, CLOSED_FORM, describe_left_out, stacked_models
 from abag.head.closed_form.stacking import cross_stacked_error, stack_weights
 from abag.head.evaluation.baselines import inner_folds
+from abag.head.prediction.ensemble import Member
 from abag.head.prediction.network import NetworkModel, NetworkSettings
-from abag.head.prediction.predictor import Member
 from abag.head.splits.splits import VALIDATION
 from abag.head.training.uncertainty import calibrate, calibrate_unseen
 
@@ -108,10 +108,10 @@ def fit_closed_forms(training: TrainingRows, config: FitConfig, name: str) -> Cl
             detail(f"{name}: left out of {chosen}: {error}")
             continue
         detail(f"{name}: {one}: {fits[one].description}")
+    training.shared.clear()
     predicted = {one: fit.model.predict(training.vectors) for one, fit in fits.items()}
     variance = {one: fit.model.variance(training.vectors) for one, fit in fits.items()}
     known = {one: found for one, found in variance.items() if found is not None}
-    training.shared.clear()
     return ClosedForms(fits, Models(predicted, known), time.monotonic() - start)
 
 

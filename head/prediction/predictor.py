@@ -29,12 +29,11 @@ from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, open_store
 from abag.embed.store.table_vectors import VectorsMissing
-from abag.head.closed_form.one_hot_kernel import OneHotKernel
-from abag.head.closed_form.one_hot_ridge import OneHotRidge
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.prediction.antigen_changes import TrainingAntigens
 from abag.head.prediction.applicability import Applicability
 from abag.head.prediction.counters import NothingCounted, SequenceCounter
+from abag.head.prediction.ensemble import Ensemble
 from abag.head.prediction.novelty import Novelty
 
 if TYPE_CHECKING:
@@ -43,15 +42,10 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.store.store import Store
-    from abag.head.closed_form.pair_model import PairModel
 
 
 class UnequalLengths(AbagError):
     """Lists of chains differ in length."""
-
-
-class PredictorDamaged(AbagError):
-    """A predictor folder is incomplete, altered or of another version."""
 
 
 class EmbedFunction(Protocol):
@@ -91,29 +85,13 @@ class VectorSpec:
     """See `abag.head.prediction.applicability`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A fitted model and its share of the prediction."""
-
-    model: PairModel
-    weight: float
-    """The weights of all members add up to 1."""
-
-
 @dataclass(frozen=True, slots=True, repr=False)
-class Predictor:
+class Predictor(Ensemble):
     """An ensemble of models, and the store that usually holds the vectors they need."""
 
-    members: tuple[Member, ...]
     antibody: VectorSpec
     antigen: VectorSpec
     applicability: Mapping[Kind, Applicability]
-    spread: float
-    """Factor of the prediction's standard deviation in sigma; see `training.uncertainty`."""
-    noise: float
-    """Residual noise in sigma, in pKd."""
-    calibrated: bool
-    """Whether sigma was fitted to groups of pairs that its heads had not seen."""
     novelty: Novelty | None = None
     """Residues and combinations of changes of the training antibodies; None before schema 4."""
     antigens: TrainingAntigens | None = None
@@ -219,11 +197,6 @@ class Predictor:
     def _repr_html_(self) -> str:
         return as_html(repr(self))
 
-    @property
-    def reads_residues(self) -> bool:
-        """Whether a model reads the residues of antibodies beside their vectors."""
-        return any(isinstance(member.model, OneHotKernel | OneHotRidge) for member in self.members)
-
     def spec(self, kind: Kind) -> VectorSpec:
         """Return the vectors needed of one kind."""
         return self.antibody if kind == "antibody" else self.antigen
@@ -232,10 +205,6 @@ class Predictor:
         """Return what counts new things in sequences of one kind."""
         found = self.novelty if kind == "antibody" else self.antigens
         return NothingCounted() if found is None else found
-
-    def sigma_column(self, sigma: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Return the column of sigma, (P,), in a table; none if it is not calibrated."""
-        return {"sigma": sigma} if self.calibrated else {}
 
     def widening(self, new_NC: NDArray[np.int16]) -> NDArray[np.float64]:
         """Return by what factor `add_novelty` enlarges sigma, (N,), from counts of antibodies."""
@@ -327,52 +296,6 @@ class Predictor:
         self.refuse_missing(store, kind, keys)
         spec = self.spec(kind)
         return store.folder(kind, spec.fingerprint).read(keys, spec.pooling)
-
-    def score(self, vectors: PairVectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predict for pairs of vectors.
-
-        Parameters
-        ----------
-        vectors : PairVectors
-            With the chains of the antibodies, if the predictor `reads_residues`.
-
-        Returns
-        -------
-        tuple of NDArray, shape=(P,), dtype=float64
-            Predicted pKd and sigma. Sigma grows with the variance that members give, or else with
-            the variance over the members.
-
-        Raises
-        ------
-        PredictorDamaged
-            If the weights are so large that a prediction overflows.
-        SequencesMissing
-            If it needs the chains of the antibodies, and they are not given.
-        """
-        with np.errstate(all="ignore"):  # checked here
-            pkd, sigma = self._score(vectors)
-        if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
-            msg = (
-                "the predictor gives infinity or NaN; expected finite predictions. Train it again."
-            )
-            raise PredictorDamaged(msg)
-        return pkd, sigma
-
-    def _score(self, vectors: PairVectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        first = self.members[0].model.predict(vectors)
-        # Sums of differences from the first member: accurate, and two numbers per pair.
-        total, squares = np.zeros_like(first), np.zeros_like(first)
-        for member in self.members[1:]:
-            difference = member.model.predict(vectors) - first
-            total += member.weight * difference
-            squares += member.weight * np.square(difference)
-        spread = np.maximum(squares - np.square(total), 0.0)
-        own = [v for m in self.members if (v := m.model.variance(vectors)) is not None]
-        return first + total, self.sigma(np.mean(own, axis=0) if own else spread)
-
-    def sigma(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Turn the variance of predictions, shape (P,), into the standard error in pKd, (P,)."""
-        return np.sqrt(self.spread**2 * variance + self.noise**2)
 
     def resolve_store(self, given: Path | str | None) -> Path:
         """Return the given store, or else the store of the run.

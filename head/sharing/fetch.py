@@ -28,7 +28,7 @@ from abag.core.hub import (
 )
 from abag.core.messages import say
 from abag.head.prediction.bundle import RECORD
-from abag.head.prediction.predictor import PredictorDamaged
+from abag.head.prediction.ensemble import PredictorDamaged
 from abag.head.sharing.manifest import MANIFEST, MOST_JSON_BYTES, check_manifest, read_manifest
 
 

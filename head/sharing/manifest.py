@@ -12,7 +12,7 @@ from abag.core.names import check_names, read_inside
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store_files import ADAPTER_PATHS
 from abag.head.prediction.bundle import RECORD, WEIGHTS
-from abag.head.prediction.predictor import PredictorDamaged
+from abag.head.prediction.ensemble import PredictorDamaged
 
 MANIFEST, CARD, LICENCE = "manifest.json", "README.md", "LICENSE"
 ADAPTER_FILES = tuple(

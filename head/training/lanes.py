@@ -19,6 +19,7 @@ from abag.core.messages import part_of_stage
 from abag.core.workers import count_cores
 from abag.head.training.lane_count import LANE_PAIRS, count_lanes
 from abag.head.training.loop import NO_SIGNAL, Stopped, delayed_signals
+from abag.head.training.torch_settings import return_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,6 +67,7 @@ def run_in_lanes(
                         return
                     with part_of_stage(task.share):
                         task.run()
+                    return_freed_memory()
             except BaseException as error:  # noqa: BLE001 - raised below
                 errors.append(error)
                 stop.append(NO_SIGNAL)

@@ -32,7 +32,8 @@ def torch_settings(
 
     The device is made the current one, because CUDA graphs are captured there. Compiled kernels are
     kept in the user's cache, or in ``STORE-compiled`` if ``compile_cache`` says so. What a CPU
-    frees stays with the process from then on, see `keep_freed_memory`.
+    frees stays with the process from then on, see `keep_freed_memory`, until
+    `return_freed_memory`.
     """
     if device.type == "cpu":
         keep_freed_memory()
@@ -71,3 +72,12 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(M_TRIM_THRESHOLD, 2**28)
         libc.mallopt(M_MMAP_THRESHOLD, 2**25)
+
+
+def return_freed_memory() -> None:
+    """Give back to the kernel what `keep_freed_memory` has kept, at the end of a task.
+
+    Blocks that one thread has freed do not serve the tasks of other threads.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

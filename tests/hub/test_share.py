@@ -26,7 +26,7 @@ from abag.core.names import UnsafeFile
 from abag.core.options import BadOption
 from abag.embed.store.public_records import PrivatePath
 from abag.head.data.demo import demo_table
-from abag.head.prediction.predictor import PredictorDamaged
+from abag.head.prediction.ensemble import PredictorDamaged
 from abag.head.sharing.manifest import MANIFEST
 from abag.head.sharing.share import FolderTaken
 
