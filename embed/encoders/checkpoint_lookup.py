@@ -102,10 +102,10 @@ def _read_config(path: Path) -> tuple[dict[str, Any], Family]:
         known = ", ".join(dict.fromkeys(f.model_type for f in FAMILIES.values() if f.model_type))
         msg = f"{path}: model_type {name!r} is not supported; expected one of {known}"
         raise BadCheckpoint(msg)
+    config = dict(family.in_transformers_keys(config))
     if missing := [key for key in family.config_keys if key not in config]:
         msg = (
-            f"{path}: missing {', '.join(missing)}; give the config.json of a complete {name} "
-            f"model{family.other_layout}"
+            f"{path}: missing {', '.join(missing)}; give the config.json of a complete {name} model"
         )
         raise BadCheckpoint(msg)
     return config, family

@@ -1,4 +1,14 @@
-"""ESM C: one chain per sequence, with ESM-2's tokens."""
+"""ESM C: one chain per sequence, with ESM-2's tokens.
+
+Its checkpoints have two layouts: that of transformers, and that of Biohub's package, which fuses
+projections and has other keys in config.json.
+
+References
+----------
+github.com/Biohub/esm, esm/models/esmc: config.py for the keys and the width that none gives,
+checkpoint_layout.py for the names and the order of rows in fused tensors. transformers,
+models/esmc/convert_esmc_checkpoint.py, says the same.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +25,41 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from abag.core.device import DevicePlan
-    from abag.embed.weights.checkpoints import EncoderCheckpoint
+    from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_PACKAGE_KEYS = {
+    "d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+}  # fmt: skip
+_PACKAGE_NAMES = {
+    "embed.": ("embed_tokens.",),
+    "transformer.blocks.": ("layers.",),
+    "transformer.norm.": ("norm.",),
+    "attn.layernorm_qkv.layer_norm_": ("input_layernorm.",),
+    "attn.layernorm_qkv.weight": tuple(f"self_attn.{p}_proj.weight" for p in "qkv"),
+    "attn.q_ln.": ("self_attn.q_norm.",),
+    "attn.k_ln.": ("self_attn.k_norm.",),
+    "attn.out_proj.": ("self_attn.o_proj.",),
+    "ffn.layer_norm_": ("post_attention_layernorm.",),
+    "ffn.fc1_weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "ffn.fc2_weight": ("mlp.down_proj.weight",),
+}
+"""Parts of names in Biohub's package, and in transformers."""
 
 
 class _EsmcFamily(Family):
+    def in_transformers_keys(self, config: Config) -> Config:
+        """Return config.json with transformers' keys, if it has those of Biohub's package."""
+        if "d_model" not in config:
+            return config
+        derived = -(-config["d_model"] // 96) * 256  # 8 / 3 of it, up to a multiple of 256
+        renamed = {_PACKAGE_KEYS.get(key, key): value for key, value in config.items()}
+        return {"intermediate_size": derived, **renamed}
+
+    def weight_names(self, config: Config) -> WeightNames:
+        """Return the names of the weights in either layout."""
+        return replace(super().weight_names(config), other_layout=_PACKAGE_NAMES)
+
     def shape(self, config: Config) -> EncoderShape:
         width = config["hidden_size"]
         return EncoderShape(
@@ -116,10 +155,6 @@ ESMC = _EsmcFamily(
     config_keys=(
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "vocab_size",
-    ),
-    other_layout=(
-        ", as the aliases esmc-300m, esmc-600m and esmc-6b have; names of Biohub's own package "
-        "are not read"
     ),
     config_defaults={
         "hidden_act": "silu", "max_position_embeddings": 2048, "rope_parameters": _ROPE,

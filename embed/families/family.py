@@ -97,7 +97,6 @@ class Family:
     model_type: str = ""  # in config.json
     vocab_sizes: tuple[int, ...] = ()  # in config.json, of several families of a model_type
     config_keys: tuple[str, ...] = ()  # that config.json must have; all change vectors
-    other_layout: str = ""  # what to do where config.json lacks them
     config_defaults: Config = field(default_factory=dict)  # of other keys that change vectors
     biased_attention: bool = False  # by relative position
     transformers_class: str = ""  # of the reference implementation, if there is one
@@ -119,6 +118,10 @@ class Family:
     def reads(self, config: Config) -> bool:
         """Whether the family is that of a config.json, apart from its size of the vocabulary."""
         return bool(self.model_type) and config.get("model_type") == self.model_type
+
+    def in_transformers_keys(self, config: Config) -> Config:
+        """Return config.json as transformers writes it, where it may come from elsewhere."""
+        return config
 
     def complete(self, config: Config) -> dict[str, Any]:
         """Return config.json with the defaults of what it lacks."""
