@@ -360,30 +360,78 @@ def other_values(value):
     if isinstance(value, int | float):
         return [value * 2, value / 2 if isinstance(value, float) else value // 2]
     if isinstance(value, str):
-        return ["relu", "gated-gelu", "absolute", "other"]
+        return ["relu", "gelu", "gelu_new", "silu", "gated-gelu", "absolute", "other"]
     return []
 
 
-@pytest.mark.parametrize("name", ["tiny-esm2", "tiny-igt5", "esmc", "protbert", "roformer"])
+def with_config(folder, config):
+    """Write another config.json into a checkpoint folder; None is a key that it lacks."""
+    kept = {key: value for key, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(kept))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["tiny-esm2", "tiny-igt5", "ankh", "esmc", "protbert", "roformer"])
 def test_a_value_in_config_json_that_changes_vectors_changes_the_fingerprint(tmp_path, name):
+    """And the packed encoder refuses a value, or reads it as transformers does."""
     plain = tiny(tmp_path / "plain", name)
     config = find_checkpoint(str(plain)).config
     known = class_of(family_of(config).transformers_class).config_class()
     backends = ("packed", "reference")
     expected = {backend: encode(plain, backend) for backend in backends}
-    changing = set()
+    changing, folder = set(), tiny(tmp_path / "changed", name)
     for key, value in {**known.to_dict(), **config}.items():
-        for other in other_values(value) if key != "model_type" else ():
-            folder = tiny(tmp_path / "changed", name, **{key: other})
+        for other in [None, *other_values(value)] if key != "model_type" else ():
+            with_config(folder, {**config, key: other})
+            found = {}
             for backend in backends:
                 try:
-                    same = np.allclose(encode(folder, backend), expected[backend], atol=1e-6)
+                    found[backend] = encode(folder, backend)
                 except Exception:  # noqa: BLE001 - whatever refuses the value
                     continue
-                if not same:
+                if not np.allclose(found[backend], expected[backend], atol=1e-6):
                     changing.add(key)
                     assert fingerprint(folder) != fingerprint(plain), (key, other, backend)
-    assert {"tiny-igt5": "layer_norm_epsilon"}.get(name, "num_attention_heads") in changing
+            if len(found) == 2:
+                assert np.allclose(*found.values(), atol=1e-5), (key, other)
+    of_t5 = family_of(config).model_type == "t5"
+    assert ("layer_norm_epsilon" if of_t5 else "num_attention_heads") in changing
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("tiny-esm2", {"rope_theta": 5000.0}, "rope_theta 5000.0; only 10000.0 is supported"),
+        ("tiny-esm2", {"token_dropout": None}, "token_dropout False; only True is supported"),
+        ("tiny-esm2", {"position_embedding_type": None}, "'absolute'; only 'rotary' is supported"),
+        ("tiny-igt5", {"dense_act_fn": "gelu"}, "dense_act_fn 'gelu'; only 'relu' is supported"),
+        ("esmc", {"rope_theta": 5000.0}, "rope_theta 5000.0; only 10000.0 is supported"),
+        ("esmc", {"rope_scaling": {"type": "linear"}}, "rope_scaling .* only None is supported"),
+        ("tiny-esm2", {"hidden_size": "64"}, "hidden_size '64'; expected a whole number"),
+        ("protbert", {"hidden_size": 64.5}, "hidden_size 64.5; expected a whole number"),
+        ("esmc", {"hidden_size": None, "d_model": "64"}, "missing hidden_size"),
+        ("tiny-igt5", {"d_kv": None}, "missing d_kv"),
+        ("tiny-esm2", {"num_attention_heads": 0}, "0 attention heads do not divide a width of 64"),
+        ("amplify", {"num_attention_heads": 3}, "3 attention heads do not divide a width of 64"),
+    ],
+)
+def test_a_value_in_config_json_that_the_packed_encoder_lacks_is_refused(
+    tmp_path, name, change, message
+):
+    folder = tiny(tmp_path / "model", name)
+    config = json.loads((folder / "config.json").read_text())
+    with_config(folder, {**config, **change})
+    with pytest.raises(BadCheckpoint, match=f"config.json: .*{message}"):
+        load_encoder(identify(str(folder), "antigen"), CPU)
+
+
+@pytest.mark.parametrize("name", ["tiny-esm2", "esmc"])
+def test_fewer_positions_in_config_json_do_not_limit_what_is_rotated(tmp_path, name):
+    plain, few = tiny(tmp_path / "plain", name), tiny(tmp_path / "few", name)
+    config = json.loads((few / "config.json").read_text())
+    with_config(few, {**config, "max_position_embeddings": 9})
+    for backend in ("packed", "reference"):
+        assert np.array_equal(encode(few, backend), encode(plain, backend))
 
 
 def test_a_default_that_is_written_out_leaves_the_fingerprint_unchanged(tmp_path):

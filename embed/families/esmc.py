@@ -50,9 +50,9 @@ _PACKAGE_NAMES = {
 class _EsmcFamily(Family):
     def in_transformers_keys(self, config: Config) -> Config:
         """Return config.json with transformers' keys, if it has those of Biohub's package."""
-        if "d_model" not in config:
+        if not isinstance(width := config.get("d_model"), int):
             return config
-        derived = -(-config["d_model"] // 96) * 256  # 8 / 3 of it, up to a multiple of 256
+        derived = -(-width // 96) * 256  # 8 / 3 of it, up to a multiple of 256
         renamed = {_PACKAGE_KEYS.get(key, key): value for key, value in config.items()}
         return {"intermediate_size": derived, **renamed}
 
@@ -72,16 +72,16 @@ class _EsmcFamily(Family):
     ) -> Encoder:
         from abag.embed.families.packed_esmc import PackedEsmc
 
-        config = self._supported(checkpoint)
-        return PackedEsmc(checkpoint, config, plan, attention)
+        self._check_layers(checkpoint)
+        return PackedEsmc(checkpoint, plan, attention, positions=self.positions)
 
-    def _supported(self, checkpoint: EncoderCheckpoint) -> Config:
-        """Return config.json with all defaults, after checking that abag has such layers."""
-        config = self.complete(checkpoint.config)
-        width, heads = config["hidden_size"], config["num_attention_heads"]
-        checkpoint.require(
-            hidden_act="silu", attention_bias=False, mlp_bias=False, num_key_value_heads=heads,
-            head_dim=width // heads,
+    def _check_layers(self, checkpoint: EncoderCheckpoint) -> None:
+        """Check that abag has the layers that config.json describes."""
+        shape = self.shape(checkpoint.config)
+        config = self.require(
+            checkpoint, hidden_act="silu", attention_bias=False, mlp_bias=False,
+            num_key_value_heads=shape.heads, head_dim=shape.head_width, rope_scaling=None,
+            rope_theta=_ROPE["rope_theta"],
         )  # fmt: skip
         if {**_ROPE, **config["rope_parameters"]} != _ROPE:
             msg = (
@@ -89,7 +89,6 @@ class _EsmcFamily(Family):
                 f"only {_ROPE} is supported"
             )
             raise BadCheckpoint(msg)
-        return config
 
     def _lacks_class(self) -> bool:
         import transformers
@@ -108,7 +107,7 @@ class _EsmcFamily(Family):
         """Load the reference in fp32; also returns the weights that only one side has."""
         if not self._lacks_class():
             return super().load_transformers_model(checkpoint)
-        self._supported(checkpoint)
+        self._check_layers(checkpoint)
         return self._load_own_module(checkpoint)
 
     def random_weights(self, config: Config, draw: DrawNormal) -> Weights:

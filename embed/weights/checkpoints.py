@@ -156,19 +156,6 @@ class EncoderCheckpoint:
     adapter: Adapter | None = None  # added to the weights when they are loaded
     names: WeightNames = WeightNames()
 
-    def require(self, **settings: object) -> None:
-        """Check that config.json, where it has these settings, gives them these values.
-
-        Raises
-        ------
-        BadCheckpoint
-        """
-        for key, value in settings.items():
-            found = self.config.get(key)
-            if found is not None and found != value:
-                msg = f"{self.folder}/config.json: {key} {found!r}; only {value!r} is supported"
-                raise BadCheckpoint(msg)
-
 
 def weight_files(folder: Path, names: WeightNames) -> tuple[Path, ...]:
     """Return the files of a folder that hold encoder weights, in the format transformers prefers.
