@@ -26,12 +26,7 @@ from abag.embed.weights.digest import weights_digest
 CPU = plan_device("cpu")
 CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
 CONFIG = {
-    "t5": TINY_CONFIG["tiny-igt5"],
-    "esm": TINY_CONFIG["tiny-esm2"],
-    **{
-        name: FAMILIES[name].tiny_config
-        for name in ("bert", "protbert", "roformer", "ankh", "ankh3", "esmc")
-    },
+    name: family.tiny_config for name, family in FAMILIES.items() if family.transformers_class
 }
 ENCODER = {name: FAMILIES[name].transformers_class for name in CONFIG}
 HEADS = [
