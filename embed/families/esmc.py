@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from abag.embed.families.esm import ESM
-from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
+from abag.embed.families.family import Config, Encoder, EncoderShape, Family
 from abag.embed.families.vocabulary_files import PIPELINE_FILE
 from abag.embed.sequences.chains import RESIDUES
 from abag.embed.weights.checkpoints import BadCheckpoint
@@ -109,23 +109,6 @@ class _EsmcFamily(Family):
             return super().load_transformers_model(checkpoint)
         self._check_layers(checkpoint)
         return self._load_own_module(checkpoint)
-
-    def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
-        """Draw weights of an ESM C encoder; versions of transformers before it lack its module."""
-        layers, d, _, f = self.shape(config)[:4]
-        shapes = {f"self_attn.{p}_proj": (d, d) for p in "qkvo"}
-        shapes |= {"mlp.gate_proj": (f, d), "mlp.up_proj": (f, d), "mlp.down_proj": (d, f)}
-        weights = {"embed_tokens.weight": draw((config["vocab_size"], d), 1.0)}
-        for i in range(layers):
-            at = f"layers.{i}"
-            for name, shape in shapes.items():
-                weights[f"{at}.{name}.weight"] = draw(shape, shape[1] ** -0.5)
-            for norm in ("self_attn.q_norm", "self_attn.k_norm"):
-                weights[f"{at}.{norm}.weight"] = 1 + draw((d,), 0.1)
-            for norm in ("input_layernorm", "post_attention_layernorm"):
-                weights[f"{at}.{norm}.weight"] = 1 + draw((d,), 0.1)
-                weights[f"{at}.{norm}.bias"] = draw((d,), 0.1)
-        return weights | {"norm.weight": 1 + draw((d,), 0.1)}
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """Return a tokenizer with a piece per letter, as ESM C's."""
