@@ -42,6 +42,9 @@ HEADS = [
     ("roformer", "RoFormerForMaskedLM"),
     ("bert", "BertForMaskedLM"),
     ("bert", "BertForSequenceClassification"),
+    ("t5", "T5ForSequenceClassification"),
+    ("bert", "BertForPreTraining"),
+    ("esmc", "EsmcForTokenClassification"),
 ]
 LAYOUTS = itertools.cycle(["safetensors", "sharded", "bin"])
 
