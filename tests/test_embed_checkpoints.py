@@ -26,12 +26,7 @@ from abag.embed.weights.digest import weights_digest
 CPU = plan_device("cpu")
 CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
 CONFIG = {
-    "t5": TINY_CONFIG["tiny-igt5"],
-    "esm": TINY_CONFIG["tiny-esm2"],
-    **{
-        name: FAMILIES[name].tiny_config
-        for name in ("bert", "protbert", "roformer", "ankh", "ankh3", "esmc")
-    },
+    name: family.tiny_config for name, family in FAMILIES.items() if family.transformers_class
 }
 ENCODER = {name: FAMILIES[name].transformers_class for name in CONFIG}
 HEADS = [
@@ -47,6 +42,9 @@ HEADS = [
     ("roformer", "RoFormerForMaskedLM"),
     ("bert", "BertForMaskedLM"),
     ("bert", "BertForSequenceClassification"),
+    ("t5", "T5ForSequenceClassification"),
+    ("bert", "BertForPreTraining"),
+    ("esmc", "EsmcForTokenClassification"),
 ]
 LAYOUTS = itertools.cycle(["safetensors", "sharded", "bin"])
 
@@ -135,6 +133,80 @@ def test_task_heads_and_decoders_leave_vectors_and_fingerprint_unchanged(
     alone = save(encoder, family, tmp_path / "alone")
     prints = [identify(str(f), "antigen").fingerprint for f in (with_head, alone)]
     assert prints[0] == prints[1]
+
+
+ESMC_PACKAGE = {  # names of Biohub's package, and what transformers' EsmcForMaskedLM has instead
+    "esmc.embed.weight": ["esmc.embed_tokens.weight"],
+    "esmc.transformer.norm.weight": ["esmc.norm.weight"],
+    "attn.layernorm_qkv.layer_norm_weight": ["input_layernorm.weight"],
+    "attn.layernorm_qkv.layer_norm_bias": ["input_layernorm.bias"],
+    "attn.layernorm_qkv.weight": [f"self_attn.{p}_proj.weight" for p in ("q", "k", "v")],
+    "attn.q_ln.weight": ["self_attn.q_norm.weight"],
+    "attn.k_ln.weight": ["self_attn.k_norm.weight"],
+    "attn.out_proj.weight": ["self_attn.o_proj.weight"],
+    "ffn.layer_norm_weight": ["post_attention_layernorm.weight"],
+    "ffn.layer_norm_bias": ["post_attention_layernorm.bias"],
+    "ffn.fc1_weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+    "ffn.fc2_weight": ["mlp.down_proj.weight"],
+}
+
+
+def esmc_of_its_package(folder, source, prefix="esmc."):
+    """Write a checkpoint of transformers as Biohub's package does: fused, with its keys."""
+    shutil.copytree(source, folder)
+    theirs, ours = load_file(folder / "model.safetensors"), {}
+    for name, parts in ESMC_PACKAGE.items():
+        for layer in range(2):
+            inside = not name.startswith("esmc.")
+            at, own = (f"esmc.{p}.{layer}." * inside for p in ("layers", "transformer.blocks"))
+            ours[own + name] = torch.cat([theirs[at + part] for part in parts])
+    for part in ("attn.layernorm_qkv", "attn.out_proj", "ffn"):
+        ours[f"esmc.transformer.blocks.0.{part}._extra_state"] = torch.empty(0, dtype=torch.uint8)
+    ours = {prefix + name.removeprefix("esmc."): x for name, x in ours.items()}
+    if prefix:
+        ours["lm_head.0.weight"] = theirs["lm_head.dense.weight"]
+    save_file(ours, folder / "model.safetensors", metadata={"format": "pt"})
+    config = {
+        "architectures": ["ESMCForMaskedLM"], "model_type": "esmc", "vocab_size": 64, "d_model": 64,
+        "n_layers": 2, "n_heads": 4, "mask_token_id": 32, "pad_token_id": 1, "dtype": "float32",
+        "transformers_version": "4.57.6",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("prefix", ["esmc.", ""])
+def test_esmc_of_its_own_package_has_the_vectors_and_the_fingerprint_of_transformers(
+    tmp_path, prefix
+):
+    source = save(make_model("esmc", "EsmcForMaskedLM"), "esmc", tmp_path / "transformers")
+    folder = esmc_of_its_package(tmp_path / "package", source, prefix)
+    identity = identify(str(folder), "antigen")
+    batch = pack_spans([(0, span) for span in identity.layout.spans((CHAIN,))])
+    expected = theirs("esmc", source, batch.ids)
+    for backend in ("packed", "reference"):
+        ours = load_encoder(identity, CPU, backend=backend)(batch).numpy()
+        assert np.linalg.norm(ours - expected) <= 1e-5 * np.linalg.norm(expected), backend
+    assert identity.fingerprint == fingerprint(source)
+
+
+@pytest.mark.parametrize("shape", [(190, 64), (2, 64), (192, 63), ()])
+def test_a_fused_tensor_of_another_shape_is_refused(tmp_path, shape):
+    source = save(make_model("esmc", "EsmcForMaskedLM"), "esmc", tmp_path / "transformers")
+    path = esmc_of_its_package(tmp_path / "package", source) / "model.safetensors"
+    name = "esmc.transformer.blocks.1.attn.layernorm_qkv.weight"
+    save_file(load_file(path) | {name: torch.ones(shape)}, path, metadata={"format": "pt"})
+    with pytest.raises(
+        BadCheckpoint, match=r"layers\.1.*_proj\.weight has shape .* says \(64, 64\)"
+    ):
+        load_encoder(identify(str(path.parent), "antigen"), CPU)
+
+
+@pytest.mark.parametrize("width", [960, 1152, 2560])
+def test_the_width_that_esmc_of_its_own_package_does_not_state_is_that_of_its_rule(width):
+    config = FAMILIES["esmc"].in_transformers_keys({"d_model": width})
+    rule = int((8 / 3 * width + 255) // 256 * 256)
+    assert config == {"hidden_size": width, "intermediate_size": rule}
 
 
 class Command:
@@ -286,30 +358,78 @@ def other_values(value):
     if isinstance(value, int | float):
         return [value * 2, value / 2 if isinstance(value, float) else value // 2]
     if isinstance(value, str):
-        return ["relu", "gated-gelu", "absolute", "other"]
+        return ["relu", "gelu", "gelu_new", "silu", "gated-gelu", "absolute", "other"]
     return []
 
 
-@pytest.mark.parametrize("name", ["tiny-esm2", "tiny-igt5", "esmc", "protbert", "roformer"])
+def with_config(folder, config):
+    """Write another config.json into a checkpoint folder; None is a key that it lacks."""
+    kept = {key: value for key, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(kept))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["tiny-esm2", "tiny-igt5", "ankh", "esmc", "protbert", "roformer"])
 def test_a_value_in_config_json_that_changes_vectors_changes_the_fingerprint(tmp_path, name):
+    """And the packed encoder refuses a value, or reads it as transformers does."""
     plain = tiny(tmp_path / "plain", name)
     config = find_checkpoint(str(plain)).config
     known = class_of(family_of(config).transformers_class).config_class()
     backends = ("packed", "reference")
     expected = {backend: encode(plain, backend) for backend in backends}
-    changing = set()
+    changing, folder = set(), tiny(tmp_path / "changed", name)
     for key, value in {**known.to_dict(), **config}.items():
-        for other in other_values(value) if key != "model_type" else ():
-            folder = tiny(tmp_path / "changed", name, **{key: other})
+        for other in [None, *other_values(value)] if key != "model_type" else ():
+            with_config(folder, {**config, key: other})
+            found = {}
             for backend in backends:
                 try:
-                    same = np.allclose(encode(folder, backend), expected[backend], atol=1e-6)
+                    found[backend] = encode(folder, backend)
                 except Exception:  # noqa: BLE001 - whatever refuses the value
                     continue
-                if not same:
+                if not np.allclose(found[backend], expected[backend], atol=1e-6):
                     changing.add(key)
                     assert fingerprint(folder) != fingerprint(plain), (key, other, backend)
-    assert {"tiny-igt5": "layer_norm_epsilon"}.get(name, "num_attention_heads") in changing
+            if len(found) == 2:
+                assert np.allclose(*found.values(), atol=1e-5), (key, other)
+    of_t5 = family_of(config).model_type == "t5"
+    assert ("layer_norm_epsilon" if of_t5 else "num_attention_heads") in changing
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("tiny-esm2", {"rope_theta": 5000.0}, "rope_theta 5000.0; only 10000.0 is supported"),
+        ("tiny-esm2", {"token_dropout": None}, "token_dropout False; only True is supported"),
+        ("tiny-esm2", {"position_embedding_type": None}, "'absolute'; only 'rotary' is supported"),
+        ("tiny-igt5", {"dense_act_fn": "gelu"}, "dense_act_fn 'gelu'; only 'relu' is supported"),
+        ("esmc", {"rope_theta": 5000.0}, "rope_theta 5000.0; only 10000.0 is supported"),
+        ("esmc", {"rope_scaling": {"type": "linear"}}, "rope_scaling .* only None is supported"),
+        ("tiny-esm2", {"hidden_size": "64"}, "hidden_size '64'; expected a whole number"),
+        ("protbert", {"hidden_size": 64.5}, "hidden_size 64.5; expected a whole number"),
+        ("esmc", {"hidden_size": None, "d_model": "64"}, "missing hidden_size"),
+        ("tiny-igt5", {"d_kv": None}, "missing d_kv"),
+        ("tiny-esm2", {"num_attention_heads": 0}, "0 attention heads do not divide a width of 64"),
+        ("amplify", {"num_attention_heads": 3}, "3 attention heads do not divide a width of 64"),
+    ],
+)
+def test_a_value_in_config_json_that_the_packed_encoder_lacks_is_refused(
+    tmp_path, name, change, message
+):
+    folder = tiny(tmp_path / "model", name)
+    config = json.loads((folder / "config.json").read_text())
+    with_config(folder, {**config, **change})
+    with pytest.raises(BadCheckpoint, match=f"config.json: .*{message}"):
+        load_encoder(identify(str(folder), "antigen"), CPU)
+
+
+@pytest.mark.parametrize("name", ["tiny-esm2", "esmc"])
+def test_fewer_positions_in_config_json_do_not_limit_what_is_rotated(tmp_path, name):
+    plain, few = tiny(tmp_path / "plain", name), tiny(tmp_path / "few", name)
+    config = json.loads((few / "config.json").read_text())
+    with_config(few, {**config, "max_position_embeddings": 9})
+    for backend in ("packed", "reference"):
+        assert np.array_equal(encode(few, backend), encode(plain, backend))
 
 
 def test_a_default_that_is_written_out_leaves_the_fingerprint_unchanged(tmp_path):

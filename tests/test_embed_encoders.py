@@ -322,12 +322,10 @@ def test_rotary_angles_are_those_of_transformers():
 
 
 def test_token_dropout_scaling_is_that_of_transformers():
-    from abag.embed.families.packed_esm import PackedEsm
-
     model = EsmModel.from_pretrained(find_checkpoint("tiny-esm2").folder).eval()
     ids = torch.tensor([[0, 5, 6, 7, 23, 2]])
     theirs = model.embeddings(input_ids=ids, attention_mask=torch.ones_like(ids))[0]
-    ours = PackedEsm(find_checkpoint("tiny-esm2"), CPU)._embed_VD[ids[0]]
+    ours = load_encoder(identify("tiny-esm2", "antigen"), CPU)._embed_VD[ids[0]]
     torch.testing.assert_close(ours, theirs)
 
 

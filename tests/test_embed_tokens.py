@@ -205,6 +205,10 @@ GOLDEN = [  # tokenizer, family, text of each span, its ids: of an antibody, the
 ]  # fmt: skip
 
 
+def test_the_exact_tokens_of_every_family_are_listed():
+    assert {family for _, family, *_ in GOLDEN} == {*WITH_FILES}
+
+
 @pytest.mark.parametrize(("make", "family", "texts", "expected"), GOLDEN)
 def test_the_tokens_of_each_family_are_those_of_its_tokenizer_class(
     make, family, texts, expected, request

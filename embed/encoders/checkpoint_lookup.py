@@ -90,7 +90,7 @@ def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> Enco
 
 
 def _read_config(path: Path) -> tuple[dict[str, Any], Family]:
-    """Read config.json, find its family, and check that it has the keys that the family needs."""
+    """Read config.json, find its family, and check that it has the sizes that the family needs."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -102,10 +102,21 @@ def _read_config(path: Path) -> tuple[dict[str, Any], Family]:
         known = ", ".join(dict.fromkeys(f.model_type for f in FAMILIES.values() if f.model_type))
         msg = f"{path}: model_type {name!r} is not supported; expected one of {known}"
         raise BadCheckpoint(msg)
-    if missing := [key for key in family.config_keys if key not in config]:
+    config = dict(family.in_transformers_keys(config))
+    if missing := [key for key in family.config_keys if config.get(key) is None]:
         msg = (
-            f"{path}: missing {', '.join(missing)}; give the config.json of a complete {name} "
-            f"model{family.other_layout}"
+            f"{path}: missing {', '.join(missing)}; give the config.json of a complete {name} model"
+        )
+        raise BadCheckpoint(msg)
+    for key in (key for key, size in family.tiny_config.items() if type(size) is int):
+        if type(config.get(key) or 0) is not int:
+            msg = f"{path}: {key} {config[key]!r}; expected a whole number. Copy the file again."
+            raise BadCheckpoint(msg)
+    shape = family.shape(config)
+    if shape.heads < 1 or shape.attention_width % shape.heads:
+        msg = (
+            f"{path}: {shape.heads} attention heads do not divide a width of "
+            f"{shape.attention_width}; copy the file again"
         )
         raise BadCheckpoint(msg)
     return config, family

@@ -114,7 +114,8 @@ def check_tokenizer(checkpoint: EncoderCheckpoint, layout: Layout) -> None:
                 f"{checkpoint.origin}: its tokenizer disagrees with abag's vocabulary at position "
                 f"{at} of {'|'.join(probe)}: {theirs[at : at + 1]}, expected {ours[at : at + 1]} "
                 f"({len(theirs)} tokens, expected {len(ours)}). "
-                "Use a checkpoint of the family that config.json names."
+                "Use a checkpoint of the family that config.json names, with all files of its "
+                "tokenizer."
             )
             raise TokenizerMismatch(msg)
 

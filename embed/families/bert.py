@@ -37,19 +37,17 @@ class _BertFamily(Family):
     ) -> Encoder:
         from abag.embed.families.packed_bert import PackedBert
 
-        config = {"vocab_size": 30522, **self.complete(checkpoint.config)}
-        longest, positions = self.vocabulary.longest_span, config["max_position_embeddings"]
-        if longest is not None and positions < longest:
+        config = self.require(
+            checkpoint, hidden_act="gelu", position_embedding_type="absolute", rotary_value=False,
+            embedding_size=self.shape(checkpoint.config).width, is_decoder=False,
+        )  # fmt: skip
+        if (positions := config["max_position_embeddings"]) < self.positions:
             msg = (
                 f"{checkpoint.folder}/config.json: max_position_embeddings {positions}; "
-                f"{self.name} encoders need {longest}"
+                f"{self.name} encoders need {self.positions}"
             )
             raise BadCheckpoint(msg)
-        checkpoint.require(
-            hidden_act="gelu", position_embedding_type="absolute", rotary_value=False,
-            embedding_size=config["hidden_size"], is_decoder=False,
-        )  # fmt: skip
-        return PackedBert(checkpoint, config, plan, attention)
+        return PackedBert(checkpoint, {"vocab_size": 30522, **config}, plan, attention)
 
     def builtin_checkpoint(self, alias: str) -> EncoderCheckpoint:
         """Find the weights inside the package antiberty; its code is never imported.

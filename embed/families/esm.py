@@ -39,13 +39,17 @@ class _EsmFamily(Family):
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
     ) -> Encoder:
+        self.require(
+            checkpoint, position_embedding_type="rotary", rope_theta=10000.0, token_dropout=True,
+            mask_token_id=32, emb_layer_norm_before=False, hidden_act="gelu", is_decoder=False,
+        )  # fmt: skip
         if backend == "faesm":
             from abag.embed.families.faesm import FaesmEncoder
 
             return FaesmEncoder(checkpoint, plan)
         from abag.embed.families.packed_esm import PackedEsm
 
-        return PackedEsm(checkpoint, plan, attention)
+        return PackedEsm(checkpoint, plan, attention, positions=self.positions)
 
     def weight_names(self, config: Config) -> WeightNames:
         """Return the names of the weights; ESM-2's old position embeddings are not used."""

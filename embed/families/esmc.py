@@ -1,4 +1,14 @@
-"""ESM C: one chain per sequence, with ESM-2's tokens."""
+"""ESM C: one chain per sequence, with ESM-2's tokens.
+
+Its checkpoints have two layouts: that of transformers, and that of Biohub's package, which fuses
+projections and has other keys in config.json.
+
+References
+----------
+github.com/Biohub/esm, esm/models/esmc: config.py for the keys and the width that none gives,
+checkpoint_layout.py for the names and the order of rows in fused tensors. transformers,
+models/esmc/convert_esmc_checkpoint.py, says the same.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from abag.embed.families.esm import ESM
-from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
+from abag.embed.families.family import Config, Encoder, EncoderShape, Family
 from abag.embed.families.vocabulary_files import PIPELINE_FILE
 from abag.embed.sequences.chains import RESIDUES
 from abag.embed.weights.checkpoints import BadCheckpoint
@@ -15,12 +25,41 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from abag.core.device import DevicePlan
-    from abag.embed.weights.checkpoints import EncoderCheckpoint
+    from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_PACKAGE_KEYS = {
+    "d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+}  # fmt: skip
+_PACKAGE_NAMES = {
+    "embed.": ("embed_tokens.",),
+    "transformer.blocks.": ("layers.",),
+    "transformer.norm.": ("norm.",),
+    "attn.layernorm_qkv.layer_norm_": ("input_layernorm.",),
+    "attn.layernorm_qkv.weight": tuple(f"self_attn.{p}_proj.weight" for p in "qkv"),
+    "attn.q_ln.": ("self_attn.q_norm.",),
+    "attn.k_ln.": ("self_attn.k_norm.",),
+    "attn.out_proj.": ("self_attn.o_proj.",),
+    "ffn.layer_norm_": ("post_attention_layernorm.",),
+    "ffn.fc1_weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "ffn.fc2_weight": ("mlp.down_proj.weight",),
+}
+"""Parts of names in Biohub's package, and in transformers."""
 
 
 class _EsmcFamily(Family):
+    def in_transformers_keys(self, config: Config) -> Config:
+        """Return config.json with transformers' keys, if it has those of Biohub's package."""
+        if not isinstance(width := config.get("d_model"), int):
+            return config
+        derived = -(-width // 96) * 256  # 8 / 3 of it, up to a multiple of 256
+        renamed = {_PACKAGE_KEYS.get(key, key): value for key, value in config.items()}
+        return {"intermediate_size": derived, **renamed}
+
+    def weight_names(self, config: Config) -> WeightNames:
+        """Return the names of the weights in either layout."""
+        return replace(super().weight_names(config), other_layout=_PACKAGE_NAMES)
+
     def shape(self, config: Config) -> EncoderShape:
         width = config["hidden_size"]
         return EncoderShape(
@@ -33,16 +72,16 @@ class _EsmcFamily(Family):
     ) -> Encoder:
         from abag.embed.families.packed_esmc import PackedEsmc
 
-        config = self._supported(checkpoint)
-        return PackedEsmc(checkpoint, config, plan, attention)
+        self._check_layers(checkpoint)
+        return PackedEsmc(checkpoint, plan, attention, positions=self.positions)
 
-    def _supported(self, checkpoint: EncoderCheckpoint) -> Config:
-        """Return config.json with all defaults, after checking that abag has such layers."""
-        config = self.complete(checkpoint.config)
-        width, heads = config["hidden_size"], config["num_attention_heads"]
-        checkpoint.require(
-            hidden_act="silu", attention_bias=False, mlp_bias=False, num_key_value_heads=heads,
-            head_dim=width // heads,
+    def _check_layers(self, checkpoint: EncoderCheckpoint) -> None:
+        """Check that abag has the layers that config.json describes."""
+        shape = self.shape(checkpoint.config)
+        config = self.require(
+            checkpoint, hidden_act="silu", attention_bias=False, mlp_bias=False,
+            num_key_value_heads=shape.heads, head_dim=shape.head_width, rope_scaling=None,
+            rope_theta=_ROPE["rope_theta"],
         )  # fmt: skip
         if {**_ROPE, **config["rope_parameters"]} != _ROPE:
             msg = (
@@ -50,7 +89,6 @@ class _EsmcFamily(Family):
                 f"only {_ROPE} is supported"
             )
             raise BadCheckpoint(msg)
-        return config
 
     def _lacks_class(self) -> bool:
         import transformers
@@ -69,25 +107,8 @@ class _EsmcFamily(Family):
         """Load the reference in fp32; also returns the weights that only one side has."""
         if not self._lacks_class():
             return super().load_transformers_model(checkpoint)
-        self._supported(checkpoint)
+        self._check_layers(checkpoint)
         return self._load_own_module(checkpoint)
-
-    def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
-        """Draw weights of an ESM C encoder; versions of transformers before it lack its module."""
-        layers, d, _, f = self.shape(config)[:4]
-        shapes = {f"self_attn.{p}_proj": (d, d) for p in "qkvo"}
-        shapes |= {"mlp.gate_proj": (f, d), "mlp.up_proj": (f, d), "mlp.down_proj": (d, f)}
-        weights = {"embed_tokens.weight": draw((config["vocab_size"], d), 1.0)}
-        for i in range(layers):
-            at = f"layers.{i}"
-            for name, shape in shapes.items():
-                weights[f"{at}.{name}.weight"] = draw(shape, shape[1] ** -0.5)
-            for norm in ("self_attn.q_norm", "self_attn.k_norm"):
-                weights[f"{at}.{norm}.weight"] = 1 + draw((d,), 0.1)
-            for norm in ("input_layernorm", "post_attention_layernorm"):
-                weights[f"{at}.{norm}.weight"] = 1 + draw((d,), 0.1)
-                weights[f"{at}.{norm}.bias"] = draw((d,), 0.1)
-        return weights | {"norm.weight": 1 + draw((d,), 0.1)}
 
     def tokenizer_files(self) -> dict[str, bytes]:
         """Return a tokenizer with a piece per letter, as ESM C's."""
@@ -116,10 +137,6 @@ ESMC = _EsmcFamily(
     config_keys=(
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "vocab_size",
-    ),
-    other_layout=(
-        ", as the aliases esmc-300m, esmc-600m and esmc-6b have; names of Biohub's own package "
-        "are not read"
     ),
     config_defaults={
         "hidden_act": "silu", "max_position_embeddings": 2048, "rope_parameters": _ROPE,

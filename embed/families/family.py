@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.embed.families.vocabulary_files import PIPELINE_FILE, WordTokenizer, ids_by_files
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint, WeightNames
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from abag.embed.packing.pooling import LayerPooling
     from abag.embed.packing.tokens import Vocabulary
     from abag.embed.sequences.chains import Chains, Kind
-    from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
 
 Backend = Literal["packed", "reference", "faesm"]
 Config: TypeAlias = Mapping[str, Any]
@@ -97,7 +97,6 @@ class Family:
     model_type: str = ""  # in config.json
     vocab_sizes: tuple[int, ...] = ()  # in config.json, of several families of a model_type
     config_keys: tuple[str, ...] = ()  # that config.json must have; all change vectors
-    other_layout: str = ""  # what to do where config.json lacks them
     config_defaults: Config = field(default_factory=dict)  # of other keys that change vectors
     biased_attention: bool = False  # by relative position
     transformers_class: str = ""  # of the reference implementation, if there is one
@@ -120,10 +119,37 @@ class Family:
         """Whether the family is that of a config.json, apart from its size of the vocabulary."""
         return bool(self.model_type) and config.get("model_type") == self.model_type
 
+    def in_transformers_keys(self, config: Config) -> Config:
+        """Return config.json as transformers writes it, where it may come from elsewhere."""
+        return config
+
     def complete(self, config: Config) -> dict[str, Any]:
         """Return config.json with the defaults of what it lacks."""
         given = {key: value for key, value in config.items() if value is not None}
         return {**self.config_defaults, **given}
+
+    def require(self, checkpoint: EncoderCheckpoint, **settings: object) -> dict[str, Any]:
+        """Return config.json with all defaults, if it gives these settings no other values.
+
+        Raises
+        ------
+        BadCheckpoint
+        """
+        config = self.complete(checkpoint.config)
+        for key, value in settings.items():
+            if (found := config.get(key)) not in (None, value):
+                msg = (
+                    f"{checkpoint.folder}/config.json: {key} {found!r}; only {value!r} is supported"
+                )
+                raise BadCheckpoint(msg)
+        return config
+
+    @property
+    def positions(self) -> int:
+        """Most tokens of a span, of a family that limits them."""
+        longest = self.vocabulary.longest_span
+        assert longest is not None
+        return longest
 
     def text(self, chains: Chains, kind: Kind) -> str:
         """Write the chains of one span as the family's tokenizer must be given them."""
@@ -162,14 +188,10 @@ class Family:
 
     def weight_names(self, _config: Config) -> WeightNames:
         """Return which tensors of a checkpoint belong to the encoder."""
-        from abag.embed.weights.checkpoints import WeightNames
-
         return WeightNames(self.weight_prefix, self.unused_weights)
 
     def builtin_checkpoint(self, alias: str) -> EncoderCheckpoint:
         """Return the checkpoint of an alias that is not on the hub; by default, no weights."""
-        from abag.embed.weights.checkpoints import EncoderCheckpoint
-
         return EncoderCheckpoint(alias, self.name, None, (), {}, alias)
 
     def build(

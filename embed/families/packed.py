@@ -92,3 +92,12 @@ def rotary_tables(positions: int, head_width: int, device: torch.device) -> tupl
     frequency = 1.0 / 10000.0 ** (pair / head_width)
     angle = torch.outer(torch.arange(positions, dtype=torch.float32), frequency)
     return angle.cos().to(device), angle.sin().to(device)
+
+
+def by_halves(x: Tensor, heads: int) -> Tensor:
+    """Reorder the rows of projections of queries or keys, shape (D, ...), as kernels rotate them.
+
+    Some models rotate neighbouring dimensions of a head together, the kernels those half a head
+    apart. Scores do not change if queries and keys are reordered alike.
+    """
+    return x.view(heads, -1, 2, *x.shape[1:]).transpose(1, 2).reshape(x.shape)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from abag.embed.families.packed import PackedEncoder
+from abag.embed.families.packed import PackedEncoder, by_halves
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class PackedBert(PackedEncoder):
         query, key, value = (weights(f"{n}.weight", d, d) for n in names)
         q_bias, k_bias, v_bias = (weights(f"{n}.bias", d, dtype=full) for n in names)
         if self._rotary is not None:
-            query, key, q_bias, k_bias = map(self._halves, (query, key, q_bias, k_bias))
+            query, key, q_bias, k_bias = (
+                by_halves(x, self._heads) for x in (query, key, q_bias, k_bias)
+            )
         out_DD = weights(f"{at}.attention.output.dense.weight", d, d, dtype=full)
         out_bias_D = weights(f"{at}.attention.output.dense.bias", d, dtype=full)
         return _Layer(
@@ -101,15 +103,6 @@ class PackedBert(PackedEncoder):
             weights(f"{at}.output.dense.bias", d, dtype=full),
             weights.norm(f"{at}.output.LayerNorm", d),
         )
-
-    def _halves(self, x: Tensor) -> Tensor:
-        """Reorder the rows of a projection, shape (D, ...), as our rotation pairs them.
-
-        RoFormer rotates neighbouring dimensions of a head together, we rotate those half a head
-        apart. Scores do not change if queries and keys are reordered alike.
-        """
-        pairs = x.view(self._heads, -1, 2, *x.shape[1:])
-        return pairs.transpose(1, 2).reshape(x.shape)
 
     def _hidden_states(
         self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]

@@ -44,28 +44,22 @@ class PackedEsm(PackedEncoder):
     The residual stream is kept without the biases that each layer adds. They are constant, so
     their running sum is added where the stream is read, in the norms, and the matrix product can
     accumulate into the stream in place. Each norm's factors and offsets are part of the projection
-    that follows it.
+    that follows it. `positions` is the largest number of tokens in a span.
 
     Raises
     ------
     BadCheckpoint
-        An unsupported architecture, or weights that do not match config.json.
+        Weights that do not match config.json.
     AdapterMismatch, AttentionUnavailable
     """
 
     def __init__(
-        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto"
-    ) -> None:
+        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto", *,
+        positions: int,
+    ) -> None:  # fmt: skip
         config = checkpoint.config
-        checkpoint.require(
-            position_embedding_type="rotary", emb_layer_norm_before=False, token_dropout=True,
-            hidden_act="gelu",
-        )  # fmt: skip
         width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        super().__init__(
-            plan, attention, width=width, heads=heads,
-            positions=int(config["max_position_embeddings"]),
-        )  # fmt: skip
+        super().__init__(plan, attention, width=width, heads=heads, positions=positions)
         self._eps = float(config["layer_norm_eps"])
         with EncoderWeights(checkpoint, plan) as weights:
             embed_VD = weights(

@@ -5,9 +5,9 @@ T tokens, D hidden width, H heads, F feed-forward width, V tokens of the vocabul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class _Layer:
 class PackedEsmc(PackedEncoder):
     """An ESM C encoder on packed tokens; see `Encoder`.
 
-    `config` is config.json with all defaults.
+    `positions` is the largest number of tokens in a span.
 
     Raises
     ------
@@ -55,17 +55,16 @@ class PackedEsmc(PackedEncoder):
     """
 
     def __init__(
-        self, checkpoint: EncoderCheckpoint, config: Mapping[str, Any], plan: DevicePlan,
-        attention: str = "auto",
+        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto", *,
+        positions: int,
     ) -> None:  # fmt: skip
+        config = checkpoint.config
         width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         super().__init__(plan, attention, width=width, heads=heads)
         layers, self._inner = int(config["num_hidden_layers"]), int(config["intermediate_size"])
         self._branch = (layers / RESIDUAL_LAYERS) ** 0.5
         self._zero_D = torch.zeros(width, device=plan.device)
-        self._angles = rotary_tables(
-            int(config["max_position_embeddings"]), width // heads, plan.device
-        )
+        self._angles = rotary_tables(positions, width // heads, plan.device)
         with EncoderWeights(checkpoint, plan) as weights:
             self._embed_VD = weights("embed_tokens.weight", int(config["vocab_size"]), width)
             self._layers = [self._load_layer(weights, f"layers.{i}") for i in range(layers)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from abag.embed.families.packed import PackedEncoder
+from abag.embed.families.packed import PackedEncoder, by_halves
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class PackedSwiglu(PackedEncoder):
             [weights(f"{at}.{name}.weight", 3 * d // len(names.qkv), d) for name in names.qkv]
         )
         if names.interleaved:
-            qkv_3DD[: 2 * d] = self._by_halves(qkv_3DD[: 2 * d])
+            qkv_3DD[: 2 * d] = by_halves(qkv_3DD[: 2 * d], 2 * self._heads)
         rows = 2 * f // len(names.gate_up)
         return _Layer(
             norm1_D,
@@ -82,14 +82,6 @@ class PackedSwiglu(PackedEncoder):
             torch.cat([weights(f"{at}.{name}.weight", rows, d) for name in names.gate_up]),
             weights(f"{at}.{names.down}.weight", d, f),
         )
-
-    def _by_halves(self, qk_2DD: Tensor) -> Tensor:
-        """Reorder the dimensions of queries and keys, so that a head's pairs span its two halves.
-
-        Their products do not depend on the order, and kernels rotate halves.
-        """
-        pairs = qk_2DD.view(2 * self._heads, -1, 2, self.width)
-        return pairs.transpose(1, 2).reshape(qk_2DD.shape)
 
     def _hidden_states(
         self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from abag.embed.families.packed import PackedEncoder
 from abag.embed.kernels.attention import Attention
-from abag.embed.weights.checkpoints import BadCheckpoint
 from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
 
 MAX_DISTANCE = 128
 """Longer distances share T5's last bucket of relative positions."""
-ACTIVATIONS: dict[str, Activation] = {
-    "relu": "relu", "gated-gelu": "gelu_tanh", "gated-silu": "silu"
-}  # fmt: skip
-"""By feed_forward_proj."""
 FP16_BITS = 15
 """Products are scaled to stay below 2^15, half of the largest fp16 number."""
 
@@ -52,23 +47,16 @@ class PackedT5(PackedEncoder):
     Raises
     ------
     BadCheckpoint
-        An unsupported architecture, or weights that do not match config.json.
+        Weights that do not match config.json.
     AdapterMismatch, AttentionUnavailable
     """
 
     def __init__(
-        self, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str = "auto"
-    ) -> None:
+        self, checkpoint: EncoderCheckpoint, activation: Activation, plan: DevicePlan,
+        attention: str = "auto",
+    ) -> None:  # fmt: skip
         config = checkpoint.config
-        checkpoint.require(relative_attention_max_distance=MAX_DISTANCE)
-        projection = config.get("feed_forward_proj") or "relu"
-        if projection not in ACTIVATIONS:
-            msg = (
-                f"{checkpoint.folder}/config.json: feed_forward_proj {projection!r}; "
-                f"only {', '.join(ACTIVATIONS)} are supported"
-            )
-            raise BadCheckpoint(msg)
-        self._activation = ACTIVATIONS[projection]
+        self._activation: Activation = activation
         heads, head_width = int(config["num_heads"]), int(config["d_kv"])
         super().__init__(
             plan, attention, width=int(config["d_model"]), heads=heads, head_width=head_width,

@@ -36,12 +36,10 @@ class _SwigluFamily(Family):
     ) -> Encoder:
         from abag.embed.families.packed_swiglu import PackedSwiglu
 
-        checkpoint.require(**self.required)
-        positions = self.vocabulary.longest_span
-        assert positions is not None
+        self.require(checkpoint, **self.required)
         return PackedSwiglu(
             checkpoint, self.names, self.shape(checkpoint.config), plan, attention,
-            positions=positions,
+            positions=self.positions,
         )  # fmt: skip
 
     def reference_module(self, config: Config) -> Module:
@@ -53,7 +51,7 @@ class _SwigluFamily(Family):
 
     def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
         """Load abag's own module in fp32; also returns the weights that only one side has."""
-        checkpoint.require(**self.required)
+        self.require(checkpoint, **self.required)
         return self._load_own_module(checkpoint)
 
     def tokenizer_files(self) -> dict[str, bytes]:

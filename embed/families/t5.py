@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any
 from abag.embed.families.family import Config, DrawNormal, Encoder, EncoderShape, Family, Weights
 from abag.embed.families.vocabulary_files import PIECES_FILE, PIPELINE_FILE, WordTokenizer
 from abag.embed.packing.tokens import Vocabulary, residue_ids
+from abag.embed.weights.checkpoints import BadCheckpoint
 
 if TYPE_CHECKING:
+    from torch.nn import Module
+
     from abag.core.device import DevicePlan
+    from abag.embed.kernels.ops import Activation
     from abag.embed.weights.checkpoints import EncoderCheckpoint, WeightNames
 
 _TINY_CONFIG: Config = {
@@ -26,6 +30,12 @@ _TINY_CONFIG: Config = {
     "feed_forward_proj": "relu", "layer_norm_epsilon": 1e-6, "dropout_rate": 0.0,
     "is_encoder_decoder": False, "use_cache": False, "pad_token_id": 0, "eos_token_id": 1,
 }  # fmt: skip
+
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu", "gated-gelu": "gelu_tanh", "gated-silu": "silu"
+}  # fmt: skip
+"""By feed_forward_proj."""
 
 
 def _is_gated(config: Config) -> bool:
@@ -51,9 +61,33 @@ class T5Family(Family):
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str
     ) -> Encoder:
-        from abag.embed.families.packed_t5 import PackedT5
+        from abag.embed.families.packed_t5 import MAX_DISTANCE, PackedT5
 
-        return PackedT5(checkpoint, plan, attention)
+        self._check_activation(checkpoint)
+        config = self.require(checkpoint, relative_attention_max_distance=MAX_DISTANCE)
+        if (projection := config["feed_forward_proj"]) not in _ACTIVATIONS:
+            msg = (
+                f"{checkpoint.folder}/config.json: feed_forward_proj {projection!r}; "
+                f"only {', '.join(_ACTIVATIONS)} are supported"
+            )
+            raise BadCheckpoint(msg)
+        return PackedT5(checkpoint, _ACTIVATIONS[projection], plan, attention)
+
+    def load_transformers_model(self, checkpoint: EncoderCheckpoint) -> tuple[Module, set[str]]:
+        """Load the reference in fp32; also returns the weights that only one side has."""
+        self._check_activation(checkpoint)
+        return super().load_transformers_model(checkpoint)
+
+    def _check_activation(self, checkpoint: EncoderCheckpoint) -> None:
+        """Check that config.json does not contradict itself: transformers derives one key."""
+        projection = str(checkpoint.config.get("feed_forward_proj") or "relu")
+        name = "gelu_new" if projection == "gated-gelu" else projection.rpartition("-")[2]
+        if (found := checkpoint.config.get("dense_act_fn") or name) != name:
+            msg = (
+                f"{checkpoint.folder}/config.json: dense_act_fn {found!r}; "
+                f"only {name!r} is supported with feed_forward_proj {projection!r}"
+            )
+            raise BadCheckpoint(msg)
 
     def random_weights(self, config: Config, draw: DrawNormal) -> Weights:
         """Draw weights of a T5 encoder.

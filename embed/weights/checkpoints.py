@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,13 @@ WHOLE_FILES = ("model.safetensors", "pytorch_model.bin")
 """Weight files of a checkpoint that is not sharded, in the order of preference."""
 _SHARD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.(safetensors|bin)")
 """Name of a file in an index of shards."""
-_BUFFERS = ("inv_freq", "position_ids")
-"""Ends of names of tensors that are computed from config.json, not learned."""
+_NOT_LEARNED = ("inv_freq", "position_ids", "_extra_state")
+"""Ends of names of tensors that are computed from config.json, or are the state of a library."""
+_FORMER_NAMES = {
+    # transformers reads, and some of its versions write, TensorFlow's names of the norms
+    "LayerNorm.gamma": ("LayerNorm.weight",),
+    "LayerNorm.beta": ("LayerNorm.bias",),
+}
 
 
 class EncoderNotFound(AbagError):
@@ -82,6 +87,14 @@ class Adapter:
             raise AdapterMismatch(msg)
 
 
+class Stored(NamedTuple):
+    """Where a tensor is in the files: under this name, alone or as one of equal parts by rows."""
+
+    name: str
+    part: int = 0
+    parts: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class WeightNames:
     """Which tensors of a checkpoint belong to the encoder, and their names in its module.
@@ -93,9 +106,11 @@ class WeightNames:
     prefix: str = ""
     unused: tuple[str, ...] = ()  # prefixes, inside the encoder, of tensors that it does not need
     tied: Mapping[str, str] = field(default_factory=dict)  # second names of one tensor
+    # parts of names in another layout, and what the module has instead: several, if fused by rows
+    other_layout: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def of_encoder(self, names: Collection[str]) -> dict[str, str]:
-        """Map names in the encoder's module, as transformers defines it, to names in the files.
+    def of_encoder(self, names: Collection[str]) -> dict[str, Stored]:
+        """Map names in the encoder's module, as transformers defines it, to places in the files.
 
         Raises
         ------
@@ -103,21 +118,28 @@ class WeightNames:
             If two tensors have the same name in the module.
         """
         inside = [name for name in names if name.startswith(self.prefix)] or names
-        found: dict[str, str] = {}
+        found: dict[str, Stored] = {}
         for name in sorted(inside):
-            # transformers reads, and some of its versions write, TensorFlow's names of the norms
-            bare = name.removeprefix(self.prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
-            bare = bare.replace("LayerNorm.beta", "LayerNorm.bias")
-            if bare.startswith(self.unused) or bare.endswith(_BUFFERS):
-                continue
-            if bare in found:
-                msg = f"{found[bare]} and {name} are both weight {bare} of the encoder"
-                raise BadCheckpoint(msg)
-            found[bare] = name
+            in_module = self._in_module(name.removeprefix(self.prefix))
+            for part, own in enumerate(in_module):
+                if own.startswith(self.unused) or own.endswith(_NOT_LEARNED):
+                    continue
+                if own in found:
+                    msg = f"{found[own].name} and {name} are both weight {own} of the encoder"
+                    raise BadCheckpoint(msg)
+                found[own] = Stored(name, part, len(in_module))
         for second, first in self.tied.items():
             if second in found:
                 found.setdefault(first, found.pop(second))
         return found
+
+    def _in_module(self, name: str) -> list[str]:
+        """Return the module's names of what a tensor of the files holds."""
+        names = [name]
+        for other, own in {**_FORMER_NAMES, **self.other_layout}.items():
+            if other in name:
+                names = [n.replace(other, part) for n in names for part in own]
+        return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +155,6 @@ class EncoderCheckpoint:
     random: bool = False  # whether the weights are random, so that the vectors carry no biology
     adapter: Adapter | None = None  # added to the weights when they are loaded
     names: WeightNames = WeightNames()
-
-    def require(self, **settings: object) -> None:
-        """Check that config.json, where it has these settings, gives them these values.
-
-        Raises
-        ------
-        BadCheckpoint
-        """
-        for key, value in settings.items():
-            found = self.config.get(key)
-            if found is not None and found != value:
-                msg = f"{self.folder}/config.json: {key} {found!r}; only {value!r} is supported"
-                raise BadCheckpoint(msg)
 
 
 def weight_files(folder: Path, names: WeightNames) -> tuple[Path, ...]:
@@ -186,7 +195,7 @@ def shard_names(index: Path, names: WeightNames) -> list[str]:
     """
     try:
         shards: Mapping[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        found = sorted({str(shards[name]) for name in names.of_encoder(shards).values()})
+        found = sorted({str(shards[stored.name]) for stored in names.of_encoder(shards).values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         msg = f"{index}: not an index of weights ({error!r}); copy the file again"
         raise BadCheckpoint(msg) from error

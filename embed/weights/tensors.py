@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from abag.core.messages import first_line
-from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
+from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint, Stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ class EncoderTensors:
                 )
                 raise BadCheckpoint(msg) from error
         names = self._checkpoint.names.of_encoder(readers)
-        self.read = {name: readers[stored] for name, stored in names.items()}
+        self.read = {n: partial(_read, readers[stored.name], stored) for n, stored in names.items()}
         return self
 
     def _open(self, path: Path) -> dict[str, Callable[[], torch.Tensor]]:
@@ -66,6 +66,14 @@ class EncoderTensors:
 
     def __exit__(self, *_: object) -> None:
         self._files.close()
+
+
+def _read(whole: Callable[[], torch.Tensor], stored: Stored) -> torch.Tensor:
+    tensor = whole()
+    if stored.parts == 1:
+        return tensor
+    # a file may hold a single number, too: parts of wrong shapes are refused where they are used
+    return tensor.reshape(tensor.shape or (1,)).tensor_split(stored.parts)[stored.part]
 
 
 def _other_than_tensors(path: Path) -> BadCheckpoint:

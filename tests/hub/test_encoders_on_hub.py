@@ -92,11 +92,3 @@ def test_a_repository_that_lacks_a_shard_is_refused_with_its_name(hub, checkpoin
     hub.put("model", "lab/short", {n: c for n, c in checkpoint.items() if n != lost})
     with pytest.raises(BadCheckpoint, match=rf"1 of 3 shards .* are missing \({lost}\)"):
         find_checkpoint("lab/short")
-
-
-def test_esmc_in_the_layout_of_its_own_package_is_answered_with_the_aliases(hub):
-    # config.json of this repository in the summer of 2026
-    config = {"model_type": "esmc", "vocab_size": 64, "d_model": 960, "n_layers": 30, "n_heads": 15}
-    hub.put("model", "biohub/ESMC-300M", {"config.json": json.dumps(config).encode()})
-    with pytest.raises(BadCheckpoint, match=r"missing hidden_size.* aliases esmc-300m, "):
-        find_checkpoint("biohub/ESMC-300M")
