@@ -164,9 +164,6 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, no_compile: bool,
     Example:
       abag fit pairs.csv --store store --run runs/first
     """
-    from abag.core import gpu_driver
-
-    gpu_driver.start_driver(options.get("device") or "auto")
     from abag.head.fit import fit as fit_head
     from abag.head.report.score_table import describe_fit, describe_scores
 
