@@ -157,10 +157,7 @@ class Clock:
 def run_timed(started, arguments):
     """Run a command in this process; print the seconds of its stages and the peak of its memory."""
     from abag.cli import main
-    from abag.core.gpu_driver import start_driver
 
-    if arguments[0] == "fit":  # the command does so before it imports what is wrapped here
-        start_driver("cpu" if "cpu" in arguments else "auto")
     clock = Clock()
     for stage, path in STAGES[arguments[0]].items():
         clock.wrap(stage, path)
