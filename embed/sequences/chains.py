@@ -7,14 +7,12 @@ table, and that nothing is cut or dropped: a sequence is either read whole or re
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
@@ -86,9 +84,11 @@ def sequence_text(cell: object) -> str:
     UnknownResidue
         The cell holds something else than text, or a word instead of a sequence.
     """
-    if cell is None or cell is pd.NA or (isinstance(cell, float) and math.isnan(cell)):
-        return ""
     if not isinstance(cell, str):  # True would be read as the residues TRXE
+        import pandas as pd  # not for the layout of tokens
+
+        if cell is None or cell is pd.NA or (isinstance(cell, float) and pd.isna(cell)):
+            return ""
         msg = f"{cell!r} is not a valid sequence; expected text. Correct it."
         raise UnknownResidue(msg)
     if cell in NO_SEQUENCE:

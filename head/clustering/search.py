@@ -38,6 +38,8 @@ BATCH_PAIRS, QUEUE_PAIRS = 1 << 15, 1 << 17
 """Pairs, whole and contained, that are aligned before it is checked which others are worth it."""
 BLOCK, CHUNK = 256, 2048
 """Sides of a tile, the pairs whose bounds are computed at a time; they limit memory."""
+FAMILIES = 512
+"""Families of a tile, whose bounds take long: a few thousand antigens are enough for many cores."""
 WORTH_BOUNDS = 0.1
 """Share of undecided pairs of a tile above which `contained_bounds` saves more than it takes."""
 MEMBER_PAIRS = 1 << 20
@@ -206,7 +208,7 @@ class ContainedSearch(Search):
             (rows, block)
             for rows in slices(0, len(lengths), BLOCK)
             for block in slices(
-                int(np.searchsorted(of_families, lengths[rows.start])), len(of_families), CHUNK
+                int(np.searchsorted(of_families, lengths[rows.start])), len(of_families), FAMILIES
             )
         ]
 
