@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_TABLE_BYTES = 2**30
 """Largest size of the vectors of a stack, which holds them once per fold."""
-MAX_CPU_BYTES = 9 * 2**23
+MAX_CPU_BYTES = 2**26
 """Largest size, on a CPU, of all that a stack holds: vectors, weights, gradients, two moments and
 best weights. Larger stacks are not faster there."""
 
