@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Real
+from os import PathLike
 from types import NoneType
 from typing import Any, ClassVar, Literal, NamedTuple, Required, Self, TypedDict, TypeVar, Unpack
 
@@ -135,6 +136,12 @@ class OptionSchema:
         """Raise `BadOption` for an invalid value."""
         if value is None and self.default is None:
             return
+        if self.type is str and not isinstance(value, str | PathLike):
+            msg = f"{self.flag}: {value!r} is not text; expected a string."
+            raise BadOption(msg)
+        if self.type is bool and value not in (True, False):
+            msg = f"{self.flag}: {value!r} is unknown; expected True or False."
+            raise BadOption(msg)
         if self.choices and value not in self.choices:
             msg = f"{self.flag}: {value!r} is unknown; expected one of {', '.join(self.choices)}."
             raise BadOption(msg)

@@ -89,6 +89,7 @@ def test_rows_after_the_limit_are_not_read(tmp_path):
         ("a.csv", "heavy,antigen\nQVQ,M\nQVQ,M,1\n", "Expected 2 fields in line 3, saw 3"),
         ("a.csv", "heavy,antigen\nx,QVQ,M\ny,QVQ,M\n", "more fields than the header"),
         ("a.csv", "heavy,antigen\n1,QVQ,M\n2,QVQ,M\n", "more fields than the header"),
+        ("a.csv", "sep=;\nheavy;antigen\nQVQ;M\n", "tells Excel the separator; remove that line"),
         ("a.csv", "id,heavy,x,antigen\n0,QVQ,CAR,M,\n", "separators at the ends of the rows"),
         ("a.xls", "", "not a supported table format; expected a name that ends in .csv, .tsv"),
         ("a", "", "not a supported table format"),

@@ -86,6 +86,19 @@ def test_an_invalid_option_is_named_with_its_value_and_what_was_expected(options
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": 5}, "--split: 5 is not text; expected a string"),
+        ({"allow_adapter_leak": "no"}, "--allow-adapter-leak: 'no' is unknown; expected True or"),
+        ({"learning_curve": [True]}, "--learning-curve: [True] is unknown; expected True or False"),
+    ],
+)
+def test_values_of_the_wrong_type_are_refused_in_python(options, message):
+    with pytest.raises(BadOption, match=re.escape(message)):
+        FitConfig(**options)
+
+
 def test_json_changeable_fields_and_other_keywords_come_from_the_declarations():
     assert Small(widths=(2, 1)).to_json()["widths"] == [2, 1]
     assert Small.changeable() == {"size"}

@@ -179,6 +179,7 @@ def _opened(path: Path, *, unpack: bool) -> Iterator[IO[bytes]]:
 CARRIAGE_RETURN = (
     "a carriage return without a line feed is in no quotation marks; expected line feeds"
 )
+FOR_EXCEL = "its first line tells Excel the separator; remove that line"
 
 
 class _BoundedRows(io.RawIOBase):
@@ -262,6 +263,8 @@ def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
         if header.startswith(magic):
             msg = f"it is {what}"
             raise ValueError(msg)
+    if header.removeprefix(b"\xef\xbb\xbf").lower().startswith(b"sep="):
+        raise ValueError(FOR_EXCEL)
     separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
     bounded = _BoundedRows(file, separator, line_feeds=header.endswith(b"\n"))
     rows = io.BufferedReader(bounded, 1 << 20)
