@@ -183,7 +183,7 @@ def _changed_or_bad(texts: Sequence[object]) -> list[int]:
         part = texts[start : start + _TOGETHER]
         if not are_residues(part):
             found += range(start, start + len(part))
-    found += [i for i, text in enumerate(texts) if text in NO_SEQUENCE]
+    found += [i for i, text in enumerate(texts) if isinstance(text, str) and text in NO_SEQUENCE]
     return found
 
 

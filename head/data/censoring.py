@@ -67,8 +67,9 @@ def _read_labels(table: SequenceTable, pkd: NDArray[np.float64], label: Label) -
     """As `read_censored`, from the relations in the labels, which are of their unit."""
     _, sides = read_bounds(table.frame[table.column("pkd")])
     own = np.where(np.isfinite(pkd), sides if label == "pkd" else -sides, 0).astype(np.int8)
-    if label == "pkd" and np.nanmin(pkd) < np.nanmax(pkd):
-        for side, end in ((-1, np.nanmax(pkd)), (1, np.nanmin(pkd))):
+    least, most = np.nanmin(pkd, initial=np.inf), np.nanmax(pkd, initial=-np.inf)
+    if label == "pkd" and least < most:
+        for side, end in ((-1, most), (1, least)):
             rows = own == side
             if rows.any() and (pkd[rows] == end).all():
                 problem = "is at the end of the labels, as if its relation were of Kd"
