@@ -65,6 +65,7 @@ def site(tmp_path_factory):
     return out
 
 
+@pytest.mark.ci
 def test_the_site_has_every_command_and_every_public_function(site):
     cli = (site / "reference" / "cli.html").read_text()
     assert "abag store verify" in cli

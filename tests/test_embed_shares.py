@@ -216,6 +216,7 @@ def test_a_killed_rank_is_started_again_and_no_committed_sequence_is_encoded_twi
     check_whole(tmp_path, finished(process))
 
 
+@pytest.mark.ci
 def test_torchrun_starts_ranks_and_the_first_prints_the_whole_result(tmp_path):
     process = start(tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     summary = finished(process)
@@ -223,6 +224,7 @@ def test_torchrun_starts_ranks_and_the_first_prints_the_whole_result(tmp_path):
     check_whole(tmp_path, summary)
 
 
+@pytest.mark.ci
 def test_a_stopped_launcher_stops_its_ranks_with_everything_committed(tmp_path):
     process = start(tmp_path)
     wait_for_shards(tmp_path / "store", process, 4)

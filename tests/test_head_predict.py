@@ -233,6 +233,7 @@ def test_labels_are_copied_and_never_used(case, tmp_path):
     pd.testing.assert_frame_equal(a[OURS], pd.read_csv(tmp_path / "c.csv")[OURS])
 
 
+@pytest.mark.ci
 def test_the_same_rows_are_the_same_bytes_in_another_process(case, tmp_path):
     case.frame.to_csv(tmp_path / "in.csv", index=False)
     script = "import sys, abag; abag.predict(*sys.argv[1:4], store=sys.argv[4])"

@@ -34,7 +34,7 @@ from abag.head.search.search import (
     SHAPES,
     score_batch,
 )
-from abag.head.search.study import OptunaMissing, open_study
+from abag.head.search.study import OptunaMissing, _ask, open_study, quiet_optuna
 from abag.head.search.sweep import NoTrials, SweepClosed
 from abag.head.search.trials import describe_winner
 from abag.head.splits.splits import BadSplit, TooFewGroups
@@ -302,6 +302,7 @@ def test_a_full_disk_is_reported_with_the_journal(tmp_path, monkeypatch):
         study.ask()
 
 
+@pytest.mark.ci
 def test_two_processes_share_a_sweep(case, tmp_path):
     children = [start(case, tmp_path / "s", 24) for _ in range(2)]
     for child in children:
@@ -311,6 +312,15 @@ def test_two_processes_share_a_sweep(case, tmp_path):
     frame = pd.read_csv(tmp_path / "s/trials.csv")
     assert 24 <= sum(summary["trials"].values()) <= 24 + 8  # both may ask for the last batch
     assert not frame.duplicated(["lr", "dropout"]).any()
+
+
+def test_processes_that_ask_at_once_draw_different_trials(case, tmp_path, monkeypatch):
+    problem = make_problem(case)
+    studies = [open_study(tmp_path / "journal.log", "rmse") for _ in range(2)]
+    monkeypatch.setattr(type(studies[0]), "get_trials", lambda *_, **__: [])  # nor each other's
+    with quiet_optuna():
+        drawn = [_ask(one, problem, 1)[0].params["lr"] for one in studies]
+    assert drawn[0] != drawn[1]
 
 
 # --- batches ------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from optuna.distributions import BaseDistribution
     from optuna.study import Study
     from optuna.trial import Trial, TrialState
 
@@ -207,35 +206,28 @@ def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
     """
     from optuna.samplers import PartialFixedSampler, TPESampler
 
-    # The number of trials is part of the seed: reruns and other processes draw other trials.
-    seed = np.random.SeedSequence([problem.config.seed, len(study.get_trials(deepcopy=False))])
+    batch = [_owned(study.ask())]
+    # A trial's number is part of the seed: reruns and other processes draw other trials.
+    seed = np.random.SeedSequence([problem.config.seed, batch[0].number])
     sampler = TPESampler(
         seed=int(seed.generate_state(1)[0]), n_startup_trials=RANDOM_TRIALS, constant_liar=True
     )
-    space = _distributions(problem)
     study.sampler = sampler
-    batch = [_owned(study.ask(space))]
+    for name, choices in problem.choices().items():
+        batch[0].suggest_categorical(name, choices)
+    for name, (low, high) in RANGES.items():
+        batch[0].suggest_float(name, low, high, log=name in LOGARITHMIC)
     shared = {name: batch[0].params[name] for name in BATCH_PARAMETERS}
     if is_closed_form(shared):  # the others would be the same
         return batch
     study.sampler = PartialFixedSampler(shared, sampler)
+    space = batch[0].distributions
     return batch + [_owned(study.ask(space)) for _ in range(count - 1)]
 
 
 def _owned(trial: Trial) -> Trial:
     trial.set_user_attr(PROCESS_ATTRIBUTE, f"{socket.gethostname()}:{os.getpid()}")
     return trial
-
-
-def _distributions(problem: SearchProblem) -> dict[str, BaseDistribution]:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-    space: dict[str, BaseDistribution] = {
-        name: CategoricalDistribution(each) for name, each in problem.choices().items()
-    }
-    for name, (low, high) in RANGES.items():
-        space[name] = FloatDistribution(low, high, log=name in LOGARITHMIC)
-    return space
 
 
 def _score_and_tell(study: Study, problem: SearchProblem, batch: Sequence[Trial]) -> None:
