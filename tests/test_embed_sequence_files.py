@@ -181,6 +181,7 @@ def test_one_kind_is_encoded_from_a_table_that_lacks_the_other(tmp_path):
         abag.embed_table(path, tmp_path / "s", kind="antibody", antigen="MKT")
 
 
+@pytest.mark.ci
 def test_two_ranks_encode_one_kind(tmp_path):
     text = "antigen\n" + "".join(f"MKT{'A' * i}\n" for i in range(9))
     path = written(tmp_path / "y.csv", text)

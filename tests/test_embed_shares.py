@@ -237,6 +237,7 @@ def test_a_stopped_launcher_stops_its_ranks_with_everything_committed(tmp_path):
     assert sum(folder.rows for folder in abag.open_store(tmp_path / "store").folders()) > 0
 
 
+@pytest.mark.ci
 def test_a_refusal_of_a_rank_is_one_line_and_nothing_is_tried_again(tmp_path):
     table = tmp_path / "pairs.csv"
     demo_table().head(9).to_csv(table, index=False)

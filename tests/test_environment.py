@@ -110,6 +110,7 @@ def test_ctrl_c_at_the_exit_of_a_stopped_command_gives_no_traceback():
     assert err == ""
 
 
+@pytest.mark.ci
 def test_names_that_are_not_utf8_are_read_or_refused_in_one_line(tmp_path):
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     folder.mkdir()
