@@ -4,6 +4,7 @@ import os
 import platform
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,13 +73,7 @@ def test_what_runs_beside_has_a_thread_of_its_own_at_any_size(two_cores, pairs):
 
 def test_an_error_beside_stops_a_training_which_saves(two_cores):
     begun, ended = threading.Event(), []
-
-    def train():
-        with delayed_signals() as received:
-            begun.set()
-            while not received:
-                pass
-            ended.append("saved")
+    train = partial(train_until_stopped, begun, ended)
 
     def fail():
         wait(begun)
@@ -104,6 +99,15 @@ def test_what_a_finished_task_has_freed_is_given_back_to_the_system(two_cores):
     assert resident_mib() < before + 60
 
 
+def train_until_stopped(begun, ended):
+    """Do what a training does: go on until it is stopped, and save."""
+    with delayed_signals() as received:
+        begun.set()
+        while not received:
+            pass
+        ended.append("saved")
+
+
 def resident_mib():
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -111,13 +115,7 @@ def resident_mib():
 
 def test_an_error_in_one_lane_stops_the_others_and_is_raised(two_cores):
     begun, ended, after = threading.Event(), [], []
-
-    def train():
-        with delayed_signals() as received:
-            begun.set()
-            while not received:
-                pass
-            ended.append("saved")
+    train = partial(train_until_stopped, begun, ended)
 
     def fail():
         wait(begun)
