@@ -19,7 +19,6 @@ from abag.core.command_line import (
     click_options,
     outline,
 )
-from abag.core.garbage import freeze_imports
 from abag.core.messages import beside, printable, reporting, wrapped
 
 if TYPE_CHECKING:
@@ -167,7 +166,6 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, no_compile: bool,
     from abag.head.fit import fit as fit_head
     from abag.head.report.score_table import describe_fit, describe_scores
 
-    freeze_imports()
     if no_compile:
         options["compile"] = "off"
     with reporting(details=verbose):

@@ -52,21 +52,28 @@ STAGES = {
     },
     "fit": {
         "read table and vectors": "abag.head.fit:read_inputs",
-        "split and clusters": "abag.head.fit:FitSplits",
-        "clusters of antigens": "abag.head.fit_splits:with_antigen_clusters",
+        "import torch": "abag.head.fit:import_torch",
+        "split": "abag.head.fit_splits:divide",
+        "wait for antigens' clusters": "abag.head.fit_splits:with_antigen_clusters",
         "wait for antibodies' clusters": "abag.head.fit_splits:with_antibody_clusters",
+        "clusters of antigens": "abag.head.splits.groups:antigen_clusters",
         "IMGT numbering": "abag.embed.sequences.numbering:number_antibodies",
+    },
+}
+"""By command: the name of a stage and the function that it is, named where it is called."""
+AFTER = {
+    "import torch": {
         "prepare the step": "abag.head.training.step:TrainingStep.__init__",
         "training": "abag.head.fit_heads:train",
         "baselines": "abag.head.fit_heads:predict_baselines",
         "prepare baselines": "abag.head.evaluation.baselines:BaselineInputs.prepare",
         "models in closed form": "abag.head.fit_heads:fit_closed_forms",
-        "predictor": "abag.head.fit:save_predictor",
-        "scores and files": "abag.head.fit:write_results",
+        "predictor": "abag.head.fit_run:save_predictor",
+        "scores and files": "abag.head.fit_run:write_results",
         "report": "abag.head.runs.summary:write_report",
-    },
+    }
 }
-"""By command: the name of a stage and the function that it is, named where it is called."""
+"""Stages of modules that are first imported in the stage that is the key."""
 LOADING = ("load encoders", "load encoders when needed")
 READY = "(from start to first encoder ready)"
 _EMBED = [
@@ -150,6 +157,8 @@ class Clock:
                 self.seconds[shown] = self.seconds.get(shown, 0.0) + took - inner.pop()
                 if inner:
                     inner[-1] += took
+                for later, place in AFTER.pop(stage, {}).items():
+                    self.wrap(later, place)
 
         setattr(owner, name, timed)
 

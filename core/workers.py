@@ -99,7 +99,10 @@ def receive(pipe: IO[bytes] | None) -> bytes:
 def serving() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Yield the pipes of requests and answers, in a process that `Workers` started.
 
-    The block reads and answers requests without end; it is left when the pipe is closed.
+    The block reads and answers requests without end; it is left when the pipe is closed. The
+    process that asks comes first, also on a machine with few cores.
     """
+    if hasattr(os, "nice"):
+        os.nice(5)
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         yield sys.stdin.buffer, sys.stdout.buffer

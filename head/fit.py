@@ -1,68 +1,37 @@
 """``fit``: a table and a store in, a run folder out.
 
-All inputs are checked before anything is written. Every file of the folder is written atomically,
-so the same command resumes the run after an interruption at any point.
+The table is read before torch is imported: what is wrong with it is said at once, and the clusters
+of its sequences are found during the import.
 """
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from abag import cache_dir
-from abag.core.device import resolve_device
-from abag.core.files import FolderBusy, only_writer
-from abag.core.messages import detail, reporting, say, stage, whole_bar
-from abag.core.options import BadOption
+from abag.core.garbage import collection_paused, freeze_imports
+from abag.core.messages import reporting, say, stage, whole_bar
 from abag.embed.sequences.numbering import numbered_meanwhile
-from abag.head.closed_form.pair_model import DoesNotApply
-from abag.head.data.labels import NothingToLearn
-from abag.head.fit_heads import FoldFits, fit_heads
-from abag.head.fit_splits import FitSplits, check_training
+from abag.head.fit_splits import FitSplits
 from abag.head.model.config import FitConfig
-from abag.head.prediction.bundle import save_predictor
-from abag.head.prediction.ensemble import Member
-from abag.head.prediction.measured_novelty import widening_of
-from abag.head.report.names import PairNames
-from abag.head.report.results import CurvePoint, RunResults, RunSummary
 from abag.head.runs.run_folder import (
-    RunInputs,
     describe_inputs,
     finished_summary,
-    fold_paths,
     keep_recorded_head,
     read_inputs,
-    start_run,
 )
-from abag.head.runs.summary import curve_point, join_logs, split_facts, write_results
-from abag.head.splits.splits import TRAIN, Split, thinned
-from abag.head.training.torch_settings import torch_settings
-from abag.head.training.uncertainty import combine, describe_sigma
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import pandas as pd
-    from numpy.typing import NDArray
 
-    from abag.embed.sequences.numbering import ChainName, Numbered
-    from abag.head.data.labels import LabelledPairs
-    from abag.head.prediction.fitted import FittedHead
+    from abag.head.report.results import RunSummary
 
-READING_SHARE, CLUSTERS_SHARE, HEADS_SHARE, BASELINES_SHARE, REPORT_SHARE = (
-    0.03,
-    0.07,
-    0.7,
-    0.1,
-    0.1,
-)
+READING_SHARE, CLUSTERS_SHARE = 0.03, 0.07
 """Shares of the time of a fit, for the time left that the progress bar shows."""
-LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
-"""Shares of the training groups that ``--learning-curve`` fits beside the whole."""
 
 
 def fit(
@@ -123,13 +92,6 @@ def _fit(
     verbose: bool,
     report: bool,
 ) -> RunSummary:
-    device = resolve_device(config.device)
-    if config.compile == "graph" and device.type == "cpu":
-        msg = (
-            "--compile graph: CUDA graphs need a CUDA device, but this run uses the CPU. "
-            "Use --compile auto."
-        )
-        raise BadOption(msg)
     stage("reading", READING_SHARE)
     config = keep_recorded_head(run, config)
     inputs = read_inputs(table, store, config)
@@ -139,153 +101,17 @@ def _fit(
         return finished
     stage("clusters", CLUSTERS_SHARE)
     divided = FitSplits(inputs, config, held)
-    splits, inputs = divided.splits, divided.for_training
-    held.enter_context(only_writer(run))
-    if finished_summary(run, record) is not None:
-        msg = f"{run}: another process has just finished this run. Run the command again."
-        raise FolderBusy(msg)
-    start_run(run, record, inputs.pairs, splits)
-    numbering = held.enter_context(
-        numbered_meanwhile(inputs.pairs.table.antibodies.chains, cache_dir() / "numbering")
+    chains = inputs.pairs.table.antibodies.chains
+    numbering = held.enter_context(numbered_meanwhile(chains, cache_dir() / "numbering"))
+    complete_run = import_torch()
+    return complete_run(
+        run, divided, numbering, record, config, held, verbose=verbose, report=report
     )
-    antibody, antigen = inputs.vectors["antibody"], inputs.vectors["antigen"]
-    paths, start = fold_paths(run, len(splits)), time.monotonic()
-    names = [run.name if len(splits) == 1 else f"{run.name} fold {i}" for i in range(len(splits))]
-    with torch_settings(device, config, inputs.store.path):
-        folds = FoldFits(
-            run,
-            inputs,
-            splits,
-            paths,
-            names,
-            config,
-            device,
-            verbose,
-            lambda: divided.clustered.pairs.antibody_cluster,
-        )
-        stage("training", _heads_share(config) + BASELINES_SHARE)
-        fitted, baselines = fit_heads(folds)
-        inputs, splits = divided.clustered, divided.described
-        curve = _learning_curve(folds._replace(inputs=inputs))
-    numbered = numbering()
-    results = RunResults(
-        title=run.name,
-        facts=record,
-        source=inputs.pairs.table.source,
-        pairs=inputs.pairs,
-        names=PairNames.of(inputs.pairs),
-        split=split_facts(splits),
-        splits=splits,
-        predicted=[one.predicted for one in fitted],
-        sigma=[
-            one.sigma.of(one.variance) * _widening(inputs.pairs, split, numbered)
-            for one, split in zip(fitted, splits, strict=True)
-        ],
-        baselines=baselines,
-        log=join_logs([fold.log for fold in paths], run / "metrics.jsonl"),
-        antibody_ND=antibody.x_ND,
-        antigen_ND=antigen.x_ND,
-        learning_curve=curve,
-    )
-    stage("scores and report", REPORT_SHARE)
-    members = [Member(m.model, m.weight / len(fitted)) for one in fitted for m in one.members]
-    sigma = combine([one.sigma for one in fitted])
-    save_predictor(
-        run / "predictor",
-        inputs.pairs,
-        splits,
-        members,
-        inputs.vectors,
-        sigma,
-        config.antibody_region,
-        numbered,
-    )
-    summary = write_results(run, inputs.pairs, results, fitted, report=report)
-    _report_summary(run, summary, inputs, time.monotonic() - start)
-    return summary
 
 
-def _heads_share(config: FitConfig) -> float:
-    """Return the share of the time for the heads of all training groups."""
-    return HEADS_SHARE / (1 + sum(LEARNING_CURVE_SHARES) * config.learning_curve)
-
-
-def _learning_curve(folds: FoldFits) -> list[CurvePoint]:
-    """Fit the head to smaller shares of the training groups; test parts stay the same."""
-    points, config, pairs = [], folds.config, folds.inputs.pairs
-    for share in LEARNING_CURVE_SHARES if config.learning_curve else ():
-        name = f"{share:.1%} of the training groups"
-        seed = config.effective_split_seed
-        smaller = [thinned(split, share, seed) for split in folds.splits]
-        try:
-            for split in smaller:
-                check_training(pairs, split, config)
-        except NothingToLearn:
-            say(f"learning curve: {name} have no different labels in some fold; left out")
-            continue
-        except DoesNotApply as error:
-            say(f"learning curve: {name} left out: {error}")
-            continue
-        run = folds.run / "learning_curve" / str(share)
-        stage(f"learning curve, {share}", share * _heads_share(config))
-        fitted, _ = fit_heads(
-            folds._replace(
-                run=run,
-                splits=smaller,
-                paths=fold_paths(run, len(smaller)),
-                names=[name] * len(smaller),
-                verbose=False,
-            ),
-            with_baselines=False,
-        )
-        point = curve_point(pairs, smaller, [one.predicted for one in fitted], share)
-        detail(f"learning curve: {name}, {point['training_pairs']} pairs")
-        points.append(point)
-    return points
-
-
-def fit_split(inputs: RunInputs, split: Split, config: FitConfig, folder: Path) -> FittedHead:
-    """Train and fit the head of one split; checkpoints and logs are left in `folder`."""
-    device = resolve_device(config.device)
-    fold = FoldFits(folder, inputs, [split], fold_paths(folder, 1), ["fit"], config, device, False)
-    with torch_settings(device, config, inputs.store.path):
-        (fitted,), _ = fit_heads(fold, with_baselines=False)
-    return fitted
-
-
-def _widening(
-    pairs: LabelledPairs, split: Split, numbered: Mapping[ChainName, Numbered]
-) -> NDArray[np.float64]:
-    """Return by what factor sigma grows for each pair, (P,): what a predictor would do."""
-    trained = np.unique(pairs.antibody[split.rows(TRAIN)])
-    return widening_of(pairs.table.antibodies.chains, trained, numbered)[pairs.antibody]
-
-
-def _report_summary(run: Path, summary: RunSummary, inputs: RunInputs, seconds: float) -> None:
-    for text in summary["warnings"]:
-        say(text)
-    for text in (*summary["verdicts"], describe_sigma(summary["sigma"])):
-        detail(text)
-    size = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
-    detail(
-        f"{run}: {summary['steps']} steps in {seconds:.1f} s; "
-        f"the checkpoints take {size / 2**20:.1f} MiB"
-    )
-    epochs, encoding_s = summary["epochs"], _encoding_seconds(inputs)
-    if encoding_s is not None:
-        detail(
-            f"re-encoding every pair in all {epochs} epochs would have taken "
-            f"{epochs * encoding_s / 3600:,.1f} h at the speed of the latest abag embed"
-        )
-
-
-def _encoding_seconds(inputs: RunInputs) -> float | None:
-    """Estimate the time to encode both sequences of every pair; None if no speed is stored."""
-    seconds = 0.0
-    for kind, vectors in inputs.vectors.items():
-        residues_per_s = vectors.folder.notes.residues_per_s()
-        if residues_per_s is None:
-            return None
-        lengths = vectors.folder.read_array(inputs.pairs.keys(kind), "length", np.int32)
-        seconds += float(lengths.sum()) / residues_per_s
-    return seconds
+def import_torch() -> Callable[..., RunSummary]:
+    """Import what needs torch, which takes seconds; return `fit_run.complete_run`."""
+    with collection_paused():
+        from abag.head.fit_run import complete_run
+    freeze_imports()
+    return complete_run

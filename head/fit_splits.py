@@ -1,4 +1,4 @@
-"""The splits of a fit, and the clusters of its sequences, each found no earlier than needed.
+"""The splits of a fit, and the clusters of its sequences, each waited for where it is needed.
 
 Training needs the clusters of the antigens, and some splits those of the antibodies. For the rest,
 scores and counts of leaks, many antibodies are clustered in another process while the heads train.
@@ -7,11 +7,12 @@ scores and counts of leaks, many antibodies are clustered in another process whi
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from abag import cache_dir
 from abag.core.messages import detail
+from abag.core.threads import meanwhile
 from abag.head.closed_form.registry import CHECKS
 from abag.head.data.labels import training_labels
 from abag.head.splits.adapter_leaks import apply_adapter_policy
@@ -21,8 +22,10 @@ from abag.head.splits.partition import Division, describe_splits, divide
 from abag.head.splits.splits import TRAIN, Split
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import ExitStack
 
+    from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
     from abag.head.model.config import FitConfig
     from abag.head.runs.run_folder import RunInputs
@@ -31,26 +34,36 @@ if TYPE_CHECKING:
 class FitSplits:
     """The splits of a fit, of which each can be trained on.
 
+    The search for clusters begins at once, beside what the caller does.
+
     Parameters
     ----------
     held : ExitStack
-        Ends the process that clusters antibodies.
-
-    Raises
-    ------
-    AbagError
-        If the pairs cannot be split as asked for, or a part cannot be trained on.
+        Ends the search.
     """
 
     def __init__(self, inputs: RunInputs, config: FitConfig, held: ExitStack) -> None:
-        self._inputs, self._config, self._cache = inputs, config, cache_dir() / "clusters"
-        self._wait = held.enter_context(
-            antibodies_clustered_meanwhile(inputs.pairs, config, self._cache)
-        )
-        self._division = divide(self._groups())
-        self._undescribed = self._checked(self._division)
-        self.splits = self._undescribed if self._wait else self.described
-        """Parts and groups; their descriptions may have to wait, see `described`."""
+        self._inputs, self._config = inputs, config
+        groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
+        wait: dict[Kind, Callable[[], object]] = {}
+        beside = antibodies_clustered_meanwhile(inputs.pairs, config, cache_dir() / "clusters")
+        if (wait_for_antibodies := held.enter_context(beside)) is not None:
+            wait["antibody"] = wait_for_antibodies
+        if groups.are_clustered("antigen"):
+            wait["antigen"] = held.enter_context(meanwhile(partial(groups.of_method, "antigen")))
+        # what the thread finds is found in both: they share it
+        self._groups = replace(groups, wait=wait)
+
+    @cached_property
+    def splits(self) -> list[Split]:
+        """Parts and groups; descriptions may have to wait, see `described`.
+
+        Raises
+        ------
+        AbagError
+            If the pairs cannot be split as asked for, or a part cannot be trained on.
+        """
+        return self._undescribed if "antibody" in self._groups.wait else self.described
 
     @cached_property
     def described(self) -> list[Split]:
@@ -66,32 +79,30 @@ class FitSplits:
     @cached_property
     def for_training(self) -> RunInputs:
         """The inputs with the clusters of the antigens."""
-        return replace(
-            self._inputs, pairs=with_antigen_clusters(self._inputs.pairs, self._groups())
-        )
+        return replace(self._inputs, pairs=with_antigen_clusters(self._inputs.pairs, self._groups))
 
     @cached_property
     def clustered(self) -> RunInputs:
         """The inputs with all clusters, for which it waits."""
         inputs = self.for_training
-        return replace(inputs, pairs=with_antibody_clusters(inputs.pairs, self._groups()))
+        return replace(inputs, pairs=with_antibody_clusters(inputs.pairs, self._groups))
 
-    def _groups(self) -> PairGroups:
-        return PairGroups(self._inputs.pairs, self._config, self._cache, self._wait)
+    @cached_property
+    def _division(self) -> Division:
+        return divide(self._groups)
 
-    def _checked(self, division: Division) -> list[Split]:
-        inputs, config, pairs = self._inputs, self._config, self._inputs.pairs
+    @cached_property
+    def _undescribed(self) -> list[Split]:
+        inputs, config = self._inputs, self._config
         splits = apply_adapter_policy(
-            division.splits,
-            pairs,
+            self._division.splits,
+            self._groups,
             [vectors.folder for vectors in inputs.vectors.values()],
-            config,
-            cache=self._cache,
             adapter_rows=config.adapter_rows,
             allow_leak=config.allow_adapter_leak,
         )
         for split in splits:
-            check_training(pairs, split, config)  # raises before anything is written
+            check_training(inputs.pairs, split, config)  # raises before anything is written
         return splits
 
 

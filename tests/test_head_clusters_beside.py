@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 
 import numpy as np
@@ -12,7 +13,8 @@ from click.testing import CliRunner
 from abag.cli import main
 from abag.core.workers import Workers
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.clustering.clusters import antibody_clusters
+from abag.head.clustering.clusters import antibody_clusters, antigen_clusters
+from abag.head.clustering.mmseqs import MMseqsFailed
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
 from abag.head.splits import clusters_beside, groups
@@ -77,6 +79,35 @@ def test_a_fit_is_the_same_with_clusters_found_beside_it(fit, monkeypatch, optio
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize("can_keep", [True, False])
+@pytest.mark.parametrize("split", ["random", "antigen"])
+def test_antigens_are_clustered_once_and_beside_the_import_of_torch(
+    fit, monkeypatch, split, can_keep
+):
+    found = []
+
+    def search(*given):
+        found.append(threading.current_thread() is threading.main_thread())
+        return antigen_clusters(*given)
+
+    monkeypatch.setattr(groups, "antigen_clusters", search)
+    if not can_keep:
+        monkeypatch.setattr(groups, "keep", lambda *_: None)
+    fit("run", "--split", split)
+    assert found == [False]
+
+
+def test_a_problem_of_the_search_is_reported_as_if_it_were_not_beside(fit, tmp_path, monkeypatch):
+    def fail(*_):
+        msg = "mmseqs: failed"
+        raise MMseqsFailed(msg)
+
+    monkeypatch.setattr(groups, "antigen_clusters", fail)
+    with pytest.raises(AssertionError, match="Error: mmseqs: failed"):
+        fit("run", "--split", "random")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture
 def pairs():
     return label_pairs(read_pairs(demo_table().head(200)))
@@ -89,7 +120,7 @@ def test_clusters_are_found_where_they_are_needed_if_the_process_fails(
     monkeypatch.setattr(clusters_beside, "Workers", lambda name, _: Workers(name, 0))
     options = SplitOptions(split="antibody")
     with antibodies_clustered_meanwhile(pairs, options, tmp_path) as wait:
-        found = PairGroups(pairs, options, tmp_path, wait).of_method("antibody")
+        found = PairGroups(pairs, options, tmp_path, {"antibody": wait}).of_method("antibody")
     chains = pairs.table.antibodies.chains
     (expected,) = antibody_clusters(chains, [options.antibody_identity])
     _, first = np.unique(found, return_index=True)

@@ -16,7 +16,7 @@ import torch
 import abag
 from abag.core import messages
 from abag.core.messages import part_of_stage, reporting, stage, whole_bar
-from abag.head import fit as fit_module
+from abag.head import fit_run as fit_module
 from abag.head.evaluation.baselines import BaselineInputs
 from abag.head.model.layers import _Dropout
 from abag.head.training import lanes

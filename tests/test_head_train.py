@@ -427,6 +427,26 @@ def test_a_folder_with_other_files_is_refused(case):
     assert [p.name for p in (case.at / "run").iterdir()] == ["thesis.txt"]
 
 
+def test_a_finished_run_or_a_wrong_table_is_reported_before_torch_is_imported(case):
+    quick_fit(case)
+    case.frame.to_csv(case.at / "pairs.csv", index=False)
+    case.frame.assign(pkd="high").to_csv(case.at / "wrong.csv", index=False)
+    code = f"""if True:
+        import sys, abag
+        options = {QUICK}
+        finished = abag.fit("pairs.csv", "store", "run", **options)
+        assert finished["steps"]
+        try:
+            abag.fit("wrong.csv", "store", "other", **options)
+        except abag.AbagError as error:
+            assert "wrong.csv" in str(error), error
+        else:
+            raise AssertionError
+        assert "torch" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code], cwd=case.at, check=True)
+
+
 def test_a_folder_takes_one_run_at_a_time(case):
     (case.at / "run").mkdir()
     with only_writer(case.at / "run"), pytest.raises(FolderBusy, match="another process"):

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from contextvars import copy_context
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal, cast
@@ -26,6 +24,7 @@ from safetensors.numpy import load, save
 
 from abag.core.cache import keep, kept
 from abag.core.messages import bar, part_of_stage
+from abag.core.threads import abandoned, meanwhile
 from abag.core.workers import Workers, count_cores, receive, send, serving
 from abag.embed.sequences.domains import locate_positions
 
@@ -102,17 +101,15 @@ def _is_layout(layout: Layout) -> bool:
     return valid and len(set(layout)) == len(layout) > 0
 
 
-def number_chains(
-    chains: Iterable[str], name: ChainName, stop: threading.Event | None = None
-) -> Numbered:
+def number_chains(chains: Iterable[str], name: ChainName) -> Numbered:
     """Number the distinct chains of one type, in their order; empty ones are left out.
 
-    Many chains are divided among processes. After `stop` is set, the rest have no domain.
+    Many chains are divided among processes. Once the call is `abandoned`, the rest have no domain.
     """
     distinct = [chain for chain in dict.fromkeys(chains) if chain]
     firsts = range(0, len(distinct), BATCH_CHAINS)
     batches = [distinct[k : k + BATCH_CHAINS] for k in firsts]
-    cores = count_cores()
+    cores, stop = count_cores(), abandoned()
     use = len(distinct) >= WORTH_PROCESSES and cores > 1
     layouts: dict[Layout, int] = {}
     found: list[tuple[int, int]] = []
@@ -123,7 +120,7 @@ def number_chains(
     ):
 
         def number(batch: Sequence[str]) -> _Answer:
-            if stop is not None and stop.is_set():
+            if stop.is_set():
                 return [], [(NO_DOMAIN, 0)] * len(batch)
             answer = workers.ask(name.encode(), _joined(batch)) if workers else None
             return _number_batch(batch, name) if answer is None else json.loads(answer)
@@ -153,7 +150,7 @@ def _number_batch(chains: Sequence[str], name: ChainName) -> _Answer:
 
 
 def number_antibodies(
-    antibodies: Sequence[Chains], cache: Path | None, stop: threading.Event | None = None
+    antibodies: Sequence[Chains], cache: Path | None
 ) -> Mapping[ChainName, Numbered]:
     """Number the chains of antibodies; what the folder `cache` has is read, the rest kept there.
 
@@ -162,9 +159,7 @@ def number_antibodies(
     antibodies : sequence of (str, str)
         In any order.
     cache : Path, optional
-        None: nothing is kept.
-    stop : Event, optional
-        As for `number_chains`; then nothing is kept.
+        None: nothing is kept. Neither is it once the call is `abandoned`.
     """
     result: dict[ChainName, Numbered] = {}
     for at, name in enumerate(CHAINS):
@@ -173,8 +168,8 @@ def number_antibodies(
         entry = program.encode() + b"\0" + _joined(chains)
         numbered = _unpacked(kept(cache, entry), chains)
         if numbered is None:
-            numbered = number_chains(chains, name, stop)
-            if not (stop is not None and stop.is_set()):
+            numbered = number_chains(chains, name)
+            if not abandoned().is_set():
                 keep(cache, entry, _packed(numbered))
         result[name] = numbered
     return result
@@ -188,21 +183,16 @@ def numbered_meanwhile(
 
     Few antibodies are numbered at the call. If the block is left before, the rest is abandoned.
     """
-    stop, inside = threading.Event(), copy_context()
-
-    def number() -> Mapping[ChainName, Numbered]:
-        with part_of_stage(0.0):  # the bar shows what the block does
-            return number_antibodies(antibodies, cache, stop)
-
     if len(antibodies) < WORTH_PROCESSES:
         yield lambda: number_antibodies(antibodies, cache)
         return
-    with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(inside.run, number)
-        try:
-            yield running.result
-        finally:
-            stop.set()
+
+    def number() -> Mapping[ChainName, Numbered]:
+        with part_of_stage(0.0):  # the bar shows what the block does
+            return number_antibodies(antibodies, cache)
+
+    with meanwhile(number) as numbered:
+        yield numbered
 
 
 def _packed(numbered: Numbered) -> bytes:

@@ -24,7 +24,7 @@ from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import StoredVectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
-from abag.head.fit import fit_split
+from abag.head.fit_run import fit_split
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
 from abag.head.runs.run_folder import RunInputs

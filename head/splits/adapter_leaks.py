@@ -22,13 +22,11 @@ from abag.head.splits.split_files import KEYS, pair_keys
 from abag.head.splits.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.head.data.labels import LabelledPairs
-    from abag.head.splits.split_options import AdapterRows, SplitOptions
+    from abag.head.splits.split_options import AdapterRows
 
 _ROWS = "adapter/splits.parquet"
 
@@ -43,11 +41,9 @@ class NoHeadRows(AbagError):
 
 def apply_adapter_policy(
     splits: Sequence[Split],
-    pairs: LabelledPairs,
+    groups: PairGroups,
     folders: Sequence[EncoderFolder],
-    options: SplitOptions,
     *,
-    cache: Path | None = None,
     adapter_rows: AdapterRows,
     allow_leak: bool,
 ) -> list[Split]:
@@ -55,8 +51,10 @@ def apply_adapter_policy(
 
     Parameters
     ----------
-    splits, pairs, options, cache
-        Result and arguments of `make_splits`; the options define near-duplicates.
+    splits
+        Result of `divide`.
+    groups
+        Those of the pairs; they define near-duplicates.
     folders : sequence of EncoderFolder
         The vectors that the head is trained on. Those without an adapter have no effect.
     adapter_rows : {"leave-out", "train"}
@@ -83,8 +81,7 @@ def apply_adapter_policy(
         return list(splits)
     name = " and ".join(folder.name for folder in adapted)
     rows = [_adapter_rows(folder) for folder in adapted]
-    groups = PairGroups(pairs, options, cache)
-    notes: list[str] = []
+    pairs, notes = groups.pairs, list[str]()
     leaks = sum(
         int(np.any([_leaks(split, groups, r) for r in rows], axis=0).sum()) for split in splits
     )

@@ -7,7 +7,6 @@ The process holds the lock of its own interpreter. It leaves the clusters in the
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,8 +60,6 @@ def antibodies_clustered_meanwhile(
 
 def _serve() -> None:
     """Answer the process that started this one."""
-    if hasattr(os, "nice"):
-        os.nice(5)  # the thread that feeds the GPU comes first
     with serving() as (requests, answers), reporting(silent=True):
         while True:
             asked, keys, texts = (receive(requests) for _ in range(3))

@@ -56,8 +56,8 @@ class PairGroups:
     options: SplitOptions
     cache: Path | None
     """Folder of cached clusters; None: they are not kept."""
-    wait: Callable[[], object] | None = None
-    """Waits until another process has put the clusters of the antibodies there."""
+    wait: Mapping[Kind, Callable[[], object]] = field(default_factory=dict)
+    """By kind: waits until its clusters, which are found elsewhere, are in the cache or here."""
     tools: dict[str, str] = field(default_factory=dict)
     """What computed the clusters of each kind."""
     _labels: dict[tuple[Kind, float, str], Ints] = field(default_factory=dict)
@@ -68,6 +68,11 @@ class PairGroups:
         """Return the identity from which the split keeps sequences of a kind together."""
         options = self.options
         return options.antibody_identity if kind == "antibody" else options.antigen_identity
+
+    def are_clustered(self, kind: Kind) -> bool:
+        """Whether sequences of a kind are clustered where the split may not need it."""
+        n, name = len(self.pairs.table.sequences[kind].keys), self.options.split_name
+        return n <= MANY_SEQUENCES[kind] or name in ("auto", kind, "both")
 
     def of_method(self, method: str) -> Ints:
         """Return the group of each pair, shape (P,), under ``random``, ``antibody`` or ``antigen``.
@@ -142,6 +147,8 @@ class PairGroups:
 
     def _load_or_compute(self, kind: Kind, identity: float, tool: ClusterTool) -> Ints:
         """Cluster of each unique sequence; one search finds those of all counted identities."""
+        if kind in self.wait:
+            self.wait[kind]()
         unique = self.pairs.table.sequences[kind]
         chosen = choose_method(kind, len(unique.keys), self.options.antibody_by, tool)
         if tool == self.options.cluster_tool:
@@ -149,8 +156,6 @@ class PairGroups:
         if (kind, identity, chosen.name) not in self._labels:
             is_exact = not chosen.name.startswith("MMseqs2")
             wanted = {identity, *self._counted(kind)} if is_exact else {identity}
-            if self.wait is not None and kind == "antibody":
-                self.wait()
             found = cached_clusters(chosen, unique.keys, unique.chains, wanted, self.cache)
             self._labels |= {(kind, t, chosen.name): labels for t, labels in found.items()}
         return self._labels[kind, identity, chosen.name]
@@ -170,17 +175,16 @@ def with_clusters(
 
 def with_antibody_clusters(pairs: LabelledPairs, groups: PairGroups) -> LabelledPairs:
     """Return the pairs with the clusters of their antibodies, see `with_clusters`."""
-    n, name = len(pairs.table.antibodies.keys), groups.options.split_name
-    if n <= MANY_SEQUENCES["antibody"] or name in ("auto", "antibody", "both"):
+    if groups.are_clustered("antibody"):
         return replace(pairs, antibody_cluster=groups.of_method("antibody"))
     return pairs
 
 
 def with_antigen_clusters(pairs: LabelledPairs, groups: PairGroups) -> LabelledPairs:
     """Return the pairs with the clusters of their antigens, see `with_clusters`."""
-    n, name = len(pairs.table.antigens.keys), groups.options.split_name
-    if n <= MANY_SEQUENCES["antigen"] or name in ("auto", "antigen", "both"):
+    if groups.are_clustered("antigen"):
         return replace(pairs, antigen_cluster=groups.of_method("antigen"))
+    n = len(pairs.table.antigens.keys)
     say(f"{n:,} antigens are not clustered: intervals treat each as independent of the others")
     return replace(pairs, antigen_cluster=pairs.antigen)
 
