@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import CancelledError
+from contextlib import suppress
 
 import pytest
 
@@ -57,9 +58,9 @@ def test_an_abandoned_call_ends_soon():
             ended.append(abandoned().is_set())
             raise
 
-    with pytest.raises(ZeroDivisionError), meanwhile(call):
+    with suppress(KeyError), meanwhile(call):
         begun.wait(20)
-        raise ZeroDivisionError
+        raise KeyError
     assert ended == [True]
     assert len(done) < 10**5
     assert not abandoned().is_set()
