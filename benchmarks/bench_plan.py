@@ -72,7 +72,7 @@ CASES = {
 }
 COMPARED = {
     "reading": ["read table and vectors"],
-    "clusters": ["split and clusters", "clusters of antigens"],
+    "clusters": ["clusters of antigens", "clusters of antibodies"],
     "networks": ["training"],
     "closed_forms": ["models in closed form"],
     "baselines": ["baselines"],

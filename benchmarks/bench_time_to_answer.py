@@ -57,6 +57,7 @@ STAGES = {
         "wait for antigens' clusters": "abag.head.fit_splits:with_antigen_clusters",
         "wait for antibodies' clusters": "abag.head.fit_splits:with_antibody_clusters",
         "clusters of antigens": "abag.head.splits.groups:antigen_clusters",
+        "clusters of antibodies": "abag.head.splits.groups:antibody_clusters",
         "IMGT numbering": "abag.embed.sequences.numbering:number_antibodies",
     },
 }
