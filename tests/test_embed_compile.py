@@ -162,8 +162,10 @@ def compile_all(capability, only):
             continue
         signature = types | dict.fromkeys(constants, "constexpr")
         kernel = getattr(module, name)
+        # as launched: tensors and the rows of queries, keys and values are aligned
         kinds = [types.get(argument, "") for argument in kernel.arg_names]
         aligned = [i for i, kind in enumerate(kinds) if kind.startswith("*")]
+        aligned += [i for i, name in enumerate(kernel.arg_names) if name == "token_stride"]
         hints = {(i,): [["tt.divisibility", 16]] for i in aligned}
         built = triton.compile(
             ASTSource(kernel, signature, constants, hints),
