@@ -45,7 +45,7 @@ def _load_queries(
 ):  # fmt: skip
     """Load a tile of queries; with `cos_ptr`, add their bias and turn them by their positions.
 
-    The tile then has half the width. Rows past `stop` hold anything.
+    `source` then loads half the width. Rows past `stop` hold anything.
     """
     if cos_ptr is not None:
         HALF: tl.constexpr = WIDTH // 2
