@@ -190,7 +190,7 @@ def test_rotary_equals_its_plain_version(step, width):
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
-@pytest.mark.parametrize(("tokens", "width"), [(20, 96), (1, 513)])
+@pytest.mark.parametrize(("tokens", "width"), [(5, 96), (1, 513)])
 def test_a_gate_equals_its_plain_version(tokens, width, activation):
     x, weight = 9 * draw(tokens, 32), draw(2 * width, 32, seed=1)  # far out on both sides, too
     ours, theirs = (o.linear_gated(x, weight, activation) for o in (FUSED, PLAIN))
@@ -200,7 +200,7 @@ def test_a_gate_equals_its_plain_version(tokens, width, activation):
 
 
 def test_activations_equal_their_plain_versions():
-    x, weight, bias = draw(17, 24), draw(48, 24, seed=1), draw(48, seed=2)
+    x, weight, bias = draw(7, 24), draw(48, 24, seed=1), draw(48, seed=2)
     assert far(FUSED.linear_relu(x, weight), PLAIN.linear_relu(x, weight)) < NEAR
     assert far(FUSED.linear_gelu(x, weight, bias), PLAIN.linear_gelu(x, weight, bias)) < NEAR
     half = [t.bfloat16() for t in (x, weight, bias)]

@@ -10,16 +10,6 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit
-def backwards(axis: tl.constexpr) -> tl.tensor:
-    """Return the row, or tile of rows, of this program: the first program has the last one.
-
-    The last rows that the product before wrote are still in the GPU's cache, and so are then the
-    first rows when the product after reads them.
-    """
-    return (tl.num_programs(axis) - 1 - tl.program_id(axis)).to(tl.int64)
-
-
 # not specialised: it would be compiled again for token counts that are multiples of 16
 @triton.jit(do_not_specialize=["tokens"])
 def _gate_kernel(
@@ -28,7 +18,7 @@ def _gate_kernel(
 ):  # fmt: skip
     """Multiply the second half of each row by the activation of the first."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    row = backwards(1) * ROWS + tl.arange(0, ROWS)
+    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     mask = (row < tokens)[:, None] & (column < WIDTH)[None, :]
     at = x_ptr + row[:, None] * (2 * WIDTH) + column[None, :]
     gate = tl.load(at, mask=mask, other=0.0).to(tl.float32)
@@ -47,7 +37,7 @@ def _norm_rotary_kernel(
     HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Norm and rotate one token's queries, or its keys."""
-    token = backwards(0)
+    token = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + token)
     dims = tl.arange(0, HALF)
     heads = tl.arange(0, BLOCK_H)

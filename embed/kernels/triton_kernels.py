@@ -15,7 +15,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from abag.embed.kernels import triton_gated
 from abag.embed.kernels.cublaslt import Epilogue, wide_products
 from abag.embed.kernels.ops import Activation, PlainOps
-from abag.embed.kernels.triton_gated import backwards
 
 
 @triton.jit
@@ -166,7 +165,7 @@ def _add_rms_norm_kernel(
     x_ptr, delta_ptr, weight_ptr, out_ptr, scale, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Add to one row of the residual stream, then norm the sum as rounded when stored."""
-    at = backwards(0) * WIDTH + tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, BLOCK)
     mask = tl.arange(0, BLOCK) < WIDTH
     x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
     x += scale * tl.load(delta_ptr + at, mask=mask, other=0.0).to(tl.float32)
@@ -182,7 +181,7 @@ def _add_rms_norm_kernel(
 def _layer_norm_kernel(
     x_ptr, shift_ptr, weight_ptr, bias_ptr, out_ptr, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
-    row = backwards(0)
+    row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     mask = at < WIDTH
     x = tl.load(x_ptr + row * WIDTH + at, mask=mask, other=0.0).to(tl.float32)
@@ -208,9 +207,9 @@ def _gelu_kernel(
     library's function, and instructions are the bottleneck here, not memory.
     """
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    row = backwards(1) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     mask = (row < tokens)[:, None] & (column < WIDTH)[None, :]
-    at = x_ptr + row[:, None] * WIDTH + column[None, :]
+    at = x_ptr + row.to(tl.int64)[:, None] * WIDTH + column[None, :]
     bias = tl.load(bias_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
     x = tl.load(at, mask=mask, other=0.0).to(tl.float32) + bias[None, :]
     z = tl.abs(x) * 0.7071067811865476
@@ -228,7 +227,7 @@ def _rotary_kernel(
     HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Add the bias to the first heads of one token's row and rotate them."""
-    token = backwards(0)
+    token = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + token)
     dims = tl.arange(0, HALF)
     heads = tl.arange(0, BLOCK_H)
