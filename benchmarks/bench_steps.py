@@ -15,16 +15,12 @@ import tempfile
 import time
 from contextlib import ExitStack
 from datetime import date
-from functools import update_wrapper
 from pathlib import Path
-from types import FunctionType
 from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-import triton
-import triton.language as tl
 from bench_encoders import (
     Bench,
     config_of,
@@ -189,25 +185,6 @@ def biases_in_product(encoder):
     return patch.object(encoder, "_attend", attend if rotates else encoder._attend)
 
 
-@triton.jit
-def forwards(axis: tl.constexpr):
-    """Return the row of this program: the first program has the first one."""
-    return tl.program_id(axis).to(tl.int64)
-
-
-def rows_forwards():
-    """Let the kernels of ESM-2 between products start with the first row, not with the last."""
-
-    def changed(kernel):
-        names = {**kernel.fn.__globals__, "backwards": forwards}
-        fn = FunctionType(kernel.fn.__code__, names, kernel.fn.__name__)
-        return triton.jit(update_wrapper(fn, kernel.fn))
-
-    names = ("_layer_norm_kernel", "_rotary_kernel")
-    kernels = {name: changed(getattr(triton_kernels, name)) for name in names}
-    return patch.multiple(triton_kernels, **kernels)
-
-
 class Steps:
     """Rows of one encoder: variant, share of peak, distance to fp32."""
 
@@ -314,18 +291,8 @@ def rotation_rows(steps):
 
 def bias_rows(steps):
     encoder = steps.load("bf16" if steps.gpu else "fp32")
-    product, forwards = biases_in_product(encoder), rows_forwards()
-    variants = {
-        "biases in the product, rows forwards": [product, forwards],
-        "biases in the rotation, rows forwards": [forwards],
-        "biases in the product, rows backwards": [product],
-        "biases in the rotation, rows backwards": [],
-    }
+    variants = {"biases in the product": [biases_in_product(encoder)], "biases in the rotation": []}
     steps.alternate(encoder, variants)
-    steps.report.add("", "The last with twice as many tokens per batch:", "")
-    for budget in 3 * (steps.budgets[-1], 2 * steps.budgets[-1]):
-        share, rate = steps.time("the last", encoder, budget, 1)
-        steps.report.add(f"- {budget} tokens: {share:.1f} %, {rate:.0f} seq/s")
 
 
 def fp16_rows(steps):
