@@ -39,10 +39,12 @@ def signatures(half, descriptors):
     yield "_gelu_kernel", gelu, {"WIDTH": 5120, "ROWS": 8, "COLUMNS": 512}, 4, 3
     names = ("qkv_ptr", "position_ptr", "cos_ptr", "sin_ptr", "token_stride")
     rotary = dict(zip(names, (x, "*i32", f, f, "i32"), strict=True))
-    for heads in (20, 40):  # keys, or queries too
-        launch = rotary_launch(heads, torch.empty(1, 32), per_warp=512)
-        warps = launch.pop("num_warps")
-        yield "_rotary_kernel", rotary, launch, warps, 3
+    launch = rotary_launch(20, torch.empty(1, 32), per_warp=512)  # keys and their bias
+    warps = launch.pop("num_warps")
+    yield "_rotary_kernel", rotary | {"bias_ptr": x}, launch, warps, 3
+    launch = rotary_launch(40, torch.empty(1, 32), per_warp=512)  # queries and keys
+    warps = launch.pop("num_warps")
+    yield "_rotary_kernel", rotary, launch | {"bias_ptr": None}, warps, 3
     for biased, heads, width, turned in (
         (True, 32, 128, False), (False, 20, 64, False), (False, 20, 64, True)
     ):  # fmt: skip
@@ -62,9 +64,9 @@ def signatures(half, descriptors):
         constants |= {"DESCRIPTORS": descriptors}
         attend = {**tensors, "out_ptr": x, **tiles, "scale": "fp32"}
         if turned:
-            attend |= {"cos_ptr": f, "sin_ptr": f}
+            attend |= {"cos_ptr": f, "sin_ptr": f, "query_bias_ptr": x}
         else:
-            constants |= {"cos_ptr": None, "sin_ptr": None}
+            constants |= {"cos_ptr": None, "sin_ptr": None, "query_bias_ptr": None}
         yield "_attention_kernel", attend, constants, warps, stages
 
 
@@ -115,7 +117,7 @@ def shape_signatures(half):
             angles = torch.empty(1, shape.head_width // 2)
             launch = rotary_launch(shape.heads, angles, per_warp=512)
             warps = launch.pop("num_warps")
-            yield "_rotary_kernel", rotary, launch, warps, 3
+            yield "_rotary_kernel", rotary, launch | {"bias_ptr": None}, warps, 3
 
 
 def head_signatures(half):
@@ -160,8 +162,10 @@ def compile_all(capability, only):
             continue
         signature = types | dict.fromkeys(constants, "constexpr")
         kernel = getattr(module, name)
+        # as launched: tensors and the rows of queries, keys and values are aligned
         kinds = [types.get(argument, "") for argument in kernel.arg_names]
         aligned = [i for i, kind in enumerate(kinds) if kind.startswith("*")]
+        aligned += [i for i, name in enumerate(kernel.arg_names) if name == "token_stride"]
         hints = {(i,): [["tt.divisibility", 16]] for i in aligned}
         built = triton.compile(
             ASTSource(kernel, signature, constants, hints),

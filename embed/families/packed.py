@@ -57,14 +57,25 @@ class PackedEncoder(ABC):
                 layer_pooling.add(layer, x_TD)
         return x_TD
 
-    def _rotate_and_attend(self, qkv: Tensor, geometry: BatchGeometry) -> Tensor:
-        """Attend with rotary positions, which overwrites `qkv`, shape (T, 3 * D); return (T, D)."""
-        assert self._rotary is not None
-        if self._attention.rotates_queries:
-            rotated, heads = qkv[:, self.width :], self._heads
-        else:
-            rotated, heads = qkv, 2 * self._heads
-        self._ops.rotary_(rotated, geometry.positions, *self._rotary, heads)
+    def _attend(
+        self, y_TD: Tensor, qkv_3DD: Tensor, bias_3D: Tensor | None, geometry: BatchGeometry
+    ) -> Tensor:
+        """Project to queries, keys and values, rotate if positions are rotary, and attend.
+
+        The values' part of the bias is zero: attention weights sum to 1, so their bias is a
+        constant of the output. Returns shape (T, D).
+        """
+        ops, heads = self._ops, self._heads
+        if self._rotary is not None and self._attention.rotates_queries:
+            # the GPU is at its power limit: what rotates adds the bias too, not the product
+            qkv = ops.linear(y_TD, qkv_3DD)
+            query_bias, key_bias, _ = (None,) * 3 if bias_3D is None else bias_3D.chunk(3)
+            keys = qkv[:, self.width :]
+            ops.rotary_(keys, geometry.positions, *self._rotary, heads, key_bias)
+            return self._attention(qkv, geometry, query_bias)
+        qkv = ops.linear(y_TD, qkv_3DD, bias_3D)
+        if self._rotary is not None:
+            ops.rotary_(qkv, geometry.positions, *self._rotary, 2 * heads)
         return self._attention(qkv, geometry)
 
     @abstractmethod

@@ -108,15 +108,14 @@ class PackedBert(PackedEncoder):
         self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
     ) -> Iterator[Tensor]:
         ops, eps = self._ops, self._eps
-        attend = self._attention if self._rotary is None else self._rotate_and_attend
         x_TD = self._embed_VD[ids_T]
         if self._positions_PD is not None:
             x_TD += self._positions_PD[geometry.positions]
         x_TD = ops.layer_norm(x_TD, self._type_D, *self._norm, eps)
         yield x_TD
         for layer in self._layers:
-            qkv = ops.linear(x_TD, layer.qkv_3DD, layer.qkv_bias_3D)
-            ops.add_linear_(x_TD, attend(qkv, geometry), layer.out_DD)
+            attended_TD = self._attend(x_TD, layer.qkv_3DD, layer.qkv_bias_3D, geometry)
+            ops.add_linear_(x_TD, attended_TD, layer.out_DD)
             x_TD = ops.layer_norm(x_TD, layer.out_bias_D, *layer.norm1, eps)
             hidden_TF = ops.linear_gelu(x_TD, layer.up_FD, layer.up_bias_F)
             ops.add_linear_(x_TD, hidden_TF, layer.down_DF)

@@ -126,8 +126,8 @@ class PackedEsm(PackedEncoder):
         for i, layer in enumerate(self._layers):
             yield x_TD + layer.shift1_D if i in read else x_TD
             y_TD = ops.layer_norm(x_TD, layer.shift1_D, None, None, eps)
-            qkv = ops.linear(y_TD, layer.qkv_3DD, layer.qkv_bias_3D)
-            ops.add_linear_(x_TD, self._rotate_and_attend(qkv, geometry), layer.out_DD)
+            attended_TD = self._attend(y_TD, layer.qkv_3DD, layer.qkv_bias_3D, geometry)
+            ops.add_linear_(x_TD, attended_TD, layer.out_DD)
             y_TD = ops.layer_norm(x_TD, layer.shift2_D, None, None, eps)
             hidden_TF = ops.linear_gelu(y_TD, layer.up_FD, layer.up_bias_F)
             ops.add_linear_(x_TD, hidden_TF, layer.down_DF)

@@ -92,8 +92,8 @@ class PackedSwiglu(PackedEncoder):
         for i, layer in enumerate(self._layers):
             yield x_TD + delta_TD if i in read else x_TD
             y_TD = ops.add_rms_norm_(x_TD, delta_TD, 1.0, layer.norm1_D, eps)
-            qkv = ops.linear(y_TD, layer.qkv_3DD)
-            delta_TD = ops.linear(self._rotate_and_attend(qkv, geometry), layer.out_DD)
+            attended_TD = self._attend(y_TD, layer.qkv_3DD, None, geometry)
+            delta_TD = ops.linear(attended_TD, layer.out_DD)
             y_TD = ops.add_rms_norm_(x_TD, delta_TD, 1.0, layer.norm2_D, eps)
             hidden_TF = ops.linear_gated(y_TD, layer.gate_up_2FD, "silu")
             delta_TD = ops.linear(hidden_TF, layer.down_DF)

@@ -106,7 +106,7 @@ class Attention:
 
     @property
     def rotates_queries(self) -> bool:
-        """Whether queries are rotated when they are read; keys never are."""
+        """Whether queries get their bias and are rotated when they are read; keys never are."""
         return self._rotary is not None
 
     def geometry(
@@ -130,26 +130,32 @@ class Attention:
             lengths,
         )
 
-    def __call__(self, qkv: Tensor, geometry: BatchGeometry) -> Tensor:
+    def __call__(
+        self, qkv: Tensor, geometry: BatchGeometry, query_bias: Tensor | None = None
+    ) -> Tensor:
         """Attend within each sequence.
 
         Parameters
         ----------
         qkv : Tensor, shape=(T, 3 * H * D), dtype=float32, bfloat16 or float16
             Queries of all heads, then keys, then values.
+        query_bias : Tensor, shape=(H * D,), optional
+            Added to the queries before they are rotated; only if `rotates_queries`.
 
         Returns
         -------
         Tensor, shape=(T, H * D)
             In the type of `qkv`.
         """
+        assert query_bias is None or self.rotates_queries
         if self.name == "triton":
             from abag.embed.kernels import triton_kernels as kernels
 
             m, n, warps, stages = self._tile
             return kernels.attention(
                 qkv, geometry.tiles, self._heads, self._scale, self._tiled_bias, self._rotary,
-                block_m=m, block_n=n, warps=warps, stages=stages, descriptors=self._descriptors,
+                query_bias, block_m=m, block_n=n, warps=warps, stages=stages,
+                descriptors=self._descriptors,
             )  # fmt: skip
         if self.name == "sdpa":
             return grouped_sdpa(qkv, geometry.groups, self._heads, self._scale)

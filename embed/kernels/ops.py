@@ -70,8 +70,9 @@ class PlainOps:
         return F.gelu(gate_TF, approximate="tanh").mul_(up_TF)
 
     def rotary_(
-        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
-    ) -> Tensor:
+        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int,
+        bias: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Rotate the first `heads` heads of every row in place; returns `x`.
 
         Parameters
@@ -80,8 +81,10 @@ class PlainOps:
             Contiguous rows, such as queries, keys and values, or keys and values.
         positions_T : Tensor, shape=(T,), dtype=int32
         cos, sin : Tensor, shape=(positions, head width / 2), dtype=float32
+        bias : Tensor, shape=(heads * head width,), optional
+            Added before they are rotated.
         """
-        low, high = _halves(x, heads, cos.shape[1])
+        low, high = _halves(x, heads, cos.shape[1], bias)
         c, s = cos[positions_T.long(), None, :], sin[positions_T.long(), None, :]
         low[:], high[:] = low * c - high * s, high * c + low * s
         return x
@@ -114,10 +117,11 @@ class HalfOps(PlainOps):
         return F.layer_norm(x_TD + shift_D.to(x_TD.dtype), shift_D.shape, eps=eps)
 
     def rotary_(
-        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
-    ) -> Tensor:
+        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int,
+        bias: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """See `PlainOps`."""
-        low, high = _halves(x, heads, cos.shape[1])
+        low, high = _halves(x, heads, cos.shape[1], bias)
         c, s = (table.to(x.dtype)[positions_T.long(), None, :] for table in (cos, sin))
         before = low.clone()
         low.mul_(c).addcmul_(high, s, value=-1)
@@ -125,6 +129,12 @@ class HalfOps(PlainOps):
         return x
 
 
-def _halves(x: Tensor, heads: int, half: int) -> tuple[Tensor, ...]:
-    """Return views of both halves of the first heads of every row, each shape=(T, heads, half)."""
-    return x[:, : 2 * heads * half].view(len(x), heads, 2, half).unbind(2)
+def _halves(x: Tensor, heads: int, half: int, bias: Tensor | None) -> tuple[Tensor, ...]:
+    """Return views of both halves of the first heads of every row, each shape=(T, heads, half).
+
+    `bias` is added to them.
+    """
+    own = x[:, : 2 * heads * half]
+    if bias is not None:
+        own += bias
+    return own.view(len(x), heads, 2, half).unbind(2)

@@ -39,15 +39,14 @@ def _load_rows(
 
 @triton.jit
 def _load_queries(
-    source, cos_ptr, sin_ptr, first, start, column, stop,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, ROTATED: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
+    source, cos_ptr, sin_ptr, bias_ptr, first, start, column, stop,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
-    """Load a tile of queries; ROTATED: turn them by their positions, with a tile of half the width.
+    """Load a tile of queries; with `cos_ptr`, add their bias and turn them by their positions.
 
-    Rows past `stop` hold anything.
+    `source` then loads half the width. Rows past `stop` hold anything.
     """
-    if ROTATED:
+    if cos_ptr is not None:
         HALF: tl.constexpr = WIDTH // 2
         low = _load_rows(source, first, column, stop, ROWS, HALF, STRIDE, True, DESCRIPTORS)
         high = _load_rows(source, first, column + HALF, stop, ROWS, HALF, STRIDE, True, DESCRIPTORS)
@@ -56,6 +55,10 @@ def _load_queries(
         cos = tl.load(cos_ptr + at, mask=(row < stop)[:, None], other=0.0)
         sin = tl.load(sin_ptr + at, mask=(row < stop)[:, None], other=0.0)
         x, y = low.to(tl.float32), high.to(tl.float32)
+        if bias_ptr is not None:
+            own = bias_ptr + column + tl.arange(0, HALF)
+            x += tl.load(own).to(tl.float32)[None, :]
+            y += tl.load(own + HALF).to(tl.float32)[None, :]
         turned = tl.join((x * cos - y * sin).to(low.dtype), (y * cos + x * sin).to(low.dtype))
         tile = turned.permute(0, 2, 1).reshape(ROWS, WIDTH)
     else:
@@ -108,6 +111,7 @@ def _attention_kernel(
     tile_stop_ptr,  # (tiles,) one past its last token
     cos_ptr,  # (positions, WIDTH / 2), and
     sin_ptr,  # the same: rotary angles of the queries; None: they are not rotated here
+    query_bias_ptr,  # (HEADS * WIDTH,) added before they are rotated, or None
     scale,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, DESCRIPTORS: tl.constexpr,
@@ -124,8 +128,8 @@ def _attention_kernel(
     unit = scale * 1.4426950408889634  # log2(e), because exp2 is the hardware instruction
     STRIDE: tl.constexpr = 3 * HEADS * WIDTH
     q = _load_queries(
-        qkv_q, cos_ptr, sin_ptr, first, start, head * WIDTH, stop,
-        BLOCK_M, WIDTH, STRIDE, cos_ptr is not None, DESCRIPTORS,
+        qkv_q, cos_ptr, sin_ptr, query_bias_ptr, first, start, head * WIDTH, stop,
+        BLOCK_M, WIDTH, STRIDE, DESCRIPTORS,
     )  # fmt: skip
     peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -219,10 +223,10 @@ def _gelu_kernel(
 
 @triton.jit
 def _rotary_kernel(
-    qkv_ptr, position_ptr, cos_ptr, sin_ptr, token_stride,
+    qkv_ptr, bias_ptr, position_ptr, cos_ptr, sin_ptr, token_stride,
     HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Rotate the first heads of one token's row."""
+    """Add the bias to the first heads of one token's row and rotate them."""
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + token)
     dims = tl.arange(0, HALF)
@@ -234,6 +238,9 @@ def _rotary_kernel(
     at = qkv_ptr + token * token_stride + column
     low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     high = tl.load(at + HALF, mask=mask, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        low += tl.load(bias_ptr + column, mask=mask, other=0.0)
+        high += tl.load(bias_ptr + column + HALF, mask=mask, other=0.0)
     tl.store(at, (low * cos - high * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
     tl.store(at + HALF, (high * cos + low * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
 
@@ -270,6 +277,7 @@ def attention(
     scale: float,
     bias: Tensor | None = None,
     rotary: tuple[Tensor, Tensor] | None = None,
+    query_bias: Tensor | None = None,
     *,
     block_m: int,
     block_n: int,
@@ -291,6 +299,8 @@ def attention(
         From `tile_bias` with this `block_m` and `block_n`: queries and keys per tile.
     rotary : tuple of 2 Tensors, each shape=(positions, D / 2), dtype=float32, optional
         Cosines and sines to rotate the queries with, not the keys, by the position in a sequence.
+    query_bias : Tensor, shape=(H * D,), optional
+        Added to the queries before they are rotated.
     descriptors : bool
         Load tiles by tensor descriptors, which need compute capability 9.0 to be fast.
 
@@ -311,7 +321,7 @@ def attention(
     else:
         loaded = [x for x, _, _ in sources]
     _attention_kernel[(heads, len(tiles[0]))](
-        *loaded, out, *tiles, *(rotary or (None, None)), scale,
+        *loaded, out, *tiles, *(rotary or (None, None)), query_bias, scale,
         HEADS=heads, WIDTH=width, BLOCK_M=block_m, BLOCK_N=block_n,
         HAS_BIAS=bias is not None,
         BIAS_REACH=0 if bias is None else (bias.shape[2] - block_n) // 2,
@@ -410,13 +420,14 @@ class FusedOps(PlainOps):
         return triton_gated.norm_rotary_(qkv, weight, eps, positions_T, cos, sin, heads)
 
     def rotary_(
-        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int
-    ) -> Tensor:
-        """See `PlainOps`."""
+        self, x: Tensor, positions_T: Tensor, cos: Tensor, sin: Tensor, heads: int,
+        bias: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """See `PlainOps`; the bias is added in fp32."""
         if cos.shape[1].bit_count() != 1:  # Triton's blocks are powers of 2
-            return super().rotary_(x, positions_T, cos, sin, heads)
+            return super().rotary_(x, positions_T, cos, sin, heads, bias)
         launch = triton_gated.rotary_launch(heads, cos, per_warp=512)
-        _rotary_kernel[(len(x),)](x, positions_T, cos, sin, x.stride(0), **launch)
+        _rotary_kernel[(len(x),)](x, bias, positions_T, cos, sin, x.stride(0), **launch)
         return x
 
 
