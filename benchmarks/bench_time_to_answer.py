@@ -53,7 +53,6 @@ STAGES = {
     "fit": {
         "read table and vectors": "abag.head.fit:read_inputs",
         "import torch": "abag.head.fit:import_torch",
-        "further imports": "abag.head.fit:import_training",
         "split": "abag.head.fit_splits:divide",
         "wait for antigens' clusters": "abag.head.fit_splits:with_antigen_clusters",
         "wait for antibodies' clusters": "abag.head.fit_splits:with_antibody_clusters",
@@ -64,7 +63,7 @@ STAGES = {
 }
 """By command: the name of a stage and the function that it is, named where it is called."""
 AFTER = {
-    "further imports": {
+    "import torch": {
         "prepare the step": "abag.head.training.step:TrainingStep.__init__",
         "training": "abag.head.fit_heads:train",
         "baselines": "abag.head.fit_heads:predict_baselines",

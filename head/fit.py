@@ -1,7 +1,7 @@
 """``fit``: a table and a store in, a run folder out.
 
-A table is read before torch is imported: what is wrong with it is said at once, and the clusters of
-its sequences are found during the import. A large one is read during the import.
+The table is read before torch is imported: what is wrong with it is said at once, and the clusters
+of its sequences are found during the import.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from abag import cache_dir
 from abag.core.garbage import collection_paused, freeze_imports
 from abag.core.messages import reporting, say, stage, whole_bar
-from abag.core.threads import meanwhile
 from abag.embed.sequences.numbering import numbered_meanwhile
 from abag.head.fit_splits import FitSplits
 from abag.head.model.config import FitConfig
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 READING_SHARE, CLUSTERS_SHARE = 0.03, 0.07
 """Shares of the time of a fit, for the time left that the progress bar shows."""
-LARGE_BYTES = 8 << 20
-"""Size of a table that takes so long to read that torch is imported meanwhile."""
 
 
 def fit(
@@ -95,8 +92,6 @@ def _fit(
     verbose: bool,
     report: bool,
 ) -> RunSummary:
-    beside = isinstance(table, str | Path) and _is_large(Path(table))
-    wait_for_torch = held.enter_context(meanwhile(import_torch)) if beside else import_torch
     stage("reading", READING_SHARE)
     config = keep_recorded_head(run, config)
     inputs = read_inputs(table, store, config)
@@ -108,29 +103,15 @@ def _fit(
     divided = FitSplits(inputs, config, held)
     chains = inputs.pairs.table.antibodies.chains
     numbering = held.enter_context(numbered_meanwhile(chains, cache_dir() / "numbering"))
-    wait_for_torch()
-    return import_training()(
+    complete_run = import_torch()
+    return complete_run(
         run, divided, numbering, record, config, held, verbose=verbose, report=report
     )
 
 
-def import_torch() -> None:
-    """Import torch, which takes seconds: half of them it only waits for files."""
-    with collection_paused():
-        import torch  # noqa: F401
-    freeze_imports()
-
-
-def import_training() -> Callable[..., RunSummary]:
-    """Import `fit_run` and return its `complete_run`.
-
-    Not beside the reading: two threads must not import what may import each other.
-    """
+def import_torch() -> Callable[..., RunSummary]:
+    """Import what needs torch, which takes seconds; return `fit_run.complete_run`."""
     with collection_paused():
         from abag.head.fit_run import complete_run
     freeze_imports()
     return complete_run
-
-
-def _is_large(table: Path) -> bool:
-    return table.is_file() and table.stat().st_size >= LARGE_BYTES
