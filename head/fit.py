@@ -10,10 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from abag import cache_dir
 from abag.core.garbage import collection_paused, freeze_imports
 from abag.core.messages import reporting, say, stage, whole_bar
-from abag.embed.sequences.numbering import numbered_meanwhile
 from abag.head.fit_splits import FitSplits
 from abag.head.model.config import FitConfig
 from abag.head.runs.run_folder import (
@@ -101,12 +99,8 @@ def _fit(
         return finished
     stage("clusters", CLUSTERS_SHARE)
     divided = FitSplits(inputs, config, held)
-    chains = inputs.pairs.table.antibodies.chains
-    numbering = held.enter_context(numbered_meanwhile(chains, cache_dir() / "numbering"))
     complete_run = import_torch()
-    return complete_run(
-        run, divided, numbering, record, config, held, verbose=verbose, report=report
-    )
+    return complete_run(run, divided, record, config, held, verbose=verbose, report=report)
 
 
 def import_torch() -> Callable[..., RunSummary]:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from abag import cache_dir
 from abag.core.device import resolve_device
 from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import detail, say, stage
 from abag.core.options import BadOption
+from abag.embed.sequences.numbering import numbered_meanwhile
 from abag.head.closed_form.pair_model import DoesNotApply
 from abag.head.data.labels import NothingToLearn
 from abag.head.fit_heads import FoldFits, fit_heads
@@ -31,7 +33,7 @@ from abag.head.training.torch_settings import torch_settings
 from abag.head.training.uncertainty import combine, describe_sigma
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -55,7 +57,6 @@ LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 def complete_run(
     run: Path,
     divided: FitSplits,
-    numbering: Callable[[], Mapping[ChainName, Numbered]],
     record: Mapping[str, Any],
     config: FitConfig,
     held: ExitStack,
@@ -67,8 +68,6 @@ def complete_run(
 
     Parameters
     ----------
-    numbering : callable
-        Returns the IMGT numbering of all antibodies, for which it may wait.
     record : mapping
         Content of config.json, see `describe_inputs`.
     held : ExitStack
@@ -87,6 +86,9 @@ def complete_run(
         msg = f"{run}: another process has just finished this run. Run the command again."
         raise FolderBusy(msg)
     start_run(run, record, inputs.pairs, splits)
+    numbering = held.enter_context(
+        numbered_meanwhile(inputs.pairs.table.antibodies.chains, cache_dir() / "numbering")
+    )
     antibody, antigen = inputs.vectors["antibody"], inputs.vectors["antigen"]
     paths, start = fold_paths(run, len(splits)), time.monotonic()
     names = [run.name if len(splits) == 1 else f"{run.name} fold {i}" for i in range(len(splits))]

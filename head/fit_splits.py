@@ -7,7 +7,8 @@ scores and counts of leaks, many antibodies are clustered in another process whi
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
+from threading import Event
 from typing import TYPE_CHECKING
 
 from abag import cache_dir
@@ -44,13 +45,23 @@ class FitSplits:
 
     def __init__(self, inputs: RunInputs, config: FitConfig, held: ExitStack) -> None:
         self._inputs, self._config = inputs, config
-        groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
+        cache, antigens_found = cache_dir() / "clusters", Event()
+        groups = PairGroups(inputs.pairs, config, cache)
         wait: dict[Kind, Callable[[], object]] = {}
-        beside = antibodies_clustered_meanwhile(inputs.pairs, config, cache_dir() / "clusters")
+
+        def cluster_antigens() -> None:
+            try:
+                groups.of_method("antigen")
+            finally:
+                antigens_found.set()
+
+        beside = antibodies_clustered_meanwhile(inputs.pairs, config, cache, antigens_found)
         if (wait_for_antibodies := held.enter_context(beside)) is not None:
             wait["antibody"] = wait_for_antibodies
         if groups.are_clustered("antigen"):
-            wait["antigen"] = held.enter_context(meanwhile(partial(groups.of_method, "antigen")))
+            wait["antigen"] = held.enter_context(meanwhile(cluster_antigens))
+        else:
+            antigens_found.set()
         # what the thread finds is found in both: they share it
         self._groups = replace(groups, wait=wait)
 

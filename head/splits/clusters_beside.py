@@ -26,6 +26,7 @@ from abag.head.splits.groups import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from threading import Event
 
     from abag.head.data.labels import LabelledPairs
     from abag.head.splits.split_options import SplitOptions
@@ -36,12 +37,15 @@ WORTH_A_PROCESS = FEW_SEQUENCES["antibody"]
 
 @contextmanager
 def antibodies_clustered_meanwhile(
-    pairs: LabelledPairs, options: SplitOptions, cache: Path
+    pairs: LabelledPairs,
+    options: SplitOptions,
+    cache: Path,
+    after: Event | None = None,
 ) -> Iterator[Callable[[], object] | None]:
     """Begin to cluster antibodies beside the block, which gets a function that waits for the end.
 
     None: they are few, known, or so many that only some splits cluster them. If the block is left
-    before, the process ends.
+    before, the process ends. `after` is set when what shall have the cores first has ended.
     """
     unique, identity = pairs.table.antibodies, options.antibody_identity
     most = MANY_SEQUENCES["antibody"]
@@ -53,9 +57,15 @@ def antibodies_clustered_meanwhile(
         return
     asked = {"by": options.antibody_by, "identity": identity, "cache": str(cache.absolute())}
     texts = "\n".join("|".join(chains) for chains in unique.chains)
+    content = json.dumps(asked).encode(), np.ascontiguousarray(unique.keys), texts.encode()
+
+    def ask() -> None:
+        if after is not None:
+            after.wait()
+        workers.ask(*content)
+
     with ThreadPoolExecutor(1) as thread, Workers(__name__, 1) as workers:
-        content = json.dumps(asked).encode(), np.ascontiguousarray(unique.keys), texts.encode()
-        yield thread.submit(workers.ask, *content).result
+        yield thread.submit(ask).result
 
 
 def _serve() -> None:
