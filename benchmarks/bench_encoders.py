@@ -288,7 +288,7 @@ def bench_one(name, folder, config, args, device, peak):
     full = bench.batches(2048 if args.tiny else 16384)
     singles = [b for p in bench.spans[:: max(1, count // 48)] for b in fill_batches([p], 10**6)]
     notes = []
-    start = time.perf_counter()
+    begun = start = time.perf_counter()
     encoder = bench.ours()
     synchronize(device)
     notes.append(f"loading our encoder: {time.perf_counter() - start:.1f} s")
@@ -326,11 +326,10 @@ def bench_one(name, folder, config, args, device, peak):
         slow = bench.padded(bench.reference_model(torch.float32), autocast=True)
         bench.time("the old loop: one sequence a call, autocast", slow, singles)
     lines = []
-    if not args.no_agreement:
+    if args.agreement:
         lengths = (1, 2, 127, 128, 129, 255, 256, 257, 1022, 4000)
-        if args.tiny:
-            lengths = (1, 2, 127, 128)
-        lines = agreement(bench, 16 if args.tiny else 256, lengths)
+        lines = agreement(bench, args.agreement, lengths[:4] if args.tiny else lengths)
+    notes.append(f"all of it: {time.perf_counter() - begun:.0f} s")
     return {"rows": bench.rows, "notes": notes, "agreement": lines, "kernels": kernels}
 
 
@@ -366,7 +365,7 @@ def main(argv=None):
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--quick", action="store_true", help="ours only")
-    parser.add_argument("--no-agreement", action="store_true")
+    parser.add_argument("--agreement", type=int, default=256, help="sequences compared with fp32")
     parser.add_argument("--count", type=int, default=2048, help="sequences")
     parser.add_argument("--budgets", type=int, nargs="+", default=[8192, 16384, 32768, 65536])
     args = parser.parse_args(argv)

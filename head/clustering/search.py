@@ -36,7 +36,7 @@ Tile: TypeAlias = tuple[slice, slice]
 
 BATCH_PAIRS, QUEUE_PAIRS = 1 << 15, 1 << 17
 """Pairs, whole and contained, that are aligned before it is checked which others are worth it."""
-BLOCK, CHUNK = 256, 2048
+BLOCK, CHUNK = 512, 4096
 """Sides of a tile, the pairs whose bounds are computed at a time; they limit memory."""
 FAMILIES = 512
 """Families of a tile, whose bounds take long: a few thousand antigens are enough for many cores."""
