@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from abag.core.arrays import distinct
 from abag.core.threads import in_order
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Standardizer:
         cls, x_ND: NDArray[np.floating], rows: NDArray[np.integer] | None = None
     ) -> Standardizer:
         """Measure vectors, shape (N, D): those of the distinct `rows`, by default all."""
-        used = np.arange(len(x_ND)) if rows is None else np.unique(rows)
+        used = np.arange(len(x_ND)) if rows is None else distinct(rows)
         origin = x_ND[used[0]].astype(np.float64)  # near the mean: sums of squares lose no digits
 
         def sums(part: slice) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

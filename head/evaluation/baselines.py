@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import distinct
 from abag.head.clustering.clusters import distance_to_parent
 from abag.head.data.one_hot import ENCODED, OneHot, common_reference
 from abag.head.data.scaling import Standardizer
@@ -77,7 +78,7 @@ class BaselineInputs:
     @cached_property
     def trained(self) -> Ints:
         """Antibodies of these pairs, shape (T,)."""
-        return np.unique(self.pairs.antibody[self.fit_rows])
+        return distinct(self.pairs.antibody[self.fit_rows])
 
     @cached_property
     def fold(self) -> Ints:
@@ -177,7 +178,7 @@ def inner_folds(group: Ints) -> Ints:
 
     Rows of one group stay together, unless there is only one group.
     """
-    groups = len(np.unique(group))
+    groups = len(distinct(group))
     if groups == 1:
         group, groups = np.arange(len(group)), len(group)
     return grouped_folds(group, min(INNER_FOLDS, groups), seed=0)
@@ -192,7 +193,7 @@ def inner_folds_of_pairs(pairs: LabelledPairs, split: Split) -> Ints:
     exact = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
     fold = np.full(len(pairs.pkd), -1)
     fold[exact] = inner_folds(split.group[exact])
-    if len(np.unique(split.group[exact])) > 1:
+    if len(distinct(split.group[exact])) > 1:
         of_group = dict(zip(split.group[exact].tolist(), fold[exact].tolist(), strict=True))
         for pair in split.rows(TRAIN)[pairs.censored[split.rows(TRAIN)] != 0].tolist():
             fold[pair] = of_group.get(int(split.group[pair]), -1)
@@ -220,7 +221,7 @@ def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats
     total = np.bincount(group[fit_rows], pkd[fit_rows], minlength=size)
     seen = count[group] > 0
     mean = np.where(seen, total[group] / np.maximum(1, count[group]), pkd[fit_rows].mean())
-    for part in np.unique(split.part):
+    for part in distinct(split.part):
         rows = split.part == part
         if not seen[rows].any():
             mean[rows] = np.nan

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
+from abag.core.arrays import distinct
 from abag.core.files import replacing, write_json, write_text
 from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation import metrics
@@ -133,8 +134,8 @@ def _summarise(
         "data": {
             "source": pairs.table.source,
             "pairs": len(pairs),
-            "antibodies": len(np.unique(pairs.antibody)),
-            "antigens": len(np.unique(pairs.antigen)),
+            "antibodies": len(distinct(pairs.antibody)),
+            "antigens": len(distinct(pairs.antigen)),
         },
         "noise": pairs.noise,
         "counts": pairs.counts,
