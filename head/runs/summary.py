@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
+from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import distinct
 from abag.core.files import replacing, write_json, write_text
@@ -53,7 +54,9 @@ def write_results(
     """
     with ThreadPoolExecutor(1) as thread:  # scores need no file
         written = thread.submit(_write_tables, run, pairs, results)
-        summary = _summarise(run, pairs, results, fitted)
+        # products of some thousand numbers: to wake threads for them takes longer
+        with threadpool_limits(1, user_api="blas"):
+            summary = _summarise(run, pairs, results, fitted)
         written.result()
     if report:
         write_report(run / REPORT, results, summary)
