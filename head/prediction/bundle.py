@@ -121,7 +121,7 @@ def save_predictor(
     seen = {kind: distinct(pairs.index(kind)[in_training]) for kind in vectors}
     specs, chains = {}, {kind: unique.chains for kind, unique in pairs.table.sequences.items()}
     for kind, stored in vectors.items():
-        applicability = measure_applicability(stored.x_ND[seen[kind]])
+        applicability = measure_applicability(stored.x_ND, seen[kind])
         tensors[f"{kind}.representatives"] = applicability.vectors_RD
         specs[kind] = _vector_spec(stored, len(seen[kind]), applicability)
         _keep_adapter(folder / f"{kind}-adapter", stored.folder.adapter_files())
