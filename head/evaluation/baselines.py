@@ -86,15 +86,12 @@ class BaselineInputs:
         return inner_folds(self.split.group[self.fit_rows])
 
     @cached_property
-    def antibody(self) -> FeatureBlock:
-        return self.standardised_block(self.antibody_ND, self.pairs.antibody)
-
-    @cached_property
     def vector_ridges(self) -> list[Floats]:
         """Ridge predictions, (P,) each: from both vectors, the antibody's and the antigen's."""
-        blocks = [self.antibody, self.standardised_block(self.antigen_ND, self.pairs.antigen)]
+        sides = (self.antibody_ND, self.pairs.antibody), (self.antigen_ND, self.pairs.antigen)
+        blocks = [self.standardised_block(*side) for side in sides]
         choices = {"ridge": (0, 1), "antibody_ridge": (0,), "antigen_ridge": (1,)}
-        new = {name: sides for name, sides in choices.items() if name not in self.known}
+        new = {name: choice for name, choice in choices.items() if name not in self.known}
         pkd, rows, device = self.pairs.pkd, self.fit_rows, self.device
         fitted = ridges(blocks, pkd, rows, self.fold, [*new.values()], device) if new else []
         found = {**self.known, **dict(zip(new, fitted, strict=True))}
