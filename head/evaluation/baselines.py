@@ -274,7 +274,7 @@ def _parent_distance(inputs: BaselineInputs) -> Floats | None:
     cluster = np.zeros(len(nearest), np.int64)
     cluster[pairs.antibody] = of_pair
     parent, known = cluster[nearest], nearest == np.arange(len(nearest))
-    if len(np.unique(parent)) == 1:
+    if len(distinct(parent)) == 1:
         return None
     edits = distance_to_parent(pairs.table.antibodies.chains, parent, known)
     edits = np.minimum(edits, edits[known].max())
