@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from abag.core.arrays import distinct
 from abag.core.device import default_batch_tokens, to_device
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.lora import LoraEncoder, fit_lora
@@ -134,7 +135,7 @@ class AdaptationModel(nn.Module):
         unique = {"antibody": pairs.table.antibodies, "antigen": pairs.table.antigens}
         self.encoders: dict[Kind, FrozenVectors | AdaptedEncoder] = {}
         for kind, index_P in self._index.items():
-            inputs = identities[kind], unique[kind].chains, np.unique(index_P[training]), plan
+            inputs = identities[kind], unique[kind].chains, distinct(index_P[training]), plan
             adapted = kind in config.kinds()
             encoder = AdaptedEncoder(*inputs, config) if adapted else FrozenVectors(*inputs)
             self.encoders[kind] = encoder

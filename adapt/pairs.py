@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abag.core.arrays import distinct
 from abag.core.options import BadOption
 from abag.head.splits.split_files import read_splits, split_frame
 from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
@@ -78,7 +79,7 @@ def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
     share = config.head_share
     is_head = np.zeros(len(training), bool)
     if share > 0:
-        folds = min(MAX_SHARES, len(np.unique(groups)))
+        folds = min(MAX_SHARES, len(distinct(groups)))
         if folds < 2:
             msg = (
                 f"--head-share {share}: the {len(training)} training pairs form {folds} group, "

@@ -47,6 +47,15 @@ def test_about_one_percent_of_similar_new_sequences_is_far(monkeypatch):
     assert found.is_far(drawn[4000:] + 9).all()
 
 
+def test_rows_of_a_table_are_measured_like_a_table_of_these_rows(monkeypatch):
+    monkeypatch.setattr(applicability, "MOST_REPRESENTATIVES", 9)
+    x_ND = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    for rows in (np.arange(3, 40, 2), np.array([2, 5])):
+        found, expected = measure_applicability(x_ND, rows), measure_applicability(x_ND[rows])
+        assert np.array_equal(found.vectors_RD, expected.vectors_RD)
+        assert found.far_distance == expected.far_distance
+
+
 def test_a_gap_between_two_families_is_far_though_near_the_mean():
     # two tight families on either side of the mean
     rng = np.random.default_rng(0)

@@ -184,6 +184,41 @@ def test_each_string_is_in_one_family_of_similar_strings():
         assert found.parent[family] <= found.members[at] <= found.last[family]
 
 
+def plain_families(strings):
+    """Members of each family and their differences from its parent, one pair at a time."""
+    found, rest = [], list(range(len(strings)))
+    while rest:
+        parent = strings[rest[0]]
+        differing = {
+            i: sum(a != b for a, b in zip(parent, strings[i], strict=True))
+            for i in rest
+            if len(strings[i]) == len(parent)
+        }
+        near = {i: k for i, k in differing.items() if k <= 0.1 * len(parent)}
+        found.append(near)
+        rest = [i for i in rest if i not in near]
+    return found
+
+
+@pytest.mark.parametrize("length", [3, 9, 10, 50, 300])
+def test_families_equal_those_of_comparing_one_pair_at_a_time(length):
+    rng = np.random.default_rng(length)
+    parents = rng.choice(list("ACD"), (3, length))
+    strings = []
+    for _ in range(40):  # some differ only at the end, which is not among the first positions
+        child, first = parents[rng.integers(3)].copy(), int(rng.choice([0, length // 2]))
+        at = rng.integers(first, length, size=rng.integers(0, length // 4 + 2))
+        child[at] = rng.choice(list("ACD"), len(at))
+        strings.append("".join(child))
+    found = families.Families.of(np.array([*strings, "A" * (length + 1)], dtype=object))
+    expected = plain_families([*strings, "A" * (length + 1)])
+    assert found.parent.tolist() == [min(family) for family in expected]
+    assert found.size.tolist() == [len(family) for family in expected]
+    both = dict(zip(found.members.tolist(), found.differing.tolist(), strict=True))
+    assert list(both.items()) == [one for family in expected for one in family.items()]
+    assert max(found.size) > 1
+
+
 @pytest.mark.parametrize("contained", [False, True])
 def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
     identities = [0.9, 0.4, 0.95, 0.8]
@@ -194,7 +229,7 @@ def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
         monkeypatch.setattr(profiles, "PIVOTS", int(rng.choice([1, 7, 256])))
         monkeypatch.setattr(profiles, "SAMPLE", int(rng.choice([4, 10_000])))
         monkeypatch.setattr(search, "WORTH_BOUNDS", rng.choice([-1, 0.1, 2]))
-        for name in ("BATCH_PAIRS", "QUEUE_PAIRS", "CHUNK", "BLOCK", "MEMBER_PAIRS"):
+        for name in ("BATCH_PAIRS", "QUEUE_PAIRS", "CHUNK", "BLOCK", "FAMILIES", "MEMBER_PAIRS"):
             monkeypatch.setattr(search, name, size)
         strings = family_members(rng, 24)
         queries = rng.random(24) < 0.5 if seed % 2 else None

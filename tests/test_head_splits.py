@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from abag.core.keys import hex_keys
 from abag.core.messages import reporting
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
@@ -185,6 +186,13 @@ def test_the_split_does_not_depend_on_the_order_of_rows():
     keys = ["fold", "antibody_key", "antigen_key"]
     first, second = (f.sort_values(keys, ignore_index=True) for f in frames)
     pd.testing.assert_frame_equal(first, second)
+
+
+def test_the_split_file_names_every_pair_by_its_own_keys():
+    pairs = pairs_of(measured())
+    frame = split_frame(pairs, make_splits(pairs, SplitOptions(split="random")))
+    assert frame["antibody_key"].tolist() == hex_keys(pairs.keys("antibody"))
+    assert frame["antigen_key"].tolist() == hex_keys(pairs.keys("antigen"))
 
 
 def test_a_pair_measured_twice_has_one_row_in_the_split_file():

@@ -236,6 +236,19 @@ def test_standardised_inputs_are_clipped():
     assert np.abs(Standardizer.of(x_ND).apply(x_ND * 1000)).max() == 10
 
 
+@pytest.mark.parametrize("block", [1, 50, 1 << 19])
+@pytest.mark.parametrize("rows", [0, 33])
+def test_projections_equal_products_with_standardised_vectors(block, rows, monkeypatch):
+    monkeypatch.setattr(scaling, "BLOCK", block)
+    monkeypatch.setattr(scaling, "WORTH_THREADS", 100)
+    rng = np.random.default_rng(0)
+    scales, x_ND = Standardizer.of(rng.normal(size=(9, 7))), rng.normal(2, size=(rows, 7))
+    x_ND, weight_D = x_ND.astype(np.float32), rng.normal(size=7)
+    x_ND[:1] *= 1000  # is clipped
+    expected = scales.apply(x_ND) @ weight_D
+    np.testing.assert_allclose(scales.project(x_ND, weight_D), expected, rtol=1e-12)
+
+
 # ---- relations and units -------------------------------------------------------------------------
 
 

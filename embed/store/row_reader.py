@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag import AbagError
+from abag.core.arrays import distinct
 from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.shards.shard_index import MissingVectors
 
@@ -66,7 +67,7 @@ class RowReader:
         """
         wanted, inverse = np.unique(at, return_inverse=True)
         found = np.empty((len(wanted), self.width), np.float32)
-        for number in np.unique(self.block[wanted]).tolist():
+        for number in distinct(self.block[wanted]).tolist():
             places = np.flatnonzero(self.block[wanted] == number)
             block = self.blocks[number]
             try:

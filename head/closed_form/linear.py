@@ -40,8 +40,8 @@ class LinearModel:
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); see `PairModel`."""
-        left_N = self.antibody.apply(vectors.antibody_ND) @ self.antibody_D
-        right_M = self.antigen.apply(vectors.antigen_ME) @ self.antigen_E
+        left_N = self.antibody.project(vectors.antibody_ND, self.antibody_D)
+        right_M = self.antigen.project(vectors.antigen_ME, self.antigen_E)
         return np.asarray(
             self.settings.intercept + left_N[vectors.antibody] + right_M[vectors.antigen]
         )

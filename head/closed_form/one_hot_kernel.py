@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from abag.core.arrays import distinct
 from abag.head.closed_form.gaussian_process import (
     GaussianProcess,
     ProcessSettings,
@@ -100,7 +101,7 @@ def find_reference(head: str, chains: Sequence[Chains], of_pair: Index) -> tuple
             "of the same lengths; expected variants of one antibody, or another --head"
         )
         raise DoesNotApply(msg)
-    used = [chains[i] for i in np.unique(of_pair).tolist()]
+    used = [chains[i] for i in distinct(of_pair).tolist()]
     if len(used) == 1:
         msg = (
             f"{head}: all training pairs have the same antibody; expected variants of one "
@@ -129,7 +130,7 @@ def fit_one_hot_kernel(training: TrainingRows) -> ClosedFormFit:
     vectors = training.vectors
     chains, of_pair = vectors.chains(), vectors.antibody[training.rows]
     reference = find_reference("one_hot_kernel", chains, of_pair)
-    trained = [chains[i] for i in np.unique(of_pair).tolist()]
+    trained = [chains[i] for i in distinct(of_pair).tolist()]
     one_hot = OneHot.of(trained, reference, marks_new=True)
     assert one_hot is not None
     residues = vectors._replace(antibody_ND=one_hot.encode(chains))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abag.core.arrays import distinct
 from abag.head.closed_form.linear import LinearModel, LinearSettings
 from abag.head.closed_form.one_hot_kernel import find_reference
 from abag.head.closed_form.pair_model import (
@@ -75,7 +76,7 @@ def columns_of(chains: Sequence[Chains], of_pair: Index) -> OneHot:
         If the antibodies are no variants of each other, or too many.
     """
     reference = find_reference("one_hot_ridge", chains, of_pair)
-    trained = [chains[i] for i in np.unique(of_pair).tolist()]
+    trained = [chains[i] for i in distinct(of_pair).tolist()]
     one_hot = columns_for_ridge(trained, reference)
     if one_hot is None:
         msg = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -35,12 +36,7 @@ class Families:
         for same_length in np.split(np.arange(len(strings)), np.flatnonzero(np.diff(lengths)) + 1):
             text = "".join(strings[same_length]).encode("ascii")
             residues = np.frombuffer(text, np.uint8).reshape(len(same_length), -1)
-            rest = np.arange(len(same_length))
-            while len(rest):
-                differing = np.count_nonzero(residues[rest] != residues[rest[0]], axis=1)
-                near = differing <= VARIANT_DIFFERENCE * residues.shape[1]
-                found.append((same_length[rest[near]], differing[near]))
-                rest = rest[~near]
+            found += [(same_length[of], differing) for of, differing in _families(residues)]
         members, differing = (np.concatenate(parts) for parts in zip(*found, strict=True))
         parents = np.array([family[0] for family, _ in found])
         return cls(parents, np.array([len(family) for family, _ in found]), members, differing)
@@ -61,3 +57,24 @@ class Families:
         pair = np.repeat(np.arange(len(i)), size)
         begin = (np.cumsum(self.size) - self.size)[family] - (np.cumsum(size) - size)
         return pair, begin[pair] + np.arange(len(pair))
+
+
+def _families(residues: NDArray[np.uint8]) -> Iterator[tuple[Ints, Ints]]:
+    """Yield each family of strings of L residues, (N, L): members, and where each differs.
+
+    The first string that is in no family yet is the parent of the next one.
+    """
+    most = int(VARIANT_DIFFERENCE * residues.shape[1])
+    # so many positions differ at more than `most` in nearly all pairs of unrelated strings
+    first_ones = np.ascontiguousarray(residues[:, : 2 * (most + 1)].T)
+    is_free = np.ones(len(residues), np.bool_)
+    for parent in range(len(residues)):
+        if not is_free[parent]:
+            continue
+        differ = first_ones[:, parent:] != first_ones[:, parent, None]
+        near = parent + np.flatnonzero(differ.sum(axis=0, dtype=np.int32) <= most)
+        near = near[is_free[near]]
+        differing = np.count_nonzero(residues[near] != residues[parent], axis=1)
+        members, differing = near[differing <= most], differing[differing <= most]
+        is_free[members] = False
+        yield members, differing

@@ -202,14 +202,15 @@ class ContainedSearch(Search):
 
     def tiles(self) -> list[Tile]:
         """See `Search`. The second slice is of families."""
-        lengths = np.array([len(text) for text in self.strings])
-        of_families = lengths[self._families.parent]
+        lengths, families = np.array([len(text) for text in self.strings]), self._families
+        of_families = lengths[families.parent]
         return [
             (rows, block)
             for rows in slices(0, len(lengths), BLOCK)
             for block in slices(
                 int(np.searchsorted(of_families, lengths[rows.start])), len(of_families), FAMILIES
             )
+            if rows.start < families.last[block].max()
         ]
 
     def _possible(self, tile: Tile) -> Pairs:
@@ -221,20 +222,21 @@ class ContainedSearch(Search):
         parents = self._families.parent[block]
         lost_CB = self._profiles.lost(rows, parents).astype(np.int64)
         least_CB = -(-lost_CB // BITS_PER_LOSS)
-        i_CB, family_CB = np.broadcast_arrays(rows[:, None], block)
-        possible_CB = rows[:, None] < self._families.last[block]
-        possible_CB &= self._open(i_CB, family_CB, least_CB)
+        i_C1, family_1B = rows[:, None], block[None]
+        possible_CB = i_C1 < self._families.last[family_1B]
+        possible_CB &= self._open(i_C1, family_1B, least_CB)
         if possible_CB.mean() > WORTH_BOUNDS:
             bounds_CB = contained_bounds(self.strings[rows], self.strings[parents])
             np.maximum(least_CB, bounds_CB, out=least_CB)
-            possible_CB &= self._open(i_CB, family_CB, least_CB)
+            possible_CB &= self._open(i_C1, family_1B, least_CB)
         i, at = np.nonzero(possible_CB)
         return rows[i], block[at], least_CB[i, at]
 
     def _open(self, i: Ints, family: Ints, least: Ints) -> Bools:
         """Which strings could still join components with members of families.
 
-        `least` are edits to the parent, from which a member differs by at most the radius.
+        `least` are edits to the parent, from which a member differs by at most the radius. The
+        shapes of `i` and `family` are such that they broadcast to that of `least`.
         """
         families = self._families
         labels = self.labels_N[families.members]

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
+from abag.core.arrays import distinct
 from abag.core.threads import in_order
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class Standardizer:
         cls, x_ND: NDArray[np.floating], rows: NDArray[np.integer] | None = None
     ) -> Standardizer:
         """Measure vectors, shape (N, D): those of the distinct `rows`, by default all."""
-        used = np.arange(len(x_ND)) if rows is None else np.unique(rows)
+        used = np.arange(len(x_ND)) if rows is None else distinct(rows)
         origin = x_ND[used[0]].astype(np.float64)  # near the mean: sums of squares lose no digits
 
         def sums(part: slice) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -67,15 +69,34 @@ class Standardizer:
     def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Standardise vectors and clip them to `Z_LIMIT`, shape (N, D), dtype float32."""
         z_ND = np.empty(x_ND.shape, np.float32)
-
-        def standardise(part: slice) -> None:
-            z_RD = np.subtract(x_ND[part], self.mean, out=z_ND[part])
-            z_RD *= self.scale
-            np.clip(z_RD, -Z_LIMIT, Z_LIMIT, out=z_RD)
-
-        for _ in _of_blocks(standardise, *x_ND.shape):
+        for _ in _of_blocks(lambda part: self._fill(z_ND[part], x_ND[part]), *x_ND.shape):
             pass
         return z_ND
+
+    def project(
+        self, x_ND: NDArray[np.float32], weight_D: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Multiply standardised vectors with weights; shape (N,).
+
+        A table is not standardised as a whole, because with the product, which is in float64,
+        that takes three times the memory of the table.
+        """
+        found_N = np.empty(len(x_ND))
+
+        def project(part: slice) -> None:
+            z_RD = np.empty(x_ND[part].shape, np.float32)
+            self._fill(z_RD, x_ND[part])
+            found_N[part] = z_RD @ weight_D
+
+        with threadpool_limits(1, user_api="blas"):  # each block has a core
+            for _ in _of_blocks(project, *x_ND.shape):
+                pass
+        return found_N
+
+    def _fill(self, z_RD: NDArray[np.float32], x_RD: NDArray[np.float32]) -> None:
+        np.subtract(x_RD, self.mean, out=z_RD)
+        z_RD *= self.scale
+        np.clip(z_RD, -Z_LIMIT, Z_LIMIT, out=z_RD)
 
     def arrays(self, kind: str) -> dict[str, NDArray[np.float32]]:
         """Return mean and scale by the names under which a predictor stores those of a kind."""

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import distinct
 from abag.head.clustering.clusters import distance_to_parent
 from abag.head.data.one_hot import ENCODED, OneHot, common_reference
 from abag.head.data.scaling import Standardizer
@@ -77,7 +78,7 @@ class BaselineInputs:
     @cached_property
     def trained(self) -> Ints:
         """Antibodies of these pairs, shape (T,)."""
-        return np.unique(self.pairs.antibody[self.fit_rows])
+        return distinct(self.pairs.antibody[self.fit_rows])
 
     @cached_property
     def fold(self) -> Ints:
@@ -85,15 +86,12 @@ class BaselineInputs:
         return inner_folds(self.split.group[self.fit_rows])
 
     @cached_property
-    def antibody(self) -> FeatureBlock:
-        return self.standardised_block(self.antibody_ND, self.pairs.antibody)
-
-    @cached_property
     def vector_ridges(self) -> list[Floats]:
         """Ridge predictions, (P,) each: from both vectors, the antibody's and the antigen's."""
-        blocks = [self.antibody, self.standardised_block(self.antigen_ND, self.pairs.antigen)]
+        sides = (self.antibody_ND, self.pairs.antibody), (self.antigen_ND, self.pairs.antigen)
+        blocks = [self.standardised_block(*side) for side in sides]
         choices = {"ridge": (0, 1), "antibody_ridge": (0,), "antigen_ridge": (1,)}
-        new = {name: sides for name, sides in choices.items() if name not in self.known}
+        new = {name: choice for name, choice in choices.items() if name not in self.known}
         pkd, rows, device = self.pairs.pkd, self.fit_rows, self.device
         fitted = ridges(blocks, pkd, rows, self.fold, [*new.values()], device) if new else []
         found = {**self.known, **dict(zip(new, fitted, strict=True))}
@@ -177,7 +175,7 @@ def inner_folds(group: Ints) -> Ints:
 
     Rows of one group stay together, unless there is only one group.
     """
-    groups = len(np.unique(group))
+    groups = len(distinct(group))
     if groups == 1:
         group, groups = np.arange(len(group)), len(group)
     return grouped_folds(group, min(INNER_FOLDS, groups), seed=0)
@@ -192,7 +190,7 @@ def inner_folds_of_pairs(pairs: LabelledPairs, split: Split) -> Ints:
     exact = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
     fold = np.full(len(pairs.pkd), -1)
     fold[exact] = inner_folds(split.group[exact])
-    if len(np.unique(split.group[exact])) > 1:
+    if len(distinct(split.group[exact])) > 1:
         of_group = dict(zip(split.group[exact].tolist(), fold[exact].tolist(), strict=True))
         for pair in split.rows(TRAIN)[pairs.censored[split.rows(TRAIN)] != 0].tolist():
             fold[pair] = of_group.get(int(split.group[pair]), -1)
@@ -220,7 +218,7 @@ def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats
     total = np.bincount(group[fit_rows], pkd[fit_rows], minlength=size)
     seen = count[group] > 0
     mean = np.where(seen, total[group] / np.maximum(1, count[group]), pkd[fit_rows].mean())
-    for part in np.unique(split.part):
+    for part in distinct(split.part):
         rows = split.part == part
         if not seen[rows].any():
             mean[rows] = np.nan
@@ -276,7 +274,7 @@ def _parent_distance(inputs: BaselineInputs) -> Floats | None:
     cluster = np.zeros(len(nearest), np.int64)
     cluster[pairs.antibody] = of_pair
     parent, known = cluster[nearest], nearest == np.arange(len(nearest))
-    if len(np.unique(parent)) == 1:
+    if len(distinct(parent)) == 1:
         return None
     edits = distance_to_parent(pairs.table.antibodies.chains, parent, known)
     edits = np.minimum(edits, edits[known].max())

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 from threadpoolctl import threadpool_limits
 
+from abag.core.arrays import distinct
 from abag.core.threads import in_order
 from abag.head.splits.splits import TEST, Split
 
@@ -109,11 +110,11 @@ def resample(
         None if the score is undefined.
     """
     tests, clusters = tested_rows(pairs, splits), antigen_clusters(pairs)
-    n_rows = len(np.unique(np.concatenate(tests)))
+    n_rows = len(distinct(np.concatenate(tests)))
     of_split = [split.group[rows] for split, rows in zip(splits, tests, strict=True)]
     of_antigen = [clusters[rows] for rows in tests]
     nested = is_nested(np.concatenate(of_antigen), np.concatenate(of_split))
-    several = len(np.unique(np.concatenate(of_antigen))) > 1
+    several = len(distinct(np.concatenate(of_antigen))) > 1
 
     def interval(cluster: Sequence[Ints], unit: str) -> Interval | None:
         return _bootstrap([draw(k, one) for k, one in enumerate(cluster)], seed, n_rows, unit)
@@ -139,7 +140,7 @@ def antigen_clusters(pairs: MeasuredPairs) -> Ints:
 def is_nested(inner: Ints, outer: Ints) -> bool:
     """Whether each value of `inner`, (R,), occurs with one value of `outer`, (R,), only."""
     values, dense = np.unique(inner, return_inverse=True)
-    return len(np.unique(outer * len(values) + dense)) == len(values)
+    return len(distinct(outer * len(values) + dense)) == len(values)
 
 
 def widening(clusters: int) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.arrays import distinct
 from abag.head.evaluation import metrics
 from abag.head.evaluation.bootstrap import (
     Interval,
@@ -127,7 +128,7 @@ def score_intervals(
     """
     tested = np.concatenate(tested_rows(pairs, splits))
     names = [name for name, one in METRICS.items() if one.headline or one.with_interval]
-    if len(np.unique(antigen_clusters(pairs)[tested])) <= 1:
+    if len(distinct(antigen_clusters(pairs)[tested])) <= 1:
         # nearly the same as the Spearman correlation
         names.remove("spearman_within_antigen")
     known = {name: value for name in names if (value := scores.get(name)) is not None}

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import distinct
 from abag.head.data.label_units import DOUBLE_LOG, USUAL_PKD, outside
 from abag.head.data.labels import CONFLICT_PKD, FLOOR_SHARE
 
@@ -43,9 +44,9 @@ def summarize_labels(pairs: LabelledPairs) -> LabelSummary:
     values, counts = np.unique(pkd[exact], return_counts=True)
     pair = pairs.antibody * (pairs.antigen.max() + 1) + pairs.antigen
     return {
-        "pairs": len(np.unique(pair)),
+        "pairs": len(distinct(pair)),
         "range": [float(pkd.min()), float(pkd.max())],
-        "duplicate_rows": int(exact.sum()) - len(np.unique(pair[exact])),
+        "duplicate_rows": int(exact.sum()) - len(distinct(pair[exact])),
         "conflicting_pairs": pairs.counts.get("conflicting_pairs", 0),
         "censored": int((~exact).sum()),
         "commonest": [float(values[counts.argmax()]), int(counts.max())] if len(values) else None,

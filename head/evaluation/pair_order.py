@@ -221,12 +221,12 @@ def _count_smaller(low: Ints, high: Ints, start: Ints, end: Ints) -> float:
     """
     smaller = 0
     for bit in reversed(range(int(low.max()).bit_length())):
-        is_zero, is_one = low >> bit & 1 == 0, high >> bit & 1 == 1
+        is_zero, one = low >> bit & 1 == 0, high >> bit & 1
         zeros = np.concatenate([[0], np.cumsum(is_zero)])
         from_zeros, to_zeros = zeros[start], zeros[end]
-        smaller += int((to_zeros - from_zeros)[is_one].sum())
+        smaller += int(one @ (to_zeros - from_zeros))
         # Those with a 0 come first, in their order; each range is now of equal leading bits.
-        low = np.concatenate([low[is_zero], low[~is_zero]])
-        start = np.where(is_one, zeros[-1] + start - from_zeros, from_zeros)
-        end = np.where(is_one, zeros[-1] + end - to_zeros, to_zeros)
+        low = low[np.concatenate([np.flatnonzero(is_zero), np.flatnonzero(~is_zero)])]
+        start = np.where(one, zeros[-1] + start - from_zeros, from_zeros)
+        end = np.where(one, zeros[-1] + end - to_zeros, to_zeros)
     return smaller + int((end - start).sum()) / 2

@@ -20,6 +20,7 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from abag.core import cholesky
+from abag.core.arrays import distinct
 
 if TYPE_CHECKING:
     import torch
@@ -280,10 +281,10 @@ def _training_span(block: FeatureBlock, fit_rows: Ints) -> Matrix | None:
 
     A ridge gives no weight to directions outside this span, so nothing is lost.
     """
-    train_ND = block.table_ND[np.unique(block.index[fit_rows])]
-    if len(train_ND) >= train_ND.shape[1]:
+    rows = distinct(block.index[fit_rows])
+    if len(rows) >= block.table_ND.shape[1]:
         return None
-    basis_DN, _ = np.linalg.qr(train_ND.T)
+    basis_DN, _ = np.linalg.qr(block.table_ND[rows].T)
     return basis_DN
 
 

@@ -45,7 +45,9 @@ class Applicability:
         return nearest_distance(x_ND, self.vectors_RD) > self.far_distance
 
 
-def measure_applicability(x_ND: NDArray[np.float32]) -> Applicability:
+def measure_applicability(
+    x_ND: NDArray[np.float32], rows: NDArray[np.integer] | None = None
+) -> Applicability:
     """Choose representatives of the distinct training sequences and measure their distances.
 
     The choice is random: only then is the distance of a new, similar sequence distributed like
@@ -54,10 +56,14 @@ def measure_applicability(x_ND: NDArray[np.float32]) -> Applicability:
     Parameters
     ----------
     x_ND : NDArray, shape=(N, D), dtype=float32
+    rows : NDArray, optional
+        Distinct rows of the training sequences; by default all.
     """
-    if len(x_ND) > MOST_REPRESENTATIVES:
-        drawn = np.random.default_rng(0).permutation(len(x_ND))[:MOST_REPRESENTATIVES]
-        x_ND = x_ND[np.sort(drawn)]
+    used = np.arange(len(x_ND)) if rows is None else rows
+    if len(used) > MOST_REPRESENTATIVES:
+        drawn = np.random.default_rng(0).permutation(len(used))[:MOST_REPRESENTATIVES]
+        used = used[np.sort(drawn)]
+    x_ND = x_ND[used]  # no more rows are copied
     with np.errstate(over="ignore"):  # overflow is checked below
         half_RD = x_ND.astype(np.float16)
     kept: NDArray[np.floating] = half_RD if np.isfinite(half_RD).all() else x_ND

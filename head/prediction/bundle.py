@@ -22,6 +22,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
+from abag.core.arrays import distinct
 from abag.core.files import FileDamaged, make_folder, replacing, write_bytes, write_json
 from abag.core.options import BadOption
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
@@ -117,10 +118,10 @@ def save_predictor(
     for k, member in enumerate(members):
         tensors |= {f"{k}.{name}": array for name, array in member.model.arrays().items()}
     in_training = np.any([split.part == TRAIN for split in splits], axis=0)
-    seen = {kind: np.unique(pairs.index(kind)[in_training]) for kind in vectors}
+    seen = {kind: distinct(pairs.index(kind)[in_training]) for kind in vectors}
     specs, chains = {}, {kind: unique.chains for kind, unique in pairs.table.sequences.items()}
     for kind, stored in vectors.items():
-        applicability = measure_applicability(stored.x_ND[seen[kind]])
+        applicability = measure_applicability(stored.x_ND, seen[kind])
         tensors[f"{kind}.representatives"] = applicability.vectors_RD
         specs[kind] = _vector_spec(stored, len(seen[kind]), applicability)
         _keep_adapter(folder / f"{kind}-adapter", stored.folder.adapter_files())

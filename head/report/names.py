@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import distinct
 from abag.core.keys import hex_keys
 from abag.core.messages import printable
 
@@ -59,7 +60,7 @@ class PairNames:
         for role in NAMES:
             if role in table.columns:
                 columns[role] = _texts(table.frame[table.columns[role]].iloc[pairs.row])
-        used = np.unique(pairs.antigen)
+        used = distinct(pairs.antigen)
         return cls(columns, pairs.antigen, hex_keys(table.antigens.keys[used]))
 
     def rows(self, pairs: NDArray[np.int64]) -> list[int] | None:

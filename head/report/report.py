@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from abag.core.arrays import distinct
 from abag.core.files import write_text
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
@@ -101,8 +102,8 @@ def _settings(r: RunResults, used: Mapping[str, object]) -> list[tuple[str, str,
     """Return the contents of config.json and counts, with what the run made of each setting."""
     counts = {
         "pairs": len(r.pairs.pkd),
-        "unique antibodies": len(np.unique(r.pairs.antibody)),
-        "unique antigens": len(np.unique(r.pairs.antigen)),
+        "unique antibodies": len(distinct(r.pairs.antibody)),
+        "unique antigens": len(distinct(r.pairs.antigen)),
         "censored pairs": int(np.count_nonzero(r.pairs.censored)),
     }
     known = [one.name for one in schema(FitConfig) if one.name in r.facts]

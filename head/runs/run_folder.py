@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import pandas as pd
 
+from abag.core.arrays import distinct
 from abag.core.files import (
     FileDamaged,
     is_partial,
@@ -156,7 +157,7 @@ def sequence_frame(pairs: LabelledPairs) -> pd.DataFrame:
     """
     frames = []
     for kind, unique in pairs.table.sequences.items():
-        used = np.unique(pairs.index(kind))
+        used = distinct(pairs.index(kind))
         chains = ["|".join(unique.chains[i]) for i in used.tolist()]
         keys = hex_keys(unique.keys[used])
         frames.append(pd.DataFrame({"kind": kind, "key": keys, "chains": chains}))

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
+from threadpoolctl import threadpool_limits
 
+from abag.core.arrays import distinct
 from abag.core.files import replacing, write_json, write_text
 from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation import metrics
@@ -52,7 +54,9 @@ def write_results(
     """
     with ThreadPoolExecutor(1) as thread:  # scores need no file
         written = thread.submit(_write_tables, run, pairs, results)
-        summary = _summarise(run, pairs, results, fitted)
+        # products of some thousand numbers: to wake threads for them takes longer
+        with threadpool_limits(1, user_api="blas"):
+            summary = _summarise(run, pairs, results, fitted)
         written.result()
     if report:
         write_report(run / REPORT, results, summary)
@@ -133,8 +137,8 @@ def _summarise(
         "data": {
             "source": pairs.table.source,
             "pairs": len(pairs),
-            "antibodies": len(np.unique(pairs.antibody)),
-            "antigens": len(np.unique(pairs.antigen)),
+            "antibodies": len(distinct(pairs.antibody)),
+            "antigens": len(distinct(pairs.antigen)),
         },
         "noise": pairs.noise,
         "counts": pairs.counts,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from abag.core.arrays import distinct
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
@@ -119,7 +120,7 @@ def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.i
     TooFewGroups
         If there are fewer groups than inner folds.
     """
-    found = len(np.unique(group))
+    found = len(distinct(group))
     if found < folds:
         msg = (
             f"--inner-folds {folds}: only {found} groups are outside the test part; expected at "

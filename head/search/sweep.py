@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abag import AbagError, cache_dir
+from abag.core.arrays import distinct
 from abag.core.device import resolve_device
 from abag.core.files import is_partial, make_folder, read_json, sweep_partials, write_json
 from abag.core.messages import reporting, say
@@ -220,7 +221,7 @@ def _define_search(
     for fold in range(folds):  # raises before anything is written
         training_labels(pairs, np.flatnonzero(problem.fold != fold))
     say(
-        f"{len(pairs)} pairs in {len(np.unique(group))} groups are searched on {folds} inner "
+        f"{len(pairs)} pairs in {len(distinct(group))} groups are searched on {folds} inner "
         f"folds; {record['test_pairs']} test pairs are held out"
     )
     return problem, record

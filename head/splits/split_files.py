@@ -43,7 +43,11 @@ def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
 
 def pair_keys(pairs: LabelledPairs) -> pd.DataFrame:
     """Return the keys of every pair in hexadecimal: ``antibody_key`` and ``antigen_key``."""
-    return pd.DataFrame({f"{kind}_key": hex_keys(pairs.keys(kind)) for kind in KINDS})
+    keys = {
+        kind: pd.Series(hex_keys(unique.keys)) for kind, unique in pairs.table.sequences.items()
+    }
+    # each key is spelled once, however many pairs have it
+    return pd.DataFrame({f"{kind}_key": keys[kind].array.take(pairs.index(kind)) for kind in KINDS})
 
 
 def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from abag.core.arrays import distinct
 from abag.core.files import make_folder
 from abag.core.messages import detail
 from abag.head.evaluation import metrics
@@ -376,7 +377,7 @@ class HeadTraining(ResumableTraining):
         weighted = batches.weight_SAGB[step_in_epoch, :, own] > 0
         taken = batches.rows_SAGB[step_in_epoch, :, own][weighted] % len(self.inputs.pairs)
         table = self.inputs.pairs.table
-        rows = np.unique(table.row_numbers[self.inputs.pairs.row[taken]])
+        rows = distinct(table.row_numbers[self.inputs.pairs.row[taken]])
         fold = self.inputs.folds[head * len(self.inputs.folds) // len(self.heads)]
         shown = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" * (len(rows) > 5))
         return LossNotFinite(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
+from abag.core.arrays import distinct
 from abag.head.evaluation import metrics
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION
 
@@ -77,7 +78,7 @@ def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigm
     heads = len(predicted_MP)
     unseen_MP = ~trained.in_bag_MP & (split.part == TRAIN) & (pairs.censored == 0)
     rows = np.flatnonzero(unseen_MP.sum(axis=0) >= 2)
-    groups = len(np.unique(split.group[rows]))
+    groups = len(distinct(split.group[rows]))
     if groups >= LEAST_GROUPS:
         mean, deviation = _moments(predicted_MP[:, rows], unseen_MP[:, rows])
         spread, noise = fit_sigma(pairs.pkd[rows] - mean, deviation)
@@ -92,7 +93,7 @@ def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigm
     error = pairs.pkd[rows] - trained.predicted[rows]
     # The shrinkage is fitted to these pairs, and fits a single one without error.
     noise = float(np.sqrt(np.mean(error**2)) if len(rows) > 1 else np.std(pairs.pkd))
-    return Sigma(1.0, max(noise, SMALLEST), False, len(rows), len(np.unique(split.group[rows])))
+    return Sigma(1.0, max(noise, SMALLEST), False, len(rows), len(distinct(split.group[rows])))
 
 
 def calibrate_unseen(
@@ -111,7 +112,7 @@ def calibrate_unseen(
     labels : NDArray, dtype=float64
         Training labels; without errors, their standard deviation is the noise.
     """
-    groups = len(np.unique(group))
+    groups = len(distinct(group))
     if not groups:
         return Sigma(0.0, float(labels.std()), False, 0, 0)
     spread, noise = fit_sigma(error, deviation)
