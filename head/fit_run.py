@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abag import cache_dir
+from abag.core.arrays import distinct
 from abag.core.device import resolve_device
 from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import detail, say, stage
@@ -209,7 +210,7 @@ def _widening(
     pairs: LabelledPairs, split: Split, numbered: Mapping[ChainName, Numbered]
 ) -> NDArray[np.float64]:
     """Return by what factor sigma grows for each pair, (P,): what a predictor would do."""
-    trained = np.unique(pairs.antibody[split.rows(TRAIN)])
+    trained = distinct(pairs.antibody[split.rows(TRAIN)])
     return widening_of(pairs.table.antibodies.chains, trained, numbered)[pairs.antibody]
 
 

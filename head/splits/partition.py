@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abag.core.arrays import distinct
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.split_methods import SPLIT_METHODS
 from abag.head.splits.split_options import SplitOptions
@@ -80,7 +81,7 @@ class Division:
         }
         described = []
         for split in splits:
-            own = {"rows": split.rows_per_part(), "groups": len(np.unique(split.group))}
+            own = {"rows": split.rows_per_part(), "groups": len(distinct(split.group))}
             own |= {"leaks": _count_leaks(split.part, groups)} | split.description
             described.append(replace(split, description=shared | own))
         return described
@@ -129,7 +130,7 @@ def choose_split(groups: PairGroups, options: SplitOptions) -> tuple[SplitOption
             if options.folds:
                 return options, f"{found}; whole clusters are held out"
             (single,) = SPLIT_METHODS[method](groups, options)
-            tested = len(np.unique(single.group[single.rows(TEST)]))
+            tested = len(distinct(single.group[single.rows(TEST)]))
             if tested >= MIN_TEST_GROUPS:
                 return options, f"{found}; {tested} whole clusters are tested"
             why = f"{found}; one test part would hold {tested}, fewer than {MIN_TEST_GROUPS}"
@@ -145,7 +146,7 @@ def _refuse_empty_parts(split: Split) -> None:
         if not len(split.rows(part)):
             msg = (
                 f"--split {split.name}: the {name} part of {len(split.part)} pairs in "
-                f"{len(np.unique(split.group))} groups is empty; expected at least one pair. "
+                f"{len(distinct(split.group))} groups is empty; expected at least one pair. "
                 "Use more rows or another --split."
             )
             raise EmptyPart(msg)
