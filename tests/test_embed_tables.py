@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import abag
@@ -447,6 +447,8 @@ def test_rows_may_end_in_any_way(tmp_path, end):
     assert len(read_pairs(path).frame) == 40
 
 
+@example("\r\r\r\na", 1)
+@example("\r\r\n\r\r\na", 1)
 @given(st.text(alphabet='a,"\r\n', max_size=20), st.integers(1, 7))
 def test_a_lone_carriage_return_is_found_wherever_a_file_is_divided(text, size):
     def is_refused(most):

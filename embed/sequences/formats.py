@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import shutil
 import tempfile
 import zipfile
@@ -179,6 +180,9 @@ def _opened(path: Path, *, unpack: bool) -> Iterator[IO[bytes]]:
 CARRIAGE_RETURN = (
     "a carriage return without a line feed is in no quotation marks; expected line feeds"
 )
+_MOST_RETURNS = 3
+_LONE_RETURN = re.compile(rb"\r[^\r\n]|\r{%d}\n" % _MOST_RETURNS)
+"""Rows may end in a line feed after up to two returns."""
 FOR_EXCEL = "its first line tells Excel the separator; remove that line"
 
 
@@ -202,7 +206,7 @@ class _BoundedRows(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._row_bytes, self._quoted, self._last = 0, False, b"\n"
+        self._row_bytes, self._quoted, self._last, self._returns = 0, False, b"\n", b""
         return self._file.seek(offset, whence)
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
@@ -219,7 +223,7 @@ class _BoundedRows(io.RawIOBase):
         first, *after_marks = part.split(b'"') if self._opening else [part]
         self._follow_text(first)
         for text in after_marks:
-            if self._line_feeds and not self._quoted and self._last == b"\r":
+            if self._returns:
                 raise ValueError(CARRIAGE_RETURN)
             closes = self._quoted
             self._quoted = not closes and self._last in self._opening
@@ -228,11 +232,11 @@ class _BoundedRows(io.RawIOBase):
             self._follow_text(text)
 
     def _follow_text(self, text: bytes) -> None:
-        if self._line_feeds and not self._quoted and b"\r" in self._last + text:
-            carried = b"\r" if self._last == b"\r" else b""  # its line feed may be in this part
-            rest = (carried + text).replace(b"\r\r\n", b"").replace(b"\r\n", b"")
-            if text and b"\r" in rest.rstrip(b"\r"):
+        if self._line_feeds and not self._quoted and (self._returns or b"\r" in text):
+            carried = self._returns + text  # the line feed after a return may be in the next part
+            if _LONE_RETURN.search(carried):
                 raise ValueError(CARRIAGE_RETURN)
+            self._returns = carried[len(carried.rstrip(b"\r")) :][:_MOST_RETURNS]
         ended = -1 if self._quoted else max(text.rfind(b"\n"), text.rfind(b"\r"))
         self._row_bytes = len(text) - 1 - ended if ended >= 0 else self._row_bytes + len(text)
         self._last = text[-1:] or self._last
