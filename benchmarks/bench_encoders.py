@@ -1,10 +1,10 @@
 """Compare encoder implementations on one GPU: the old loop, transformers, and abag.
 
     python benchmarks/bench_encoders.py --out DIR [--encoder igt5 esmc-300m ...] [--tiny] [--quick]
-                                        [--count 2048] [--budgets 8192 65536 ...]
+                                        [--count 2048] [--budgets 8192 65536 ...] [--agreement 256]
 
-The models have their real sizes and seeded random weights, unless --checkpoint gives folders. Share of
-peak is (2 x matmul weights x tokens + 4 x layers x inner width x sum of squared lengths) / seconds,
+The models have their real sizes and seeded random weights. Share of peak is
+(2 x matmul weights x tokens + 4 x layers x inner width x sum of squared lengths) / seconds,
 divided by the rate of an 8192-cubed bf16 product measured in the same run.
 """
 

@@ -180,8 +180,8 @@ def _opened(path: Path, *, unpack: bool) -> Iterator[IO[bytes]]:
 CARRIAGE_RETURN = (
     "a carriage return without a line feed is in no quotation marks; expected line feeds"
 )
-_MOST_RETURNS = 3
-_LONE_RETURN = re.compile(rb"\r[^\r\n]|\r{%d}\n" % _MOST_RETURNS)
+_TOO_MANY_RETURNS = 3
+_LONE_RETURN = re.compile(rb"\r[^\r\n]|\r{%d}\n" % _TOO_MANY_RETURNS)
 """Rows may end in a line feed after up to two returns."""
 FOR_EXCEL = "its first line tells Excel the separator; remove that line"
 
@@ -236,7 +236,7 @@ class _BoundedRows(io.RawIOBase):
             carried = self._returns + text  # the line feed after a return may be in the next part
             if _LONE_RETURN.search(carried):
                 raise ValueError(CARRIAGE_RETURN)
-            self._returns = carried[len(carried.rstrip(b"\r")) :][:_MOST_RETURNS]
+            self._returns = carried[len(carried.rstrip(b"\r")) :][:_TOO_MANY_RETURNS]
         ended = -1 if self._quoted else max(text.rfind(b"\n"), text.rfind(b"\r"))
         self._row_bytes = len(text) - 1 - ended if ended >= 0 else self._row_bytes + len(text)
         self._last = text[-1:] or self._last
