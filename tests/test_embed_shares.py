@@ -19,6 +19,7 @@ from abag.embed.pipeline import kind_job
 from abag.embed.pipeline.kind_job import Incomplete
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, owners, rank_here
 from abag.embed.pipeline.run import embed_table
+from abag.embed.store import maintenance
 from abag.head.data.demo import demo_table
 
 PLAIN = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
@@ -72,8 +73,10 @@ def test_what_is_left_over_falls_on_every_rank():
             {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "a"},
             Rank(3, 4, 1, "a"),
         ),
+        # without --rdzv-id: the same for all jobs
+        ({"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}, Rank(0, 2)),
         ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, Rank(1, 2)),
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}, Rank(1, 2, 1, ".")),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}, Rank(1, 2, 1)),
         (
             {"SLURM_PROCID": "1", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "2"}
             | {"SLURM_LOCALID": "0", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"},
@@ -118,8 +121,12 @@ def as_rank(monkeypatch, number, table, store, **options):
     return embed_table(table, store, **PLAIN, **options)
 
 
-def test_ranks_encode_all_between_them_and_the_first_reports_the_whole(tmp_path, monkeypatch):
+@pytest.mark.parametrize("job", [None, "7"])
+def test_ranks_encode_all_between_them_and_the_first_reports_the_whole(tmp_path, monkeypatch, job):
     table = demo_table().head(200)
+    if job is not None:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        monkeypatch.setenv("SLURM_STEP_ID", "0")
     parts = [as_rank(monkeypatch, r, table, tmp_path / "store") for r in (2, 1, 0)]
     monkeypatch.delenv("SLURM_PROCID")
     whole = embed_table(table, tmp_path / "whole", **PLAIN)
@@ -130,6 +137,26 @@ def test_ranks_encode_all_between_them_and_the_first_reports_the_whole(tmp_path,
         assert all(part[plural]["encoded"] > 0 for part in parts)
         last = parts[-1][plural]
         assert last["encoded"] + last["reused"] == last["unique"]
+        # it knows what the ranks before it have stored if they have the same job
+        assert (last["encoded"] == last["unique"]) == (job is not None)
+
+
+def test_what_another_job_of_ranks_stored_is_reused(tmp_path, monkeypatch):
+    table, store = demo_table().head(200), tmp_path / "store"
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for rank in (2, 1, 0):
+        first = as_rank(monkeypatch, rank, table, store)
+    monkeypatch.setenv("SLURM_JOB_ID", "8")
+    again = as_rank(monkeypatch, 0, table, store)
+    for plural in ("antibodies", "antigens"):
+        assert first[plural]["encoded"] == first[plural]["unique"] == again[plural]["reused"]
+        assert (first[plural]["reused"], again[plural]["encoded"]) == (0, 0)
+        assert again[plural]["tokens"] == 0 < first[plural]["tokens"]
+    maintenance.pack(abag.open_store(store), tmp_path / "packed.h5")
+    for opened, named in ((store, True), (tmp_path / "packed.h5", False)):
+        blocks = abag.open_store(opened).folder("antigen").blocks()
+        assert all(("job" in block.attrs) is named for block in blocks)
 
 
 def test_the_first_rank_gives_up_with_one_line_when_nobody_encodes_the_rest(tmp_path, monkeypatch):

@@ -69,9 +69,15 @@ class EncodeProgress:
 
 
 def encode_parts(
-    task: EncodeTask, encoder: Encoder, parts: Iterable[SequencePart], progress: EncodeProgress
+    task: EncodeTask,
+    encoder: Encoder,
+    parts: Iterable[SequencePart],
+    progress: EncodeProgress,
+    job: str = "",
 ) -> None:
     """Encode sequences that are not stored yet, longest of each part first, and commit them.
+
+    `job` names the job of several ranks that this process belongs to (`Rank.job_digest`).
 
     Raises
     ------
@@ -86,6 +92,8 @@ def encode_parts(
         "device": str(task.plan.device),
         "backend": task.identity.family.effective_backend(task.options.backend(task.kind)),
     }
+    if job:
+        attrs["job"] = job
     budget = task.options.batch_tokens or default_batch_tokens(task.plan)
     too_long: list[str] = []
     with task.folder.writer(attrs=attrs, commit_seconds=task.options.commit_seconds) as writer:

@@ -59,8 +59,8 @@ class KindJob:
     Attributes
     ----------
     unique, missing, long : int
-        Sequences of the table; those that the store lacks; those with a chain that is longer than
-        the encoder takes at once.
+        Sequences of the table; those that the store lacked before this job; those with a chain that
+        is longer than the encoder takes at once.
     tokens : int
         Tokens in the missing sequences.
     forms, replaced
@@ -160,12 +160,19 @@ class KindJob:
             own = missing
             if rank.world > 1:
                 own = missing & rank.owns(part.keys, self._tokens(part.chains))
+                missing = missing | self._stored_by(rank, part.keys)
             absent = [part.chains[i] for i in np.flatnonzero(missing)]
             self.missing += len(absent)
             self._residues_missing += _count_residues(absent)
             self.tokens += int(self._tokens(absent).sum())
             self._own += int(own.sum())
             self._own_bits.append(np.packbits(own))
+
+    def _stored_by(self, rank: Rank, keys: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Select what faster ranks of this job have stored already, shape (N,), dtype bool."""
+        block, _ = self._folder.find(keys)
+        of_job = [b.attrs.get("job") == rank.job_digest != "" for b in self._folder.blocks()]
+        return np.array([*of_job, False])[block]  # -1, not stored, is the last
 
     def _tokens(self, sequences: list[tuple[str, ...]]) -> NDArray[np.int64]:
         """Count the tokens of each sequence, shape (N,)."""
@@ -219,7 +226,7 @@ class KindJob:
         if not rank.number:
             self._folder.notes.start_encoding()
         with EncodeProgress(task, self._own, shown=not rank.number) as progress:
-            encode_parts(task, encoder, self.own_parts(), progress)
+            encode_parts(task, encoder, self.own_parts(), progress, rank.job_digest)
         self._folder.notes.note_speed(progress.residues, progress.seconds, str(self.plan.device))
         name = f"{rank}: " if rank.world > 1 else ""
         detail(

@@ -25,6 +25,9 @@ from abag import AbagError
 MAX_RESTARTS = 10
 """Restarts of all ranks together before the job fails."""
 
+_NO_RUN_ID = "none"
+"""What torchrun sets without ``--rdzv-id``, for every job."""
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 Devices = int | Literal["all"]
@@ -48,10 +51,15 @@ class Rank:
     local: int = 0
     """Index of this rank on its machine."""
     job: str = ""
-    """Identifies the job: the same in all of its ranks, different in the next job."""
+    """Identifies the job: the same in all of its ranks, different in the next job; or empty."""
 
     def __str__(self) -> str:
         return f"rank {self.number} of {self.world}"
+
+    @property
+    def job_digest(self) -> str:
+        """16 hexadecimal digits that name the job in the shards it writes; empty without a name."""
+        return _digest(self.job).hex() if self.job else ""
 
     def owns(self, keys: NDArray[np.uint8], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Select the sequences that this rank encodes, shape (N,), dtype bool; see `owners`."""
@@ -89,10 +97,12 @@ def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
     if "RANK" in environment and "WORLD_SIZE" in environment:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
         job = environment.get("TORCHELASTIC_RUN_ID", "")
+        job = "" if job == _NO_RUN_ID else job
     elif "SLURM_PROCID" in environment and not _is_batch_script(environment):
         tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
         names = ("SLURM_PROCID", tasks, "SLURM_LOCALID")
-        job = f"{environment.get('SLURM_JOB_ID', '')}.{environment.get('SLURM_STEP_ID', '')}"
+        ids = ("SLURM_JOB_ID", "SLURM_STEP_ID")
+        job = ".".join(environment[name] for name in ids if name in environment)
     else:
         return Rank()
     try:
@@ -145,11 +155,15 @@ def owners(
 
 def _drawn(keys: NDArray[np.uint8], job: str) -> NDArray[np.uint64]:
     """Draw a random number for each key and job, shape (N,) (finalizer of splitmix64)."""
-    salt = int.from_bytes(hashlib.blake2b(job.encode(), digest_size=8).digest(), "little")
+    salt = int.from_bytes(_digest(job), "little")
     x = np.ascontiguousarray(keys[:, 8:]).view("<u8")[:, 0].astype(np.uint64) ^ np.uint64(salt)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     return x ^ (x >> np.uint64(31))
+
+
+def _digest(job: str) -> bytes:
+    return hashlib.blake2b(job.encode(), digest_size=8).digest()
 
 
 def count_devices(devices: Devices, device: str) -> int:

@@ -306,6 +306,7 @@ def _sorted_blocks(folder: EncoderFolder) -> Iterator[BlockSource]:
 def _common_attrs(blocks: Sequence[VectorBlock]) -> dict[str, str | int | float]:
     """Return attributes that are true of all blocks; different values are joined by +."""
     names = dict.fromkeys(name for block in blocks for name in block.attrs)
+    names.pop("job", None)  # as many values as jobs, and of no use once they have ended
     joined: dict[str, str | int | float] = {}
     for name in names:
         values = list(dict.fromkeys(block.attrs.get(name, "unknown") for block in blocks))
