@@ -28,6 +28,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
         ("bench_heads.py", [], "heads.md"),
         ("bench_all_heads.py", ["--jobs", "1"], "all_heads.md"),
         ("bench_members.py", ["--device", "cpu"], "members.md"),
+        pytest.param("bench_attention.py", [], "attention.md", marks=pytest.mark.slow),
         ("bench_steps.py", [], "steps.md"),
         ("bench_sigma.py", [], "sigma.md"),
         ("bench_intervals.py", [], "intervals.md"),
