@@ -190,13 +190,15 @@ def test_rotary_equals_its_plain_version(step, width):
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
-@pytest.mark.parametrize(("tokens", "width"), [(5, 96), (1, 513)])
-def test_a_gate_equals_its_plain_version(tokens, width, activation):
+@pytest.mark.parametrize(("tokens", "width", "has_bias"), [(5, 96, False), (1, 513, True)])
+def test_a_gate_equals_its_plain_version(tokens, width, has_bias, activation):
     x, weight = 9 * draw(tokens, 32), draw(2 * width, 32, seed=1)  # far out on both sides, too
-    ours, theirs = (o.linear_gated(x, weight, activation) for o in (FUSED, PLAIN))
+    bias = 9 * draw(2 * width, seed=2) if has_bias else None
+    ours, theirs = (o.linear_gated(x, weight, activation, bias) for o in (FUSED, PLAIN))
     assert far(ours, theirs) < NEAR
-    swapped = PLAIN.linear_gated(x, weight.roll(width, 0), activation)
+    swapped = PLAIN.linear_gated(x, weight.roll(width, 0), activation, bias)
     assert far(swapped, theirs) > 0.1
+    assert not has_bias or far(PLAIN.linear_gated(x, weight, activation), theirs) > 0.1
 
 
 def test_activations_equal_their_plain_versions():

@@ -13,6 +13,7 @@ import pytest
 import sentencepiece
 import tokenizers
 import transformers
+from ablang2.models.ablang2.tokenizers import ABtokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -173,6 +174,16 @@ def glm2():
     return transformers.PreTrainedTokenizerFast(tokenizer_object=pipeline, unk_token="<unk>")
 
 
+def ablang2():
+    tokenizer = ABtokenizer()
+
+    def call(text):
+        heavy, light = (chain.strip("<>") for chain in text.split("|"))
+        return {"input_ids": tokenizer([heavy, light])[0].tolist()}
+
+    return call
+
+
 GOLDEN = [  # tokenizer, family, text of each span, its ids: of an antibody, then of an antigen
     (prott5, "t5", ["E V Q </s> D I X"], [[9, 6, 16, 1, 10, 12, 23, 1]]),
     (prott5, "t5", ["M X"], [[19, 23, 1]]),
@@ -202,6 +213,8 @@ GOLDEN = [  # tokenizer, family, text of each span, its ids: of an antibody, the
         [[1, 26, 8, 22, 18, 2, 27, 7, 12, 25, 2]],
     ),
     (antiberta2, "roformer", ["M X"], [[1, 15, 25, 2]]),
+    (ablang2, "ablang2", ["<EVQ>|<DIX>"], [[0, 6, 15, 10, 22, 25, 0, 5, 16, 24, 22]]),
+    (ablang2, "ablang2", ["<MX>|"], [[0, 1, 24, 22, 25]]),
 ]  # fmt: skip
 
 

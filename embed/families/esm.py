@@ -49,7 +49,8 @@ class _EsmFamily(Family):
             return FaesmEncoder(checkpoint, plan)
         from abag.embed.families.packed_esm import PackedEsm
 
-        return PackedEsm(checkpoint, plan, attention, positions=self.positions)
+        shape = self.shape(checkpoint.config)
+        return PackedEsm(checkpoint, shape, plan, attention, positions=self.positions)
 
     def weight_names(self, config: Config) -> WeightNames:
         """Return the names of the weights; ESM-2's old position embeddings are not used."""

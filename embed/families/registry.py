@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from abag.embed.families.ablang2 import ABLANG2
 from abag.embed.families.ankh3 import ANKH3
 from abag.embed.families.bert import BERT, PROTBERT, ROFORMER
 from abag.embed.families.composition import COMPOSITION
@@ -27,7 +28,10 @@ class Alias(NamedTuple):
     commercial: bool = True  # whether the licence allows commercial use
 
 
-_ALL = (T5, PROSTT5, ANKH, ANKH3, ESM, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, COMPOSITION)
+_ALL = (
+    T5, PROSTT5, ANKH, ANKH3, ESM, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, ABLANG2,
+    COMPOSITION,
+)  # fmt: skip
 FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
 _IG = "MIT (Kenlay et al. 2024)"
 _PROTTRANS = "AFL-3.0 (Elnaggar et al. 2021)"
@@ -67,6 +71,9 @@ ALIASES: dict[str, Alias] = {
     "antiberta2-cssp": _hub("roformer", "alchemab/antiberta2-cssp", None, 2.02e8, 1024, _ALCHEMAB),
     "antiberty": Alias(
         "bert", parameters=2.6e7, width=512, licence="MIT (Ruffolo et al. 2021)"
+    ),
+    "ablang2": Alias(
+        "ablang2", parameters=4.4e7, width=480, licence="BSD 3-Clause (Olsen et al. 2024)"
     ),
     "prott5": _hub("t5", "Rostlab/prot_t5_xl_half_uniref50-enc", None, 1.21e9, 1024, _PROTTRANS),
     "prostt5": _hub(
@@ -129,6 +136,9 @@ SHAPES: dict[str, Config] = {
     "antiberta2": {
         **ROFORMER.tiny_config, "hidden_size": 1024, "intermediate_size": 4096,
         "num_hidden_layers": 16, "num_attention_heads": 16,
+    },
+    "ablang2": {
+        **ABLANG2.tiny_config, "hidden_embed_size": 480, "n_attn_heads": 20, "n_encoder_blocks": 12,
     },
     "ankh-base": {
         **ANKH.tiny_config,

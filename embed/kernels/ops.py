@@ -58,12 +58,14 @@ class PlainOps:
         """Return the exact GELU of ``x W^T + b``, shape=(T, F), in the type of `x_TD`."""
         return F.gelu(F.linear(x_TD, weight_FD, bias_F))
 
-    def linear_gated(self, x_TD: Tensor, weight: Tensor, activation: Activation) -> Tensor:
-        """Return ``activation(x G^T) * (x U^T)``, shape=(T, F), in the type of `x_TD`.
+    def linear_gated(
+        self, x_TD: Tensor, weight: Tensor, activation: Activation, bias: Tensor | None = None
+    ) -> Tensor:
+        """Return ``activation(x G^T + g) * (x U^T + u)``, shape=(T, F), in the type of `x_TD`.
 
-        `weight`, shape (2 * F, D), holds G, then U.
+        `weight`, shape (2 * F, D), holds G, then U; `bias`, shape (2 * F,), g, then u.
         """
-        gate_TF, up_TF = F.linear(x_TD, weight).chunk(2, dim=1)
+        gate_TF, up_TF = F.linear(x_TD, weight, bias).chunk(2, dim=1)
         if activation == "silu":
             return F.silu(gate_TF).mul_(up_TF)
         assert activation == "gelu_tanh"

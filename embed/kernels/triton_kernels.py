@@ -406,9 +406,11 @@ class FusedOps(PlainOps):
             out = torch._addmm_activation(bias_F, x_TD, weight_FD.T, use_gelu=True)
         return out
 
-    def linear_gated(self, x_TD: Tensor, weight: Tensor, activation: Activation) -> Tensor:
+    def linear_gated(
+        self, x_TD: Tensor, weight: Tensor, activation: Activation, bias: Tensor | None = None
+    ) -> Tensor:
         """See `PlainOps`."""
-        return triton_gated.gate(self.linear(x_TD, weight), silu=activation == "silu")
+        return triton_gated.gate(self.linear(x_TD, weight, bias), silu=activation == "silu")
 
     def norm_rotary_(
         self, qkv: Tensor, weight: Tensor, eps: float, positions_T: Tensor, cos: Tensor,

@@ -8,7 +8,7 @@ token and pooling, and no later step needs to know about windows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +43,8 @@ class Vocabulary:
     end: int | None = None  # token after each span
     separator: int | None = None  # between heavy and light chain, if a span holds both
     chain_tokens: tuple[int, int] | None = None  # before a heavy and a light chain
+    # whether start and end are around each chain, and the separator also where a chain is absent
+    frames_chains: bool = False
     pad: int = 0
     max_residues: int | None = None  # most residues of a span that the encoder's positions allow
     # longest antigen chain encoded in one span: attention over longer chains was never trained,
@@ -52,15 +54,20 @@ class Vocabulary:
 
     @property
     def special_tokens(self) -> int:
-        """Number of special tokens around one chain."""
-        return (self.start is not None) + (self.end is not None)
+        """Number of special tokens of a span with one chain, without `chain_tokens`."""
+        return (self.start is not None) + (self.end is not None) + self.frames_chains
+
+    @property
+    def between_chains(self) -> int:
+        """How many more a span with heavy and light chain has."""
+        return 2 if self.frames_chains else (self.separator is not None)
 
     @property
     def longest_span(self) -> int | None:
         """Most tokens of a span; None for any number."""
         if self.max_residues is None or self.window is None:
             return None
-        between = (self.separator is not None) + 2 * (self.chain_tokens is not None)
+        between = self.between_chains + 2 * (self.chain_tokens is not None)
         return max(self.window, self.max_residues + between) + self.special_tokens
 
     def encode(self, chain: str) -> NDArray[np.int32]:
@@ -139,7 +146,8 @@ class Layout:
         """
         special = self.vocabulary.special_tokens + bool(self._chain_tokens)
         if self._joins(chains):
-            between = (sum(map(bool, chains)) - 1) * (1 + bool(self._chain_tokens))
+            more = self.vocabulary.between_chains + bool(self._chain_tokens)
+            between = (sum(map(bool, chains)) - 1) * more
             return [sum(map(len, chains)) + between + special]
         return [
             stop - start + special
@@ -224,20 +232,39 @@ class Layout:
         `ids` maps 0 (heavy) and 1 (light) to residue ids. Also returns the position of the first
         residue of each.
         """
-        start, end, separator = (
-            [] if token is None else [token]
-            for token in (self.vocabulary.start, self.vocabulary.end, self.vocabulary.separator)
-        )
-        pieces: list[list[int] | NDArray[np.int32]] = [start]
+        pieces: list[Sequence[int] | NDArray[np.int32]] = []
         first: list[int] = []
-        for chain, ids_L in ids.items():
-            pieces.append(separator if first else [])
-            pieces.append([self._chain_tokens[chain]] if self._chain_tokens else [])
-            first.append(sum(map(len, pieces)))
-            pieces.append(ids_L)
-        framed_L = np.concatenate([*pieces, end]).astype(np.int32)
+        for piece in self._pieces(ids):
+            if isinstance(piece, np.ndarray):
+                first.append(sum(map(len, pieces)))
+            pieces.append(piece)
+        framed_L = np.concatenate(pieces).astype(np.int32)
         weights = np.zeros((len(framed_L), len(self.poolings)), dtype=np.float32)
         return TokenSpan(framed_L, weights), first
+
+    def _pieces(
+        self, ids: Mapping[int, NDArray[np.int32]]
+    ) -> Iterator[Sequence[int] | NDArray[np.int32]]:
+        """Yield the parts of a span in order: special tokens, and an array for each chain."""
+        vocabulary = self.vocabulary
+        start, end, separator = (
+            () if token is None else (token,)
+            for token in (vocabulary.start, vocabulary.end, vocabulary.separator)
+        )
+        if vocabulary.frames_chains:
+            is_light = self.kind == "antibody" and min(ids) == 1
+            heavy, light = (None, *ids.values()) if is_light else (*ids.values(), None)[:2]
+            for chain, before in ((heavy, ()), (light, separator)):
+                yield before
+                if chain is not None:
+                    yield from (start, chain, end)
+            return
+        yield start
+        for place, (index, chain) in enumerate(ids.items()):
+            yield separator if place else ()
+            yield (self._chain_tokens[index],) if self._chain_tokens else ()
+            yield chain
+        yield end
 
     def _joined_span(self, chains: Chains) -> TokenSpan:
         """Return heavy and light chain as one span: the paired input of IgT5 and IgBert."""

@@ -23,7 +23,7 @@ WHOLE_FILES = ("model.safetensors", "pytorch_model.bin")
 """Weight files of a checkpoint that is not sharded, in the order of preference."""
 _SHARD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.(safetensors|bin)")
 """Name of a file in an index of shards."""
-_NOT_LEARNED = ("inv_freq", "position_ids", "_extra_state")
+_NOT_LEARNED = ("inv_freq", "rotary_emb.freqs", "position_ids", "_extra_state")
 """Ends of names of tensors that are computed from config.json, or are the state of a library."""
 _FORMER_NAMES = {
     # transformers reads, and some of its versions write, TensorFlow's names of the norms
