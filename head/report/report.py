@@ -21,8 +21,8 @@ from abag.core.files import write_text
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
 from abag.head.evaluation import bootstrap, metrics
-from abag.head.evaluation.comparison import format_difference, rank_metric, relation
 from abag.head.evaluation.metrics import METRICS, Scores, metric_label, table_metrics
+from abag.head.evaluation.verdicts import format_difference, rank_metric, relation
 from abag.head.model.config import FitConfig
 from abag.head.report.chart_data import chart_data
 from abag.head.report.page import render_page, render_template

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.head.evaluation.comparison import ScoreInterval, compare, score_interval, verdict
+from abag.head.evaluation.comparison import ScoreInterval, compare, score_interval
 from abag.head.evaluation.metrics import METRICS, Scores, headline_metrics
+from abag.head.evaluation.verdicts import verdict
 from abag.head.runs.external_table import KEYS
 from abag.head.runs.live_progress import read_progress
 from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_run

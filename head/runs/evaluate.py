@@ -22,8 +22,9 @@ from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_units import read_numbers
 from abag.head.data.labels import label_pairs, report_counts
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import compare, score_intervals, verdict
+from abag.head.evaluation.comparison import compare, score_intervals
 from abag.head.evaluation.metrics import headline_metrics
+from abag.head.evaluation.verdicts import verdict
 from abag.head.runs.external_table import KEYS, key_frame, score_table
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run

@@ -19,15 +19,10 @@ from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.store.store import open_store
 from abag.head.clustering.peptides import contained_peptides
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
-from abag.head.evaluation.comparison import (
-    against_mean,
-    compare,
-    score_intervals,
-    score_rows,
-    verdict,
-)
+from abag.head.evaluation.comparison import compare, score_intervals, score_rows
 from abag.head.evaluation.metrics import spearman
 from abag.head.evaluation.ridge import FeatureBlock, ridge
+from abag.head.evaluation.verdicts import against_mean, verdict
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import Predictor
 from abag.head.splits.groups import cached_clusters, choose_method

@@ -15,8 +15,8 @@ from abag.core.threads import meanwhile
 from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation import metrics
 from abag.head.evaluation.bootstrap import MeasuredPairs
-from abag.head.evaluation.comparison import rows_to_score, score_intervals, verdicts, warnings
-from abag.head.evaluation.plain_verdict import plain_verdict
+from abag.head.evaluation.comparison import rows_to_score, score_intervals
+from abag.head.evaluation.verdicts import plain_verdict, verdicts, warnings
 from abag.head.report.report import model_card, write_report
 from abag.head.report.results import CurvePoint, Floats, ModelScores, RunResults, RunSummary
 from abag.head.runs.run_folder import sequence_frame
