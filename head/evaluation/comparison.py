@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import distinct
-from abag.head.evaluation import metrics
 from abag.head.evaluation.bootstrap import (
     Interval,
     MeasuredPairs,
@@ -24,7 +23,8 @@ from abag.head.evaluation.bootstrap import (
     resample,
     tested_rows,
 )
-from abag.head.evaluation.metrics import METRICS
+from abag.head.evaluation.correlations import MIN_ROWS_PER_ANTIGEN, spearman_by_group
+from abag.head.evaluation.metrics import METRICS, MeasuredRows, Scores
 from abag.head.evaluation.pair_order import SCOPES, ClusterPairs, ordered_by_cluster
 from abag.head.evaluation.resampling import (
     OF_MEAN_ERROR,
@@ -113,7 +113,7 @@ def score_intervals(
     pairs: MeasuredPairs,
     splits: Sequence[Split],
     predicted: Sequence[Floats],
-    scores: metrics.Scores,
+    scores: Scores,
 ) -> dict[str, ScoreInterval]:
     """Compute `score_interval` of each metric that is reported with one, where it is defined.
 
@@ -169,7 +169,7 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
     """
     antigen = np.unique(pairs.antigen[rows], return_inverse=True)[1]
     exact = np.bincount(antigen, pairs.censored[rows] == 0)
-    few = exact[antigen] < metrics.MIN_ROWS_PER_ANTIGEN
+    few = exact[antigen] < MIN_ROWS_PER_ANTIGEN
     cluster = antigen_clusters(pairs)[rows]
     return np.where(few, len(antigen) + cluster, antigen)
 
@@ -249,9 +249,7 @@ class _TestRows:
     def _of_antigens(self, cluster: Ints) -> Resampled:
         """Resample whole antigens, each with the correlation within it, which stays the same."""
         _, first = np.unique(self.antigen, return_index=True)
-        values = np.array(
-            [metrics.spearman_by_group(self.pkd, p, self.antigen) for p in self.models]
-        )
+        values = np.array([spearman_by_group(self.pkd, p, self.antigen) for p in self.models])
         defined = np.isfinite(values).all(axis=0)
         return Resampled(
             cluster[first][defined],
@@ -267,14 +265,14 @@ def _difference(scores: Iterable[Floats]) -> Floats:
     return first - others[0] if others else first
 
 
-def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> metrics.Scores:
+def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> Scores:
     """Score the predictions of some rows; `predicted`, (P,), has one for every pair."""
     return rows_to_score(pairs, rows).score(predicted[rows])
 
 
-def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> metrics.MeasuredRows:
+def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> MeasuredRows:
     """Return rows of pairs that several models predict."""
-    return metrics.MeasuredRows.of(
+    return MeasuredRows.of(
         pairs.pkd[rows],
         antigen_groups(pairs, rows),
         pairs.censored[rows],

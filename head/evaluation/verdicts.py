@@ -17,6 +17,7 @@ from abag.head.evaluation.metrics import (
     headline_metrics,
     metric_label,
 )
+from abag.head.splits.split_options import HELD_OUT, PARTS_GIVEN
 from abag.head.splits.splits import TEST, Split, total_leaks
 
 if TYPE_CHECKING:
@@ -25,15 +26,6 @@ if TYPE_CHECKING:
 SMALL_TEST_ROWS = 50
 ROUNDING = 1e-5
 """Difference of scores, in pKd or shares, that the same model fitted twice can have."""
-HELD_OUT = {
-    "antigen": ("On antigens not seen in training", "rank binders for new antigens"),
-    "antibody": ("On antibodies not seen in training", "rank new antibodies"),
-    "both": ("On antibodies and antigens not seen in training", "rank new pairs"),
-    "random": ("On random pairs, of sequences also seen in training,", "rank other pairs"),
-    "mutations": ("On variants far from those in training", "rank distant variants"),
-}
-"""What a split holds out, and what a model would be used for."""
-AS_GIVEN = ("On the test part that was given", "rank new pairs")
 
 
 def relation(interval: Interval, metric: str) -> Literal["better", "worse", "equal"] | None:
@@ -176,7 +168,7 @@ def plain_verdict(
     split : str
         Name of the split method.
     """
-    where, use = HELD_OUT.get(split, AS_GIVEN)
+    where, use = HELD_OUT.get(split, PARTS_GIVEN)
     difference = compared("train_mean", "rmse") if "train_mean" in scores else None
     if difference is None or not difference.known:
         return (

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
+from abag.head.evaluation.correlations import spearman_by_group
 from abag.head.splits.splits import TEST
 
 if TYPE_CHECKING:
@@ -197,10 +198,10 @@ def _by_antigen(r: RunResults, names: PairNames, fold: int, t: _Tested) -> list[
     """Score head and ridge within each antigen, as the metrics within antigens do."""
     group, ridge = antigen_groups(r.pairs, t.pair), r.baselines[fold].get("ridge")
     groups, first, rows = np.unique(group, return_index=True, return_counts=True)
-    of_head = metrics.spearman_by_group(t.measured, t.predicted, group)
+    of_head = spearman_by_group(t.measured, t.predicted, group)
     of_ridge = np.full(len(groups), np.nan)
     if ridge is not None:
-        of_ridge = metrics.spearman_by_group(t.measured, ridge[t.pair], group)
+        of_ridge = spearman_by_group(t.measured, ridge[t.pair], group)
     found = []
     for i in np.flatnonzero(np.isfinite(of_head)).tolist():
         which = int(r.pairs.antigen[t.pair[first[i]]])

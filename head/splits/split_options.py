@@ -15,6 +15,16 @@ SPLIT_VALUES = {
     "mutations": ("", "NEAR:FAR"), "column": ("NAME",), "file": ("PATH",),
 }  # fmt: skip
 """What may follow ``=`` after the name of a split method; the empty string: nothing."""
+HELD_OUT = {
+    "antigen": ("On antigens not seen in training", "rank binders for new antigens"),
+    "antibody": ("On antibodies not seen in training", "rank new antibodies"),
+    "both": ("On antibodies and antigens not seen in training", "rank new pairs"),
+    "random": ("On random pairs, of sequences also seen in training,", "rank other pairs"),
+    "mutations": ("On variants far from those in training", "rank distant variants"),
+}
+"""By the name of a split: what is new about its test pairs, and what a model would be used for."""
+PARTS_GIVEN = ("On the test part that was given", "rank new pairs")
+"""The same for a split whose parts a column or a file gives."""
 
 
 @dataclass(frozen=True, kw_only=True)
