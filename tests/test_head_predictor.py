@@ -21,7 +21,7 @@ from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.scaling import Standardizer
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
-from abag.head.prediction import bundle as bundle_module
+from abag.head.prediction import predictor_record
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor
 from abag.head.prediction.factorised import factorise
 from abag.head.prediction.predictor import UnequalLengths, existing_store
@@ -246,7 +246,7 @@ def signed(bundle, change=lambda _record: None):
     record = json.loads((bundle / "predictor.json").read_text())
     change(record)
     weights = (bundle / "weights.safetensors").read_bytes()
-    record["digest"] = bundle_module.record_digest(record, weights)
+    record["digest"] = predictor_record.record_digest(record, weights)
     (bundle / "predictor.json").write_text(json.dumps(record))
     (bundle / "antigens.json").unlink(missing_ok=True)  # it belongs to another digest now
     return bundle

@@ -16,8 +16,9 @@ from abag.core.names import read_inside
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.public_records import PrivatePath, public_adapter_files, public_origin
-from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
+from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor
 from abag.head.prediction.predictor import Predictor
+from abag.head.prediction.predictor_record import record_digest
 from abag.head.sharing.fetch import predictor_folder
 from abag.head.sharing.manifest import (
     ADAPTER_FILES,
