@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.core.arrays import distinct
+from abag.core.arrays import Ints, distinct
 from abag.core.options import BadOption
 from abag.head.splits.split_files import read_splits, split_frame
 from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pandas as pd
-    from numpy.typing import NDArray
 
     from abag.adapt.config import AdaptConfig
     from abag.head.data.labels import LabelledPairs
 
-    Ints = NDArray[np.int64]
 
 BUCKET_BATCHES = 16
 """Batches whose pairs are sorted by length together."""

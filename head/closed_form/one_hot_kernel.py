@@ -11,18 +11,13 @@ from typing import cast
 
 import numpy as np
 
+from abag.core.arrays import Floats
 from abag.head.closed_form.gaussian_process import (
     GaussianProcess,
     ProcessSettings,
     fit_gaussian_process,
 )
-from abag.head.closed_form.pair_model import (
-    Arrays,
-    ClosedFormFit,
-    Floats,
-    PairVectors,
-    TrainingRows,
-)
+from abag.head.closed_form.pair_model import Arrays, ClosedFormFit, PairVectors, TrainingRows
 from abag.head.closed_form.residue_model import ResidueModel, find_reference, trained_antibodies
 from abag.head.data.one_hot import OneHot
 

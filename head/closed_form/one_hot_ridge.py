@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abag.core.arrays import Floats
 from abag.head.closed_form.linear import LinearModel, LinearSettings
 from abag.head.closed_form.pair_model import (
     Arrays,
     ClosedFormFit,
     DoesNotApply,
-    Floats,
     PairVectors,
     TrainingRows,
 )

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from abag.core.arrays import Ints
 from abag.head.clustering.alignment import whole_distances
 from abag.head.clustering.linkage import cluster, number_by_appearance, rows_by_group
 
-Ints: TypeAlias = NDArray[np.int64]
 Chains: TypeAlias = tuple[str, ...]
 Method: TypeAlias = Callable[..., list[Ints]]
 """Clusters strings, called as `linkage.cluster`."""

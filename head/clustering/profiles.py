@@ -16,12 +16,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.arrays import Ints, Matrix
 from abag.core.threads import in_order
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 
-Ints: TypeAlias = NDArray[np.int64]
 Counts: TypeAlias = NDArray[np.int16]
-Floats: TypeAlias = NDArray[np.float32]
 
 BITS = 832
 """Two for each pair of 20 residues, rounded up to words of 64."""
@@ -70,7 +69,7 @@ class Profiles:
             differing[part] = np.bitwise_count(words).sum(axis=1)
         return differing
 
-    def bits(self, which: Ints | slice) -> Floats:
+    def bits(self, which: Ints | slice) -> Matrix:
         """Profiles as zeros and ones, shape (C, BITS)."""
         return np.unpackbits(self._words[which].view(np.uint8), axis=1).astype(np.float32)
 
@@ -110,7 +109,7 @@ class Projections:
             self._x_ND[:, few] = self._x_ND[order, few]
         return order
 
-    def distances(self, i: Ints | slice, j: Ints | slice) -> Floats:
+    def distances(self, i: Ints | slice, j: Ints | slice) -> Matrix:
         """Squared distance of each of strings i to each of j, shape (C, B).
 
         Except for an error below `ROUNDING`, it is at most the number of bits that differ.
@@ -121,7 +120,7 @@ class Projections:
         return np.asarray(self._x_ND[i] @ y_BD.T)
 
 
-def _axes(profiles: Profiles, edits: int) -> Floats:
+def _axes(profiles: Profiles, edits: int) -> Matrix:
     """Orthonormal axes of the largest variance, as many as make comparisons cheapest."""
     drawn = np.random.default_rng(0).permutation(len(profiles))
     x_CD = profiles.bits(drawn[:SAMPLE])

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from abag.core.arrays import Bools, Ints
 from abag.core.threads import in_order
 from abag.head.clustering.alignment import Aligners, contained_bounds, whole_distances
 from abag.head.clustering.families import Families
@@ -27,8 +28,6 @@ from abag.head.clustering.profiles import (
     Projections,
 )
 
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 Strings: TypeAlias = NDArray[np.object_]
 Progress: TypeAlias = Callable[[int], object]
 Pairs: TypeAlias = tuple[Ints, ...]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import say
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.options import TableOptions
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.design.rank_options import RankOptions
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 FAR_COLUMNS = ("far_antibody", "far_antigen")
 ADDED_COLUMNS = ("rank", "score", "expected_best", "probability_above")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypedDict
+from typing import TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
-from abag.core.arrays import distinct
+from abag.core.arrays import Floats, Ints, distinct
 from abag.head.evaluation.bootstrap import (
     Interval,
     MeasuredPairs,
@@ -34,9 +33,6 @@ from abag.head.evaluation.resampling import (
     scorer,
 )
 from abag.head.splits.splits import Split
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 PAIRED_ROWS, MOST_CLUSTERS = 1500, 300
 """Of a fold, for intervals of scores of pairs of rows, whose number grows with the square. Fewer

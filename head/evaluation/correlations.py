@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
+from abag.core.arrays import Floats, Ints
 
 MIN_ROWS_PER_ANTIGEN = 5
 """Antigens with fewer exact rows are left out of the correlation within antigens."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from abag.core.arrays import distinct
+from abag.core.arrays import Floats, Ints, distinct
 from abag.head.data.label_units import DOUBLE_LOG, USUAL_PKD, outside
 from abag.head.data.labels import CONFLICT_PKD, FLOOR_SHARE
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 EXPLAINED_SHARE = 0.5
 """Share of the variance from which a label is said to follow from the antigen or assay alone."""

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from abag.core.arrays import Floats, Ints
 from abag.head.evaluation.correlations import RanksByGroup, finite, pearson, ranks
 from abag.head.evaluation.pair_order import (
     ClusterPairs,
@@ -30,8 +31,6 @@ from abag.head.evaluation.pair_order import (
     decidable_pairs,
 )
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 Number: TypeAlias = float | int | None
 Scores: TypeAlias = dict[str, Number]
 

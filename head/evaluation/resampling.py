@@ -16,11 +16,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.arrays import Floats, Ints
 from abag.head.evaluation.correlations import MIN_ROWS_PER_ANTIGEN
 from abag.head.evaluation.metrics import BUDGET_SHARE, MeasuredRows
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 ScoreOfSamples: TypeAlias = Callable[[Floats], Floats]
 """Scores of D samples, (D,), by how often each of R rows is in them, (D, R)."""
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import Floats, Ints
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
@@ -21,9 +22,8 @@ from abag.head.splits.splits import TEST
 
 if TYPE_CHECKING:
     from abag.head.report.names import PairNames
-    from abag.head.report.results import Floats, RunResults
+    from abag.head.report.results import RunResults
 
-Ints: TypeAlias = NDArray[np.int64]
 Series: TypeAlias = dict[str, Any]
 
 MAX_POINTS = 4000

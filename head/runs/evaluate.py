@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core import messages
+from abag.core.arrays import Floats
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.report.results import PredictionsSummary, RunSummary
-
-Floats: TypeAlias = NDArray[np.float64]
 
 
 class NothingToEvaluate(AbagError):

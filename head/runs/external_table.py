@@ -6,13 +6,14 @@ The baselines are fitted to the pairs that the heads of the run were trained on.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError, cache_dir
+from abag.core.arrays import Floats
 from abag.core.keys import hex_keys, keys_from_hex
 from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS, Kind
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from abag.head.report.results import RunSummary, TableSummary
     from abag.head.runs.saved_run import SavedRun
 
-Floats: TypeAlias = NDArray[np.float64]
 KEYS = ["antibody_key", "antigen_key"]
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.arrays import Ints
 from abag.core.cache import keep, kept
 from abag.core.messages import say
 from abag.head.clustering.clusters import (
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.splits.split_options import AntibodyRegion, ClusterTool, SplitOptions
 
-Ints: TypeAlias = NDArray[np.int64]
 
 CLUSTERS_VERSION = 1
 """Raise when the built-in clusters change, so that cached ones are not used."""

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import Ints
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.split_files import read_splits
 from abag.head.splits.split_options import SplitOptions
@@ -26,7 +27,6 @@ from abag.head.splits.splits import (
     VALIDATION,
     BadSplit,
     EmptyPart,
-    Ints,
     Split,
     grouped_folds,
 )
