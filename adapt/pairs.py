@@ -49,8 +49,7 @@ class PairAssignment:
         """
         use = np.full(len(pairs), "", dtype=object)
         use[self.adapter], use[self.validation] = "train", "validation"
-        columns = ["antibody_key", "antigen_key", "split", "fold", "group"]
-        frame = split_frame(pairs, [replace(self.split, fold=0)])[columns]
+        frame = split_frame(pairs, [replace(self.split, fold=0)])
         # With --replicates keep, or a bound beside a label, several rows are one pair.
         both = np.unique(np.stack([pairs.antibody, pairs.antigen]), axis=1, return_index=True)[1]
         return frame.assign(adapter=use[np.sort(both)])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
+from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
 from abag import AbagError
@@ -72,6 +73,8 @@ IMGT_REGIONS = (
     ("fr{}4", 129),
 )  # fmt: skip
 """Regions of a variable domain and the last position of each."""
+POSITION = re.compile("[1-9][0-9]{0,2}[A-Z]{0,2}")
+"""An IMGT position: a number, and the letters of an insertion."""
 
 
 class UnsureDomains(AbagError):
@@ -197,6 +200,11 @@ def locate_positions(sequence: str, chain: Literal["heavy", "light"]) -> dict[st
         return {}
     places = range(found.query_start, found.query_end + 1)
     return dict(zip(found.numbering, places, strict=True))
+
+
+def position_number(position: str) -> int:
+    """Return the number of an IMGT position without the letters of an insertion."""
+    return int(position.rstrip(ascii_uppercase))
 
 
 def _numbered(sequence: str, chain: Literal["heavy", "light"]) -> Any:  # noqa: ANN401  # immunum ships no types

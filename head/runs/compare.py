@@ -21,9 +21,9 @@ from abag.core.arrays import Floats
 from abag.head.evaluation.comparison import ScoreInterval, compare, score_interval
 from abag.head.evaluation.metrics import METRICS, Scores, headline_metrics
 from abag.head.evaluation.verdicts import verdict
-from abag.head.runs.external_table import KEYS
 from abag.head.runs.live_progress import read_progress
 from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_run
+from abag.head.splits.split_files import KEYS
 from abag.head.splits.splits import TEST, Split
 from abag.head.training.step_log import LogDamaged
 

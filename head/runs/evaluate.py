@@ -25,10 +25,11 @@ from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import compare, score_intervals
 from abag.head.evaluation.metrics import headline_metrics
 from abag.head.evaluation.verdicts import verdict
-from abag.head.runs.external_table import KEYS, key_frame, score_table
+from abag.head.runs.external_table import key_frame, score_table
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run
 from abag.head.runs.summary import average_parts, score_parts
+from abag.head.splits.split_files import KEYS
 from abag.head.splits.splits import TEST
 
 if TYPE_CHECKING:

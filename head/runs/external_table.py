@@ -27,6 +27,7 @@ from abag.head.evaluation.verdicts import against_mean, verdict
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import Predictor
 from abag.head.splits.groups import cached_clusters, choose_method
+from abag.head.splits.split_files import KEYS
 from abag.head.splits.splits import TEST, TRAIN, Split
 from abag.head.training.uncertainty import coverage, describe_ranking
 
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.report.results import RunSummary, TableSummary
     from abag.head.runs.saved_run import SavedRun
-
-KEYS = ["antibody_key", "antigen_key"]
 
 
 @dataclass(frozen=True, slots=True)
