@@ -185,6 +185,28 @@ def remove_quietly(path: Path, files: Files | None = None) -> None:
         (files or Files()).remove(path)
 
 
+def refusal_to_write(
+    out: Path, sources: Iterable[object], *, force: bool, option: str = "--out"
+) -> str:
+    """Say why a file that the user named by `option` must not be written; empty if it may.
+
+    Its folder has to exist. The file must not be one of the `sources` that are paths, and must not
+    exist unless `force` is set.
+    """
+    if not out.parent.is_dir():
+        lacks = f"{out}: its folder does not exist; expected one."
+        return f"{lacks} Create it, or choose another {option}."
+    paths = [Path(source) for source in sources if isinstance(source, Path | str)]
+    if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
+        return (
+            f"{out}: {option} is also the input table; expected another file. Choose another "
+            f"{option}."
+        )
+    if out.is_dir() or (out.exists() and not force):
+        return f"{out}: already exists; use --force to overwrite, or choose another {option}."
+    return ""
+
+
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Create a folder, and keep other processes that call this out of it.

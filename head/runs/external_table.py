@@ -16,7 +16,7 @@ from abag import AbagError, cache_dir
 from abag.core.arrays import Floats
 from abag.core.keys import hex_keys, keys_from_hex
 from abag.core.messages import say
-from abag.embed.sequences.chains import KINDS, Kind
+from abag.embed.sequences.chains import KINDS, PLURAL, Kind
 from abag.embed.store.store import open_store
 from abag.head.clustering.peptides import contained_peptides
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
@@ -153,10 +153,10 @@ def score_table(
     head = found["pkd_predicted"].to_numpy(np.float64)
     everything = np.arange(len(pairs))
     own = summary["metrics"]["table"] = score_rows(pairs, head, everything)
-    for kind, plural in zip(KINDS, ("antibodies", "antigens"), strict=True):
+    for kind in KINDS:
         rows = np.flatnonzero(~overlap.near[kind])
         scores = score_rows(pairs, head, rows) if len(rows) else None
-        summary["metrics"][f"table_new_{plural}"] = scores
+        summary["metrics"][f"table_new_{PLURAL[kind]}"] = scores
     others = _predict_baselines(predictor, trained, keys, opened)
     for name, predicted in others.items():
         table_scores = score_rows(pairs, predicted, everything)
