@@ -148,8 +148,12 @@ def write_json(
     path: Path, value: object, *, sort_keys: bool = False, files: Files | None = None
 ) -> None:
     """Write a value as indented JSON, atomically; see :func:`write_chunks`."""
-    text = json.dumps(value, indent=2, sort_keys=sort_keys) + "\n"
-    write_bytes(path, text.encode(), files=files)
+    write_bytes(path, json_bytes(value, sort_keys=sort_keys), files=files)
+
+
+def json_bytes(value: object, *, sort_keys: bool = False) -> bytes:
+    """Return the content of a file of indented JSON."""
+    return (json.dumps(value, indent=2, sort_keys=sort_keys) + "\n").encode()
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from abag import AbagError
-from abag.core.files import is_partial, make_folder, write_bytes
+from abag.core.files import is_partial, json_bytes, make_folder, write_bytes
 from abag.core.hub import HubAddress, is_hub_address, open_repository, parse_address
 from abag.core.messages import say
 from abag.core.names import read_inside
@@ -134,7 +134,7 @@ def _public_record(folder: Path) -> bytes:
     for kind, origin in zip(KINDS, public, strict=True):
         record[kind]["origin"] = origin
     record["digest"] = record_digest(record, read_inside(folder, WEIGHTS))
-    return (json.dumps(record, indent=2) + "\n").encode()
+    return json_bytes(record)
 
 
 def _licence_note(predictor: Predictor, licence: str | None) -> bytes:
