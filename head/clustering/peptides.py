@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from abag.core.arrays import Ints
-from abag.head.clustering.clusters import PEPTIDE, Chains
+from abag.embed.sequences.chains import Chains
+from abag.head.clustering.clusters import PEPTIDE
 
 SEED = 8
 """Shortest peptide that is looked for: shorter ones occur in unrelated proteins by chance."""

@@ -45,7 +45,7 @@ class Profiles:
     """Profiles of N strings of residues."""
 
     def __init__(self, strings: Sequence[str]) -> None:
-        parts = [strings[part] for part in _chunks(len(strings))]
+        parts = [strings[part] for part in slices(0, len(strings))]
         self._words = np.concatenate(list(in_order(_pack, parts)))
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class Profiles:
     def differing(self, i: Ints, j: Ints) -> Ints:
         """Number of bits that differ between strings i and j, shape (pairs,)."""
         differing = np.empty(len(i), np.int64)
-        for part in _chunks(len(i)):  # each pair takes over 200 bytes
+        for part in slices(0, len(i)):  # each pair takes over 200 bytes
             words = self._words[i[part]] ^ self._words[j[part]]
             differing[part] = np.bitwise_count(words).sum(axis=1)
         return differing
@@ -94,18 +94,18 @@ class Projections:
             self._x_ND[part, :width] = x_CD
             np.einsum("CD,CD->C", x_CD, x_CD, out=self._x_ND[part, width])
 
-        list(in_order(project, _chunks(len(profiles))))
+        list(in_order(project, slices(0, len(profiles))))
 
     def sort(self, group: NDArray[np.bool_]) -> Ints:
         """Rearrange the strings by group and then by similarity; return where each was."""
         n = len(self._x_ND)
         pivots = np.random.default_rng(0).permutation(n)[:PIVOTS]
         nearest, distance = np.empty(n, np.int64), np.empty(n, np.float32)
-        for part in _chunks(n):
+        for part in slices(0, n):
             to_pivots = self.distances(part, pivots)
             nearest[part], distance[part] = to_pivots.argmin(axis=1), to_pivots.min(axis=1)
         order = np.lexsort((distance, nearest, group))
-        for few in _chunks(self._x_ND.shape[1], 16):  # a second copy of all would take much memory
+        for few in slices(0, self._x_ND.shape[1], 16):  # a copy of all takes much memory
             self._x_ND[:, few] = self._x_ND[order, few]
         return order
 
@@ -134,8 +134,9 @@ def _axes(profiles: Profiles, edits: int) -> Matrix:
     return np.ascontiguousarray(axes[:, :cheapest])
 
 
-def _chunks(n: int, size: int = 2048) -> list[slice]:
-    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+def slices(start: int, stop: int, size: int = 2048) -> list[slice]:
+    """Divide a range into slices of at most `size`."""
+    return [slice(k, min(k + size, stop)) for k in range(start, stop, size)]
 
 
 def _pack(strings: Sequence[str]) -> NDArray[np.uint64]:
