@@ -299,9 +299,9 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def adopt(source: Path, path: Path, files: Files | None = None) -> None:
+def adopt(source: Path, path: Path) -> None:
     """Sync a whole file that something else wrote on the same file system, and rename it."""
-    files = files or Files()
+    files = Files()
     _sync(source)
     files.replace(source, path)
     files.sync_folder(path.parent)

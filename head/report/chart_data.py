@@ -35,6 +35,8 @@ CURVE_POINTS = 150
 """Points per curve of the training loss, each the mean of as many steps."""
 COVERAGE = np.linspace(0.02, 0.98, 49)
 """Nominal coverages of prediction intervals."""
+ITERATIONS = 12
+"""Of the search for the plane of the map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,7 @@ def _joined_vectors(r: RunResults, rows: Ints) -> NDArray[np.float32]:
     return np.hstack(blocks)
 
 
-def principal_plane(x_PD: NDArray[np.float32], iterations: int = 12) -> tuple[Floats, float]:
+def principal_plane(x_PD: NDArray[np.float32]) -> tuple[Floats, float]:
     """Project rows onto their first two principal components, found by subspace iteration.
 
     Returns
@@ -276,7 +278,7 @@ def principal_plane(x_PD: NDArray[np.float32], iterations: int = 12) -> tuple[Fl
     x_PD = x_PD - x_PD.mean(axis=0)
     start = np.random.default_rng(0).normal(size=(x_PD.shape[1], 10)).astype(np.float32)
     q_PK = np.linalg.qr(x_PD @ start)[0]
-    for _ in range(iterations):
+    for _ in range(ITERATIONS):
         q_PK = np.linalg.qr(x_PD @ np.linalg.qr(x_PD.T @ q_PK)[0])[0]
     u, s, _ = np.linalg.svd((q_PK.T @ x_PD).astype(np.float64), full_matrices=False)
     plane = np.zeros((len(x_PD), 2))
