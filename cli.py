@@ -80,14 +80,16 @@ def main() -> None:
     """
 
 
-def _command(*classes: str) -> Callable[[Callable[..., None]], click.Command]:
-    """Register a command of `main` with the options of classes, named ``module:Class``."""
+def _command(
+    *classes: str, group: click.Group = main, name: str | None = None
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Register a command with the options of classes, named ``module:Class``."""
 
     def make_options() -> list[click.Option]:
         found = (resolve_name(f"abag.{name}") for name in classes)
         return [one for cls in found for one in click_options(cls, path=_PATH)]
 
-    return main.command(cls=OptionsCommand, make_options=make_options)
+    return group.command(name, cls=OptionsCommand, make_options=make_options)
 
 
 def _print(result: T, as_json: bool, describe: Callable[[T], str]) -> None:
@@ -550,15 +552,12 @@ def store_pack(store: Path, out: Path, as_json: bool) -> None:
     _print(pack(open_store(store), out), as_json, outline)
 
 
-_PRIVATE = click.option(
-    "--private", is_flag=True, help="Create the repository for you and your organization only."
-)
-
-
 @store_group.command("push")
 @_STORE_ARGUMENT
 @click.argument("address")
-@_PRIVATE
+@click.option(
+    "--private", is_flag=True, help="Create the repository for you and your organization only."
+)
 @_JSON
 def store_push(store: Path, address: str, private: bool, as_json: bool) -> None:
     """Send the shards of a store to the hub.
@@ -596,13 +595,7 @@ def store_pull(address: str, store: Path, as_json: bool) -> None:
         _print(pull(address, store), as_json, outline)
 
 
-def _export_options() -> list[click.Option]:
-    from abag.embed.store.options import ExportOptions
-
-    return click_options(ExportOptions, path=_PATH)
-
-
-@store_group.command("export", cls=OptionsCommand, make_options=_export_options)
+@_command("embed.store.options:ExportOptions", group=store_group, name="export")
 @_STORE_ARGUMENT
 @click.option("--to", type=_PATH, required=True,
               help="File to write: .npz, .parquet, .h5ad or .csv.")  # fmt: skip

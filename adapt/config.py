@@ -10,12 +10,12 @@ from abag.core.options import DeviceOptions, EncoderOptions, option
 from abag.embed.encoders.options import Lora
 from abag.embed.sequences.options import TableOptions
 from abag.head.data.label_options import LabelOptions
+from abag.head.model.config import Precision
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
 
 Sides = Literal["antibody", "antigen", "both"]
-Precision = Literal["auto", "fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)

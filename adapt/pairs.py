@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.core.arrays import distinct
+from abag.core.arrays import Ints, distinct
 from abag.core.options import BadOption
 from abag.head.splits.split_files import read_splits, split_frame
 from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pandas as pd
-    from numpy.typing import NDArray
 
     from abag.adapt.config import AdaptConfig
     from abag.head.data.labels import LabelledPairs
 
-    Ints = NDArray[np.int64]
 
 BUCKET_BATCHES = 16
 """Batches whose pairs are sorted by length together."""
@@ -51,8 +49,7 @@ class PairAssignment:
         """
         use = np.full(len(pairs), "", dtype=object)
         use[self.adapter], use[self.validation] = "train", "validation"
-        columns = ["antibody_key", "antigen_key", "split", "fold", "group"]
-        frame = split_frame(pairs, [replace(self.split, fold=0)])[columns]
+        frame = split_frame(pairs, [replace(self.split, fold=0)])
         # With --replicates keep, or a bound beside a label, several rows are one pair.
         both = np.unique(np.stack([pairs.antibody, pairs.antigen]), axis=1, return_index=True)[1]
         return frame.assign(adapter=use[np.sort(both)])

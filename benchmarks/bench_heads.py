@@ -30,7 +30,8 @@ import abag
 from abag import AbagError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.evaluation.comparison import compare, verdict
+from abag.head.evaluation.comparison import compare
+from abag.head.evaluation.verdicts import verdict
 from abag.head.fit import fit
 from abag.head.prediction import fitted
 from abag.head.runs.saved_run import read_run

@@ -31,8 +31,9 @@ from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation.baselines import BASELINES, BaselineInputs
-from abag.head.evaluation.comparison import compare, verdict
+from abag.head.evaluation.comparison import compare
 from abag.head.evaluation.metrics import average_folds, score
+from abag.head.evaluation.verdicts import verdict
 from abag.head.splits.partition import make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST

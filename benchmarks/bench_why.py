@@ -30,6 +30,7 @@ from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
+from abag.head.evaluation.correlations import spearman
 from abag.head.evaluation.ridge import FeatureBlock, ridge
 from abag.head.splits.partition import make_splits
 from abag.head.splits.split_options import SplitOptions
@@ -182,7 +183,7 @@ def pooled_folds(bench):
             for split in splits[FOLDS * repeat : FOLDS * (repeat + 1)]:
                 predicted[split.rows(TEST)] = predict(split)[split.rows(TEST)]
             exact = bench.pairs.censored == 0
-            pooled.append(metrics.spearman(bench.pairs.pkd[exact], predicted[exact]))
+            pooled.append(spearman(bench.pairs.pkd[exact], predicted[exact]))
         within = bench.scores(splits, predict)["spearman"]
         lines.append(f"| {title} | {shown(within)} | {shown(np.mean(pooled))} |")
     return lines

@@ -1,12 +1,17 @@
-"""Arrays of many numbers."""
+"""Names for the types of arrays, and what numpy does too slowly."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+Matrix: TypeAlias = NDArray[np.float32]
+"""Vectors of sequences, one per row."""
 Number = TypeVar("Number", bound=np.integer)
 
 

@@ -148,8 +148,12 @@ def write_json(
     path: Path, value: object, *, sort_keys: bool = False, files: Files | None = None
 ) -> None:
     """Write a value as indented JSON, atomically; see :func:`write_chunks`."""
-    text = json.dumps(value, indent=2, sort_keys=sort_keys) + "\n"
-    write_bytes(path, text.encode(), files=files)
+    write_bytes(path, json_bytes(value, sort_keys=sort_keys), files=files)
+
+
+def json_bytes(value: object, *, sort_keys: bool = False) -> bytes:
+    """Return the content of a file of indented JSON."""
+    return (json.dumps(value, indent=2, sort_keys=sort_keys) + "\n").encode()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -183,6 +187,28 @@ def remove_quietly(path: Path, files: Files | None = None) -> None:
     """Delete a file that does no harm if it cannot be deleted."""
     with suppress(OSError):
         (files or Files()).remove(path)
+
+
+def refusal_to_write(
+    out: Path, sources: Iterable[object], *, force: bool, option: str = "--out"
+) -> str:
+    """Say why a file that the user named by `option` must not be written; empty if it may.
+
+    Its folder has to exist. The file must not be one of the `sources` that are paths, and must not
+    exist unless `force` is set.
+    """
+    if not out.parent.is_dir():
+        lacks = f"{out}: its folder does not exist; expected one."
+        return f"{lacks} Create it, or choose another {option}."
+    paths = [Path(source) for source in sources if isinstance(source, Path | str)]
+    if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
+        return (
+            f"{out}: {option} is also the input table; expected another file. Choose another "
+            f"{option}."
+        )
+    if out.is_dir() or (out.exists() and not force):
+        return f"{out}: already exists; use --force to overwrite, or choose another {option}."
+    return ""
 
 
 @contextmanager
@@ -273,9 +299,9 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def adopt(source: Path, path: Path, files: Files | None = None) -> None:
+def adopt(source: Path, path: Path) -> None:
     """Sync a whole file that something else wrote on the same file system, and rename it."""
-    files = files or Files()
+    files = Files()
     _sync(source)
     files.replace(source, path)
     files.sync_folder(path.parent)

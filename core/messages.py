@@ -123,6 +123,11 @@ def first_line(error: BaseException) -> str:
     return line if len(line) <= 300 else line[:300] + " ..."
 
 
+def size_text(size: float) -> str:
+    """Write a number of bytes in GB or MB."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
+
+
 def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that acts like tqdm's
     """Make a tqdm progress bar on stderr; it draws nothing where bars are not wanted.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from abag.core.arrays import Floats, Ints
 from abag.core.messages import say
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.evaluation.baselines import (
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from abag.head.closed_form.pair_model import Floats, Ints
     from abag.head.model.config import FitConfig
     from abag.head.runs.run_folder import FoldPaths, RunInputs
     from abag.head.splits.splits import Split

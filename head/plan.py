@@ -26,9 +26,9 @@ from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
-from abag.head.closed_form.one_hot_kernel import find_reference
 from abag.head.closed_form.pair_model import DoesNotApply
 from abag.head.closed_form.registry import describe_left_out, stacked_models
+from abag.head.closed_form.residue_model import find_reference
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_sense import describe_columns, label_sense, suggest_label
 from abag.head.data.label_units import BadLabel

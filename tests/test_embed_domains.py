@@ -8,19 +8,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trastuzumab import HEAVY, LIGHT
 
 from abag import AbagError
 from abag.embed.sequences import domains
 from abag.embed.sequences.domains import UnsureDomains, split_domains
 
-# Variable domains of trastuzumab (PDB 1N8Z), of the mouse antibody D1.3 (1VFB) and a germline-like
-# human lambda domain that starts with the letter that ends a (G4S)n linker.
-TRASTUZUMAB = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
-    "SRWGGDGFYAMDYWGQGTLVTVSS",
-    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
-    "TFGQGTKVEIK",
-)
+TRASTUZUMAB = (HEAVY, LIGHT)
+# Variable domains of the mouse antibody D1.3 (PDB 1VFB), and a germline-like human lambda domain
+# that starts with the letter that ends a (G4S)n linker.
 D13 = (
     "QVQLQESGPGLVAPSQSLSITCTVSGFSLTGYGVNWVRQPPGKGLEWLGMIWGDGNTDYNSALKSRLSISKDNSKSQVFLKMNSLHTDDTARYYCA"
     "RERDYRLDYWGQGTTLTVSS",

@@ -104,6 +104,19 @@ def test_a_run_on_ray_gives_the_store_of_a_single_process(tmp_path):
     check_same(tmp_path, summary, whole)
 
 
+@pytest.mark.slow
+def test_a_change_of_precision_is_said_once_on_ray_too(tmp_path):
+    table = demo_table().head(20)
+    table.to_csv(tmp_path / "pairs.csv", index=False)
+    tiny = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
+    embed_table(table, tmp_path / "store", limit=5, precision="bf16", **tiny)
+    driver = start(tmp_path / "pairs.csv", tmp_path / "store", *TINY, "--precision", "fp32")
+    _, err = driver.communicate(timeout=400)
+    assert driver.returncode == 0, err
+    assert err.count("note: antibody-tiny-igt5") == 1, err
+    assert "begun in bf16, continued in fp32" in err
+
+
 def check_same(tmp_path, summary, whole):
     stores = [abag.open_store(tmp_path / name) for name in ("store", "whole")]
     for kind, plural in (("antibody", "antibodies"), ("antigen", "antigens")):

@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trastuzumab import HEAVY as VH
+from trastuzumab import LIGHT as VL
 
 import abag
 from abag.embed.sequences import domains, parsed_columns, regions, tables
@@ -17,16 +19,7 @@ from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.regions import ChainsMisplaced, arrange, chain_types, forms_as_given
 from abag.head.data.demo import demo_table
 
-# Variable domains of trastuzumab (PDB 1N8Z) and of the mouse antibody D1.3 (1VFB), and a
-# germline-like human lambda domain.
-VH = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
-    "SRWGGDGFYAMDYWGQGTLVTVSS"
-)
-VL = (
-    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
-    "TFGQGTKVEIK"
-)
+# Variable domains of the mouse antibody D1.3 (PDB 1VFB), and a germline-like human lambda domain.
 D13_H = (
     "QVQLQESGPGLVAPSQSLSITCTVSGFSLTGYGVNWVRQPPGKGLEWLGMIWGDGNTDYNSALKSRLSISKDNSKSQVFLKMNSLHTDDTARYYCA"
     "RERDYRLDYWGQGTTLTVSS"

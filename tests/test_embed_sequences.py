@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trastuzumab import HEAVY as VH
+from trastuzumab import LIGHT as VL
 
 from abag import AbagError
 from abag.embed.sequences.chains import (
@@ -23,16 +25,6 @@ from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.missing import NO_SEQUENCE
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-
-# Trastuzumab's variable domains (PDB 1N8Z).
-VH = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
-    "SRWGGDGFYAMDYWGQGTLVTVSS"
-)
-VL = (
-    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPP"
-    "TFGQGTKVEIK"
-)
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
 

@@ -17,6 +17,7 @@ import many
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import write_vectors
 
 import abag
 from abag import AbagError
@@ -159,9 +160,7 @@ def random_vectors(rng, store, frame):
             x_ND[:, 1:] = 0
         elif kind == "large":
             x_ND[:, 0] *= 1e4
-        folder = made.create_folder(name, {"name": "drawn", "fingerprint": "ab" * 16})
-        with folder.writer(attrs={"precision": "fp32"}) as writer:
-            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
+        write_vectors(made, name, unique.keys, x_ND)
 
 
 def is_encoded(seed: int) -> bool:

@@ -29,11 +29,12 @@ from abag.head.evaluation.baselines import (
     predict_baselines,
     standardised,
 )
-from abag.head.evaluation.comparison import compare, strongest, verdict, warnings
+from abag.head.evaluation.comparison import compare
 from abag.head.evaluation.label_problems import explained
 from abag.head.evaluation.metrics import score
 from abag.head.evaluation.residue_features import count_residues
 from abag.head.evaluation.ridge import FeatureBlock, fit_ridges, ridge, ridges
+from abag.head.evaluation.verdicts import strongest, verdict, warnings
 from abag.head.splits.groups import with_clusters
 from abag.head.splits.partition import make_splits
 from abag.head.splits.split_options import SplitOptions

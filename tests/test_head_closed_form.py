@@ -19,7 +19,7 @@ from abag.head.data.scaling import Standardizer
 from abag.head.evaluation import ridge as ridge_module
 from abag.head.evaluation.baselines import inner_folds, standardised
 from abag.head.evaluation.ridge import FeatureBlock, ridge
-from abag.head.prediction.bundle import _parse
+from abag.head.prediction.predictor_record import parse_record
 
 
 class Labels:
@@ -180,7 +180,7 @@ def test_any_few_pairs_give_finite_predictions_that_are_stored_whole(antibodies,
         predicted = fit.model.predict(training.vectors)
         assert np.isfinite(predicted).all()
         assert np.isfinite(fit.inner).all()
-        settings = _parse(
+        settings = parse_record(
             type(fit.model.settings), json.loads(json.dumps(asdict(fit.model.settings)))
         )
         again = type(fit.model).load(fit.model.arrays(), settings)

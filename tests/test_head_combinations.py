@@ -16,9 +16,9 @@ import abag
 from abag.embed.sequences.domains import number_domain
 from abag.embed.sequences.numbering import number_antibodies
 from abag.head.prediction import combinations as combinations_module
-from abag.head.prediction.bundle import record_digest
 from abag.head.prediction.measured_novelty import measure_novelty, widening_of
 from abag.head.prediction.novelty import UNCOUNTED, Novelty, as_columns
+from abag.head.prediction.predictor_record import record_digest
 from abag.sklearn import AffinityRegressor
 
 H3, FRAMEWORK, H2 = HEAVY.index("WGGDGFYAMDY"), 67, HEAVY.index("YPTNGY")

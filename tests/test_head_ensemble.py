@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from drawn import write_vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from killed_training import stop_after
 
 import abag
 from abag.embed.sequences.pairs import read_pairs
@@ -25,7 +27,7 @@ from abag.head.training.stack import (
     draw_bootstrap_sample,
     make_training_sets,
 )
-from abag.head.training.step import TrainingStep, step_seed, uses_bf16
+from abag.head.training.step import step_seed, uses_bf16
 
 QUICK = {
     "head": "mlp", "report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16,
@@ -339,9 +341,7 @@ def planted_case(folder, n_antibodies=24, n_antigens=8):
         of_row = pd.Series(frame["pKd"].to_numpy()).groupby(unique.of_row).mean().to_numpy()
         x_ND = rng.normal(size=(len(of_row), 6)).astype(np.float32)
         x_ND[:, 0] = of_row
-        created = store.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
-        with created.writer(attrs={"precision": "fp32"}) as writer:
-            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
+        write_vectors(store, kind, unique.keys, x_ND)
     return SimpleNamespace(frame=frame, store=folder / "store", at=folder)
 
 
@@ -372,19 +372,6 @@ def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path):
         for name, tensor in load(tmp_path / f"{k}/checkpoints/best").tensors.items():
             torch.testing.assert_close(best.tensors[name][k], tensor, rtol=1e-3, atol=1e-4)
     assert best.state["best_step"] == steps
-
-
-def stop_after(monkeypatch, steps):
-    """Make training die after some steps, as a kill would: nothing is saved on the way out."""
-    real, taken = TrainingStep.run, []
-
-    def step(self, at, seed):
-        if len(taken) == steps:
-            raise KeyboardInterrupt
-        taken.append(at)
-        real(self, at, seed)
-
-    monkeypatch.setattr(TrainingStep, "run", step)
 
 
 @pytest.mark.parametrize("steps", [1, 11, 20])

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import add_vectors
 
 import abag
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
-from abag.head.evaluation import metrics
+from abag.head.evaluation import correlations, metrics
 from abag.head.evaluation.baselines import BASELINES
 from abag.head.report.score_table import describe_scores
 from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate
@@ -31,16 +31,6 @@ def pairs_table(n_antibodies, seed, antigens=None):
     antigens = antigens or ["".join(rng.choice(RESIDUES, 15)) for _ in range(6)]
     frame = pd.DataFrame([(h, g) for h in heavy for g in antigens], columns=["heavy", "antigen"])
     return frame.assign(pKd=8 + rng.normal(size=len(frame)))
-
-
-def add_vectors(store, frame):
-    table = read_pairs(frame)
-    opened = open_store(store, create=True)
-    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
-        x_ND = unique.keys[:, :6].astype(np.float32) / 64
-        folder = opened.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
-        with folder.writer(attrs={"precision": "fp32"}) as writer:
-            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
 
 
 @pytest.fixture(scope="module")
@@ -358,7 +348,7 @@ def test_folds_are_scored_separately_and_never_pooled(case):
     )
     found, _ = run_evaluate(case, "folds", predictions=shifted)
     by_hand = [
-        metrics.spearman(rows["pkd"].to_numpy(), rows["pkd_predicted"].to_numpy())
+        correlations.spearman(rows["pkd"].to_numpy(), rows["pkd_predicted"].to_numpy())
         for _, rows in saved[saved["split"] == "test"].groupby("fold")
     ]
     assert found["predictions"]["test"]["spearman"] == pytest.approx(np.mean(by_hand))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from killed_training import stop_after
 
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import FitConfig, RunMismatch
@@ -98,16 +99,8 @@ def test_a_fold_with_dropout_does_not_depend_on_the_other_folds_of_its_stack(tmp
 @pytest.mark.parametrize("steps", [1, 4, 7, 11])
 def test_a_resumed_stack_of_folds_equals_an_uninterrupted_one(tmp_path, monkeypatch, steps):
     whole = train_folds(tmp_path / "whole", FOLDS, save_every=2)
-    real, taken = TrainingStep.run, []
-
-    def run(self, at, seed):
-        if len(taken) == steps:
-            raise KeyboardInterrupt
-        taken.append(at)
-        real(self, at, seed)
-
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingStep, "run", run)
+        stop_after(patch, steps)
         with pytest.raises(KeyboardInterrupt):
             train_folds(tmp_path / "broken", FOLDS, save_every=2)
     resumed = train_folds(tmp_path / "broken", FOLDS, save_every=2)

@@ -13,16 +13,14 @@ from abag.head.evaluation.comparison import (
     _TestRows,
     antigen_groups,
     compare,
-    format_difference,
-    relation,
     score_interval,
     score_intervals,
     score_rows,
-    verdict,
-    verdicts,
 )
-from abag.head.evaluation.metrics import METRICS, score, spearman_by_group
+from abag.head.evaluation.correlations import spearman_by_group
+from abag.head.evaluation.metrics import METRICS, score
 from abag.head.evaluation.pair_order import SCOPES, ClusterPairs
+from abag.head.evaluation.verdicts import format_difference, relation, verdict, verdicts
 from abag.head.report.score_table import describe_test_rows
 from abag.head.runs.summary import score_parts
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag.embed.store.store import open_store
@@ -24,10 +25,6 @@ from abag.head.prediction.bundle import load_predictor
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 PARENT = ("EVQLVESGGGLV", "DIQMTQSPSS")
-TRASTUZUMAB = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGG"
-    "DGFYAMDYWGQGTLVTVSS"
-)
 H3 = np.arange(98, 104)
 QUICK = {
     "report": False, "split": "random", "widths": (8,), "epochs": 2, "device": "cpu",

@@ -12,16 +12,17 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from drawn import add_vectors
 from hypothesis import given
 from hypothesis import strategies as st
 from pandas._libs.parsers import STR_NA_VALUES
+from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag.embed.pipeline.same_encoders import OtherEncoder
 from abag.embed.sequences.chains import UnknownResidue
 from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.missing import MISSING_TEXT
-from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.embed.store.store import open_store
@@ -36,10 +37,6 @@ from abag.head.prediction.measured_novelty import measure_novelty
 from abag.head.prediction.predict import predict
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
-TRASTUZUMAB = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
-    "SRWGGDGFYAMDYWGQGTLVTVSS"
-)
 OURS = [
     "pkd_predicted", "sigma", "far_antibody", "far_antigen", "new_positions", "new_residues",
     "antigen_changes",
@@ -52,20 +49,6 @@ QUICK = {
 
 def drawn(rng, n, length=15):
     return ["".join(rng.choice(RESIDUES, length)) for _ in range(n)]
-
-
-def add_vectors(store, frame):
-    """A vector that is a function of the sequence, so that two calls agree."""
-    table = read_pairs(frame)
-    opened = open_store(store, create=True)
-    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
-        folder = opened.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
-        missing = folder.missing(unique.keys)
-        if not missing.any():
-            continue
-        x_ND = unique.keys[missing, :6].astype(np.float32) / 64
-        with folder.writer(attrs={"precision": "fp32"}) as writer:
-            writer.add(unique.keys[missing], np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
 
 
 def fake_embed(frame, store, *, calls=None, **_encoders):

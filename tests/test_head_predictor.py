@@ -10,18 +10,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from drawn import add_vectors
 from safetensors.torch import load_file, save_file
 
 import abag
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
 from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.scaling import Standardizer
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
-from abag.head.prediction import bundle as bundle_module
+from abag.head.prediction import predictor_record
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor
 from abag.head.prediction.factorised import factorise
 from abag.head.prediction.predictor import UnequalLengths, existing_store
@@ -31,17 +31,6 @@ QUICK = {
     "head": "mlp", "split": "random", "report": False, "widths": (8,), "epochs": 3,
     "batch_size": 16, "device": "cpu", "say": lambda _text: None,
 }  # fmt: skip
-
-
-def add_vectors(store, frame, *, fingerprint="ab" * 16, shift=0.0):
-    table = read_pairs(frame)
-    opened = open_store(store, create=True)
-    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
-        # a function of the sequence, so that two calls agree
-        x_ND = unique.keys[:, :6].astype(np.float32) / 64 + shift
-        folder = opened.create_folder(kind, {"name": "drawn", "fingerprint": fingerprint})
-        with folder.writer(attrs={"precision": "fp32"}) as writer:
-            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +235,7 @@ def signed(bundle, change=lambda _record: None):
     record = json.loads((bundle / "predictor.json").read_text())
     change(record)
     weights = (bundle / "weights.safetensors").read_bytes()
-    record["digest"] = bundle_module.record_digest(record, weights)
+    record["digest"] = predictor_record.record_digest(record, weights)
     (bundle / "predictor.json").write_text(json.dumps(record))
     (bundle / "antigens.json").unlink(missing_ok=True)  # it belongs to another digest now
     return bundle

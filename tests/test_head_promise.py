@@ -8,15 +8,12 @@ RMSE.
 import numpy as np
 import pandas as pd
 import pytest
+from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag.head.evaluation.comparison import compare
 from abag.head.runs.saved_run import read_run
 
-TRASTUZUMAB = (
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGG"
-    "DGFYAMDYWGQGTLVTVSS"
-)
 H3 = np.arange(98, 106)
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 LOSS = 1.03

@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from drawn import add_vectors
 
 import abag
 from abag.cli import main
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
 from abag.head.evaluation import bootstrap
 from abag.head.runs.rendering import report
 from abag.head.runs.saved_run import NoFinishedRun
@@ -32,12 +31,7 @@ def case(tmp_path_factory):
     frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
     frame = frame.assign(pKd=8 + rng.normal(size=len(frame)), id=range(100, 100 + len(frame)))
     frame["antigen_name"] = [f"target {one[:2]}" for one in frame["antigen"]]
-    opened, table = open_store(at / "store", create=True), read_pairs(frame)
-    for kind, unique in table.sequences.items():
-        folder = opened.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
-        x_ND = unique.keys[:, :6].astype(np.float32) / 64
-        with folder.writer(attrs={"precision": "fp32"}) as writer:
-            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
+    add_vectors(at / "store", frame)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bootstrap, "DRAWS", 20)
         for name, options in {

@@ -19,7 +19,7 @@ import pytest
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.evaluation import bootstrap, comparison
+from abag.head.evaluation import bootstrap, verdicts
 from abag.head.evaluation.baselines import BaselineInputs, predict_baselines
 from abag.head.evaluation.comparison import score_rows
 from abag.head.model.config import FitConfig
@@ -177,8 +177,8 @@ def test_differences_are_head_minus_baseline_and_bold_where_the_head_is_better(r
     assert rows["head minus"][1] == "RMSE\N{NO-BREAK SPACE}↓"
     for name in ("ridge", "train_mean", "nearest_antibody"):
         found = repeated.compared_with(name, "rmse")
-        assert rows[name][1] == comparison.format_difference(found)
-        better = comparison.relation(found, "rmse") == "better"
+        assert rows[name][1] == verdicts.format_difference(found)
+        better = verdicts.relation(found, "rmse") == "better"
         assert (f"<b>{rows[name][1]}</b>" in html) == better
     assert "240 test rows: 120 pairs, each tested in 2 of 8 folds" in html
     assert [name for name, *_ in page.tables["scores"]][:2] == ["", "head"]

@@ -12,7 +12,7 @@ from abag.head.evaluation.resampling import (
     mean_errors,
     median_of_samples,
     score_repeated,
-    score_samples,
+    scorer,
 )
 
 ROWS = st.lists(
@@ -27,8 +27,9 @@ ROWS = st.lists(
 def test_scores_of_samples_equal_those_of_the_repeated_rows(metric, rows, scale, antigens):
     pkd, predicted, counts_RD = (np.array(column) for column in zip(*rows, strict=True))
     antigen = np.arange(len(rows)) % antigens
-    inputs = metric, scale * pkd, scale * predicted, antigen, counts_RD.T
-    assert_allclose(score_samples(*inputs), score_repeated(*inputs), rtol=1e-12, atol=1e-12)
+    inputs, counts_DR = (metric, scale * pkd, scale * predicted, antigen), counts_RD.T
+    expected = score_repeated(*inputs, counts_DR)
+    assert_allclose(scorer(*inputs)(counts_DR), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("metric", OF_MEAN_ERROR)
@@ -56,20 +57,20 @@ def test_medians_of_samples_equal_those_of_the_repeated_values(rows):
 def test_a_metric_without_a_vectorised_form_is_computed_on_repeated_rows():
     antigen, counts_DR = np.zeros(12, np.int64), np.ones((2, 12), np.int64)
     pkd = np.arange(12.0)
-    found = score_samples("pearson", pkd, pkd, antigen, counts_DR)
+    found = scorer("pearson", pkd, pkd, antigen)(counts_DR)
     assert found.tolist() == [1.0, 1.0]
 
 
 def test_predictions_that_are_not_finite_make_every_sample_undefined():
     pkd, predicted = np.arange(3.0), np.array([1, np.nan, 3])
     counts_DR = np.array([[1, 0, 1]])  # also where the sample leaves the row out
-    assert np.isnan(score_samples("rmse", pkd, predicted, np.zeros(3, np.int64), counts_DR)).all()
+    assert np.isnan(scorer("rmse", pkd, predicted, np.zeros(3, np.int64))(counts_DR)).all()
 
 
 @pytest.mark.parametrize("metric", VECTORISED)
 def test_a_fold_without_rows_has_undefined_scores(metric):
     nothing = np.zeros(0)
     counts_DR = np.zeros((3, 0), np.int64)
-    found = score_samples(metric, nothing, nothing, np.zeros(0, np.int64), counts_DR)
+    found = scorer(metric, nothing, nothing, np.zeros(0, np.int64))(counts_DR)
     assert np.isnan(found).all()
     assert np.isnan(median_of_samples(nothing, counts_DR)).all()

@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import add_vectors
 
 import abag
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
 from abag.head.evaluation import metrics
 from abag.head.runs.compare import NoRuns, runs
 from abag.head.runs.live_progress import read_progress
@@ -26,16 +25,6 @@ QUICK = {
     "split": "random", "report": False, "widths": (8,), "epochs": 3, "batch_size": 16,
     "device": "cpu", "say": lambda _text: None,
 }  # fmt: skip
-
-
-def add_vectors(store, frame):
-    table = read_pairs(frame)
-    opened = open_store(store, create=True)
-    for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
-        folder = opened.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
-        x_ND = unique.keys[:, :6].astype(np.float32) / 64
-        with folder.writer(attrs={"precision": "fp32"}) as writer:
-            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
 
 
 @pytest.fixture(scope="module")

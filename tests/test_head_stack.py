@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import write_vectors
 
 import abag
 from abag.core.options import BadOption
@@ -36,9 +37,7 @@ def case(tmp_path_factory):
     for kind, unique in table.sequences.items():
         x_ND = rng.normal(size=(len(unique.keys), 4)).astype(np.float32)
         value += x_ND[unique.of_row, 0]
-        folder = store.create_folder(kind, {"name": "drawn", "fingerprint": "ab" * 16})
-        with folder.writer(attrs={"precision": "fp32"}) as writer:
-            writer.add(unique.keys, np.full(len(x_ND), 15, np.int32), {"mean": x_ND})
+        write_vectors(store, kind, unique.keys, x_ND)
     frame["pKd"] = 8 + value + 0.2 * rng.normal(size=len(frame))
     return SimpleNamespace(at=at, frame=frame, store=at / "store")
 

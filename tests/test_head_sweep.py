@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from killed_training import stop_after
 
 import abag
 from abag.core.files import FileDamaged
@@ -21,7 +22,7 @@ from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.data.labels import NothingToLearn, label_pairs
 from abag.head.evaluation import baselines
-from abag.head.evaluation.metrics import spearman
+from abag.head.evaluation.correlations import spearman
 from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.runs import summary as outcome
 from abag.head.runs.run_folder import read_inputs
@@ -38,7 +39,6 @@ from abag.head.search.study import OptunaMissing, _ask, open_study, quiet_optuna
 from abag.head.search.sweep import NoTrials, SweepClosed
 from abag.head.search.trials import describe_winner
 from abag.head.splits.splits import BadSplit, TooFewGroups
-from abag.head.training.step import TrainingStep
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
@@ -193,18 +193,10 @@ def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(cas
 
 
 def test_an_interrupted_sweep_resumes_and_fails_the_unfinished_batch(case, tmp_path, monkeypatch):
-    real, taken = TrainingStep.run, []
-
-    def step(self, at, seed):
-        taken.append(at)
-        if len(taken) == 16:
-            raise KeyboardInterrupt
-        real(self, at, seed)
-
-    monkeypatch.setattr(TrainingStep, "run", step)
-    with pytest.raises(KeyboardInterrupt):
-        quick_sweep(case, tmp_path / "s", trials=12)
-    monkeypatch.setattr(TrainingStep, "run", real)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 15)
+        with pytest.raises(KeyboardInterrupt):
+            quick_sweep(case, tmp_path / "s", trials=12)
     summary, _ = quick_sweep(case, tmp_path / "s", trials=12)
     assert ", 4 interrupted; best" in describe_winner(summary)
     states = summary["trials"]

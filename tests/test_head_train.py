@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from drawn import write_vectors
 from hypothesis import given
 from hypothesis import strategies as st
+from killed_training import stop_after
 from scipy.stats import chisquare
 
 import abag
@@ -70,15 +72,11 @@ def fill_store(path, frame, *, fingerprint="ab" * 16, drop=0):
     table = read_pairs(frame)
     store = open_store(path, create=True)
     for kind, unique in (("antibody", table.antibodies), ("antigen", table.antigens)):
-        of = table.antibodies.of_row if kind == "antibody" else table.antigens.of_row
-        planted = pd.Series(frame["pKd"].to_numpy()).groupby(of).mean().to_numpy()
+        planted = pd.Series(frame["pKd"].to_numpy()).groupby(unique.of_row).mean().to_numpy()
         x_ND = np.random.default_rng(0).normal(size=(len(unique.keys), 6)).astype(np.float32)
         x_ND[:, 0] = planted
         keep = slice(0, len(x_ND) - drop)
-        folder = store.create_folder(kind, {"name": "drawn", "fingerprint": fingerprint})
-        with folder.writer(attrs={"precision": "fp32"}) as writer:
-            lengths = np.full(len(x_ND), 15, np.int32)
-            writer.add(unique.keys[keep], lengths[keep], {"mean": x_ND[keep]})
+        write_vectors(store, kind, unique.keys[keep], x_ND[keep], fingerprint=fingerprint)
     return path
 
 
@@ -272,19 +270,6 @@ def test_the_order_of_rows_in_the_table_does_not_matter(case):
 
 
 # --- resuming -----------------------------------------------------------------------------------
-
-
-def stop_after(monkeypatch, steps, error=KeyboardInterrupt):
-    """Make training fail after some steps without saving, as if the process was killed."""
-    real, taken = TrainingStep.run, []
-
-    def step(self, at, seed):
-        if len(taken) == steps:
-            raise error
-        taken.append(at)
-        real(self, at, seed)
-
-    monkeypatch.setattr(TrainingStep, "run", step)
 
 
 @pytest.mark.parametrize("steps", [1, 5, 6, 7, 13])

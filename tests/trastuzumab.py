@@ -1,4 +1,4 @@
-"""The variable domains of trastuzumab, which several tests change."""
+"""The variable domains of trastuzumab (PDB 1N8Z), which several tests change."""
 
 HEAVY = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"

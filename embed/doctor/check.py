@@ -19,8 +19,3 @@ class Check:
     state: State
     text: str  # what was found, what will be used, and why; for "FAIL" also what to do
     values: dict[str, Any] = field(default_factory=dict)  # the same for scripts, with --json
-
-
-def format_size(size: int) -> str:
-    """Format a number of bytes."""
-    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"

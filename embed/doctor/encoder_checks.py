@@ -13,9 +13,9 @@ import torch
 
 from abag import AbagError
 from abag.core.device import DevicePlan
-from abag.core.messages import first_line
+from abag.core.messages import first_line, size_text
 from abag.embed.doctor import parity
-from abag.embed.doctor.check import MIN_FREE_BYTES, Check, format_size
+from abag.embed.doctor.check import MIN_FREE_BYTES, Check
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.families.registry import FAMILIES, HubSource, guess_family, hub_source
 from abag.embed.kernels.attention import choose_attention, kernel_problems
@@ -37,7 +37,7 @@ def check_weights(kind: Kind, name: str, found: EncoderCheckpoint | AbagError) -
     if isinstance(found, EncoderCheckpoint):
         size = sum(path.stat().st_size for path in found.weights)
         where = f" in {found.folder}" if found.folder else ": none are needed"
-        text = f"{name}: {format_size(size)}{where}" if size else f"{name}{where}"
+        text = f"{name}: {size_text(size)}{where}" if size else f"{name}{where}"
         if found.random:
             text += "; random: its vectors carry no biology"
         return Check(title, "ok", text, {"present": True, "bytes": size})
@@ -62,10 +62,10 @@ def _check_download(title: str, encoder: str, size: int) -> Check:
 
     cache = Path(HF_HUB_CACHE)
     free = shutil.disk_usage(next(p for p in (cache, *cache.parents) if p.is_dir())).free
-    text = f"{encoder} is not on disk; up to {format_size(size)} will be downloaded to {cache}"
+    text = f"{encoder} is not on disk; up to {size_text(size)} will be downloaded to {cache}"
     values = {"present": False, "bytes": size}
     if free < size + MIN_FREE_BYTES:
-        text += f", where {format_size(free)} are free: free some space, or set HF_HOME"
+        text += f", where {size_text(free)} are free: free some space, or set HF_HOME"
         return Check(title, "FAIL", f"{text} to a folder on a larger disk", values)
     return Check(title, "note", f"{text} on first use", values)
 

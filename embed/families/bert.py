@@ -25,12 +25,7 @@ class _BertFamily(Family):
     tokens: str  # of vocab.txt
 
     def shape(self, config: Config) -> EncoderShape:
-        full = self.complete(config)
-        width = full["hidden_size"]
-        return EncoderShape(
-            full["num_hidden_layers"], width, width, full["intermediate_size"],
-            heads=full["num_attention_heads"],
-        )  # fmt: skip
+        return EncoderShape.of(self.complete(config))
 
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from abag.core.arrays import Ints
     from abag.core.device import DevicePlan
     from abag.embed.packing.batches import PackedBatch
     from abag.embed.packing.pooling import LayerPooling
@@ -41,21 +42,12 @@ class _ResidueComposition:
         import torch.nn.functional as F
 
         ids_T = torch.from_numpy(batch.ids).to(self._device, torch.int64)
-        offsets = torch.from_numpy(batch.offsets).to(self._device, torch.int64)
-        lengths_N = offsets.diff()
+        lengths_N = torch.from_numpy(batch.offsets).to(self._device).diff()
         out_TD = torch.zeros(len(ids_T), self.width, device=self._device)
         out_TD[:, : len(_LETTERS)] = F.one_hot(ids_T, len(_LETTERS))
         out_TD[:, len(_LETTERS)] = lengths_N.float().log().repeat_interleave(lengths_N)
-        padded = F.pad(ids_T, (0, _KMER - 1))
-        code_T = torch.zeros_like(ids_T)
-        for k in range(_KMER):
-            code_T = code_T * len(_LETTERS) + padded[k : k + len(ids_T)]
-        # Knuth's multiplicative hash spreads neighbouring codes over the buckets
-        bucket_T = ((code_T * 2654435761) % 2**32) * _KMER_BUCKETS // 2**32
-        stop_T = offsets[1:].repeat_interleave(lengths_N)
-        at_T = torch.arange(len(ids_T), device=self._device)
-        rows = (at_T + _KMER <= stop_T).nonzero()[:, 0]  # 3-mers that end inside their chain
-        out_TD[rows, len(_LETTERS) + 1 + bucket_T[rows]] = 1
+        starts, columns = map(torch.from_numpy, _kmers(batch))
+        out_TD[starts, columns] = 1
         return out_TD
 
     def pool(self, batch: PackedBatch) -> Tensor:
@@ -65,24 +57,31 @@ class _ResidueComposition:
         ids_T = batch.ids.astype(np.int64)
         lengths_N = np.diff(batch.offsets)
         log_N = torch.from_numpy(lengths_N).float().log().numpy()
-        code_T = np.zeros_like(ids_T)
-        padded = np.pad(ids_T, (0, _KMER - 1))
-        for k in range(_KMER):
-            code_T = code_T * len(_LETTERS) + padded[k : k + len(ids_T)]
-        bucket_T = ((code_T * 2654435761) % 2**32) * _KMER_BUCKETS // 2**32
-        at_T = np.arange(len(ids_T))
-        inside = np.flatnonzero(at_T + _KMER <= np.repeat(batch.offsets[1:], lengths_N))
+        starts, columns = _kmers(batch)
         n_poolings = batch.weights.shape[1]
         sums = np.zeros((len(batch.sequences), n_poolings, self.width), np.float32)
         first_T = np.repeat(np.arange(len(sums)) * n_poolings * self.width, np.diff(batch.bounds))
         for p, weight_T in enumerate(np.ascontiguousarray(batch.weights.T)):
             residue_T = first_T + p * self.width
             np.add.at(sums.ravel(), residue_T + ids_T, weight_T)
-            length_T = residue_T + len(_LETTERS)
-            np.add.at(sums.ravel(), length_T, np.repeat(log_N, lengths_N) * weight_T)
-            kmer_T = length_T + 1 + bucket_T
-            np.add.at(sums.ravel(), kmer_T[inside], weight_T[inside])
+            log_T = np.repeat(log_N, lengths_N)
+            np.add.at(sums.ravel(), residue_T + len(_LETTERS), log_T * weight_T)
+            np.add.at(sums.ravel(), residue_T[starts] + columns, weight_T[starts])
         return torch.from_numpy(sums)
+
+
+def _kmers(batch: PackedBatch) -> tuple[Ints, Ints]:
+    """Return the tokens at which a 3-mer of their span starts, and the column that counts it."""
+    ids_T = batch.ids.astype(np.int64)
+    padded = np.pad(ids_T, (0, _KMER - 1))
+    code_T = np.zeros_like(ids_T)
+    for k in range(_KMER):
+        code_T = code_T * len(_LETTERS) + padded[k : k + len(ids_T)]
+    # Knuth's multiplicative hash spreads neighbouring codes over the buckets
+    bucket_T = ((code_T * 2654435761) % 2**32) * _KMER_BUCKETS // 2**32
+    stop_T = np.repeat(batch.offsets[1:], np.diff(batch.offsets))
+    starts = np.flatnonzero(np.arange(len(ids_T)) + _KMER <= stop_T)
+    return starts, len(_LETTERS) + 1 + bucket_T[starts]
 
 
 class _CompositionFamily(Family):

@@ -30,11 +30,7 @@ _VOCABULARY = (
 
 class _EsmFamily(Family):
     def shape(self, config: Config) -> EncoderShape:
-        width = config["hidden_size"]
-        return EncoderShape(
-            config["num_hidden_layers"], width, width, config["intermediate_size"],
-            heads=config["num_attention_heads"],
-        )  # fmt: skip
+        return EncoderShape.of(config)
 
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str

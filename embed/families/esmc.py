@@ -61,11 +61,7 @@ class _EsmcFamily(Family):
         return replace(super().weight_names(config), other_layout=_PACKAGE_NAMES)
 
     def shape(self, config: Config) -> EncoderShape:
-        width = config["hidden_size"]
-        return EncoderShape(
-            config["num_hidden_layers"], width, width, config["intermediate_size"], 3,
-            config["num_attention_heads"],
-        )  # fmt: skip
+        return EncoderShape.of(config, gated=True)
 
     def build(
         self, backend: str, checkpoint: EncoderCheckpoint, plan: DevicePlan, attention: str

@@ -75,6 +75,15 @@ class EncoderShape(NamedTuple):
     feed_forward_products: int = 2  # 3 if it is gated
     heads: int = 1
 
+    @classmethod
+    def of(cls, config: Config, *, gated: bool = False) -> EncoderShape:
+        """Read the sizes from a config.json with the keys that most of transformers' models use."""
+        width = config["hidden_size"]
+        return cls(
+            config["num_hidden_layers"], width, width, config["intermediate_size"], 2 + gated,
+            config["num_attention_heads"],
+        )  # fmt: skip
+
     @property
     def head_width(self) -> int:
         """Dimensions of the queries of a head."""

@@ -71,12 +71,9 @@ class _SwigluFamily(Family):
 
 class _AmplifyFamily(_SwigluFamily):
     def shape(self, config: Config) -> EncoderShape:
-        width = config["hidden_size"]
-        return EncoderShape(
-            config["num_hidden_layers"], width, width,
-            _two_thirds(config["intermediate_size"], multiple_of=8), 3,
-            config["num_attention_heads"],
-        )  # fmt: skip
+        shape = EncoderShape.of(config, gated=True)
+        inner = _two_thirds(shape.feed_forward_width, multiple_of=8)
+        return shape._replace(feed_forward_width=inner)
 
 
 class _Glm2Family(_SwigluFamily):

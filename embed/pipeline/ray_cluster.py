@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abag import AbagError
-from abag.core.messages import bar
+from abag.core.messages import bar, note
 from abag.embed.packing.batches import longest_first
 from abag.embed.pipeline.encode import EncodeProgress, encode_parts
 from abag.embed.pipeline.options import EmbedOptions
@@ -155,9 +155,9 @@ def encode_on(
             drawn.set_postfix_str(f"{len(busy)} of {slots} {resource}s at work")
             for committed in done:
                 idle.append(busy.pop(committed))
-                sequences_of_unit, note = ray.get(committed)
-                drawn.update(sequences_of_unit)
-                notes.add(note)
+                encoded, of_precision = ray.get(committed)
+                drawn.update(encoded)
+                notes.add(of_precision)
     except RayTaskError as error:
         if isinstance(error.cause, AbagError):
             raise error.cause from None

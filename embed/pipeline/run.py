@@ -139,14 +139,7 @@ def _embed(
         # into an old store nothing may be missing, and then nothing is imported
         reading = _read(table, options, partitions, None if Path(store).exists() else ahead)
         ahead.wait()
-        identities = [identify_for(encoders[p.kind], p.kind, options) for p in partitions]
-        jobs = [
-            KindJob(part, identity, device, options)
-            for part, identity in zip(partitions, identities, strict=True)
-        ]
-        for job in jobs:
-            job.check()
-        check_layers([job.identity for job in jobs], options.layers)
+        jobs = _check(partitions, encoders, device, options)
         opened = open_store(store, create=True)
         if first:
             publish_spools(opened.path)
@@ -170,18 +163,10 @@ def _embed(
                 job.begin(noted)
             if ranks > 1:
                 alone = replace(options, devices=None)
-                shares: list[EmbedSummary] = launch(ranks, _as_rank, table, store, names, alone)
-                for job in jobs:
-                    job.check_complete()
-                of_ranks = [_by_plural(share) for share in shares]
-                seconds = [max(rank[job.plural]["seconds"] for rank in of_ranks) for job in jobs]
-            elif rank.world == 1:
-                devices = {job.plan.device.type for job in jobs if job.missing}
-                with meanwhile("cuda" if "cuda" in devices else "cpu", reading.rows):
-                    seconds = [job.encode(rank, ahead.encoder(job.identity)) for job in jobs]
+                seconds = _seconds_of(launch(ranks, _as_rank, table, store, names, alone), jobs)
             else:
-                seconds = [job.encode(rank, ahead.encoder(job.identity)) for job in jobs]
-                if first:
+                seconds = _encode_here(jobs, rank, ahead, reading.rows, meanwhile)
+                if first and rank.world > 1:
                     seconds = [s + j.wait_for_others() for s, j in zip(seconds, jobs, strict=True)]
         parts = {j.plural: j.summary(s, rank) for j, s in zip(jobs, seconds, strict=True)}
     totals = {"rows": reading.rows, "skipped_rows": len(reading.skipped)}
@@ -207,6 +192,42 @@ def _read(
             if ahead is not None:
                 ahead.start()
     return reading
+
+
+def _check(
+    partitions: Sequence[Partitions],
+    encoders: Mapping[Kind, str],
+    device: str,
+    options: EmbedOptions,
+) -> list[KindJob]:
+    """Refuse encoders, sequences and options that do not go together."""
+    identities = [identify_for(encoders[part.kind], part.kind, options) for part in partitions]
+    jobs = [
+        KindJob(part, identity, device, options)
+        for part, identity in zip(partitions, identities, strict=True)
+    ]
+    for job in jobs:
+        job.check()
+    check_layers(identities, options.layers)
+    return jobs
+
+
+def _encode_here(
+    jobs: Sequence[KindJob], rank: Rank, ahead: Ahead, rows: int, meanwhile: Meanwhile
+) -> list[float]:
+    """Encode the share of this process; return the seconds of each kind."""
+    devices = {job.plan.device.type for job in jobs if job.missing}
+    device = "cuda" if "cuda" in devices else "cpu"
+    with meanwhile(device, rows) if rank.world == 1 else nullcontext():
+        return [job.encode(rank, ahead.encoder(job.identity)) for job in jobs]
+
+
+def _seconds_of(shares: Sequence[EmbedSummary], jobs: Sequence[KindJob]) -> list[float]:
+    """Check that ranks have encoded everything; return the seconds of the slowest for each kind."""
+    for job in jobs:
+        job.check_complete()
+    of_ranks = [_by_plural(share) for share in shares]
+    return [max(parts[job.plural]["seconds"] for parts in of_ranks) for job in jobs]
 
 
 def _count_ranks(options: EmbedOptions, rank: Rank) -> int:

@@ -22,6 +22,7 @@ from abag.embed.sequences.missing import NO_SEQUENCE
 
 Kind = Literal["antibody", "antigen"]
 KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
+PLURAL: dict[Kind, str] = {"antibody": "antibodies", "antigen": "antigens"}
 Chains = tuple[str, ...]
 """Normalized: (heavy, light) of an antibody, the sorted chains of an antigen."""
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.files import write_text
-from abag.embed.sequences.chains import REPLACED, Kind
+from abag.embed.sequences.chains import PLURAL, REPLACED, Kind
 from abag.embed.sequences.formats import BadTable
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
@@ -112,7 +112,7 @@ class SkippedRows:
             found = [
                 r for bad, r in self.rows_of.items() if (bad.kind, bad.reason) == (kind, reason)
             ]
-            noun = kind if len(found) == 1 else {"antibody": "antibodies"}.get(kind, f"{kind}s")
+            noun = kind if len(found) == 1 else PLURAL[kind]
             parts.append(f"{sum(map(len, found)):,} {reason} in {len(found):,} {noun}")
         return ", ".join(parts)
 

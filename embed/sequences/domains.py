@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
+from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
 from abag import AbagError
@@ -52,7 +53,7 @@ _CONSERVED = re.compile("C.{7,25}W.{45,85}C.{3,60}[WF]..G")
 """Cysteine 23, tryptophan 41, cysteine 104 and the J segment motif."""
 _LINKER = re.compile("(?:G{2,5}S)+|X{2,}|GSTSGSGKPGSGEGSTKG")
 # The start of CH1, C-kappa and C-lambda: PSVFPLAP, PSVYPLAP, PSVFIFPP, PTVSIFPP, PSVTLFPP ...
-_CONSTANT_DOMAIN = re.compile(".{0,25}P[ST]V..[LF].P")
+CONSTANT_MOTIF = "P[ST]V..[LF].P"
 CONSTANT_STARTS = {
     "heavy": ("ASTKGPSVFPLAPSSKS", "AKTTPPSVYPLAPGSAA"),
     "light": ("RTVAAPSVFIFPPSDEQ", "RADAAPTVSIFPPSSEQ", "GQPKAAPSVTLFPPSSE", "GQPKSSPSVTLFPPSSE"),
@@ -72,6 +73,8 @@ IMGT_REGIONS = (
     ("fr{}4", 129),
 )  # fmt: skip
 """Regions of a variable domain and the last position of each."""
+POSITION = re.compile("[1-9][0-9]{0,2}[A-Z]{0,2}")
+"""An IMGT position: a number, and the letters of an insertion."""
 
 
 class UnsureDomains(AbagError):
@@ -123,7 +126,7 @@ def split_domains(sequence: str) -> DomainSplit:
         return DomainSplit(sequence, "", "no domain")
     _refuse_unexplained(sequence[: domains[0].start])
     tail = sequence[domains[-1].end :]
-    if not _CONSTANT_DOMAIN.match(tail):
+    if not re.match(f".{{0,25}}{CONSTANT_MOTIF}", tail):
         _refuse_unexplained(tail)
     if len(domains) == 1:
         return _arranged(domains[0].chain, sequence, "", "one chain")
@@ -197,6 +200,11 @@ def locate_positions(sequence: str, chain: Literal["heavy", "light"]) -> dict[st
         return {}
     places = range(found.query_start, found.query_end + 1)
     return dict(zip(found.numbering, places, strict=True))
+
+
+def position_number(position: str) -> int:
+    """Return the number of an IMGT position without the letters of an insertion."""
+    return int(position.rstrip(ascii_uppercase))
 
 
 def _numbered(sequence: str, chain: Literal["heavy", "light"]) -> Any:  # noqa: ANN401  # immunum ships no types

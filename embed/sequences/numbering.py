@@ -9,7 +9,6 @@ N distinct chains, R chains of one layout, L residues.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
@@ -26,7 +25,7 @@ from abag.core.cache import keep, kept
 from abag.core.messages import bar, part_of_stage
 from abag.core.threads import abandoned, meanwhile
 from abag.core.workers import Workers, count_cores, receive, send, serving
-from abag.embed.sequences.domains import locate_positions
+from abag.embed.sequences.domains import POSITION, locate_positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +44,6 @@ WORTH_PROCESSES = 8000
 """From this many chains on, starting processes takes less time than it saves."""
 _CONTENT = ("layouts", "layout", "start")
 """Arrays of a kept numbering."""
-_POSITION = re.compile("[1-9][0-9]{0,2}[A-Z]{0,2}")
 
 Layout = tuple[str, ...]
 
@@ -97,7 +95,7 @@ class Numbered:
 
 
 def _is_layout(layout: Layout) -> bool:
-    valid = all(isinstance(one, str) and _POSITION.fullmatch(one) for one in layout)
+    valid = all(isinstance(one, str) and POSITION.fullmatch(one) for one in layout)
     return valid and len(set(layout)) == len(layout) > 0
 
 

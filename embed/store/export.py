@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.files import replacing
+from abag.core.files import refusal_to_write, replacing
 from abag.core.keys import KEY_BYTES, hex_keys, sort_keys
 from abag.core.messages import bar, reporting, say
 from abag.embed.sequences.chains import Kind
@@ -124,7 +124,8 @@ def export_vectors(
     AbagError
         If the store, the table or an option is invalid; nothing is written then.
     """
-    chosen, start_s, to = ExportOptions.from_keywords(options, "export_vectors"), _now(), Path(to)
+    start_s, to = time.monotonic(), Path(to)
+    chosen = ExportOptions.from_keywords(options, "export_vectors")
     with reporting(say, bars=progress):
         _check_target(to, chosen.table, force=chosen.force)
         opened = store if isinstance(store, Store) else open_store(store)
@@ -147,12 +148,8 @@ def export_vectors(
         poolings={side.folder.kind: side.pooling for side in sides},
         skipped_rows=len(table.skipped) if table else 0,
         bytes=to.stat().st_size,
-        seconds=round(_now() - start_s, 3),
+        seconds=round(time.monotonic() - start_s, 3),
     )
-
-
-def _now() -> float:
-    return time.monotonic()
 
 
 def _check_target(to: Path, table: object, *, force: bool) -> None:
@@ -163,16 +160,8 @@ def _check_target(to: Path, table: object, *, force: bool) -> None:
             f"{', '.join(EXPORT_FORMATS)}. Give another --to."
         )
         raise CannotExport(msg)
-    if not to.parent.is_dir():
-        msg = f"{to}: its folder does not exist; expected one. Create it, or choose another --to."
-        raise CannotExport(msg)
-    source = Path(table) if isinstance(table, Path | str) else None
-    if source is not None and source.exists() and to.exists() and to.samefile(source):
-        msg = f"{to}: --to is also the input table; expected another file. Choose another --to."
-        raise CannotExport(msg)
-    if to.is_dir() or (to.exists() and not force):
-        msg = f"{to}: already exists; use --force to overwrite, or choose another --to."
-        raise CannotExport(msg)
+    if why := refusal_to_write(to, [table], force=force, option="--to"):
+        raise CannotExport(why)
 
 
 def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable | None:

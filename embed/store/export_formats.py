@@ -47,13 +47,13 @@ class Exported:
     parts: Callable[[], Iterator[NDArray[Any]]]
     """Reads the vectors in the order of the rows, (n, D) at a time."""
 
-    def slices(self, rows: int) -> Iterator[tuple[pd.DataFrame, NDArray[Any]]]:
-        """Yield the rows in order, at most `rows` at a time, each with its vectors."""
+    def slices(self, rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the vectors in order, at most `rows` at a time, each time after its first row."""
         at = 0
         for part in self.parts():
             for start in range(0, len(part), rows):
                 vectors = part[start : start + rows]
-                yield self.frame.iloc[at : at + len(vectors)], vectors
+                yield at, vectors
                 at += len(vectors)
 
 
@@ -125,10 +125,8 @@ def _write_h5ad(path: Path, exported: Exported) -> None:
         shape = len(frame), len(exported.names)
         x_ND = file.create_dataset("X", shape=shape, dtype=exported.dtype)
         x_ND.attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
-        at = 0
-        for part in exported.parts():
+        for at, part in exported.slices(len(frame)):
             x_ND[at : at + len(part)] = part
-            at += len(part)
         try:
             write_elem(file, "obs", obs.set_axis(pd.Index([*map(str, obs.index)], dtype=object)))
         except (TypeError, ValueError) as error:  # such as a text that contains NUL
@@ -160,13 +158,11 @@ def _write_parquet(path: Path, exported: Exported) -> None:
     schema = arrow.schema.append(pa.field("vector", pa.list_(number, width)))
     schema = schema.with_metadata({"abag": json.dumps(exported.about)})
     with pq.ParquetWriter(path, schema, use_dictionary=arrow.column_names) as writer:
-        at = 0
-        for _, part in exported.slices(PARQUET_ROWS):
+        for at, part in exported.slices(PARQUET_ROWS):
             flat = pa.array(np.ascontiguousarray(part).reshape(-1))
             vectors = pa.FixedSizeListArray.from_arrays(flat, width)
             rows = [column.combine_chunks() for column in arrow.slice(at, len(part)).columns]
             writer.write_table(pa.table([*rows, vectors], schema=schema))
-            at += len(part)
 
 
 def _write_csv(path: Path, exported: Exported) -> None:
@@ -179,12 +175,10 @@ def _write_csv(path: Path, exported: Exported) -> None:
     numbers = [pa.field(name, pa.float32()) for name in exported.names]
     schema = pa.schema([*arrow.schema, *numbers])
     with pyarrow.csv.CSVWriter(path, schema) as writer:
-        at = 0
-        for _, part in exported.slices(CSV_ROWS):
+        for at, part in exported.slices(CSV_ROWS):
             columns = np.ascontiguousarray(part.T, np.float32)
             rows = arrow.slice(at, len(part)).columns
             writer.write_table(pa.table([*rows, *map(pa.array, columns)], schema=schema))
-            at += len(part)
 
 
 def _arrow_table(frame: pd.DataFrame) -> pa.Table:

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from abag import AbagError
+from abag.core.files import json_bytes
 from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, AdapterDamaged
 
 
@@ -59,4 +60,4 @@ def _public_adapter_record(record: Mapping[str, Any]) -> bytes:
         for kind, side in record["sides"].items()
     }
     kept = {name: record[name] for name in ("format", "version", "name")}
-    return (json.dumps({**kept, "sides": sides}, indent=2) + "\n").encode()
+    return json_bytes({**kept, "sides": sides})

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
-from abag.core.files import Files, adopt, make_folder, scratch_folder
+from abag.core.files import adopt, make_folder, scratch_folder
 from abag.core.hub import HubFile, Repository, check_room, open_repository, parse_address
 from abag.core.messages import bar, say
 from abag.embed.shards.filesystem import access
@@ -43,7 +43,7 @@ class PullSummary(TypedDict):
     """Of the shards that arrived."""
 
 
-def pull(address: str, store: Path | str, *, files: Files | None = None) -> PullSummary:
+def pull(address: str, store: Path | str) -> PullSummary:
     """Add the shards of a store on the hub to a store, which is created if it is new.
 
     Shards that are there already are not downloaded again. Each one is checked byte by byte before
@@ -64,8 +64,8 @@ def pull(address: str, store: Path | str, *, files: Files | None = None) -> Pull
         If encoder folders or shards of one name differ.
     StoreUnreachable
     """
-    files, source = files or Files(), parse_address(address, "dataset")
-    target = open_store(store, create=True, files=files)
+    source = parse_address(address, "dataset")
+    target = open_store(store, create=True)
     with open_repository(source) as hub:
         commit = hub.head()
         listing = StoreListing(hub, commit)
@@ -74,19 +74,19 @@ def pull(address: str, store: Path | str, *, files: Files | None = None) -> Pull
             raise NotAStore(msg)
         if source.commit is None:
             say(f"{source}: commit {commit}; to pull exactly this again, add @{commit}.")
-        access(target.path, partial(make_folder, target.path, files))
+        access(target.path, partial(make_folder, target.path))
         with scratch_folder(target.path) as scratch:
-            return _Pull(hub, listing, target, scratch, files).run()
+            return _Pull(hub, listing, target, scratch).run()
 
 
 class _Pull:
     """One pull into a store."""
 
     def __init__(
-        self, hub: Repository, listing: StoreListing, target: Store, scratch: Path, files: Files
+        self, hub: Repository, listing: StoreListing, target: Store, scratch: Path
     ) -> None:
-        self._hub, self._listing, self._target = hub, listing, target
-        self._scratch, self._files = scratch, files
+        self._hub, self._listing = hub, listing
+        self._target, self._scratch = target, scratch
 
     def run(self) -> PullSummary:
         encoders = self._listing.fetch_encoders(self._hub, self._scratch)
@@ -107,7 +107,7 @@ class _Pull:
                 path.removeprefix(f"{name}/"): self._fetch(file).read_bytes()
                 for path, file in adapter.items()
             }
-            access(into.path, partial(write_adapter_files, into.path, content, self._files))
+            access(into.path, partial(write_adapter_files, into.path, content))
         pulled = self._pull_shards(missing, encoders)
         return PullSummary(
             address=self._listing.address,
@@ -158,5 +158,5 @@ class _Pull:
         if access(path, path.exists) and is_same_shard(path, block):
             arrived.unlink()
             return False
-        access(path, partial(adopt, arrived, path, self._files))
+        access(path, partial(adopt, arrived, path))
         return True

@@ -5,7 +5,6 @@ Shards are immutable, so pushing only adds files, and is continued by pushing ag
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections import defaultdict
@@ -15,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypedDict
 
+from abag.core.files import json_bytes
 from abag.core.hub import (
     HubAddress,
     HubChanged,
@@ -117,12 +117,12 @@ class _Source:
 
     def _public_records(self) -> Iterator[tuple[str, bytes]]:
         """Yield path and content of all files but the shards."""
-        yield STORE_FILE, _as_json(STORE_MARK)
+        yield STORE_FILE, json_bytes(STORE_MARK)
         for name, folder in self._folders.items():
             info = plain_info(folder)
             if "origin" in info:
                 info["origin"] = public_origin(str(info["origin"]))
-            yield f"{name}/{ENCODER_FILE}", _as_json(info)
+            yield f"{name}/{ENCODER_FILE}", json_bytes(info)
             for inner, content in public_adapter_files(folder.path, folder.adapter_files()).items():
                 yield f"{name}/{inner}", content
 
@@ -211,10 +211,6 @@ def _announce(address: HubAddress, new: Mapping[str, bytes], shards: Mapping[str
     parts = [f"{len(s):,} shards of {name} ({sum(s):,} bytes)" for name, s in sizes.items()]
     parts += [f"{name} ({len(content):,} bytes)" for name, content in new.items()]
     return f"{address}: sending {', '.join(parts)}"
-
-
-def _as_json(value: object) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def _readme(address: HubAddress) -> bytes:

@@ -12,6 +12,7 @@ import numpy as np
 
 from abag.core.files import host_name, is_process_alive, partial_owner
 from abag.core.keys import KEY_BYTES, distinct_keys
+from abag.core.messages import size_text
 from abag.embed.shards.shard import VectorBlock
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.run_notes import RunRecord
@@ -282,11 +283,6 @@ def _describe_progress(run: StoreProgress) -> Iterator[str]:
         f"  {run['factor']:,.0f} times less than encoding each of {run['rows']:,} rows in each of "
         f"{EPOCHS} epochs" + (f", which would take {duration_text(spared)} more" if spared else "")
     )
-
-
-def size_text(size: float) -> str:
-    """Write a number of bytes in GB or MB."""
-    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 
 
 def duration_text(seconds: float) -> str:

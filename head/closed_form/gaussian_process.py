@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from abag.core import cholesky
+from abag.core.arrays import Floats
 from abag.head.closed_form.kernel_search import (
     SEARCH_PAIRS,
     Chosen,
@@ -36,13 +37,7 @@ from abag.head.closed_form.kernel_search import (
     factorise,
 )
 from abag.head.closed_form.kernels import BLOCK, PairKernel, PairSet, Side
-from abag.head.closed_form.pair_model import (
-    Arrays,
-    ClosedFormFit,
-    Floats,
-    PairVectors,
-    TrainingRows,
-)
+from abag.head.closed_form.pair_model import Arrays, ClosedFormFit, PairVectors, TrainingRows
 from abag.head.data.scaling import Standardizer
 
 if TYPE_CHECKING:

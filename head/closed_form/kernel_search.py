@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from abag.core import cholesky
+from abag.core.arrays import Floats
 from abag.head.closed_form.kernels import PairKernel, PairSet
-from abag.head.closed_form.pair_model import Floats
 
 Criterion = Literal["error", "evidence"]
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)

@@ -17,7 +17,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.head.closed_form.pair_model import Floats, Index
+from abag.core.arrays import Floats
+from abag.head.closed_form.pair_model import Index
 from abag.head.data.scaling import Standardizer
 
 Real: TypeAlias = NDArray[np.floating]

@@ -7,14 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
-from abag.head.closed_form.pair_model import (
-    Arrays,
-    ClosedFormFit,
-    Floats,
-    PairVectors,
-    TrainingRows,
-)
+from abag.head.closed_form.pair_model import Arrays, ClosedFormFit, PairVectors, TrainingRows
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation.ridge import FeatureBlock, fit_ridges
 

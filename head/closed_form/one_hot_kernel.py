@@ -6,35 +6,22 @@ vectors that average over the whole sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
-from abag.core.arrays import distinct
+from abag.core.arrays import Floats
 from abag.head.closed_form.gaussian_process import (
     GaussianProcess,
     ProcessSettings,
     fit_gaussian_process,
 )
-from abag.head.closed_form.pair_model import (
-    Arrays,
-    ClosedFormFit,
-    DoesNotApply,
-    Floats,
-    PairVectors,
-    TrainingRows,
-)
-from abag.head.data.one_hot import SHARED_LENGTH, OneHot, common_reference, identity
-
-if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Chains
-    from abag.head.closed_form.pair_model import Index
+from abag.head.closed_form.pair_model import Arrays, ClosedFormFit, PairVectors, TrainingRows
+from abag.head.closed_form.residue_model import ResidueModel, find_reference, trained_antibodies
+from abag.head.data.one_hot import OneHot
 
 TRAIN = "antibody.train"
-LEAST_IDENTITY = 0.5
-"""Mean share of residues in common with the consensus; unrelated domains have about half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +33,15 @@ class OneHotSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class OneHotKernel:
+class OneHotKernel(ResidueModel):
     """A Gaussian process whose antibodies are columns of residues."""
 
-    one_hot: OneHot
     process: GaussianProcess
 
     @property
     def settings(self) -> OneHotSettings:
         """What `load` needs beside the arrays."""
         return OneHotSettings(self.one_hot, self.process.settings)
-
-    def encode(self, vectors: PairVectors) -> PairVectors:
-        """Return what the process reads: residues in place of the vectors of antibodies."""
-        return vectors._replace(antibody_ND=self.one_hot.encode(vectors.chains()))
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); see `PairModel`."""
@@ -86,39 +68,6 @@ class OneHotKernel:
         return cls(settings.one_hot, process)
 
 
-def find_reference(head: str, chains: Sequence[Chains], of_pair: Index) -> tuple[str, str]:
-    """Return what the antibodies of the training pairs, (F,), are compared with by a head.
-
-    Raises
-    ------
-    DoesNotApply
-        If they have no common length, or are unlike each other.
-    """
-    reference = common_reference(chains, of_pair)
-    if reference is None:
-        msg = (
-            f"{head}: fewer than {SHARED_LENGTH:.0%} of the training pairs have antibodies "
-            "of the same lengths; expected variants of one antibody, or another --head"
-        )
-        raise DoesNotApply(msg)
-    used = [chains[i] for i in distinct(of_pair).tolist()]
-    if len(used) == 1:
-        msg = (
-            f"{head}: all training pairs have the same antibody; expected variants of one "
-            "antibody, or another --head"
-        )
-        raise DoesNotApply(msg)
-    shared = identity(used, reference)
-    if shared < LEAST_IDENTITY:
-        msg = (
-            f"{head}: the training antibodies share {shared:.0%} of their residues with "
-            f"their consensus; expected variants of one antibody (at least {LEAST_IDENTITY:.0%}), "
-            "or another --head"
-        )
-        raise DoesNotApply(msg)
-    return reference
-
-
 def fit_one_hot_kernel(training: TrainingRows) -> ClosedFormFit:
     """Fit kernel ridge to the exact training pairs; inner folds choose the kernel.
 
@@ -130,8 +79,7 @@ def fit_one_hot_kernel(training: TrainingRows) -> ClosedFormFit:
     vectors = training.vectors
     chains, of_pair = vectors.chains(), vectors.antibody[training.rows]
     reference = find_reference("one_hot_kernel", chains, of_pair)
-    trained = [chains[i] for i in distinct(of_pair).tolist()]
-    one_hot = OneHot.of(trained, reference, marks_new=True)
+    one_hot = OneHot.of(trained_antibodies(chains, of_pair), reference, marks_new=True)
     assert one_hot is not None
     residues = vectors._replace(antibody_ND=one_hot.encode(chains))
     fit = fit_gaussian_process(

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.core.arrays import distinct
+from abag.core.arrays import Floats
 from abag.head.closed_form.linear import LinearModel, LinearSettings
-from abag.head.closed_form.one_hot_kernel import find_reference
 from abag.head.closed_form.pair_model import (
     Arrays,
     ClosedFormFit,
     DoesNotApply,
-    Floats,
     PairVectors,
     TrainingRows,
 )
+from abag.head.closed_form.residue_model import ResidueModel, find_reference, trained_antibodies
 from abag.head.data.one_hot import OneHot
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation.baselines import columns_for_ridge
@@ -38,10 +37,9 @@ class OneHotRidgeSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class OneHotRidge:
+class OneHotRidge(ResidueModel):
     """A ridge whose antibodies are columns of residues, and whose antigens have no weight."""
 
-    one_hot: OneHot
     ridge: LinearModel
 
     @property
@@ -51,8 +49,7 @@ class OneHotRidge:
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); see `PairModel`."""
-        x_NC = self.one_hot.encode(vectors.chains())
-        return self.ridge.predict(vectors._replace(antibody_ND=x_NC))
+        return self.ridge.predict(self.encode(vectors))
 
     def variance(self, vectors: PairVectors) -> None:
         """Return None: not computed."""
@@ -76,7 +73,7 @@ def columns_of(chains: Sequence[Chains], of_pair: Index) -> OneHot:
         If the antibodies are no variants of each other, or too many.
     """
     reference = find_reference("one_hot_ridge", chains, of_pair)
-    trained = [chains[i] for i in distinct(of_pair).tolist()]
+    trained = trained_antibodies(chains, of_pair)
     one_hot = columns_for_ridge(trained, reference)
     if one_hot is None:
         msg = (

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     import torch
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
     from abag.head.data.labels import LabelledPairs
 
-Floats: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.integer]
-Ints: TypeAlias = NDArray[np.int64]
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 

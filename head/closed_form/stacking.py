@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from abag.head.closed_form.pair_model import Floats, Ints
+from abag.core.arrays import Floats, Ints
 
 SUM_WEIGHT = 1e4
 """Weight of the condition that the weights add up to 1, relative to the errors."""

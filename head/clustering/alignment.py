@@ -23,9 +23,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.arrays import Ints
 from abag.core.workers import Workers, count_cores, receive, send, serving
 
-Ints: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
 Strings: TypeAlias = NDArray[np.object_]
 

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from abag.core.arrays import Ints
+from abag.embed.sequences.chains import Chains
 from abag.head.clustering.alignment import whole_distances
 from abag.head.clustering.linkage import cluster, number_by_appearance, rows_by_group
 
-Ints: TypeAlias = NDArray[np.int64]
-Chains: TypeAlias = tuple[str, ...]
 Method: TypeAlias = Callable[..., list[Ints]]
 """Clusters strings, called as `linkage.cluster`."""
 
@@ -139,17 +139,13 @@ def distance_to_parent(
     if not families:
         return distance
     rows = np.concatenate(families)
+    is_known = np.ones(len(antibodies), np.bool_) if known is None else known
     for chain in (0, 1):
         texts = [[antibodies[i][chain] for i in members] for members in families]
-        known_texts = (
-            texts
-            if known is None
-            else [
-                [*compress(one, known[members])]
-                for one, members in zip(texts, families, strict=True)
-            ]
-        )
-        parents = [consensus(one) for one in known_texts]
+        parents = [
+            consensus([*compress(one, is_known[members])])
+            for one, members in zip(texts, families, strict=True)
+        ]
         strings = np.array([*parents, *(text for one in texts for text in one)], dtype=object)
         parent = np.repeat(np.arange(len(families)), [len(members) for members in families])
         distance[rows] += _edits(strings, parent, len(families) + np.arange(len(rows)))

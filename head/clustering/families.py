@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Ints: TypeAlias = NDArray[np.int64]
+from abag.core.arrays import Ints
 
 VARIANT_DIFFERENCE = 0.1
 """Largest share of positions at which a member differs from the parent of its family."""

@@ -8,18 +8,14 @@ its cluster. How they are found is in `search`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from abag.core.arrays import Bools, Ints
 from abag.core.messages import bar
 from abag.head.clustering.search import ContainedSearch, WholeSearch
-
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 
 def cluster(

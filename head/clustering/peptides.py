@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from abag.head.clustering.clusters import PEPTIDE, Chains
-
-Ints: TypeAlias = NDArray[np.int64]
+from abag.core.arrays import Ints
+from abag.embed.sequences.chains import Chains
+from abag.head.clustering.clusters import PEPTIDE
 
 SEED = 8
 """Shortest peptide that is looked for: shorter ones occur in unrelated proteins by chance."""

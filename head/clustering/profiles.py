@@ -16,12 +16,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.arrays import Ints, Matrix
 from abag.core.threads import in_order
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 
-Ints: TypeAlias = NDArray[np.int64]
 Counts: TypeAlias = NDArray[np.int16]
-Floats: TypeAlias = NDArray[np.float32]
 
 BITS = 832
 """Two for each pair of 20 residues, rounded up to words of 64."""
@@ -46,7 +45,7 @@ class Profiles:
     """Profiles of N strings of residues."""
 
     def __init__(self, strings: Sequence[str]) -> None:
-        parts = [strings[part] for part in _chunks(len(strings))]
+        parts = [strings[part] for part in slices(0, len(strings))]
         self._words = np.concatenate(list(in_order(_pack, parts)))
 
     def __len__(self) -> int:
@@ -65,12 +64,12 @@ class Profiles:
     def differing(self, i: Ints, j: Ints) -> Ints:
         """Number of bits that differ between strings i and j, shape (pairs,)."""
         differing = np.empty(len(i), np.int64)
-        for part in _chunks(len(i)):  # each pair takes over 200 bytes
+        for part in slices(0, len(i)):  # each pair takes over 200 bytes
             words = self._words[i[part]] ^ self._words[j[part]]
             differing[part] = np.bitwise_count(words).sum(axis=1)
         return differing
 
-    def bits(self, which: Ints | slice) -> Floats:
+    def bits(self, which: Ints | slice) -> Matrix:
         """Profiles as zeros and ones, shape (C, BITS)."""
         return np.unpackbits(self._words[which].view(np.uint8), axis=1).astype(np.float32)
 
@@ -95,22 +94,22 @@ class Projections:
             self._x_ND[part, :width] = x_CD
             np.einsum("CD,CD->C", x_CD, x_CD, out=self._x_ND[part, width])
 
-        list(in_order(project, _chunks(len(profiles))))
+        list(in_order(project, slices(0, len(profiles))))
 
     def sort(self, group: NDArray[np.bool_]) -> Ints:
         """Rearrange the strings by group and then by similarity; return where each was."""
         n = len(self._x_ND)
         pivots = np.random.default_rng(0).permutation(n)[:PIVOTS]
         nearest, distance = np.empty(n, np.int64), np.empty(n, np.float32)
-        for part in _chunks(n):
+        for part in slices(0, n):
             to_pivots = self.distances(part, pivots)
             nearest[part], distance[part] = to_pivots.argmin(axis=1), to_pivots.min(axis=1)
         order = np.lexsort((distance, nearest, group))
-        for few in _chunks(self._x_ND.shape[1], 16):  # a second copy of all would take much memory
+        for few in slices(0, self._x_ND.shape[1], 16):  # a copy of all takes much memory
             self._x_ND[:, few] = self._x_ND[order, few]
         return order
 
-    def distances(self, i: Ints | slice, j: Ints | slice) -> Floats:
+    def distances(self, i: Ints | slice, j: Ints | slice) -> Matrix:
         """Squared distance of each of strings i to each of j, shape (C, B).
 
         Except for an error below `ROUNDING`, it is at most the number of bits that differ.
@@ -121,7 +120,7 @@ class Projections:
         return np.asarray(self._x_ND[i] @ y_BD.T)
 
 
-def _axes(profiles: Profiles, edits: int) -> Floats:
+def _axes(profiles: Profiles, edits: int) -> Matrix:
     """Orthonormal axes of the largest variance, as many as make comparisons cheapest."""
     drawn = np.random.default_rng(0).permutation(len(profiles))
     x_CD = profiles.bits(drawn[:SAMPLE])
@@ -135,8 +134,9 @@ def _axes(profiles: Profiles, edits: int) -> Floats:
     return np.ascontiguousarray(axes[:, :cheapest])
 
 
-def _chunks(n: int, size: int = 2048) -> list[slice]:
-    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+def slices(start: int, stop: int, size: int = 2048) -> list[slice]:
+    """Divide a range into slices of at most `size`."""
+    return [slice(k, min(k + size, stop)) for k in range(start, stop, size)]
 
 
 def _pack(strings: Sequence[str]) -> NDArray[np.uint64]:

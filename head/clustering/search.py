@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
+from abag.core.arrays import Bools, Ints
 from abag.core.threads import in_order
-from abag.head.clustering.alignment import Aligners, contained_bounds, whole_distances
+from abag.head.clustering.alignment import Aligners, Strings, contained_bounds, whole_distances
 from abag.head.clustering.families import Families
 from abag.head.clustering.profiles import (
     BITS_PER_EDIT,
@@ -25,11 +25,9 @@ from abag.head.clustering.profiles import (
     ROUNDING,
     Profiles,
     Projections,
+    slices,
 )
 
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
-Strings: TypeAlias = NDArray[np.object_]
 Progress: TypeAlias = Callable[[int], object]
 Pairs: TypeAlias = tuple[Ints, ...]
 Tile: TypeAlias = tuple[slice, slice]
@@ -291,8 +289,3 @@ def joined(parts: Iterable[Pairs], enough: int, progress: Progress) -> Iterator[
             held, n_held = [], 0
     if n_held:
         yield tuple(np.concatenate(ends) for ends in zip(*held, strict=True))
-
-
-def slices(start: int, stop: int, size: int) -> list[slice]:
-    """Divide a range into slices of at most `size`."""
-    return [slice(k, min(k + size, stop)) for k in range(start, stop, size)]

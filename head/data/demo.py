@@ -15,6 +15,7 @@ from scipy.stats import spearmanr
 
 from abag import AbagError
 from abag.core.files import write_bytes
+from abag.embed.sequences.chains import STANDARD_RESIDUES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,7 @@ _LIGHT = (
     "FLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYC",
     "FGQGTKVEIK",
 )
-_LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+_LETTERS = np.array(list(STANDARD_RESIDUES))
 _CHARGE = {"K": 1.0, "R": 1.0, "D": -1.0, "E": -1.0}
 NOISE_SD = 0.35
 """In pKd; about that of replicate measurements."""

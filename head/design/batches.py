@@ -6,12 +6,13 @@ R candidates in all, B pairs of a batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import Bools, Floats, Ints
 from abag.embed.store.store import open_store
 from abag.head.clustering.clusters import antibody_clusters
 from abag.head.design.candidates import Candidates, CannotRank, Pool
@@ -25,9 +26,6 @@ from abag.head.prediction.bundle import load_predictor
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 PER_CLUSTER, IDENTITY, EXPLORE = 8, 0.98, 1.0
 """Defaults of options that are read for one rule or diversity only."""

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import say
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_one_kind, read_pair_chunks
 from abag.embed.sequences.tables import TableLike, read_table_chunks
-from abag.head.data.label_units import USUAL_PKD, outside, read_numbers
+from abag.head.data.label_units import USUAL_PKD, USUAL_RANGE, outside, read_numbers
 from abag.head.prediction.inputs import CollectedSequences, refuse_score_columns, row_bar
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.design.rank_options import RankOptions
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 FAR_COLUMNS = ("far_antibody", "far_antigen")
 ADDED_COLUMNS = ("rank", "score", "expected_best", "probability_above")
@@ -153,7 +151,7 @@ def _warn_of_other_units(source: str, mean: Floats) -> None:
     if 2 * unusual.sum() > len(mean):
         say(
             f"{source}: {unusual.sum():,} of {len(mean):,} predictions, such as "
-            f"{mean[unusual][0]:g}, are outside the usual range of pKd (2 to 14); the largest "
+            f"{mean[unusual][0]:g}, are outside {USUAL_RANGE}; the largest "
             "values are taken as the best"
         )
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abag.core.arrays import Floats
 from abag.head.closed_form.gaussian_process import GaussianProcess
 from abag.head.closed_form.kernels import BLOCK
 from abag.head.closed_form.one_hot_kernel import OneHotKernel
-from abag.head.closed_form.pair_model import Floats, Index, PairVectors
+from abag.head.closed_form.pair_model import Index, PairVectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

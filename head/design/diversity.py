@@ -11,14 +11,11 @@ possible.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
+from abag.core.arrays import Floats, Ints
 
 
 def join_sides(antibody_BD: NDArray[np.floating], antigen_BE: NDArray[np.floating]) -> Floats:

@@ -8,12 +8,11 @@ because they come from one model. B pairs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats: TypeAlias = NDArray[np.float64]
+from abag.core.arrays import Floats
+
 DRAWS = 10_000
 """Simulated batches: the error of an expected pKd is about 0.01 sigma."""
 BLOCK_VALUES = 1 << 22

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.arrays import Ints
 from abag.core.keys import KeyIndex
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.tables import read_table_chunks
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from abag.embed.sequences.tables import TableLike
     from abag.head.design.candidates import Candidates
     from abag.head.design.rank_options import RankOptions
-
-Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

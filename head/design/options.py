@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from abag.core.options import BadOption, option
+from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.prediction.options import ScoringOptions
 
-STANDARD = "ACDEFGHIKLMNPQRSTVWY"
-"""The residues that a position can be mutated to."""
 REGIONS = {
     **dict.fromkeys(("cdr", "framework", "fv"), ("heavy", "light")),
     **{f"cdrh{number}": ("heavy",) for number in (1, 2, 3)},
@@ -87,7 +86,7 @@ class ScanOptions(ScoringOptions, group="Scan"):
         if not self.residues:
             msg = (
                 f"--exclude: {self.exclude} leaves no residue to mutate to; expected some of "
-                f"{STANDARD}. Remove some."
+                f"{STANDARD_RESIDUES}. Remove some."
             )
             raise BadOption(msg)
 
@@ -117,13 +116,18 @@ class ScanOptions(ScoringOptions, group="Scan"):
     @property
     def residues(self) -> str:
         """The residues to mutate to."""
-        wanted, unwanted = (self.mutate_to or STANDARD).upper(), (self.exclude or "").upper()
+        wanted, unwanted = (
+            (self.mutate_to or STANDARD_RESIDUES).upper(),
+            (self.exclude or "").upper(),
+        )
         for name, letters in (("mutate-to", wanted), ("exclude", unwanted)):
-            bad = [letter for letter in letters if letter not in STANDARD + ", "]
+            bad = [letter for letter in letters if letter not in STANDARD_RESIDUES + ", "]
             if bad:
-                msg = f"--{name}: {bad[0]!r} is not a standard residue; expected {STANDARD}."
+                msg = (
+                    f"--{name}: {bad[0]!r} is not a standard residue; expected {STANDARD_RESIDUES}."
+                )
                 raise BadOption(msg)
-        return "".join(one for one in STANDARD if one in wanted and one not in unwanted)
+        return "".join(one for one in STANDARD_RESIDUES if one in wanted and one not in unwanted)
 
     @property
     def chosen(self) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from abag.core import messages
+from abag.core.arrays import Bools
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import TableLike
 from abag.head.design.batches import (
@@ -35,8 +35,6 @@ from abag.head.design.measured import Measured, read_measured
 from abag.head.design.rank_options import RankOptions
 from abag.head.design.rules import RULES
 from abag.head.prediction.checks import check_table_out
-
-Bools: TypeAlias = NDArray[np.bool_]
 
 SHOWN_BATCHES = 5
 

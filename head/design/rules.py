@@ -12,15 +12,14 @@ bandit setting, ICML 2010: upper confidence bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from abag.core.arrays import Floats
 from abag.head.design.rank_options import RuleName
-
-Floats: TypeAlias = NDArray[np.float64]
 
 
 class Aim(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from abag.embed.sequences.domains import IMGT_REGIONS, locate_positions
+from abag.embed.sequences.domains import IMGT_REGIONS, locate_positions, position_number
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
@@ -32,7 +32,7 @@ class Site(NamedTuple):
     @property
     def number(self) -> int:
         """The position without the letters of an insertion."""
-        return int(self.position.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+        return position_number(self.position)
 
     @property
     def prefix(self) -> str:

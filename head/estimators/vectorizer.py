@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from abag.embed.store.export import vector_names
 from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import Store
 from abag.head.estimators.sequence_frame import as_store, folders_with, read_frame
@@ -83,9 +84,11 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
         self.fingerprints_ = fingerprints
         self.n_features_in_ = X.shape[1]
         self._names = [
-            f"{kind}_{self._options().vectors_of(kind)['pooling']}_{i}"
+            name
             for kind, x_RD in vectors.items()
-            for i in range(x_RD.shape[1])
+            for name in vector_names(
+                kind, self._options().vectors_of(kind)["pooling"], x_RD.shape[1]
+            )
         ]
         return self
 

@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import distinct
+from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.head.clustering.clusters import distance_to_parent
 from abag.head.data.one_hot import ENCODED, OneHot, common_reference
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation.residue_features import ResidueFeatures
-from abag.head.evaluation.ridge import FeatureBlock, Floats, Ints, Matrix, ridge, ridges
+from abag.head.evaluation.ridge import FeatureBlock, ridge, ridges
 from abag.head.splits.splits import TRAIN, Split, grouped_folds
 
 if TYPE_CHECKING:

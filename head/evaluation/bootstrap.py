@@ -10,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 from threadpoolctl import threadpool_limits
 
-from abag.core.arrays import distinct
+from abag.core.arrays import Floats, Ints, distinct
 from abag.core.threads import in_order
 from abag.head.splits.splits import TEST, Split
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 DRAWS = 500
 """Bootstrap samples per interval."""

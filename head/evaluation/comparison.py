@@ -1,20 +1,18 @@
-"""Compare models on the test part: bootstrap intervals, verdicts and warnings.
+"""Scores of models on the test part, and differences of two models, with bootstrap intervals.
 
-Intervals come from a paired bootstrap over clusters, identical for both models, see `bootstrap`. A
-model is called better only if all intervals agree.
+Intervals come from a bootstrap over clusters, identical for both models, see `bootstrap`.
+`verdicts` says what the differences mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+from typing import TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
-from abag.core.arrays import distinct
-from abag.head.evaluation import metrics
+from abag.core.arrays import Floats, Ints, distinct
 from abag.head.evaluation.bootstrap import (
     Interval,
     MeasuredPairs,
@@ -24,8 +22,8 @@ from abag.head.evaluation.bootstrap import (
     resample,
     tested_rows,
 )
-from abag.head.evaluation.label_problems import label_problems
-from abag.head.evaluation.metrics import METRICS, direction, headline_metrics, metric_label
+from abag.head.evaluation.correlations import MIN_ROWS_PER_ANTIGEN, spearman_by_group
+from abag.head.evaluation.metrics import METRICS, MeasuredRows, Scores
 from abag.head.evaluation.pair_order import SCOPES, ClusterPairs, ordered_by_cluster
 from abag.head.evaluation.resampling import (
     OF_MEAN_ERROR,
@@ -34,17 +32,8 @@ from abag.head.evaluation.resampling import (
     median_of_samples,
     scorer,
 )
-from abag.head.splits.splits import TEST, Split, total_leaks
+from abag.head.splits.splits import Split
 
-if TYPE_CHECKING:
-    from abag.head.data.labels import LabelledPairs
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-
-SMALL_TEST_ROWS = 50
-ROUNDING = 1e-5
-"""Difference of scores, in pKd or shares, that the same model fitted twice can have."""
 PAIRED_ROWS, MOST_CLUSTERS = 1500, 300
 """Of a fold, for intervals of scores of pairs of rows, whose number grows with the square. Fewer
 rows make the interval wider; 300 clusters give nearly the same as more."""
@@ -120,7 +109,7 @@ def score_intervals(
     pairs: MeasuredPairs,
     splits: Sequence[Split],
     predicted: Sequence[Floats],
-    scores: metrics.Scores,
+    scores: Scores,
 ) -> dict[str, ScoreInterval]:
     """Compute `score_interval` of each metric that is reported with one, where it is defined.
 
@@ -176,7 +165,7 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
     """
     antigen = np.unique(pairs.antigen[rows], return_inverse=True)[1]
     exact = np.bincount(antigen, pairs.censored[rows] == 0)
-    few = exact[antigen] < metrics.MIN_ROWS_PER_ANTIGEN
+    few = exact[antigen] < MIN_ROWS_PER_ANTIGEN
     cluster = antigen_clusters(pairs)[rows]
     return np.where(few, len(antigen) + cluster, antigen)
 
@@ -256,9 +245,7 @@ class _TestRows:
     def _of_antigens(self, cluster: Ints) -> Resampled:
         """Resample whole antigens, each with the correlation within it, which stays the same."""
         _, first = np.unique(self.antigen, return_index=True)
-        values = np.array(
-            [metrics.spearman_by_group(self.pkd, p, self.antigen) for p in self.models]
-        )
+        values = np.array([spearman_by_group(self.pkd, p, self.antigen) for p in self.models])
         defined = np.isfinite(values).all(axis=0)
         return Resampled(
             cluster[first][defined],
@@ -274,123 +261,14 @@ def _difference(scores: Iterable[Floats]) -> Floats:
     return first - others[0] if others else first
 
 
-def relation(interval: Interval, metric: str) -> Literal["better", "worse", "equal"] | None:
-    """Tell which model is better, from `compare`; None if an interval includes 0 or is unknown.
-
-    Models are equal if neither their scores nor the limits of any interval differ by more than
-    rounding.
-    """
-    limits = [limit for _, *both in interval.known for limit in both]
-    if max(map(abs, [interval.difference, *limits])) < ROUNDING:
-        return "equal"
-    signs = {(low > 0) - (high < 0) for _, low, high in interval.known}
-    if signs == {1} or signs == {-1}:
-        return "better" if (signs == {-1}) == METRICS[metric].lower_is_better else "worse"
-    return None
-
-
-def format_difference(interval: Interval) -> str:
-    """Format a difference, first model minus second, with its 95 % intervals in brackets.
-
-    The report, the terminal and all sentences show differences in this form.
-    """
-    limits = [f"[{low:+.3f}, {high:+.3f}]" for _, low, high in interval.known]
-    return f"{interval.difference:+.3f} {' and '.join(limits)}".rstrip()
-
-
-def verdict(
-    model: str, reference: str, metric: str, interval: Interval | None, note: str = ""
-) -> str:
-    """Describe in one sentence whether a model is better than another one, from `compare`.
-
-    `note` describes the reference.
-    """
-    label, subject = metric_label(metric), "The head" if model == "head" else model
-    if interval is None:
-        return f"{subject} cannot be compared with {reference}: {label} is undefined on test."
-    words = {"better": "is better than", "worse": "is worse than", "equal": "equals"}
-    unknown = "is statistically indistinguishable from" if interval.known else "differs from"
-    found = words.get(relation(interval, metric) or "", unknown)
-    units = [f"{one.clusters} {one.unit}" for one, *_ in interval.known]
-    basis = f"95 % interval over {' and '.join(units)}"
-    if not units:
-        few = "cluster" if interval.clusters == 1 else interval.unit
-        within = "" if interval.unit == "pairs" else f" in {interval.clusters} {few}"
-        rows = f"{interval.rows} test row{'s' * (interval.rows != 1)}"
-        basis = f"{rows}{within}, too few for an interval"
-    return (
-        f"{subject} {found} {reference}{note}: {label} {format_difference(interval)} "
-        f"({model} minus {reference}; {direction(metric)}; {basis})."
-    )
-
-
-def verdicts(
-    compared: Callable[[str, str], Interval | None],
-    scores: Mapping[str, Mapping[str, metrics.Scores]],
-) -> list[str]:
-    """Compare the head with the strongest baselines, with the ridge and with the training mean.
-
-    The first comparison is by rank correlation, within antigens where that is defined, with the
-    baseline that is strongest by it. The others are by RMSE: the strongest baseline, the ridge on
-    the same vectors, and the training mean. The strongest is chosen on the validation parts: the
-    strongest of many on the test parts would be so partly by chance.
-
-    Parameters
-    ----------
-    compared : callable
-        Returns the `Interval` of the head minus a baseline, given its name and a metric.
-    scores : dict
-        Scores on ``validation`` and ``test`` of ``head`` and each baseline, averaged over splits.
-    """
-    by_rank = "spearman_within_antigen"
-    if scores["head"]["test"][by_rank] is None or best_baseline(scores, by_rank) is None:
-        by_rank = "spearman"
-    best = {metric: best_baseline(scores, metric) for metric in (by_rank, "rmse")}
-    against = [(by_rank, best[by_rank]), ("rmse", best["rmse"])]
-    against += [("rmse", name) for name in ("ridge", "train_mean") if name != best["rmse"]]
-    lines = []
-    for metric, baseline in against:
-        if baseline is not None:
-            interval = compared(baseline, metric)
-            note = ", the strongest baseline on validation" if baseline == best[metric] else ""
-            lines.append(verdict("head", baseline, metric, interval, note))
-    # A model that is no better than a constant has no other merit.
-    lines.sort(key=lambda line: " train_mean" not in line or " is better than " in line)
-    mean = scores["train_mean"]["test"] if "train_mean" in scores else None
-    return [*against_mean(scores["head"]["test"], mean), *lines]
-
-
-def best_baseline(scores: Mapping[str, Mapping[str, metrics.Scores]], metric: str) -> str | None:
-    """Name of the baseline that is strongest on validation, of those with a score on test."""
-    baselines = (name for name in scores if name != "head")
-    defined = [name for name in baselines if scores[name]["test"][metric] is not None]
-    return strongest({name: scores[name]["validation"] for name in defined}, metric)
-
-
-def against_mean(own: metrics.Scores, train_mean: metrics.Scores | None) -> list[str]:
-    """Say where the head's scores are no better than those of a constant prediction."""
-    lines, error, r2 = [], own["rmse"], own["r2"]
-    constant = None if train_mean is None else train_mean["rmse"]
-    if error is not None and constant is not None and error >= constant:
-        lines.append(
-            "The head is not better than predicting the training mean: "
-            f"RMSE {error:.3f}, training mean {constant:.3f}."
-        )
-    if r2 is not None and r2 < 0:
-        lines.append(
-            f"The head is worse than predicting the mean of the scored labels: R2 is {r2:.2f}."
-        )
-    return lines
-
-
-def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> metrics.Scores:
+def score_rows(pairs: MeasuredPairs, predicted: Floats, rows: Ints) -> Scores:
     """Score the predictions of some rows; `predicted`, (P,), has one for every pair."""
     return rows_to_score(pairs, rows).score(predicted[rows])
 
 
-def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> metrics.MeasuredRows:
+def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> MeasuredRows:
     """Return rows of pairs that several models predict."""
-    return metrics.MeasuredRows.of(
+    return MeasuredRows.of(
         pairs.pkd[rows],
         antigen_groups(pairs, rows),
         pairs.censored[rows],
@@ -403,42 +281,3 @@ def cluster_pairs(pairs: MeasuredPairs, rows: Ints) -> ClusterPairs | None:
     if pairs.antibody_cluster is None:
         return None
     return ClusterPairs(pairs.antibody_cluster[rows], antigen_clusters(pairs)[rows])
-
-
-def rank_metric(scores: metrics.Scores) -> str:
-    """Return the most important headline metric that is defined, or else the RMSE."""
-    return next((name for name in headline_metrics() if scores[name] is not None), "rmse")
-
-
-def strongest(scores: Mapping[str, metrics.Scores], metric: str) -> str | None:
-    """Name of the model with the best score, or None if the metric is undefined for all."""
-    known = {name: value for name, s in scores.items() if (value := s.get(metric)) is not None}
-    if not known:
-        return None
-    best = min if METRICS[metric].lower_is_better else max
-    # A group mean that is undefined for new groups equals the training mean up to rounding.
-    return best(known, key=lambda name: round(known[name], 9))
-
-
-def warnings(pairs: LabelledPairs, splits: Sequence[Split]) -> list[str]:
-    """Describe properties of the labels and of the split that limit what the scores mean."""
-    return [*label_problems(pairs), *_split_warnings(splits)]
-
-
-def _split_warnings(splits: Sequence[Split]) -> list[str]:
-    description = splits[0].description
-    lines = list(description.get("adapters", ()))
-    leaks = total_leaks(splits).get("pair", {})
-    tests = sum(len(s.rows(TEST)) for s in splits)
-    if leaks.get("exact"):
-        lines.append(f"{leaks['exact']} of {tests} test rows are also in training: a leak.")
-    if leaks.get("near"):
-        lines.append(
-            f"{leaks['near']} of {tests} test rows have a near-duplicate in training (both "
-            "antibody and antigen): their scores say little about new antibodies or antigens."
-        )
-    if min(len(s.rows(TEST)) for s in splits) < SMALL_TEST_ROWS:
-        lines.append(
-            f"A test part has fewer than {SMALL_TEST_ROWS} rows: its metrics are mostly noise."
-        )
-    return lines

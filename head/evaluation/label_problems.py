@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from abag.core.arrays import distinct
-from abag.head.data.label_units import DOUBLE_LOG, USUAL_PKD, outside
+from abag.core.arrays import Floats, Ints, distinct
+from abag.head.data.label_units import DOUBLE_LOG, USUAL_PKD, USUAL_RANGE, outside
 from abag.head.data.labels import CONFLICT_PKD, FLOOR_SHARE
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 EXPLAINED_SHARE = 0.5
 """Share of the variance from which a label is said to follow from the antigen or assay alone."""
@@ -100,7 +97,7 @@ def _implausible_labels(found: LabelSummary, rows: int) -> list[str]:
         lines.append(f"{n} labels are between 0.3 and 1.2: was the logarithm taken twice?")
     if n := found["out_of_range"]:
         what = "1 label is" if n == 1 else f"{n} labels are"
-        lines.append(f"{what} outside the usual range of pKd (2 to 14). See --label.")
+        lines.append(f"{what} outside {USUAL_RANGE}. See --label.")
     if n := found["conflicting_pairs"]:
         what = "1 pair has" if n == 1 else f"{n} pairs have"
         lines.append(f"{what} labels or bounds {apart}. See --replicates.")

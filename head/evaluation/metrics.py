@@ -21,6 +21,8 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from abag.core.arrays import Floats, Ints
+from abag.head.evaluation.correlations import RanksByGroup, finite, pearson, ranks
 from abag.head.evaluation.pair_order import (
     ClusterPairs,
     ConfidentPairs,
@@ -29,15 +31,11 @@ from abag.head.evaluation.pair_order import (
     decidable_pairs,
 )
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 Number: TypeAlias = float | int | None
 Scores: TypeAlias = dict[str, Number]
 
 STRONG_PKD = 9.0
 """Lowest pKd of a strong binder (Kd of 1 nM)."""
-MIN_ROWS_PER_ANTIGEN = 5
-"""Antigens with fewer exact rows are left out of the correlation within antigens."""
 BUDGET_SHARE = 0.1
 """Share of the rows that can be picked for the next experiment."""
 
@@ -98,8 +96,8 @@ class MeasuredRows:
         return METRICS[name].function(ScoredRows.of(self, predicted))
 
     @cached_property
-    def ranks(self) -> Floats:
-        return _ranks(self.pkd)
+    def pkd_ranks(self) -> Floats:
+        return ranks(self.pkd)
 
     @cached_property
     def within_antigen(self) -> RanksByGroup:
@@ -251,49 +249,21 @@ def score(
     return MeasuredRows.of(pkd, antigen, censored, clusters).score(predicted)
 
 
-def spearman(pkd: Floats, predicted: Floats) -> float | None:
-    """Rank correlation, shape (N,) each, mean ranks for ties; None if one side is constant."""
-    return pearson(_ranks(pkd), _ranks(predicted))
-
-
-def _ranks(values: NDArray[np.generic]) -> Floats:
-    """Rank like ``scipy.stats.rankdata`` in half the time; the rank of NaN is NaN."""
-    _, run, size = np.unique(values, return_inverse=True, return_counts=True)
-    return np.where(np.isnan(values), np.nan, (np.cumsum(size) - (size - 1) / 2)[run])
-
-
-def pearson(pkd: Floats, predicted: Floats) -> float | None:
-    """Linear correlation, shape (N,) each; None below two rows or if one side is constant."""
-    if len(pkd) < 2 or np.ptp(pkd) == 0 or np.ptp(predicted) == 0:
-        return None
-    y, p = pkd - pkd.mean(), predicted - predicted.mean()
-    return _finite(np.clip(y @ p / (np.linalg.norm(y) * np.linalg.norm(p)), -1, 1))
-
-
 def rmse(pkd: Floats, predicted: Floats) -> float | None:
     """Root mean squared error in pKd units, shape (N,) each; None without rows."""
-    return _finite(np.sqrt(np.mean((pkd - predicted) ** 2))) if len(pkd) else None
+    return finite(np.sqrt(np.mean((pkd - predicted) ** 2))) if len(pkd) else None
 
 
 def mae(pkd: Floats, predicted: Floats) -> float | None:
     """Mean absolute error in pKd units, shape (N,) each; None without rows."""
-    return _finite(np.abs(pkd - predicted).mean()) if len(pkd) else None
+    return finite(np.abs(pkd - predicted).mean()) if len(pkd) else None
 
 
 def r2(pkd: Floats, predicted: Floats) -> float | None:
     """Share of the variance explained, shape (N,) each; None for constant labels."""
     if len(pkd) < 2 or np.ptp(pkd) == 0:
         return None
-    return _finite(1 - np.sum((pkd - predicted) ** 2) / np.sum((pkd - pkd.mean()) ** 2))
-
-
-def within_antigen(pkd: Floats, predicted: Floats, antigen: Ints) -> Scores:
-    """Median and quartiles over antigens of the Spearman correlation; shape (N,) each.
-
-    Antigens with fewer than `MIN_ROWS_PER_ANTIGEN` rows are left out. The arguments are as in
-    `spearman_by_group`.
-    """
-    return _quartiles(spearman_by_group(pkd, predicted, antigen))
+    return finite(1 - np.sum((pkd - predicted) ** 2) / np.sum((pkd - pkd.mean()) ** 2))
 
 
 def _quartiles(values: Floats) -> Scores:
@@ -303,71 +273,6 @@ def _quartiles(values: Floats) -> Scores:
     return dict(zip(names, quartiles, strict=True)) | {"antigens_scored": len(values)}
 
 
-def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
-    """Compute `spearman` within each group, vectorised over groups; 0 for constant predictions.
-
-    Constant predictions rank nothing. If they were left out, a model that is constant for most
-    antigens would be scored on the others only.
-
-    Parameters
-    ----------
-    pkd, predicted : NDArray, shape=(N,), dtype=float64
-    group : NDArray, shape=(N,), dtype=int64
-
-    Returns
-    -------
-    NDArray, shape=(groups,), dtype=float64
-        In ascending order of the group numbers. NaN below `MIN_ROWS_PER_ANTIGEN` rows and where
-        labels are constant.
-    """
-    return RanksByGroup.of(pkd, group).spearman(predicted)
-
-
-@dataclass(frozen=True, slots=True)
-class RanksByGroup:
-    """Ranks of N labels within G groups, for `spearman_by_group` of several predictions."""
-
-    group: Ints
-    """Shape (N,), numbered from 0."""
-    size: Ints
-    """Shape (G,)."""
-    pkd: Floats
-    """Rank of each label within its group, minus the mean rank, shape (N,)."""
-    squares: Floats
-    """Their sum of squares in each group, shape (G,)."""
-
-    @classmethod
-    def of(cls, pkd: Floats, group: Ints) -> RanksByGroup:
-        """Rank labels within groups, each of shape (N,)."""
-        _, dense, size = np.unique(group, return_inverse=True, return_counts=True)
-        y = _ranks_by_group(pkd, dense) - (size[dense] + 1) / 2
-        return cls(dense, size, y, _sum_by_group(y * y, dense, len(size)))
-
-    def spearman(self, predicted: Floats) -> Floats:
-        """Correlate predictions, (N,), with the labels in each group, (G,)."""
-        p = _ranks_by_group(predicted, self.group) - (self.size[self.group] + 1) / 2
-        covariance, squares = (
-            _sum_by_group(products, self.group, len(self.size))
-            for products in (self.pkd * p, p * p)
-        )
-        scale = np.sqrt(self.squares * squares)
-        found = np.clip(covariance / np.where(scale > 0, scale, 1.0), -1, 1)
-        defined = (self.size >= MIN_ROWS_PER_ANTIGEN) & (self.squares > 0) & np.isfinite(scale)
-        return np.where(defined, found, np.nan)
-
-
-def _sum_by_group(values: Floats, group: Ints, groups: int) -> Floats:
-    return np.bincount(group, values, minlength=groups).astype(np.float64)
-
-
-def _ranks_by_group(values: Floats, group: Ints) -> Floats:
-    """Rank each value within its group, starting at 1, with mean ranks for ties."""
-    _, place = np.unique(values, return_inverse=True)
-    size = np.bincount(group)
-    ranks = _ranks(group * len(values) + place) - (np.cumsum(size) - size)[group]
-    return np.where(np.isnan(values), np.nan, ranks)
-
-
 def calibration(pkd: Floats, predicted: Floats) -> Scores:
     """Fit measured on predicted pKd, shape (N,) each; a slope below 1 means overconfidence."""
     if len(pkd) < 2 or np.ptp(predicted) == 0:
@@ -375,12 +280,12 @@ def calibration(pkd: Floats, predicted: Floats) -> Scores:
     p = predicted - predicted.mean()
     slope = p @ (pkd - pkd.mean()) / (p @ p)
     intercept = pkd.mean() - slope * predicted.mean()
-    return {"calibration_slope": _finite(slope), "calibration_intercept": _finite(intercept)}
+    return {"calibration_slope": finite(slope), "calibration_intercept": finite(intercept)}
 
 
 def spread_ratio(pkd: Floats, predicted: Floats) -> float | None:
     """Standard deviation of predicted relative to measured pKd, (N,) each; None for constants."""
-    return _finite(predicted.std() / pkd.std()) if len(pkd) and np.ptp(pkd) else None
+    return finite(predicted.std() / pkd.std()) if len(pkd) and np.ptp(pkd) else None
 
 
 def top_enrichment(pkd: Floats, predicted: Floats) -> float | None:
@@ -393,7 +298,7 @@ def top_enrichment(pkd: Floats, predicted: Floats) -> float | None:
         return None
     budget = max(1, round(BUDGET_SHARE * len(pkd)))
     strongest = pkd >= np.sort(pkd)[-budget]
-    return _finite(_expected_hits(strongest, predicted, budget) / budget / strongest.mean())
+    return finite(_expected_hits(strongest, predicted, budget) / budget / strongest.mean())
 
 
 def _strong_binders(strong: NDArray[np.bool_], predicted: Floats) -> Scores:
@@ -425,7 +330,7 @@ def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | N
     last = np.append(np.diff(predicted[order]) != 0, True)
     hits = np.cumsum(strong[order])[last]
     picked = np.flatnonzero(last) + 1
-    return _finite(np.sum(np.diff(hits, prepend=0) * hits / picked) / hits[-1])
+    return finite(np.sum(np.diff(hits, prepend=0) * hits / picked) / hits[-1])
 
 
 def _expected_hits(strong: NDArray[np.bool_], predicted: Floats, budget: int) -> float:
@@ -451,10 +356,6 @@ def average_folds(folds: Sequence[Scores]) -> dict[str, FoldAverage]:
     return result
 
 
-def _finite(value: float | np.floating) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
 def _joint(group: str, *names: str, **flags: Any) -> dict[str, Metric]:  # noqa: ANN401
     """Make metrics of the scores that a property of `ScoredRows` computes together."""
 
@@ -464,14 +365,9 @@ def _joint(group: str, *names: str, **flags: Any) -> dict[str, Metric]:  # noqa:
     return {name: Metric(function=take(name), **flags) for name in names}
 
 
-def _single(function: Callable[[Floats, Floats], Number], label: str, **flags: Any) -> Metric:  # noqa: ANN401
-    """Make a metric of a function of labels and predictions that is shown in tables."""
-    return Metric(
-        function=lambda rows: function(rows.pkd, rows.predicted),
-        label=label,
-        in_tables=True,
-        **flags,
-    )
+def _single(function: Callable[[Floats, Floats], Number], **flags: Any) -> Metric:  # noqa: ANN401
+    """Make a metric of a function of the labels and predictions of exact rows."""
+    return Metric(function=lambda rows: function(rows.pkd, rows.predicted), **flags)
 
 
 METRICS: dict[str, Metric] = {
@@ -484,13 +380,18 @@ METRICS: dict[str, Metric] = {
         "spearman_within_antigen_q25", "spearman_within_antigen_q75", "antigens_scored",
     ),
     "spearman": Metric(
-        function=lambda r: pearson(r.measured.ranks, _ranks(r.predicted)),
+        function=lambda r: pearson(r.measured.pkd_ranks, ranks(r.predicted)),
         label="Spearman", in_tables=True, headline=True, selectable=True, least=-1.0,
     ),
-    "pearson": _single(pearson, "Pearson", selectable=True),
-    "rmse": _single(rmse, "RMSE", lower_is_better=True, headline=True, selectable=True, best=0.0),
-    "mae": _single(mae, "MAE", lower_is_better=True, selectable=True, best=0.0),
-    "r2": _single(r2, "R2"),
+    "pearson": _single(pearson, label="Pearson", in_tables=True, selectable=True),
+    "rmse": _single(
+        rmse, label="RMSE", in_tables=True, headline=True, selectable=True, lower_is_better=True,
+        best=0.0,
+    ),
+    "mae": _single(
+        mae, label="MAE", in_tables=True, selectable=True, lower_is_better=True, best=0.0
+    ),
+    "r2": _single(r2, label="R2", in_tables=True),
     **_joint(
         "strong_binders", "recall_at_9", "precision_at_9", "average_precision_at_9",
         selectable=True,
@@ -499,13 +400,11 @@ METRICS: dict[str, Metric] = {
         "strong_binders", "enrichment_at_9",
         "recall_at_9_budget", "precision_at_9_budget", "enrichment_at_9_budget",
     ),
-    "spread_ratio": Metric(
-        function=lambda r: spread_ratio(r.pkd, r.predicted),
-        in_report=True, with_interval=True, best=None, least=0.0,
+    "spread_ratio": _single(
+        spread_ratio, in_report=True, with_interval=True, best=None, least=0.0
     ),
-    "top_enrichment": Metric(
-        function=lambda r: top_enrichment(r.pkd, r.predicted),
-        in_report=True, selectable=True, with_interval=True, best=None, least=0.0,
+    "top_enrichment": _single(
+        top_enrichment, in_report=True, selectable=True, with_interval=True, best=None, least=0.0
     ),
     **_joint(
         "confident_pairs", "pair_accuracy",

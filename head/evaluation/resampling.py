@@ -1,8 +1,8 @@
 """Scores of many bootstrap samples at once.
 
 A sample is the number of times that each row occurs in it, so a score of D samples of R rows is a
-few operations on a (D, R) matrix. `score_samples` uses the entry of `VECTORISED` for its metric, or
-else repeats the rows and scores each sample with the metric itself, which gives the same numbers.
+few operations on a (D, R) matrix. `scorer` uses the entry of `VECTORISED` for its metric, or else
+repeats the rows and scores each sample with the metric itself, which gives the same numbers.
 A metric in `OF_MEAN_ERROR` needs only the sums over rows that are drawn together: `mean_errors`.
 Counts are float64, because numpy multiplies no other type as fast.
 """
@@ -16,20 +16,18 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.head.evaluation.metrics import BUDGET_SHARE, MIN_ROWS_PER_ANTIGEN, MeasuredRows
+from abag.core.arrays import Floats, Ints
+from abag.head.evaluation.correlations import MIN_ROWS_PER_ANTIGEN
+from abag.head.evaluation.metrics import BUDGET_SHARE, MeasuredRows
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 ScoreOfSamples: TypeAlias = Callable[[Floats], Floats]
 """Scores of D samples, (D,), by how often each of R rows is in them, (D, R)."""
 
 TINY = np.finfo(np.float64).tiny
 
 
-def score_samples(
-    metric: str, pkd: Floats, predicted: Floats, antigen: Ints, counts_DR: Floats
-) -> Floats:
-    """Compute a metric on D bootstrap samples.
+def scorer(metric: str, pkd: Floats, predicted: Floats, antigen: Ints) -> ScoreOfSamples:
+    """Return a function that computes a metric on D bootstrap samples at a time.
 
     Parameters
     ----------
@@ -37,19 +35,13 @@ def score_samples(
         A key of `abag.head.evaluation.metrics.METRICS`.
     pkd, predicted : NDArray, shape=(R,), dtype=float64
     antigen : NDArray, shape=(R,), dtype=int64
-    counts_DR : NDArray, shape=(D, R), dtype=float64
-        How often each row occurs in each sample.
 
     Returns
     -------
-    NDArray, shape=(D,), dtype=float64
-        NaN where the metric is undefined.
+    callable
+        Takes how often each row occurs in each sample, shape (D, R), and returns the scores, shape
+        (D,), both float64; NaN where the metric is undefined.
     """
-    return scorer(metric, pkd, predicted, antigen)(counts_DR)
-
-
-def scorer(metric: str, pkd: Floats, predicted: Floats, antigen: Ints) -> ScoreOfSamples:
-    """Return what computes `score_samples` of counts, (D, R), for several lots of samples."""
     if not (len(predicted) and np.isfinite(predicted).all()):
         return lambda counts_DR: np.full(len(counts_DR), np.nan)
     if metric in VECTORISED:
@@ -60,7 +52,7 @@ def scorer(metric: str, pkd: Floats, predicted: Floats, antigen: Ints) -> ScoreO
 def score_repeated(
     metric: str, pkd: Floats, predicted: Floats, antigen: Ints, counts_DR: Floats
 ) -> Floats:
-    """Compute what `score_samples` does, one sample at a time."""
+    """Compute what `scorer` does, one sample at a time."""
     values = []
     for counts in counts_DR:
         rows = np.repeat(np.arange(len(pkd)), counts.astype(np.int64))

@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abag.core.arrays import Ints, Matrix
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.clustering.clusters import distance_to_parent
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from abag.embed.sequences.pairs import SequenceTable
 
-    Ints = NDArray[np.int64]
-    Matrix = NDArray[np.float32]
 
 COUNTED = 4_096
 """Texts whose residues are counted at a time, which stay in the CPU's cache."""

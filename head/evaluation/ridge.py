@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,11 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from abag.core import cholesky
-from abag.core.arrays import distinct
+from abag.core.arrays import Floats, Ints, Matrix, distinct
 
 if TYPE_CHECKING:
     import torch
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Matrix: TypeAlias = NDArray[np.float32]
 
 CHUNK = 8192
 """Unique sequences converted to float64 at a time."""

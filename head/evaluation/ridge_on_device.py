@@ -6,17 +6,17 @@ A GPU multiplies faster than it finds out which rows share a sequence, so it sum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from abag.core.arrays import Floats, Ints
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 CHUNK = 8192
 """Rows converted to float64 at a time."""

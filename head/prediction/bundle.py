@@ -13,10 +13,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from hashlib import blake2b, file_digest
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -25,7 +24,6 @@ from safetensors.numpy import load, save_file
 from abag.core.arrays import distinct
 from abag.core.files import FileDamaged, make_folder, replacing, write_bytes, write_json
 from abag.core.options import BadOption
-from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
 from abag.head.closed_form.linear import LinearModel, LinearSettings
 from abag.head.closed_form.one_hot_kernel import OneHotKernel, OneHotSettings
@@ -39,6 +37,15 @@ from abag.head.prediction.measured_novelty import measure_novelty
 from abag.head.prediction.network import NetworkModel, NetworkSettings
 from abag.head.prediction.novelty import Novelty
 from abag.head.prediction.predictor import EmbedFunction, Predictor, VectorSpec
+from abag.head.prediction.predictor_record import (
+    READABLE,
+    SCHEMA,
+    MemberRecord,
+    PredictorRecord,
+    parse_record,
+    record_digest,
+    upgraded,
+)
 from abag.head.splits.splits import TRAIN
 
 if TYPE_CHECKING:
@@ -48,13 +55,13 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.numbering import ChainName, Numbered
+    from abag.embed.sequences.options import AntibodyRegion
     from abag.head.closed_form.pair_model import PairModel
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.vectors import StoredVectors
     from abag.head.splits.splits import Split
     from abag.head.training.uncertainty import Sigma
 
-SCHEMA = 7
 MODELS: Mapping[str, tuple[Any, Any]] = {
     "network": (NetworkModel, NetworkSettings),
     "ridge": (LinearModel, LinearSettings),
@@ -66,36 +73,7 @@ MODELS: Mapping[str, tuple[Any, Any]] = {
 """Classes of models and of their settings, by the name in predictor.json."""
 WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
 _MISMATCHES = (TypeError, LookupError, ValueError, RuntimeError, ArithmeticError, BadOption)
-MOST = 1e15
-"""Of a number in predictor.json; the square of a larger one could overflow."""
 _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
-
-
-@dataclass(frozen=True, slots=True)
-class MemberRecord:
-    """A member of the predictor without its arrays."""
-
-    model: str
-    """Key of `MODELS`."""
-    weight: float
-    settings: dict[str, Any]
-    """Fields of the model's settings."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictorRecord:
-    """Content of predictor.json, apart from ``schema`` and ``digest``."""
-
-    members: tuple[MemberRecord, ...]
-    spread: float
-    noise: float
-    calibrated: bool
-    antibody: VectorSpec
-    antigen: VectorSpec
-    antibody_region: AntibodyRegion
-    novelty: dict[str, Any]
-    """See `Novelty.to_json`; empty before schema 4, without combinations before schema 5 and their
-    shares before schema 6."""
 
 
 def save_predictor(
@@ -180,18 +158,6 @@ def _vector_spec(
     )
 
 
-def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
-    """Hash the fields of predictor.json and the weights, bytes or a file: 32 hex digits."""
-    hashed = {name: value for name, value in record.items() if name not in ("schema", "digest")}
-    running = blake2b(json.dumps(hashed, sort_keys=True).encode(), digest_size=16)
-    if isinstance(weights, bytes):
-        running.update(weights)
-    else:
-        with weights.open("rb") as file:
-            file_digest(file, lambda: running)
-    return running.hexdigest()
-
-
 def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> Predictor:
     """Read the predictor of a run.
 
@@ -259,8 +225,8 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
             "predictor folder."
         )
         raise PredictorDamaged(msg) from error
-    schema = written.get("schema") if isinstance(written, dict) else None
-    if schema not in (2, 3, 4, 5, 6, SCHEMA):
+    schema: Any = written.get("schema") if isinstance(written, dict) else None
+    if schema not in READABLE:
         msg = (
             f"{folder / RECORD}: schema {schema!r} is not supported; expected schema {SCHEMA}. Use "
             "the version of abag that wrote it, or train the run again."
@@ -269,14 +235,7 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
     values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
     errors = (TypeError, LookupError, ArithmeticError)
     with _refusing(folder / RECORD, f"invalid predictor of schema {schema}", *errors):
-        current = _from_schema_2(values) if schema == 2 else values
-        if schema in (2, 3):
-            current = {"novelty": {}} | current
-        if schema == 4:
-            current = current | {"novelty": {"combinations": None} | current["novelty"]}
-        if schema == 5:
-            current = _from_schema_5(current)
-        record = _parse(PredictorRecord, current)
+        record = parse_record(PredictorRecord, upgraded(values, schema))
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()
     digest = record_digest(values, weights)
@@ -288,52 +247,6 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
         raise PredictorDamaged(msg)
     with _refusing(folder / WEIGHTS, "not a valid safetensors file", SafetensorError):
         return record, load(weights), digest
-
-
-def _from_schema_5(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a record whose combinations of changes have no shares."""
-    novelty = dict(values["novelty"])
-    if novelty.get("combinations") is not None:
-        novelty["combinations"] = novelty["combinations"] | {"shares": []}
-    return {**values, "novelty": novelty}
-
-
-def _from_schema_2(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a record of networks of one shape, all with the same weight."""
-    shape = {name: values[name] for name in ("head", "widths", "rank")}
-    weight = 1 / len(values["members"])
-    members = [
-        {"model": "network", "weight": weight, "settings": shape | scale}
-        for scale in values["members"]
-    ]
-    rest = {n: v for n, v in values.items() if n not in shape}
-    # A sigma that was not calibrated had a spread of exactly 1; the region was absent at first.
-    added = {"antibody_region": "as-given", "calibrated": values["spread"] != 1.0}
-    return added | rest | {"members": members}
-
-
-def _parse(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
-    """Convert a JSON value to a dataclass, tuple or plain type, or raise `TypeError`."""
-    if isinstance(kind, type) and is_dataclass(kind):
-        hints = get_type_hints(kind)
-        if not isinstance(value, dict) or value.keys() != hints.keys():
-            found = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
-            msg = f"{where} has {found}; expected {', '.join(hints)}"
-            raise TypeError(msg)
-        inner = {f.name: _parse(hints[f.name], value[f.name], f.name) for f in fields(kind)}
-        return kind(**inner)
-    if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(_parse(get_args(kind)[0], one, where) for one in value)
-    if get_origin(kind) is Literal and value in get_args(kind):
-        return value
-    if kind is float and type(value) is int:
-        value = float(value)
-    kind = get_origin(kind) or kind
-    if type(value) is not kind or (kind is float and not abs(value) <= MOST):
-        expected = "a list" if kind is tuple else getattr(kind, "__name__", str(kind))
-        msg = f"{where} is {value!r}; expected {expected}"
-        raise TypeError(msg)
-    return value
 
 
 def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -356,7 +269,8 @@ def _member(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]
     member, prefix = record.members[k], f"{k}."
     model_class, settings_class = MODELS[member.model]
     own = {n.removeprefix(prefix): array for n, array in tensors.items() if n.startswith(prefix)}
-    model: PairModel = model_class.load(own, _parse(settings_class, member.settings, "settings"))
+    settings = parse_record(settings_class, member.settings, "settings")
+    model: PairModel = model_class.load(own, settings)
     # Arrays of other shapes would fail in the middle of a table.
     first = np.zeros(1, np.int64)
     antibody_ND, antigen_ME = (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from abag.core.files import refusal_to_write
 from abag.core.messages import say
 from abag.embed.sequences.table_writer import check_writable
 from abag.head.prediction.inputs import CannotPredict
@@ -35,17 +36,9 @@ def check_table_out(out: Path, sources: Sequence[TableLike | None], *, force: bo
 
 
 def check_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
-    """Refuse a file that exists or has no folder, or is one of the files that are read."""
-    if not out.parent.is_dir():
-        msg = f"{out}: its folder does not exist; expected one. Create it, or choose another --out."
-        raise CannotPredict(msg)
-    paths = [Path(source) for source in sources if isinstance(source, Path | str)]
-    if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
-        msg = f"{out}: --out is also the input table; expected another file. Choose another --out."
-        raise CannotPredict(msg)
-    if out.is_dir() or (out.exists() and not force):
-        msg = f"{out}: already exists; use --force to overwrite, or choose another --out."
-        raise CannotPredict(msg)
+    """Refuse a file that exists, has no folder, or is one of the files that are read."""
+    if why := refusal_to_write(out, sources, force=force):
+        raise CannotPredict(why)
 
 
 def say_random_weights(predictor: Predictor) -> None:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.embed.sequences.domains import IMGT_REGIONS
+from abag.embed.sequences.domains import IMGT_REGIONS, position_number
 from abag.embed.sequences.numbering import CHAINS, ChainName
 from abag.head.prediction.applicability import FAR_QUANTILE
 
@@ -42,7 +42,7 @@ COMMON_SHARE, MOST_WIDENING, WIDENING_POWER = 0.1, 2.0, 0.2
 that change the same regions, up to a factor. Found on variants of trastuzumab, of which a library
 was left out with or without some of its rows; see docs/decisions.md."""
 _REGION_OF: list[int] = np.searchsorted([n for _, n in IMGT_REGIONS[:-1]], np.arange(1000)).tolist()
-"""Index of the region by position number; `_POSITION` in `novelty` allows 999."""
+"""Index of the region by position number; `POSITION` allows 999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,6 @@ def widening(share_N: NDArray[np.integer]) -> NDArray[np.float64]:
     rarity_N = COMMON_SHARE / SHARE_UNIT / np.maximum(share_N, 1)
     factor_N = np.maximum(rarity_N, 1.0) ** WIDENING_POWER
     return np.asarray(np.minimum(factor_N, MOST_WIDENING))
-
-
-def position_number(position: str) -> int:
-    """Return the number of an IMGT position without its insertion letter."""
-    return int(position.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
 
 
 def region_of(number: int) -> int:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag import AbagError
-from abag.head.closed_form.one_hot_kernel import OneHotKernel
-from abag.head.closed_form.one_hot_ridge import OneHotRidge
+from abag.head.closed_form.residue_model import ResidueModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +44,7 @@ class Ensemble:
     @property
     def reads_residues(self) -> bool:
         """Whether a model reads the residues of antibodies beside their vectors."""
-        return any(isinstance(member.model, OneHotKernel | OneHotRidge) for member in self.members)
+        return any(isinstance(member.model, ResidueModel) for member in self.members)
 
     def sigma_column(self, sigma: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Return the column of sigma, (P,), in a table; none if it is not calibrated."""

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from abag.core.arrays import Floats, Ints
 from abag.core.messages import detail
 from abag.head.closed_form.pair_model import (
     ClosedFormFit,
     ConstantModel,
     ConstantSettings,
     DoesNotApply,
-    Floats,
-    Ints,
     TrainingRows,
 )
 from abag.head.closed_form.registry import BASELINES, CLOSED_FORM, describe_left_out, stacked_models

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.keys import distinct_keys
 from abag.core.messages import bar, say
-from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.chains import KINDS, PLURAL
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.columns import SEQUENCE_ROLES
 from abag.embed.sequences.options import TableOptions
@@ -261,8 +261,8 @@ def encode_missing(
     scorer: Scorer, antibodies: CollectedSequences, antigens: CollectedSequences
 ) -> Store:
     """Encode what the store lacks, if the predictor can, and open the store."""
-    for collected, noun in ((antibodies, "antibodies"), (antigens, "antigens")):
-        new = len(collected.new)
+    for collected in (antibodies, antigens):
+        new, noun = len(collected.new), PLURAL[collected.kind]
         say(f"{collected.unique:,} unique {noun}: {collected.unique - new:,} stored, {new:,} new")
     if scorer.predictor.embed is not None and (antibodies.new or antigens.new):
         new_sequences = [*antibodies.new.values()], [*antigens.new.values()]

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.embed.sequences.domains import position_number
 from abag.embed.sequences.numbering import CHAINS, ChainName, Numbered, number_antibodies
 from abag.head.prediction.applicability import FAR_QUANTILE
-from abag.head.prediction.combinations import GAP, measure_combinations, position_number
+from abag.head.prediction.combinations import GAP, measure_combinations
 from abag.head.prediction.novelty import Novelty, position_span
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
-from abag.head.closed_form.pair_model import Arrays, Floats, PairVectors
+from abag.head.closed_form.pair_model import Arrays, PairVectors
 from abag.head.data.scaling import Standardizer
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head

@@ -23,6 +23,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.embed.sequences.chains import RESIDUES
+from abag.embed.sequences.domains import POSITION, position_number
 from abag.embed.sequences.numbering import (
     CHAINS,
     ChainName,
@@ -36,7 +37,6 @@ from abag.head.prediction.combinations import (
     REGIONS,
     UNKNOWN,
     Combinations,
-    position_number,
     region_of,
     widening,
 )
@@ -52,7 +52,6 @@ CACHED_CHAINS = 1 << 16
 ASCII = 128
 MOST_POSITIONS = 999
 """IMGT has 128 and insertions."""
-_POSITION = re.compile("[1-9][0-9]{0,2}[A-Z]{0,2}")
 _RESIDUES = re.compile(f"[{GAP}{RESIDUES}]+")
 
 
@@ -257,7 +256,7 @@ def _checked(positions: Any, name: str) -> dict[str, str]:  # noqa: ANN401  # fr
     """Return residues by position, or raise ValueError."""
     if isinstance(positions, dict) and len(positions) <= MOST_POSITIONS:
         valid = (
-            _POSITION.fullmatch(position) and isinstance(seen, str) and _RESIDUES.fullmatch(seen)
+            POSITION.fullmatch(position) and isinstance(seen, str) and _RESIDUES.fullmatch(seen)
             for position, seen in positions.items()
         )
         if all(valid):

@@ -13,16 +13,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import Floats, Ints
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
+from abag.head.evaluation.correlations import spearman_by_group
 from abag.head.splits.splits import TEST
 
 if TYPE_CHECKING:
     from abag.head.report.names import PairNames
-    from abag.head.report.results import Floats, RunResults
+    from abag.head.report.results import RunResults
 
-Ints: TypeAlias = NDArray[np.int64]
 Series: TypeAlias = dict[str, Any]
 
 MAX_POINTS = 4000
@@ -34,6 +35,8 @@ CURVE_POINTS = 150
 """Points per curve of the training loss, each the mean of as many steps."""
 COVERAGE = np.linspace(0.02, 0.98, 49)
 """Nominal coverages of prediction intervals."""
+ITERATIONS = 12
+"""Of the search for the plane of the map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +200,10 @@ def _by_antigen(r: RunResults, names: PairNames, fold: int, t: _Tested) -> list[
     """Score head and ridge within each antigen, as the metrics within antigens do."""
     group, ridge = antigen_groups(r.pairs, t.pair), r.baselines[fold].get("ridge")
     groups, first, rows = np.unique(group, return_index=True, return_counts=True)
-    of_head = metrics.spearman_by_group(t.measured, t.predicted, group)
+    of_head = spearman_by_group(t.measured, t.predicted, group)
     of_ridge = np.full(len(groups), np.nan)
     if ridge is not None:
-        of_ridge = metrics.spearman_by_group(t.measured, ridge[t.pair], group)
+        of_ridge = spearman_by_group(t.measured, ridge[t.pair], group)
     found = []
     for i in np.flatnonzero(np.isfinite(of_head)).tolist():
         which = int(r.pairs.antigen[t.pair[first[i]]])
@@ -256,7 +259,7 @@ def _joined_vectors(r: RunResults, rows: Ints) -> NDArray[np.float32]:
     return np.hstack(blocks)
 
 
-def principal_plane(x_PD: NDArray[np.float32], iterations: int = 12) -> tuple[Floats, float]:
+def principal_plane(x_PD: NDArray[np.float32]) -> tuple[Floats, float]:
     """Project rows onto their first two principal components, found by subspace iteration.
 
     Returns
@@ -275,7 +278,7 @@ def principal_plane(x_PD: NDArray[np.float32], iterations: int = 12) -> tuple[Fl
     x_PD = x_PD - x_PD.mean(axis=0)
     start = np.random.default_rng(0).normal(size=(x_PD.shape[1], 10)).astype(np.float32)
     q_PK = np.linalg.qr(x_PD @ start)[0]
-    for _ in range(iterations):
+    for _ in range(ITERATIONS):
         q_PK = np.linalg.qr(x_PD @ np.linalg.qr(x_PD.T @ q_PK)[0])[0]
     u, s, _ = np.linalg.svd((q_PK.T @ x_PD).astype(np.float64), full_matrices=False)
     plane = np.zeros((len(x_PD), 2))

@@ -20,9 +20,10 @@ from abag.core.arrays import distinct
 from abag.core.files import write_text
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
-from abag.head.evaluation import bootstrap, metrics
-from abag.head.evaluation.comparison import format_difference, rank_metric, relation
+from abag.head.evaluation import bootstrap
+from abag.head.evaluation.correlations import MIN_ROWS_PER_ANTIGEN
 from abag.head.evaluation.metrics import METRICS, Scores, metric_label, table_metrics
+from abag.head.evaluation.verdicts import format_difference, rank_metric, relation
 from abag.head.model.config import FitConfig
 from abag.head.report.chart_data import chart_data
 from abag.head.report.page import render_page, render_template
@@ -70,7 +71,7 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         sigma=sigma_in_words(summary),
         scores=_score_tables(r, summary),
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
-        least_rows=metrics.MIN_ROWS_PER_ANTIGEN,
+        least_rows=MIN_ROWS_PER_ANTIGEN,
         map_share=f"{charts['map']['share']:.0%}",
         worst=_largest_errors(r),
         split=_split_tables(r),

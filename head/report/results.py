@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.arrays import Floats, Ints
 from abag.head.evaluation.bootstrap import Interval, MeasuredPairs
 from abag.head.evaluation.comparison import ScoreInterval, compare
 from abag.head.evaluation.metrics import FoldAverage, Scores
@@ -16,9 +17,6 @@ from abag.head.evaluation.metrics import FoldAverage, Scores
 if TYPE_CHECKING:
     from abag.head.report.names import PairNames
     from abag.head.splits.splits import Split
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 
 class CurvePoint(TypedDict):

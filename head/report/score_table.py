@@ -6,8 +6,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from abag.head.evaluation.comparison import best_baseline
 from abag.head.evaluation.metrics import table_metrics
+from abag.head.evaluation.verdicts import best_baseline
 from abag.head.training.uncertainty import describe_sigma
 
 if TYPE_CHECKING:

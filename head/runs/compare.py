@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any, Required, TypeAlias, TypedDict, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.head.evaluation.comparison import ScoreInterval, compare, score_interval, verdict
+from abag.core.arrays import Floats
+from abag.head.evaluation.comparison import ScoreInterval, compare, score_interval
 from abag.head.evaluation.metrics import METRICS, Scores, headline_metrics
-from abag.head.runs.external_table import KEYS
+from abag.head.evaluation.verdicts import verdict
 from abag.head.runs.live_progress import read_progress
 from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_run
+from abag.head.splits.split_files import KEYS
 from abag.head.splits.splits import TEST, Split
 from abag.head.training.step_log import LogDamaged
 
-Floats: TypeAlias = NDArray[np.float64]
 Comparison: TypeAlias = dict[str, Any]
 """A finished ``run`` minus the best run ``with`` the same test rows: ``best_by`` (a metric on
 validation), ``test_rows``, ``difference``, ``verdicts``; or ``with`` None and the ``reason``."""

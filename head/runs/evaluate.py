@@ -8,26 +8,28 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core import messages
+from abag.core.arrays import Floats
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_units import read_numbers
 from abag.head.data.labels import label_pairs, report_counts
 from abag.head.evaluation import metrics
-from abag.head.evaluation.comparison import compare, score_intervals, verdict
+from abag.head.evaluation.comparison import compare, score_intervals
 from abag.head.evaluation.metrics import headline_metrics
-from abag.head.runs.external_table import KEYS, key_frame, score_table
+from abag.head.evaluation.verdicts import verdict
+from abag.head.runs.external_table import key_frame, score_table
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run
 from abag.head.runs.summary import average_parts, score_parts
+from abag.head.splits.split_files import KEYS
 from abag.head.splits.splits import TEST
 
 if TYPE_CHECKING:
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.report.results import PredictionsSummary, RunSummary
-
-Floats: TypeAlias = NDArray[np.float64]
 
 
 class NothingToEvaluate(AbagError):

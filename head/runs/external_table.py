@@ -6,31 +6,28 @@ The baselines are fitted to the pairs that the heads of the run were trained on.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError, cache_dir
+from abag.core.arrays import Floats
 from abag.core.keys import hex_keys, keys_from_hex
 from abag.core.messages import say
-from abag.embed.sequences.chains import KINDS, Kind
+from abag.embed.sequences.chains import KINDS, PLURAL, Kind
 from abag.embed.store.store import open_store
 from abag.head.clustering.peptides import contained_peptides
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
-from abag.head.evaluation.comparison import (
-    against_mean,
-    compare,
-    score_intervals,
-    score_rows,
-    verdict,
-)
-from abag.head.evaluation.metrics import spearman
+from abag.head.evaluation.comparison import compare, score_intervals, score_rows
+from abag.head.evaluation.correlations import spearman
 from abag.head.evaluation.ridge import FeatureBlock, ridge
+from abag.head.evaluation.verdicts import against_mean, verdict
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import Predictor
 from abag.head.splits.groups import cached_clusters, choose_method
+from abag.head.splits.split_files import KEYS
 from abag.head.splits.splits import TEST, TRAIN, Split
 from abag.head.training.uncertainty import coverage, describe_ranking
 
@@ -43,9 +40,6 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.report.results import RunSummary, TableSummary
     from abag.head.runs.saved_run import SavedRun
-
-Floats: TypeAlias = NDArray[np.float64]
-KEYS = ["antibody_key", "antigen_key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +153,10 @@ def score_table(
     head = found["pkd_predicted"].to_numpy(np.float64)
     everything = np.arange(len(pairs))
     own = summary["metrics"]["table"] = score_rows(pairs, head, everything)
-    for kind, plural in zip(KINDS, ("antibodies", "antigens"), strict=True):
+    for kind in KINDS:
         rows = np.flatnonzero(~overlap.near[kind])
         scores = score_rows(pairs, head, rows) if len(rows) else None
-        summary["metrics"][f"table_new_{plural}"] = scores
+        summary["metrics"][f"table_new_{PLURAL[kind]}"] = scores
     others = _predict_baselines(predictor, trained, keys, opened)
     for name, predicted in others.items():
         table_scores = score_rows(pairs, predicted, everything)

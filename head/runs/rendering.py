@@ -27,6 +27,7 @@ from abag.head.report.report import model_card, write_report
 from abag.head.report.results import RunResults, RunSummary
 from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_run
 from abag.head.runs.summary import BASELINES, CARD, REPORT
+from abag.head.splits.split_files import KEYS
 from abag.head.splits.splits import TEST
 from abag.head.training.step_log import read_lines
 
@@ -182,7 +183,7 @@ class _SavedResults:
         except OSError as error:  # pyarrow's for some damage; others are of the disk
             msg = f"{BASELINES} cannot be read: {error}"
             raise ValueError(msg) from error
-        keys = ["antibody_key", "antigen_key", "fold"]
+        keys = [*KEYS, "fold"]
         names = [str(name) for name in frame.columns if name not in keys]
         found = []
         for fold, split in zip(folds, self.saved.splits, strict=True):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
 from abag.head.splits.splits import PART_NAMES, Split
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from abag.head.report.results import RunSummary
-
-Floats: TypeAlias = NDArray[np.float64]
 
 
 class NoFinishedRun(AbagError):

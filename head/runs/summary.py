@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
-from abag.core.arrays import distinct
+from abag.core.arrays import Floats, distinct
 from abag.core.files import replacing, write_json, write_text
 from abag.core.threads import meanwhile
 from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation import metrics
 from abag.head.evaluation.bootstrap import MeasuredPairs
-from abag.head.evaluation.comparison import rows_to_score, score_intervals, verdicts, warnings
-from abag.head.evaluation.plain_verdict import plain_verdict
+from abag.head.evaluation.comparison import rows_to_score, score_intervals
+from abag.head.evaluation.verdicts import plain_verdict, verdicts, warnings
 from abag.head.report.report import model_card, write_report
-from abag.head.report.results import CurvePoint, Floats, ModelScores, RunResults, RunSummary
+from abag.head.report.results import CurvePoint, ModelScores, RunResults, RunSummary
 from abag.head.runs.run_folder import sequence_frame
 from abag.head.splits.split_files import pair_keys, split_assignments
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split, total_leaks

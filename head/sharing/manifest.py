@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypedDict
 
+from abag.core.files import json_bytes
 from abag.core.names import check_names, read_inside
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store_files import ADAPTER_PATHS
@@ -37,7 +38,7 @@ class FileRecord(TypedDict):
 def make_manifest(files: Mapping[str, bytes]) -> bytes:
     """Return the content of manifest.json for files by name; the card may change later."""
     records = {name: _record(files[name]) for name in sorted(files) if name in READ}
-    return (json.dumps({**FORMAT, "files": records}, indent=2) + "\n").encode()
+    return json_bytes({**FORMAT, "files": records})
 
 
 def _record(content: bytes) -> FileRecord:

@@ -21,7 +21,7 @@ class ShareOptions(Options, group="Output"):
 
     def __post_init__(self) -> None:
         """Check the form of the licence; which ones exist is for the hub to know."""
-        Options.__post_init__(self)
+        super().__post_init__()
         if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", self.license):
             msg = (
                 f"--license: {self.license!r} is not the id of a licence; expected one of the hub, "

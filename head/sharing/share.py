@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from abag import AbagError
-from abag.core.files import is_partial, make_folder, write_bytes
+from abag.core.files import is_partial, json_bytes, make_folder, write_bytes
 from abag.core.hub import HubAddress, is_hub_address, open_repository, parse_address
 from abag.core.messages import say
 from abag.core.names import read_inside
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.public_records import PrivatePath, public_adapter_files, public_origin
-from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
+from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor
 from abag.head.prediction.predictor import Predictor
+from abag.head.prediction.predictor_record import record_digest
 from abag.head.sharing.fetch import predictor_folder
 from abag.head.sharing.manifest import (
     ADAPTER_FILES,
@@ -133,7 +134,7 @@ def _public_record(folder: Path) -> bytes:
     for kind, origin in zip(KINDS, public, strict=True):
         record[kind]["origin"] = origin
     record["digest"] = record_digest(record, read_inside(folder, WEIGHTS))
-    return (json.dumps(record, indent=2) + "\n").encode()
+    return json_bytes(record)
 
 
 def _licence_note(predictor: Predictor, licence: str | None) -> bytes:

@@ -114,7 +114,7 @@ def apply_adapter_policy(
 
 def _adapter_rows(folder: EncoderFolder) -> pd.DataFrame:
     """Read which pairs an adapter was trained on (``train``) and validated on (``validation``)."""
-    columns = ["antibody_key", "antigen_key", "adapter"]
+    columns = [*KEYS, "adapter"]
     try:
         return pd.read_parquet(io.BytesIO(folder.adapter_files()[_ROWS]), columns=columns)
     except (KeyError, ValueError, OSError) as error:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.arrays import Ints
 from abag.core.cache import keep, kept
 from abag.core.messages import say
 from abag.head.clustering.clusters import (
@@ -31,9 +32,8 @@ from abag.head.clustering.peptides import contained_peptides
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.head.data.labels import LabelledPairs
-    from abag.head.splits.split_options import AntibodyRegion, ClusterTool, SplitOptions
+    from abag.head.splits.split_options import ClusterTool, ComparedRegion, SplitOptions
 
-Ints: TypeAlias = NDArray[np.int64]
 
 CLUSTERS_VERSION = 1
 """Raise when the built-in clusters change, so that cached ones are not used."""
@@ -198,7 +198,7 @@ class ClusterMethod(NamedTuple):
 
 
 def choose_method(
-    kind: Kind, n: int, antibody_by: AntibodyRegion, tool: ClusterTool = "auto"
+    kind: Kind, n: int, antibody_by: ComparedRegion, tool: ClusterTool = "auto"
 ) -> ClusterMethod:
     """Choose how n sequences of a kind are clustered."""
     method: Callable[..., list[Ints]] = antigen_clusters

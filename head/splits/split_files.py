@@ -19,8 +19,8 @@ from abag.head.splits.splits import PART_NAMES, BadSplit, Split, SplitFileMismat
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
-COLUMNS = ["antibody_key", "antigen_key", "split", "fold", "group"]
-KEYS = COLUMNS[:2]
+KEYS = ["antibody_key", "antigen_key"]
+COLUMNS = [*KEYS, "split", "fold", "group"]
 
 
 def split_assignments(pairs: LabelledPairs, split: Split) -> pd.DataFrame:

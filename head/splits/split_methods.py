@@ -1,7 +1,8 @@
 """The ways to split a table of pairs, by name.
 
-``--split NAME`` or ``--split NAME=VALUE`` selects a method of `SPLIT_METHODS`. No method cuts a
-group, and the same pairs and seed give the same parts whatever the order of the rows.
+``--split NAME`` or ``--split NAME=VALUE`` selects a method of `SPLIT_METHODS`; `split_options` says
+which values there are. No method cuts a group, and the same pairs and seed give the same parts
+whatever the order of the rows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import Ints
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.split_files import read_splits
 from abag.head.splits.split_options import SplitOptions
@@ -25,12 +27,11 @@ from abag.head.splits.splits import (
     VALIDATION,
     BadSplit,
     EmptyPart,
-    Ints,
     Split,
     grouped_folds,
 )
 
-HELD_OUT = 0.1
+HELD_OUT_SHARE = 0.1
 """Share of the rows in the test part, and of the others in the validation part."""
 ATTEMPTS = 20
 """Draws of a split by both sequences before an empty part is accepted."""
@@ -130,7 +131,7 @@ def _hold_out_groups(group: Ints, options: SplitOptions, attempt: int = 0) -> li
 def _hold_out(
     group: Ints, available: NDArray[np.bool_], options: SplitOptions, seed: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Choose whole groups with about `HELD_OUT` of the available rows; a mask of shape (P,)."""
+    """Choose whole groups with about `HELD_OUT_SHARE` of the available rows; a mask, (P,)."""
     rows = np.flatnonzero(available)
     n_groups = len(np.unique(group[rows]))
     if n_groups < 2:
@@ -140,8 +141,8 @@ def _hold_out(
             "identities."
         )
         raise EmptyPart(msg)
-    fold = grouped_folds(group[rows], min(round(1 / HELD_OUT), n_groups), seed)
-    deviation = np.abs(np.bincount(fold) / (HELD_OUT * len(rows)) - 1)
+    fold = grouped_folds(group[rows], min(round(1 / HELD_OUT_SHARE), n_groups), seed)
+    deviation = np.abs(np.bincount(fold) / (HELD_OUT_SHARE * len(rows)) - 1)
     # The best fit is often the same single cluster: draw among all folds of about the right size.
     suitable = np.flatnonzero(deviation <= max(deviation.min(), 0.5))
     mask = np.zeros(len(group), bool)
@@ -187,9 +188,9 @@ def _choose_distances(distance: Ints) -> tuple[int, int]:
             "their parents; expected at least three. Use another --split."
         )
         raise EmptyPart(msg)
-    far = max(distances[2], int(np.quantile(distance, 1 - HELD_OUT)))
+    far = max(distances[2], int(np.quantile(distance, 1 - HELD_OUT_SHARE)))
     rest = distance[distance < far]
-    between = min(max(distances[1], int(np.quantile(rest, 1 - HELD_OUT))), rest.max())
+    between = min(max(distances[1], int(np.quantile(rest, 1 - HELD_OUT_SHARE))), rest.max())
     return int(between) - 1, int(far)
 
 

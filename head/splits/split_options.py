@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from abag.core.options import BadOption, Options, option
 
-AntibodyRegion: TypeAlias = Literal["fv", "cdrh3"]
+ComparedRegion: TypeAlias = Literal["fv", "cdrh3"]
 ClusterTool: TypeAlias = Literal["auto", "builtin", "mmseqs"]
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
 SPLIT_VALUES = {
@@ -15,6 +15,16 @@ SPLIT_VALUES = {
     "mutations": ("", "NEAR:FAR"), "column": ("NAME",), "file": ("PATH",),
 }  # fmt: skip
 """What may follow ``=`` after the name of a split method; the empty string: nothing."""
+HELD_OUT = {
+    "antigen": ("On antigens not seen in training", "rank binders for new antigens"),
+    "antibody": ("On antibodies not seen in training", "rank new antibodies"),
+    "both": ("On antibodies and antigens not seen in training", "rank new pairs"),
+    "random": ("On random pairs, of sequences also seen in training,", "rank other pairs"),
+    "mutations": ("On variants far from those in training", "rank distant variants"),
+}
+"""By the name of a split: what is new about its test pairs, and what a model would be used for."""
+PARTS_GIVEN = ("On the test part that was given", "rank new pairs")
+"""The same for a split whose parts a column or a file gives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +46,7 @@ class SplitOptions(Options, group="Split"):
     antibody_identity: float = option(
         0.9, above=0, high=1, help="Sequence identity from which antibodies stay in one part."
     )
-    antibody_by: AntibodyRegion = option(
+    antibody_by: ComparedRegion = option(
         "fv",
         rare=True,
         help="Region of an antibody that is compared: both variable domains, or CDRH3.",

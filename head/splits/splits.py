@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.arrays import Ints
 
-Ints: TypeAlias = NDArray[np.int64]
 Parts: TypeAlias = NDArray[np.int8]
 
 TRAIN, VALIDATION, TEST, UNUSED = 0, 1, 2, -1

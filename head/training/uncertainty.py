@@ -17,7 +17,8 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from abag.core.arrays import distinct
-from abag.head.evaluation import metrics
+from abag.head.evaluation.correlations import spearman
+from abag.head.evaluation.metrics import average_folds
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION
 
 if TYPE_CHECKING:
@@ -199,14 +200,14 @@ def summarise(
         error = pairs.pkd[rows] - one.predicted[rows]
         width = sigma.of(one.variance[rows])
         covered.append(coverage(error, width))
-        follows.append({"error_spearman": metrics.spearman(np.abs(error), width)})
+        follows.append({"error_spearman": spearman(np.abs(error), width)})
     whole = combine(sigmas)
     return {
         "calibrated": whole.calibrated,  # first in the report
         **asdict(whole),
-        "coverage": {k: v["mean"] for k, v in metrics.average_folds(covered).items()},
+        "coverage": {k: v["mean"] for k, v in average_folds(covered).items()},
         "coverage_folds": {level: [fold[level] for fold in covered] for level in covered[0]},
-        "error_spearman": metrics.average_folds(follows)["error_spearman"]["mean"],
+        "error_spearman": average_folds(follows)["error_spearman"]["mean"],
     }
 
 

@@ -104,7 +104,7 @@ def test_no_path_of_this_machine_and_no_training_data_is_shared(trained, tmp_pat
 
 def with_origin(run, origin):
     """Write the predictor of a run again, as if its encoder had been a folder."""
-    from abag.head.prediction.bundle import record_digest
+    from abag.head.prediction.predictor_record import record_digest
 
     folder = run / "predictor"
     record = json.loads((folder / "predictor.json").read_text())

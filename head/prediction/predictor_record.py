@@ -1,0 +1,121 @@
+"""predictor.json: what it holds, in which versions, and the digest that ties it to the weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from hashlib import blake2b, file_digest
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
+from abag.head.prediction.predictor import VectorSpec
+
+SCHEMA = 7
+READABLE = range(2, SCHEMA + 1)
+"""Schemas that can be read."""
+MOST = 1e15
+"""Of a number in predictor.json; the square of a larger one could overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecord:
+    """A member of the predictor without its arrays."""
+
+    model: str
+    """Key of `abag.head.prediction.bundle.MODELS`."""
+    weight: float
+    settings: dict[str, Any]
+    """Fields of the model's settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorRecord:
+    """Content of predictor.json, apart from ``schema`` and ``digest``."""
+
+    members: tuple[MemberRecord, ...]
+    spread: float
+    noise: float
+    calibrated: bool
+    antibody: VectorSpec
+    antigen: VectorSpec
+    antibody_region: AntibodyRegion
+    novelty: dict[str, Any]
+    """See `Novelty.to_json`; empty before schema 4, without combinations before schema 5 and their
+    shares before schema 6."""
+
+
+def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
+    """Hash the fields of predictor.json and the weights, bytes or a file: 32 hex digits."""
+    hashed = {name: value for name, value in record.items() if name not in ("schema", "digest")}
+    running = blake2b(json.dumps(hashed, sort_keys=True).encode(), digest_size=16)
+    if isinstance(weights, bytes):
+        running.update(weights)
+    else:
+        with weights.open("rb") as file:
+            file_digest(file, lambda: running)
+    return running.hexdigest()
+
+
+def upgraded(values: Mapping[str, Any], schema: int) -> dict[str, Any]:
+    """Convert the fields of predictor.json in a schema of `READABLE` to those of `SCHEMA`."""
+    if schema == 2:
+        values = _from_schema_2(values)
+    if schema in (2, 3):
+        return {"novelty": {}, **values}
+    if schema == 4:
+        return {**values, "novelty": {"combinations": None} | values["novelty"]}
+    return _from_schema_5(values) if schema == 5 else dict(values)
+
+
+def _from_schema_2(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a record of networks of one shape, all with the same weight."""
+    shape = {name: values[name] for name in ("head", "widths", "rank")}
+    weight = 1 / len(values["members"])
+    members = [
+        {"model": "network", "weight": weight, "settings": shape | scale}
+        for scale in values["members"]
+    ]
+    rest = {n: v for n, v in values.items() if n not in shape}
+    # A sigma that was not calibrated had a spread of exactly 1; the region was absent at first.
+    added = {"antibody_region": "as-given", "calibrated": values["spread"] != 1.0}
+    return added | rest | {"members": members}
+
+
+def _from_schema_5(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a record whose combinations of changes have no shares."""
+    novelty = dict(values["novelty"])
+    if novelty.get("combinations") is not None:
+        novelty["combinations"] = novelty["combinations"] | {"shares": []}
+    return {**values, "novelty": novelty}
+
+
+def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
+    """Convert a JSON value to a dataclass, tuple or plain type.
+
+    Raises
+    ------
+    TypeError
+        If it is of another type, or lacks or adds a field.
+    """
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        if not isinstance(value, dict) or value.keys() != hints.keys():
+            found = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
+            msg = f"{where} has {found}; expected {', '.join(hints)}"
+            raise TypeError(msg)
+        inner = {f.name: parse_record(hints[f.name], value[f.name], f.name) for f in fields(kind)}
+        return kind(**inner)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(parse_record(get_args(kind)[0], one, where) for one in value)
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    if kind is float and type(value) is int:
+        value = float(value)
+    kind = get_origin(kind) or kind
+    if type(value) is not kind or (kind is float and not abs(value) <= MOST):
+        expected = "a list" if kind is tuple else getattr(kind, "__name__", str(kind))
+        msg = f"{where} is {value!r}; expected {expected}"
+        raise TypeError(msg)
+    return value

@@ -1,0 +1,16 @@
+"""Training that ends as if its process was killed."""
+
+from abag.head.training.step import TrainingStep
+
+
+def stop_after(monkeypatch, steps):
+    """Make training fail after some steps; nothing is saved on the way out."""
+    real, taken = TrainingStep.run, []
+
+    def step(self, at, seed):
+        if len(taken) == steps:
+            raise KeyboardInterrupt
+        taken.append(at)
+        real(self, at, seed)
+
+    monkeypatch.setattr(TrainingStep, "run", step)
