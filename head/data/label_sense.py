@@ -11,7 +11,6 @@ from abag.embed.sequences.columns import named_roles, names_kd, quote_names
 from abag.head.data.label_units import (
     TO_PKD,
     USUAL_PKD,
-    USUAL_RANGE,
     fitting_units,
     outside,
     read_bounds,
@@ -57,7 +56,7 @@ def label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
     known, impossible = np.isfinite(pkd), outside(pkd, POSSIBLE_PKD)
     named = _named_units(column)
     usual = int((known & ~outside(pkd, USUAL_PKD)).sum())
-    evidence = [f"{usual:,} of {known.sum():,} are in {USUAL_RANGE}"]
+    evidence = [f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"]
     if not known.any():
         evidence = ["no label can be read"]
     problems = []

@@ -27,8 +27,6 @@ ANTIBODY_G_PER_MOL = 150_000.0
 """Molar mass of IgG, for concentrations in ug/mL."""
 USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
-USUAL_RANGE = "the usual range of pKd ({:g} to {:g})".format(*USUAL_PKD)
-"""The same in words."""
 DOUBLE_LOG = (0.3, 1.2)
 """Range of log10 of a pKd: labels there had their logarithm taken twice."""
 
@@ -117,7 +115,7 @@ def refuse_other_units(where: str, raw: NDArray[np.float64], label: Label) -> No
         unit = f"--label {fitting}, which fits the values," if fitting else "--label,"
         msg = (
             f"{where}: {unusual.sum()} of {len(pkd)} labels, such as {raw[unusual][0]:g}, are "
-            f"outside {USUAL_RANGE} if read as {label}{hint}; expected "
+            f"outside the usual range of pKd (2 to 14) if read as {label}{hint}; expected "
             f"affinities. Choose the unit with {unit} or the column with --column pkd=NAME."
         )
         raise BadLabel(msg)

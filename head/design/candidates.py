@@ -21,7 +21,7 @@ from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_one_kind, read_pair_chunks
 from abag.embed.sequences.tables import TableLike, read_table_chunks
-from abag.head.data.label_units import USUAL_PKD, USUAL_RANGE, outside, read_numbers
+from abag.head.data.label_units import USUAL_PKD, outside, read_numbers
 from abag.head.prediction.inputs import CollectedSequences, refuse_score_columns, row_bar
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _warn_of_other_units(source: str, mean: Floats) -> None:
     if 2 * unusual.sum() > len(mean):
         say(
             f"{source}: {unusual.sum():,} of {len(mean):,} predictions, such as "
-            f"{mean[unusual][0]:g}, are outside {USUAL_RANGE}; the largest "
+            f"{mean[unusual][0]:g}, are outside the usual range of pKd (2 to 14); the largest "
             "values are taken as the best"
         )
 

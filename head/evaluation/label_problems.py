@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Floats, Ints, distinct
-from abag.head.data.label_units import DOUBLE_LOG, USUAL_PKD, USUAL_RANGE, outside
+from abag.head.data.label_units import DOUBLE_LOG, USUAL_PKD, outside
 from abag.head.data.labels import CONFLICT_PKD, FLOOR_SHARE
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _implausible_labels(found: LabelSummary, rows: int) -> list[str]:
         lines.append(f"{n} labels are between 0.3 and 1.2: was the logarithm taken twice?")
     if n := found["out_of_range"]:
         what = "1 label is" if n == 1 else f"{n} labels are"
-        lines.append(f"{what} outside {USUAL_RANGE}. See --label.")
+        lines.append(f"{what} outside the usual range of pKd (2 to 14). See --label.")
     if n := found["conflicting_pairs"]:
         what = "1 pair has" if n == 1 else f"{n} pairs have"
         lines.append(f"{what} labels or bounds {apart}. See --replicates.")
