@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.options import Precision
 
-Precision = Literal["auto", "bf16", "fp16", "fp32"]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 

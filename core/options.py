@@ -20,6 +20,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Required, Self, TypedDict
 from abag import AbagError
 
 T = TypeVar("T")
+Precision = Literal["auto", "bf16", "fp16", "fp32"]
+"""Of an encoder."""
 
 
 class BadOption(AbagError):

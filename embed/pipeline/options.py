@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
-from abag.core.options import BadOption, DeviceOptions, option
+from abag.core.options import BadOption, DeviceOptions, Precision, option
 from abag.embed.sequences.options import TableOptions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
-
-Precision: TypeAlias = Literal["auto", "bf16", "fp16", "fp32"]
-"""As in `abag.core.device`, which imports torch."""
 
 
 @dataclass(frozen=True, kw_only=True)

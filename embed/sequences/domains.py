@@ -53,7 +53,7 @@ _CONSERVED = re.compile("C.{7,25}W.{45,85}C.{3,60}[WF]..G")
 """Cysteine 23, tryptophan 41, cysteine 104 and the J segment motif."""
 _LINKER = re.compile("(?:G{2,5}S)+|X{2,}|GSTSGSGKPGSGEGSTKG")
 # The start of CH1, C-kappa and C-lambda: PSVFPLAP, PSVYPLAP, PSVFIFPP, PTVSIFPP, PSVTLFPP ...
-_CONSTANT_DOMAIN = re.compile(".{0,25}P[ST]V..[LF].P")
+CONSTANT_MOTIF = "P[ST]V..[LF].P"
 CONSTANT_STARTS = {
     "heavy": ("ASTKGPSVFPLAPSSKS", "AKTTPPSVYPLAPGSAA"),
     "light": ("RTVAAPSVFIFPPSDEQ", "RADAAPTVSIFPPSSEQ", "GQPKAAPSVTLFPPSSE", "GQPKSSPSVTLFPPSSE"),
@@ -126,7 +126,7 @@ def split_domains(sequence: str) -> DomainSplit:
         return DomainSplit(sequence, "", "no domain")
     _refuse_unexplained(sequence[: domains[0].start])
     tail = sequence[domains[-1].end :]
-    if not _CONSTANT_DOMAIN.match(tail):
+    if not re.match(f".{{0,25}}{CONSTANT_MOTIF}", tail):
         _refuse_unexplained(tail)
     if len(domains) == 1:
         return _arranged(domains[0].chain, sequence, "", "one chain")

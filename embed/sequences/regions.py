@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.embed.sequences.chains import Chains, ParsedSequence
 from abag.embed.sequences.domains import (
+    CONSTANT_MOTIF,
     WHOLE_DOMAIN,
     find_domains,
     split_domains,
@@ -30,7 +31,7 @@ _VARIABLE_DOMAIN = re.compile(
     "[^C]{18,23}C.{7,25}W.{45,85}C.{3,40}(?:WG.G.{4}V[ST][SAP]|FG.G[TS].[LV].[IVL][KLE])"
 )
 """A chain that `variable_domain` need not look at."""
-_CONSTANT_DOMAIN = re.compile("P[ST]V..[LF].P")
+_CONSTANT_DOMAIN = re.compile(CONSTANT_MOTIF)
 EARLIEST_CONSTANT = 95
 """Residues before which no constant domain starts."""
 TYPED_FORMS = frozenset({"one chain", "no domain", "glued", "linker", "repeated"})

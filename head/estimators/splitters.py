@@ -19,7 +19,7 @@ from abag.core.python_surface import naming_keywords
 from abag.head.estimators.sequence_frame import labelled, pair_of_row, read_frame
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.split_methods import SPLIT_METHODS
-from abag.head.splits.split_options import AntibodyRegion, ClusterTool, SplitOptions
+from abag.head.splits.split_options import ClusterTool, ComparedRegion, SplitOptions
 from abag.head.splits.splits import TEST, UNUSED
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class AntibodySplit(_PairSplit):
         *,
         n_repeats: int = 1,
         antibody_identity: float = 0.9,
-        antibody_by: AntibodyRegion = "fv",
+        antibody_by: ComparedRegion = "fv",
         cluster_tool: ClusterTool = "auto",
         seed: int = 0,
         columns: Mapping[str, str] | None = None,
@@ -229,7 +229,7 @@ class BothSplit(_PairSplit):
         n_repeats: int = 1,
         antigen_identity: float = 0.4,
         antibody_identity: float = 0.9,
-        antibody_by: AntibodyRegion = "fv",
+        antibody_by: ComparedRegion = "fv",
         cluster_tool: ClusterTool = "auto",
         seed: int = 0,
         columns: Mapping[str, str] | None = None,

@@ -32,7 +32,7 @@ from abag.head.clustering.peptides import contained_peptides
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.head.data.labels import LabelledPairs
-    from abag.head.splits.split_options import AntibodyRegion, ClusterTool, SplitOptions
+    from abag.head.splits.split_options import ClusterTool, ComparedRegion, SplitOptions
 
 
 CLUSTERS_VERSION = 1
@@ -198,7 +198,7 @@ class ClusterMethod(NamedTuple):
 
 
 def choose_method(
-    kind: Kind, n: int, antibody_by: AntibodyRegion, tool: ClusterTool = "auto"
+    kind: Kind, n: int, antibody_by: ComparedRegion, tool: ClusterTool = "auto"
 ) -> ClusterMethod:
     """Choose how n sequences of a kind are clustered."""
     method: Callable[..., list[Ints]] = antigen_clusters

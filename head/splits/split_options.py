@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from abag.core.options import BadOption, Options, option
 
-AntibodyRegion: TypeAlias = Literal["fv", "cdrh3"]
+ComparedRegion: TypeAlias = Literal["fv", "cdrh3"]
 ClusterTool: TypeAlias = Literal["auto", "builtin", "mmseqs"]
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
 SPLIT_VALUES = {
@@ -46,7 +46,7 @@ class SplitOptions(Options, group="Split"):
     antibody_identity: float = option(
         0.9, above=0, high=1, help="Sequence identity from which antibodies stay in one part."
     )
-    antibody_by: AntibodyRegion = option(
+    antibody_by: ComparedRegion = option(
         "fv",
         rare=True,
         help="Region of an antibody that is compared: both variable domains, or CDRH3.",

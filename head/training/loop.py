@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 MAX_SAVING_SHARE = 0.01
 """Share of the training time that may go into checkpoints without a `save_every`."""
 MIN_SAVE_INTERVAL_S = 30.0
-BAR_INTERVAL_S = 0.5
 
 
 NO_SIGNAL = 0
@@ -167,7 +166,6 @@ class ResumableTraining(ABC):
                 initial=self.progress.step,
                 desc=self.name,
                 unit="step",
-                mininterval=BAR_INTERVAL_S,
             ) as drawn,
             delayed_signals() as received,
         ):
