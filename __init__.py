@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from abag.head.sharing.share import share as share
 
 __version__ = "0.1.0"
-__path__.append(str(Path(__file__).parent / "head" / "estimators" / "public"))  # abag.sklearn
+# where the checkout keeps the package that is installed as abag.sklearn
+__path__.append(str(Path(__file__).parent / "head" / "estimators" / "public"))
 __all__ = [
     "AbagError",
     "AdaptConfig",

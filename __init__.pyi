@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import DatasetOptions as DatasetOptions
     from abag.head.estimators.dataset import PairDataset as PairDataset
-    from abag.head.estimators.public import sklearn as sklearn
     from abag.head.model.config import FitConfig as FitConfig
     from abag.head.plan import Plan
     from abag.head.prediction.options import PredictOptions as PredictOptions
@@ -39,6 +38,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.search.trials import SweepSummary
     from abag.head.sharing.options import ShareOptions as ShareOptions
     from abag.head.sharing.share import ShareSummary
+    import abag.sklearn
 
 __version__: str
 __all__ = [

@@ -5,16 +5,21 @@
 
 The models have their real sizes and seeded random weights. Share of peak is
 (2 x matmul weights x tokens + 4 x layers x inner width x sum of squared lengths) / seconds,
-divided by the rate of an 8192-cubed bf16 product measured in the same run.
+divided by the rate of an 8192-cubed bf16 product measured in the same run. The reference is
+transformers' module, or abag's own plain torch module where transformers has none, as for AMPLIFY
+and gLM2. A step that fails is reported, and the others are measured; the exit status is then 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import tempfile
 import time
+import traceback
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
@@ -23,6 +28,7 @@ import torch
 import torch.nn.functional as F
 
 from abag.core.device import DevicePlan, plan_device
+from abag.core.messages import first_line
 from abag.embed.encoders.loading import count_flops, identify, load_encoder
 from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES, family_of
@@ -66,6 +72,19 @@ def matmul_peak(device, tiny):
     return 20 * 2 * n**3 / (time.perf_counter() - start)
 
 
+@contextmanager
+def attempt(step, failures):
+    """Note that a step failed, so that a run on a GPU does not lose the other steps."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - anything, such as a model that cannot be compiled
+        traceback.print_exc()
+        failures.append(f"{step} failed: {type(error).__name__}: {first_line(error)}")
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 class Bench:
     """One encoder on one device: its workload, its peak, its table."""
 
@@ -80,6 +99,21 @@ class Bench:
         self.spans = [(i, p) for i, c in enumerate(self.chains) for p in layout.spans(c)]
         self.rows = []
         self.name = name
+        self.speeds = {}  # shares of peak, and the ratio of errors, for the summary
+
+    def summary(self):
+        """Describe in one line what was measured."""
+        speeds, whose, parts = self.speeds, self.reference_name, []
+        if ours := speeds.get("abag"):
+            parts.append(f"{100 * ours:.1f} % of peak")
+            parts += [
+                f"{ours / speeds[how]:.2f} times the speed of {whose}, {how}"
+                for how in ("sorted", "compiled")
+                if how in speeds
+            ]
+        if errors := speeds.get("ratio of errors"):
+            parts.append(f"distance to fp32 {errors:.3f} times that of {whose} in bf16")
+        return f"{self.name}: {'; '.join(parts) or 'abag was not measured'}"
 
     def count_flops(self, lengths):
         return count_flops(self.identity.checkpoint, lengths)
@@ -119,6 +153,7 @@ class Bench:
             f"{100 * row['share of peak']:5.1f} % {row['GiB']:5.1f} GiB, warm-up {warm_s:.1f} s",
             flush=True,
         )
+        return row["share of peak"]
 
     def reference_model(self, dtype):
         from abag.embed.encoders.reference import (
@@ -203,50 +238,58 @@ def relative(a, b):
 
 
 def agreement(bench, count, long_lengths):
-    """Distance of pooled means to fp32, ours beside transformers'; and one mutation's shift."""
+    """Distance of pooled means to fp32, ours beside the reference's; and one mutation's shift."""
     rng = np.random.default_rng(1)
     layout, device = bench.identity.layout, bench.device
     chains = draw_chains(bench.kind, count, rng)
     for n in long_lengths:
         chain = "".join(rng.choice(LETTERS, n))
-        chains += [(chain, "") if bench.kind == "antibody" else (chain,)] * 1
+        chains.append((chain, "") if bench.kind == "antibody" else (chain,))
     mutated = []
     for c in chains:
         at = int(rng.integers(len(c[0])))
         other = rng.choice([x for x in LETTERS if x != c[0][at]])
         mutated.append((c[0][:at] + other + c[0][at + 1 :], *c[1:]))
+    of_span = np.array([i for i, c in enumerate(chains) for _ in layout.spans(c)])
+
+    def spans(chains):
+        """Pool each span for itself: a long chain may have several."""
+        return list(enumerate(p for c in chains for p in layout.spans(c)))
 
     def one_by_one(chains):
-        return [b for c in chains for b in fill_batches([(0, p) for p in layout.spans(c)], 10**6)]
+        return [b for span in spans(chains) for b in fill_batches([span], 10**6)]
+
+    def distance(vectors, other):
+        """Largest distance among the spans of each chain."""
+        found = np.zeros(len(chains))
+        np.maximum.at(found, of_span, relative(vectors, other))
+        return found
 
     torch.backends.cuda.matmul.allow_tf32 = False
     model = bench.reference_model(torch.float32)
     exact = pooled_means(bench.padded(model), one_by_one(chains), device)
-    shift = relative(pooled_means(bench.padded(model), one_by_one(mutated), device), exact)
-    ours32 = bench.ours("fp32")
-    error32 = relative(pooled_means(ours32, one_by_one(chains), device), exact)
-    del model, ours32
-    theirs = pooled_means(
-        bench.padded(bench.reference_model(torch.bfloat16)), one_by_one(chains), device
-    )
+    shift = distance(pooled_means(bench.padded(model), one_by_one(mutated), device), exact)
+    del model
+    error32 = distance(pooled_means(bench.ours("fp32"), one_by_one(chains), device), exact)
+    model = bench.reference_model(torch.bfloat16)
+    theirs = distance(pooled_means(bench.padded(model), one_by_one(chains), device), exact)
+    del model
     encoder = bench.ours()
-    spans = [(i, p) for i, c in enumerate(chains) for p in layout.spans(c)]
-    packed = pooled_means(encoder, list(fill_batches(spans, 16384)), device)
-    # a long chain cut over two batches is pooled in two parts: take it whole instead
-    whole = pooled_means(encoder, one_by_one(chains), device)
-    packed = packed if len(packed) == len(whole) else whole
-    ours, theirs = relative(whole, exact), relative(theirs, exact)
+    alone = pooled_means(encoder, one_by_one(chains), device)
+    packed = pooled_means(encoder, list(fill_batches(spans(chains), 16384)), device)
+    ours = distance(alone, exact)
+    bench.speeds["ratio of errors"] = ours[:count].mean() / theirs[:count].mean()
+    whose = bench.reference_name
     lines = [
-        f"fp32 packed against transformers fp32, one at a time: mean {error32.mean():.2e}, worst {error32.max():.2e}",
-        f"bf16 ours {ours[:count].mean():.3e}, transformers' bf16 {theirs[:count].mean():.3e}, "
-        f"ratio {ours[:count].mean() / theirs[:count].mean():.3f} over {count} sequences",
-        f"packed among others against alone: worst {relative(packed, whole).max():.2e}",
+        f"fp32 packed against {whose} in fp32, one at a time: mean {error32.mean():.2e}, worst {error32.max():.2e}",
+        f"bf16 ours {ours[:count].mean():.3e}, {whose} in bf16 {theirs[:count].mean():.3e}, "
+        f"ratio {bench.speeds['ratio of errors']:.3f} over {count} sequences",
+        f"packed among others against alone: worst {distance(packed, alone).max():.2e}",
         f"one mutation moves the vector by {shift[:count].mean():.3e} (mean), {np.quantile(shift[:count], 0.05):.3e} (5 % quantile)",
     ]
-    for i, n in enumerate(long_lengths):
+    for i, n in enumerate(long_lengths, start=count):
         lines.append(
-            f"  {n} residues: ours {ours[count + i]:.2e}, transformers' {theirs[count + i]:.2e}, "
-            f"mutation {shift[count + i]:.2e}"
+            f"  {n} residues: ours {ours[i]:.2e}, {whose} {theirs[i]:.2e}, mutation {shift[i]:.2e}"
         )
     for line in lines:
         print(line, flush=True)
@@ -285,19 +328,44 @@ def profile(bench, encoder, batch):
 def bench_one(name, folder, config, args, device, peak):
     count = 24 if args.tiny else args.count
     bench = Bench(name, folder, config, device, peak, count)
-    full = bench.batches(2048 if args.tiny else 16384)
-    singles = [b for p in bench.spans[:: max(1, count // 48)] for b in fill_batches([p], 10**6)]
-    notes = []
-    begun = start = time.perf_counter()
+    notes, failures, agreed, kernels = [], [], [], []
+    start = time.perf_counter()
+    with attempt("abag", failures):
+        kernels = time_abag(bench, args, notes)
+    if not args.quick:
+        with attempt("the reference", failures):
+            time_reference(bench, args, failures)
+    if args.agreement:
+        with attempt("the agreement", failures):
+            lengths = (1, 2, 127, 128, 129, 255, 256, 257, 1022, 4000)
+            agreed = agreement(bench, args.agreement, lengths[:4] if args.tiny else lengths)
+    notes += [f"reference: {bench.reference_name}", bench.summary(), *failures]
+    notes.append(f"all of it: {time.perf_counter() - start:.0f} s")
+    print("\n".join(notes[-3 - len(failures) :]), flush=True)
+    return {
+        "rows": bench.rows, "notes": notes, "agreement": agreed, "kernels": kernels,
+        "failures": failures,
+    }  # fmt: skip
+
+
+def middle_batches(bench, args):
+    return bench.batches(2048 if args.tiny else 16384)
+
+
+def time_abag(bench, args, notes):
+    """Time our encoder; returns the kernels of one of its largest batches."""
+    device, full = bench.device, middle_batches(bench, args)
+    start = time.perf_counter()
     encoder = bench.ours()
     synchronize(device)
     notes.append(f"loading our encoder: {time.perf_counter() - start:.1f} s")
     print(notes[-1], flush=True)
-    for budget in args.budgets if not args.tiny else (2048,):
-        bench.time(
-            f"abag packed, {budget} tokens per batch", encoder, bench.batches(budget), repeat=3
-        )
-    if name.startswith("esm2") and device.type == "cuda":
+    budgets = args.budgets if not args.tiny else (2048,)
+    bench.speeds["abag"] = max(
+        bench.time(f"abag packed, {n} tokens per batch", encoder, bench.batches(n), repeat=3)
+        for n in budgets
+    )
+    if bench.name.startswith("esm2") and device.type == "cuda":
         other = bench.ours(attention="varlen")
         bench.time("abag packed, varlen attention", other, full, repeat=3)
         from abag.embed.kernels.ops import PlainOps
@@ -307,30 +375,30 @@ def bench_one(name, folder, config, args, device, peak):
         bench.time("packed, torch varlen, plain torch steps (FAESM's way)", eager, full)
         del eager, other
     bench.time("the matrix products alone", bench.products(), full, repeat=3)
-    kernels = []
-    if device.type == "cuda":
-        largest = bench.batches(args.budgets[-1])
-        kernels = profile(bench, encoder, largest[len(largest) // 2])
-    del encoder
-    if not args.quick:
-        model = bench.reference_model(torch.bfloat16)
-        notes.append(f"reference: {bench.reference_name}")
-        label = f"{bench.reference_name}, SDPA, sorted, 16k-token batches"
-        bench.time(label, bench.padded(model), full)
-        if device.type == "cuda":
-            compiled = torch.compile(model, dynamic=True)
+    if device.type != "cuda":
+        return []
+    largest = bench.batches(budgets[-1])
+    return profile(bench, encoder, largest[len(largest) // 2])
+
+
+def time_reference(bench, args, failures):
+    """Time the reference in sorted batches, compiled, and as the old loop."""
+    full, whose = middle_batches(bench, args), bench.reference_name
+    model = bench.reference_model(torch.bfloat16)
+    label = f"{whose}, SDPA, sorted, 16k-token batches"
+    bench.speeds["sorted"] = bench.time(label, bench.padded(model), full)
+    if bench.device.type == "cuda":
+        with attempt("torch.compile of the reference", failures):
+            compiled = bench.padded(torch.compile(model, dynamic=True))
             some = full[:: max(1, len(full) // 12)]
-            bench.time("  the same under torch.compile", bench.padded(compiled), some)
-            torch.compiler.reset()
-        del model
-        slow = bench.padded(bench.reference_model(torch.float32), autocast=True)
-        bench.time("the old loop: one sequence a call, autocast", slow, singles)
-    lines = []
-    if args.agreement:
-        lengths = (1, 2, 127, 128, 129, 255, 256, 257, 1022, 4000)
-        lines = agreement(bench, args.agreement, lengths[:4] if args.tiny else lengths)
-    notes.append(f"all of it: {time.perf_counter() - begun:.0f} s")
-    return {"rows": bench.rows, "notes": notes, "agreement": lines, "kernels": kernels}
+            bench.speeds["compiled"] = bench.time("  the same under torch.compile", compiled, some)
+            del compiled
+        torch.compiler.reset()
+    del model
+    slow = bench.padded(bench.reference_model(torch.float32), autocast=True)
+    some = bench.spans[:: max(1, len(bench.chains) // 48)]
+    singles = [batch for span in some for batch in fill_batches([span], 10**6)]
+    bench.time("the old loop: one sequence a call, autocast", slow, singles)
 
 
 def report(results, peak, args):
@@ -343,8 +411,9 @@ def report(results, peak, args):
         f"torch {torch.__version__}, transformers {transformers.__version__}, Python "
         f"{platform.python_version()}; random weights of the real shapes; "
         f"bf16 product of 8192-cubed: {peak / 1e12:.0f} TFLOP/s in this run.",
-        f"Command: `python benchmarks/bench_encoders.py {' '.join(args.encoder)}`"
-        f"{' --tiny' if args.tiny else ''}{' --quick' if args.quick else ''}",
+        f"Command: `python benchmarks/bench_encoders.py --encoder {' '.join(args.encoder)} "
+        f"--count {args.count} --budgets {' '.join(map(str, args.budgets))} "
+        f"--agreement {args.agreement}{' --tiny' * args.tiny}{' --quick' * args.quick}`",
     ]
     for name, result in results.items():
         lines += ["", f"## {name}", "", "| path | seq/s | tokens/s | share of peak | GiB |"]
@@ -369,18 +438,21 @@ def main(argv=None):
     parser.add_argument("--count", type=int, default=2048, help="sequences")
     parser.add_argument("--budgets", type=int, nargs="+", default=[8192, 16384, 32768, 65536])
     args = parser.parse_args(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     peak = matmul_peak(device, args.tiny)
     print(f"peak {peak / 1e12:.1f} TFLOP/s", flush=True)
-    results = {}
+    results, failures = {}, []
     for name in args.encoder:
-        with tempfile.TemporaryDirectory() as folder:
+        with attempt(name, failures), tempfile.TemporaryDirectory() as folder:
             config = config_of(name, args.tiny)
             save_random_checkpoint(Path(folder), config, seed=0)
             results[name] = bench_one(name, Path(folder), config, args, device, peak)
-        args.out.mkdir(parents=True, exist_ok=True)
+            failures += [f"{name}: {one}" for one in results[name]["failures"]]
         (args.out / "encoders.md").write_text(report(results, peak, args))
         (args.out / "encoders.json").write_text(json.dumps({"peak": peak, **results}, indent=1))
+    if failures:
+        raise SystemExit("\n".join(failures))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def stub():
         f"    from {module} import {name} as {name}" for name, module in abag._OTHERS.items()
     ]
     imports += [f"    from {module} import {name}" for name, module in TYPES.items()]
-    imports += ["    from abag.head.estimators.public import sklearn as sklearn"]
+    imports += ["    import abag.sklearn"]
     names = "\n".join(f'    "{name}",' for name in abag.__all__)
     text = HEADER.format(imports="\n".join(sorted(imports)), names=names)
     return text + "".join(map(function, abag._FUNCTIONS))

@@ -1,5 +1,6 @@
 """Every benchmark runs at tiny size and writes its report."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,30 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(tmp_path, script, o
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / report).read_text().startswith("# ")
+
+
+def test_what_fails_for_one_encoder_does_not_lose_the_rest(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import bench_encoders
+
+    load = bench_encoders.Bench.ours
+
+    def ours(bench, *arguments):
+        if bench.name == "amplify-120m":
+            msg = "out of memory"
+            raise RuntimeError(msg)
+        return load(bench, *arguments)
+
+    monkeypatch.setattr(bench_encoders.Bench, "ours", ours)
+    line = ["--encoder", "amplify-120m", "glm2-150m", "--tiny", "--agreement", "2"]
+    with pytest.raises(SystemExit, match="amplify-120m: abag failed: RuntimeError: out of memory"):
+        bench_encoders.main([*line, "--out", str(tmp_path)])
+    results = json.loads((tmp_path / "encoders.json").read_text())
+    reference = "a plain torch module, SDPA, sorted, 16k-token batches"
+    assert reference in [row["path"] for row in results["amplify-120m"]["rows"]]
+    assert results["glm2-150m"]["failures"] == []
+    assert len(results["glm2-150m"]["agreement"]) == 8
+    assert "times the speed of a plain torch module, sorted" in results["glm2-150m"]["notes"][2]
 
 
 def test_the_chart_of_the_readme_shows_the_numbers_of_its_report(monkeypatch):

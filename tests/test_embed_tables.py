@@ -60,7 +60,8 @@ def test_parquet_is_read(tmp_path, name):
     data = frame.to_parquet()
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    pd.testing.assert_frame_equal(read_table(path).frame, frame, check_dtype=False)
+    read = read_table(path).frame.fillna("missing")  # None or NaN, by the version of pandas
+    pd.testing.assert_frame_equal(read, frame.fillna("missing"), check_dtype=False)
 
 
 def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path):

@@ -47,18 +47,23 @@ def archives(tmp_path_factory, checkout):
 
 
 def package_files(root):
-    """Paths of everything to be installed: all modules and data files of the packages."""
+    """Paths of all modules and data files of the packages in a folder."""
     files = {"__init__.py", "__init__.pyi", "cli.py", "py.typed"}
-    for package in PACKAGES:
+    for package in (*PACKAGES, "sklearn"):
         found = (path for path in (root / package).rglob("*") if path.is_file())
         files |= {str(p.relative_to(root)) for p in found if p.parent.name != "__pycache__"}
     return files
 
 
+def installed_files(checkout):
+    """Paths of everything to be installed, below the installed package."""
+    return {name.removeprefix("head/estimators/public/") for name in package_files(checkout)}
+
+
 def test_the_wheel_contains_every_package_file_and_nothing_else(archives, checkout):
     with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
         names = [n for n in wheel.namelist() if ".dist-info/" not in n]
-    assert set(names) == {f"abag/{name}" for name in package_files(checkout)}
+    assert set(names) == {f"abag/{name}" for name in installed_files(checkout)}
 
 
 def test_the_source_archive_contains_every_package_file(archives, checkout):
@@ -109,17 +114,20 @@ def test_every_imported_package_is_a_dependency_or_in_an_extra():
     assert names <= declared
 
 
-# ---- the documented editable install -------------------------------------------------------
+# ---- the documented installs ---------------------------------------------------------------
 
 STRICT = "--config-settings editable_mode=strict"
 SCRIPT = """
 import abag
+{imports}
 
 summary = abag.fit("pairs.csv", "store", "run", epochs=1)
 abag.fit("pairs.csv", "store", "run", learning_rate=0.1)  # type: ignore[call-arg]
 vectors = abag.open_store("store").vectors("antigen", ["MKT"], pooling="mean")
 scores = abag.load_predictor("run").predict(heavy=["EVQ"], light=[""], antigen="MKT")
 reveal_type(abag.open_store)
+reveal_type(AntibodySplit(3))
+reveal_type(abag.sklearn.AntibodySplit(3))
 """
 MYPY = """
 [mypy]
@@ -131,9 +139,16 @@ follow_imports = silent
 """Only abag's own modules are followed: its dependencies would take minutes."""
 
 
-@pytest.fixture(scope="module")
-def editable(tmp_path_factory, checkout):
-    """Python of an environment with the editable install of the README and all dependencies."""
+def documented_imports():
+    """Lines of README and the pages that import modules of abag."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    found = (re.findall(r"^(?:from|import) abag\..*", p.read_text(), re.MULTILINE) for p in pages)
+    return "\n".join(sorted({line for lines in found for line in lines}))
+
+
+@pytest.fixture(scope="module", params=["editable", "wheel"])
+def installed(request, tmp_path_factory, checkout):
+    """Python of an environment with the install of the README, or a wheel, and dependencies."""
     home = tmp_path_factory.mktemp("venv")
     venv.create(home, with_pip=False, symlinks=True)
     parents = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
@@ -141,9 +156,12 @@ def editable(tmp_path_factory, checkout):
     own = next(home.glob("lib/python*/site-packages"))
     (own / "parent.pth").write_text("\n".join(sorted(parents)))
     python = home / "bin" / "python"
+    if request.param == "editable":
+        what = ["--no-build-isolation", *STRICT.split(), "-e", checkout]
+    else:
+        what = list(request.getfixturevalue("archives").glob("*.whl"))
     subprocess.run(
-        [python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation",
-         *STRICT.split(), "-e", checkout],
+        [python, "-m", "pip", "install", "-q", "--no-deps", *what],
         capture_output=True, check=True, env=without_pythonpath(),
     )  # fmt: skip
     return python
@@ -153,24 +171,29 @@ def without_pythonpath():
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def test_the_editable_install_contains_every_package_file(editable, checkout, tmp_path):
-    code = "import abag, pathlib; print(pathlib.Path(abag.__file__).parent)"
+def test_an_install_contains_every_package_file_and_can_be_imported(installed, checkout, tmp_path):
+    code = (
+        f"import abag, pathlib\n{documented_imports()}\nprint(pathlib.Path(abag.__file__).parent)"
+    )
     done = subprocess.run(
-        [editable, "-c", code],
+        [installed, "-c", code],
         cwd=tmp_path, capture_output=True, text=True, check=True, env=without_pythonpath(),
     )  # fmt: skip
-    assert package_files(Path(done.stdout.strip())) == package_files(checkout)
+    assert package_files(Path(done.stdout.strip())) == installed_files(checkout)
 
 
-def test_mypy_finds_the_types_of_an_editable_install(editable, tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
+def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
+    imports = documented_imports()
+    assert "from abag.sklearn import AffinityRegressor, AntibodySplit\n" in imports
+    (tmp_path / "script.py").write_text(SCRIPT.format(imports=imports))
     (tmp_path / "mypy.ini").write_text(MYPY)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--python-executable", editable, "script.py"],
+        [sys.executable, "-m", "mypy", "--python-executable", installed, "script.py"],
         cwd=tmp_path, capture_output=True, text=True, env=without_pythonpath(),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "-> abag.embed.store.store.Store" in done.stdout
+    assert done.stdout.count('"abag.head.estimators.splitters.AntibodySplit"') == 2, done.stdout
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/tutorial.md"])

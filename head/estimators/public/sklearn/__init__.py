@@ -1,7 +1,7 @@
 """abag in scikit-learn: ``from abag.sklearn import AffinityRegressor``.
 
-Needs the extra ``sklearn``. The classes are defined in `abag.head.estimators`: a file of this name
-in the root of the checkout would hide scikit-learn from programs that are started there.
+Needs the extra ``sklearn``. The classes are defined in `abag.head.estimators`. This package is not
+in the root of the checkout, where it would hide scikit-learn from programs that are started there.
 """
 
 from __future__ import annotations

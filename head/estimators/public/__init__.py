@@ -1,1 +1,0 @@
-"""Modules in this folder can be imported as ``abag.NAME``; see `abag.__path__`."""
