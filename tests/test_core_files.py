@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import stat
 
 import pytest
 
@@ -47,6 +48,19 @@ def test_a_file_that_fails_its_check_is_not_committed(tmp_path):
     with pytest.raises(ValueError, match="wrong bytes"):
         write_chunks(tmp_path / "a.h5", [(2, b"ab"), (0, b"..")], check=refuse)
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_the_mode_of_a_file_follows_the_umask_whatever_writes_it(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        with replacing(tmp_path / "a") as partial:
+            partial.chmod(0o600)  # as safetensors and tempfile do
+        write_text(tmp_path / "b", "text")
+    finally:
+        os.umask(before)
+    for name in "ab":
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
 
 
 def test_a_folder_that_cannot_be_synced_does_not_fail_the_write(tmp_path, monkeypatch):
