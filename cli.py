@@ -604,7 +604,7 @@ def _export_options() -> list[click.Option]:
 
 @store_group.command("export", cls=OptionsCommand, make_options=_export_options)
 @_STORE_ARGUMENT
-@click.option("--to", type=_PATH, required=True,
+@click.option("--to", type=click.Path(path_type=Path), required=True,
               help="File to write: .npz, .parquet, .h5ad or .csv.")  # fmt: skip
 @_JSON
 def store_export(store: Path, to: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401

@@ -145,7 +145,8 @@ def write_bytes(path: Path, content: bytes, *, files: Files | None = None) -> No
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small UTF-8 text file atomically."""
+    """Write a small UTF-8 text file atomically; what dead processes left of it is deleted."""
+    sweep_partials_of(path)
     write_bytes(path, text.encode(errors="backslashreplace"))  # names of files may be any bytes
 
 

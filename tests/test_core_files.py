@@ -135,7 +135,8 @@ def test_a_link_at_the_partial_name_is_not_followed(tmp_path, monkeypatch, write
     assert not (tmp_path / "a.txt").exists()
 
 
-def test_writing_a_file_again_removes_only_what_dead_writers_of_it_left(tmp_path):
+@pytest.mark.parametrize("write", [write_text, write_by_name])
+def test_writing_a_file_again_removes_only_what_dead_writers_of_it_left(tmp_path, write):
     dead, host = 999_999_999, host_name()
     for name in (
         f"a.0123.{host}.{dead}.partial", f"a.{host}.{dead}.partial",  # this and an older version
@@ -145,7 +146,6 @@ def test_writing_a_file_again_removes_only_what_dead_writers_of_it_left(tmp_path
         (tmp_path / name).write_text("half")
     os.utime(tmp_path / "a.txt.partial", (0, 0))
     before = set(names(tmp_path))
-    with replacing(tmp_path / "a.txt") as partial:
-        partial.write_text("new")
+    write(tmp_path / "a.txt", "new")
     gone = {f"a.0123.{host}.{dead}.partial", f"a.{host}.{dead}.partial"}
     assert set(names(tmp_path)) == before - gone | {"a.txt"}
