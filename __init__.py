@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,17 +182,17 @@ class AbagError(Exception):
 
 
 def cache_dir() -> Path:
-    """Return the folder of files that can be recomputed, such as clusters; create it if needed."""
-    try:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        folder = Path(base) / "abag"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home
-        folder = Path(tempfile.gettempdir()) / f"abag-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.lstat().st_uid != os.getuid():  # another user would choose what is in the cache
-            return Path(tempfile.mkdtemp(prefix="abag-"))
-    return folder
+    """Return the folder of files that can be recomputed, such as clusters; create it if needed.
+
+    Without a home, or if others may write to that folder, it is a temporary one of this user.
+    """
+    from abag.core.cache import ensure_private, temporary_cache_dir
+
+    with suppress(OSError, RuntimeError):  # no home
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "abag"
+        if ensure_private(folder):
+            return folder
+    return temporary_cache_dir(tempfile.gettempdir())
 
 
 def __getattr__(name: str) -> object:

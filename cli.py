@@ -597,7 +597,7 @@ def store_pull(address: str, store: Path, as_json: bool) -> None:
 
 @_command("embed.store.options:ExportOptions", group=store_group, name="export")
 @_STORE_ARGUMENT
-@click.option("--to", type=_PATH, required=True,
+@click.option("--to", type=click.Path(path_type=Path), required=True,
               help="File to write: .npz, .parquet, .h5ad or .csv.")  # fmt: skip
 @_JSON
 def store_export(store: Path, to: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401

@@ -1,28 +1,98 @@
 """Results that can be computed again, such as clusters, in folders below the cache folder.
 
-An entry is used only if it is a plain file of this user that nobody else may write, and holds what
-was kept under its name. Anything else counts as missing, and is computed and written again. A
-folder holds at most `MOST_ENTRIES` and `MOST_BYTES`; then the entries that were used least recently
-are deleted. Any number of processes may read and write at the same time.
+What is there decides results, and compiled kernels are programs. So the cache folder is used only
+if nobody but this user can have written to it, see `ensure_private`. An entry is used only if it is
+a plain file of this user that holds what was kept under its name. Anything else counts as missing,
+and is computed and written again. A folder holds at most `MOST_ENTRIES` and `MOST_BYTES`; then the
+entries that were used least recently are deleted. Any number of processes may read and write at the
+same time.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import stat
-from contextlib import suppress
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from abag import cache_dir
 from abag.core.files import make_folder, remove_quietly, sweep_partials, write_bytes
-from abag.core.messages import detail
+from abag.core.messages import detail, say
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 MOST_ENTRIES = 200
 MOST_BYTES = 2 << 30
 _DIGEST_BYTES = 16
+_KERNELS = "TORCHINDUCTOR_CACHE_DIR"
+"""Where torch.compile keeps what it has compiled; by default a temporary folder."""
+
+
+def ensure_private(folder: Path) -> bool:
+    """Create a folder for this user alone; tell whether nobody else can have written to it.
+
+    If it exists, others lose their access to it, and with it to all that is inside, whatever the
+    modes there. One that others could write to is reported, and must not be read.
+
+    Raises
+    ------
+    OSError
+        If it cannot be created.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state, user = folder.stat(), os.getuid()
+    if state.st_uid != user or folder.lstat().st_uid != user:  # lstat: a link of another user
+        _report(f"{folder}: belongs to another user")
+        return False
+    if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        _report(f"{folder}: other users may write to it")
+        return False
+    with suppress(OSError):  # a file system without modes
+        folder.chmod(stat.S_IRWXU)
+    return True
+
+
+def temporary_cache_dir(parent: str) -> Path:
+    """Return this user's folder in the temporary folder `parent`, or a new one if others own it."""
+    folder = Path(parent) / f"abag-{os.getuid()}"
+    return folder if ensure_private(folder) else _new_folder(parent)
+
+
+@functools.cache
+def _new_folder(parent: str) -> Path:
+    """Make one folder for this process."""
+    return Path(tempfile.mkdtemp(prefix="abag-", dir=parent))
+
+
+@functools.cache
+def _report(what: str) -> None:
+    """Report once what is wrong with a folder."""
+    say(f"{what}, so nothing in it is used or kept. Delete it; abag makes it again.")
+
+
+@contextmanager
+def keeping_kernels(folder: Path | None = None) -> Iterator[None]:
+    """Let torch.compile keep its kernels in a folder, by default where the user's variable says.
+
+    Kernels are programs, so that a folder to which others may write is not used. Without any, they
+    are in the cache folder.
+    """
+    before = os.environ.get(_KERNELS)
+    if folder is not None and ensure_private(folder):
+        os.environ[_KERNELS] = str(folder)
+    elif before is None:
+        os.environ[_KERNELS] = str(cache_dir() / "inductor")
+    try:
+        yield
+    finally:
+        os.environ.pop(_KERNELS)
+        if before is not None:
+            os.environ[_KERNELS] = before
 
 
 def kept(folder: Path | None, what: bytes) -> bytes | None:

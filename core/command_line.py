@@ -85,6 +85,13 @@ def _errors_in_one_line() -> Iterator[None]:
         )
         click.echo(printable(msg), err=True)
         sys.exit(1)
+    except MemoryError as error:  # also of a damaged file that says that it is huge
+        msg = (
+            f"Error: not enough memory ({str(error) or 'no more is available'}). What is "
+            "committed is safe; use a machine with more memory, or less data at a time."
+        )
+        click.echo(printable(msg), err=True)
+        sys.exit(1)
     except _Stopped as stopped:
         name = signal.Signals(stopped.number).name
         msg = "committed work is safe; run the same command again to continue."

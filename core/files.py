@@ -17,6 +17,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -92,8 +93,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """Replace a file by what the block writes, atomically.
 
     Yields the path of an empty partial file, which the block has to write and close. It is renamed
-    to `path` when the block ends, and deleted if the block raises. Partial files of `path` that
-    dead processes left are deleted.
+    to `path` when the block ends, and deleted if the block raises. Its mode follows the umask, also
+    where what writes it makes it private, as safetensors does. Partial files of `path` that dead
+    processes left are deleted.
 
     Raises
     ------
@@ -104,7 +106,10 @@ def replacing(path: Path) -> Iterator[Path]:
     sweep_partials_of(path)
     with _renaming(partial, path, Files()):
         partial.touch(exist_ok=False)  # O_EXCL: writers open it by name, and may not follow a link
+        mode = partial.stat().st_mode
         yield partial
+        if partial.stat().st_mode != mode:
+            partial.chmod(stat.S_IMODE(mode))
         _sync(partial)
 
 
@@ -140,7 +145,8 @@ def write_bytes(path: Path, content: bytes, *, files: Files | None = None) -> No
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small UTF-8 text file atomically."""
+    """Write a small UTF-8 text file atomically; what dead processes left of it is deleted."""
+    sweep_partials_of(path)
     write_bytes(path, text.encode(errors="backslashreplace"))  # names of files may be any bytes
 
 

@@ -1,13 +1,17 @@
 """Results that are kept for the next command, and those that cannot be trusted."""
 
 import os
+import stat
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from abag import cache_dir
 from abag.core import cache
 from abag.core.cache import keep, kept
+from abag.core.messages import reporting
 from abag.head.splits.groups import ClusterMethod, cached_clusters
 
 CONTENT = b"what was computed"
@@ -73,6 +77,94 @@ def test_an_entry_of_another_user_is_not_used(entry, monkeypatch):
         os, "fstat", lambda _: os.stat_result((0o100644, 1, 1, 1, 12345, 0, 9, 0, 0, 0))
     )
     assert kept(entry.parent, b"what") is None
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The user's cache folder, which does not exist yet, and the temporary folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    cache._report.cache_clear()
+    cache._new_folder.cache_clear()
+    return tmp_path / "home" / "abag"
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0])
+def test_nobody_else_can_enter_the_cache_folder(home, umask):
+    before = os.umask(umask)
+    try:
+        assert cache_dir() == home
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    home.chmod(0o755)
+    assert cache_dir() == home
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o777, 0o757, 0o720])
+def test_a_cache_folder_to_which_others_may_write_is_reported_once_and_not_used(
+    home, tmp_path, mode
+):
+    home.mkdir(parents=True)
+    home.chmod(mode)
+    said = []
+    with reporting(said.append):
+        found = {cache_dir(), cache_dir()}
+    assert found == {tmp_path / "tmp" / f"abag-{os.getuid()}"}
+    assert said == [
+        f"{home}: other users may write to it, so nothing in it is used or kept. Delete it; abag "
+        "makes it again."
+    ]
+    assert not list(home.iterdir())
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_cache_folder_of_another_user_is_not_used(home, tmp_path, monkeypatch, linked):
+    home.parent.mkdir()
+    if linked:
+        (tmp_path / "own").mkdir()
+        home.symlink_to(tmp_path / "own")
+    else:
+        home.mkdir()
+    assert cache_dir() == home
+    user = os.getuid()
+    # a link of another user to a folder of this one decides what is read, too
+    real = Path.lstat if linked else Path.stat
+
+    def owned(path, **options):
+        state = list(real(path, **options))
+        state[stat.ST_UID] = 4711 if path == home else user
+        return os.stat_result(state)
+
+    monkeypatch.setattr(Path, real.__name__, owned)
+    assert cache_dir() == tmp_path / "tmp" / f"abag-{user}"
+
+
+def test_a_temporary_folder_that_others_prepared_is_not_used_either(home, tmp_path):
+    home.parent.write_text("not a folder")
+    prepared = tmp_path / "tmp" / f"abag-{os.getuid()}"
+    prepared.mkdir()
+    prepared.chmod(0o777)
+    found = cache_dir()
+    assert found.parent == tmp_path / "tmp"
+    assert found != prepared
+    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+    assert cache_dir() == found  # one for all parts of a command
+
+
+def test_compiled_kernels_are_not_read_from_a_folder_to_which_others_may_write(
+    home, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    (tmp_path / "store-compiled").mkdir()
+    (tmp_path / "store-compiled").chmod(0o775)
+    for folder, used in ((tmp_path / "store-compiled", home / "inductor"), (tmp_path / "own",) * 2):
+        with cache.keeping_kernels(folder):
+            assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(used)
+        assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    assert stat.S_IMODE((tmp_path / "own").stat().st_mode) == 0o700
 
 
 def test_a_folder_holds_a_bounded_number_of_the_entries_used_last(tmp_path, monkeypatch):

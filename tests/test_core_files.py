@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import stat
 
 import pytest
 
@@ -47,6 +48,19 @@ def test_a_file_that_fails_its_check_is_not_committed(tmp_path):
     with pytest.raises(ValueError, match="wrong bytes"):
         write_chunks(tmp_path / "a.h5", [(2, b"ab"), (0, b"..")], check=refuse)
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_the_mode_of_a_file_follows_the_umask_whatever_writes_it(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        with replacing(tmp_path / "a") as partial:
+            partial.chmod(0o600)  # as safetensors and tempfile do
+        write_text(tmp_path / "b", "text")
+    finally:
+        os.umask(before)
+    for name in "ab":
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
 
 
 def test_a_folder_that_cannot_be_synced_does_not_fail_the_write(tmp_path, monkeypatch):
@@ -121,7 +135,8 @@ def test_a_link_at_the_partial_name_is_not_followed(tmp_path, monkeypatch, write
     assert not (tmp_path / "a.txt").exists()
 
 
-def test_writing_a_file_again_removes_only_what_dead_writers_of_it_left(tmp_path):
+@pytest.mark.parametrize("write", [write_text, write_by_name])
+def test_writing_a_file_again_removes_only_what_dead_writers_of_it_left(tmp_path, write):
     dead, host = 999_999_999, host_name()
     for name in (
         f"a.0123.{host}.{dead}.partial", f"a.{host}.{dead}.partial",  # this and an older version
@@ -131,7 +146,6 @@ def test_writing_a_file_again_removes_only_what_dead_writers_of_it_left(tmp_path
         (tmp_path / name).write_text("half")
     os.utime(tmp_path / "a.txt.partial", (0, 0))
     before = set(names(tmp_path))
-    with replacing(tmp_path / "a.txt") as partial:
-        partial.write_text("new")
+    write(tmp_path / "a.txt", "new")
     gone = {f"a.0123.{host}.{dead}.partial", f"a.{host}.{dead}.partial"}
     assert set(names(tmp_path)) == before - gone | {"a.txt"}

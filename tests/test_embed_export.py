@@ -208,6 +208,13 @@ def test_the_command_prints_what_it_wrote(store, table, tmp_path):
     assert "60 antigen vectors of" in forced.stdout
 
 
+def test_arrays_that_are_overwritten_are_not_taken_for_those_of_the_old_notebooks(store, tmp_path):
+    arguments = ["store", "export", store, "--kind", "antigen", "--to", tmp_path / "a.npz"]
+    for force in ([], ["--force"]):
+        done = CliRunner().invoke(main, [*map(str, arguments), *force])
+        assert done.exit_code == 0, done.stderr
+
+
 # ---- invalid input -------------------------------------------------------------------------
 
 

@@ -108,13 +108,14 @@ def copied(case, to):
 
 
 @pytest.mark.parametrize("name", ["config.json", "summary.json", "predictions.parquet"])
-@pytest.mark.parametrize("damage", ["gone", "cut"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "list", "deep"])
 def test_an_incomplete_run_is_refused_in_one_line(case, tmp_path, name, damage):
     path = copied(case, tmp_path) / name
     content = path.read_bytes()
     path.unlink()
-    if damage == "cut":
-        path.write_bytes(content[: len(content) // 2])
+    if damage != "gone":
+        half = content[: len(content) // 2]
+        path.write_bytes({"cut": half, "list": b"[]", "deep": b"[" * 100_000}[damage])
     with pytest.raises(NoFinishedRun, match="not a finished run") as error:
         evaluate(tmp_path)
     assert "\n" not in str(error.value)

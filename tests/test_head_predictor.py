@@ -224,11 +224,10 @@ def forged(trained, to, change):
     return signed(copied(trained, to), change)
 
 
-def test_the_files_of_a_predictor_have_the_same_permissions(trained):
-    modes = {
-        path.stat().st_mode for path in (trained.run / "predictor").iterdir() if path.is_file()
-    }
-    assert len(modes) == 1
+def test_the_files_of_a_run_and_its_predictor_have_the_same_permissions(trained):
+    files = [path for path in trained.run.rglob("*") if path.is_file()]
+    assert {"latest", "best", "weights.safetensors", "splits.parquet"} <= {p.name for p in files}
+    assert len({path.stat().st_mode for path in files}) == 1
 
 
 def signed(bundle, change=lambda _record: None):

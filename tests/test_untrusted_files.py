@@ -4,6 +4,8 @@ import base64
 import json
 import os
 import shutil
+import subprocess
+import sys
 from contextlib import suppress
 
 import numpy as np
@@ -195,6 +197,27 @@ def test_a_spool_with_a_foreign_folder_is_left_in_place(tmp_path, monkeypatch, t
     assert spools.publish_spools(tmp_path / "store") > 0  # the other folder
     assert everything_in(tmp_path / "store") == before
     assert (spool / sound / "encoder.json").exists()
+
+
+def test_a_file_that_is_larger_than_the_memory_is_one_line(tmp_path, packed, table):
+    pairs, run = tmp_path / "pairs.csv", tmp_path / "run"
+    table.to_csv(pairs, index=False)
+    fit = ["fit", str(pairs), "--store", str(packed), "--run", str(run), "--head", "ridge"]
+    assert CliRunner().invoke(main, [*fit, "--split", "random"]).exit_code == 0
+    share = ["share", str(run), "--to", str(tmp_path / "shared")]
+    assert CliRunner().invoke(main, share).exit_code == 0
+    os.truncate(tmp_path / "shared" / "weights.safetensors", 1 << 42)
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 34, 1 << 34)); "
+        "from abag.cli import main; main()"
+    )
+    line = [sys.executable, "-c", limited, "predict", pairs, "--run", tmp_path / "shared"]
+    line += ["--store", packed, "--out", tmp_path / "out.csv"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("Error: not enough memory (")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out.csv").exists()
 
 
 # --- links -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from abag import AbagError
+from abag.core.cache import keeping_kernels
 from abag.core.device import DevicePlan, default_batch_tokens
 from abag.core.messages import first_line
 from abag.embed.doctor.check import Check
@@ -107,7 +108,8 @@ def check_compiler(plan: DevicePlan) -> Check:
         def graph(x: torch.Tensor) -> torch.Tensor:
             return torch.relu(x - 3) * constant + x.sin()
 
-        correct = torch.allclose(torch.compile(graph, dynamic=False)(x), graph(x))
+        with keeping_kernels():
+            correct = torch.allclose(torch.compile(graph, dynamic=False)(x), graph(x))
         problem = "" if correct else "wrong numbers"
     except Exception as error:  # noqa: BLE001 - every failure means the same here
         problem = first_line(error)

@@ -120,9 +120,7 @@ def save_predictor(
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     fields = asdict(record)
     with replacing(folder / WEIGHTS) as partial:
-        mode = partial.stat().st_mode
         save_file(arrays, partial)  # no copies: they take as much memory as the training
-        partial.chmod(mode)  # safetensors makes it private
         digest = record_digest(fields, partial)
     antigens = measure_antigens([chains["antigen"][n] for n in seen["antigen"].tolist()])
     save_antigens(folder, antigens, digest)

@@ -80,6 +80,9 @@ def read_run(run: Path) -> SavedRun:
             json.loads((run / name).read_text(encoding="utf-8"))
             for name in ("config.json", "summary.json")
         )
+        if not all(isinstance(one, dict) for one in (config, summary)):
+            msg = "config.json and summary.json are not both JSON objects"
+            raise TypeError(msg)
         frame = pd.read_parquet(run / "predictions.parquet")
         split = pd.read_parquet(run / "splits.parquet")
         path = run / "sequences.parquet"
@@ -101,7 +104,7 @@ def read_run(run: Path) -> SavedRun:
         )
         splits = [_split(summary["split"]["name"], k, rows) for k, rows in enumerate(folds)]
         predicted = [rows["pkd_predicted"].to_numpy(np.float64) for rows in folds]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         reason = " ".join(str(error).split())
         msg = f"{run}: not a finished run ({reason}). Run abag fit on it until it ends."
         raise NoFinishedRun(msg) from error

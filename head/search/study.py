@@ -22,6 +22,7 @@ from abag.head.search.search import (
     RANGES,
     SearchProblem,
     best_value,
+    fit_options,
     is_closed_form,
     score_batch,
 )
@@ -104,6 +105,7 @@ def open_study(journal: Path, select: str) -> Study:
             if study.directions != [optuna.study.StudyDirection[direction.upper()]]:
                 msg = f"{study.directions} instead of {direction}"
                 raise ValueError(msg)
+            _check_complete_trials(study)
             return study
     return optuna.create_study(
         storage=storage,
@@ -126,6 +128,7 @@ def naming_damage(journal: str) -> Iterator[None]:
         ArithmeticError,
         AttributeError,
         AssertionError,
+        RecursionError,
     ) as error:
         msg = (
             f"{journal}: is damaged ({error!r}); expected a journal of trials. Restore it, or "
@@ -149,6 +152,15 @@ def _drop_torn_record(journal: Path) -> None:
             file.truncate(len(whole))
     for line in whole.splitlines():
         json.loads(line)
+
+
+def _check_complete_trials(study: Study) -> None:
+    """Read what is needed of each complete trial; Optuna takes any value for it."""
+    for trial in study.get_trials(deepcopy=False, states=[_state("COMPLETE")]):
+        fit_options(trial.params)
+        if not isinstance(trial.value, float):
+            msg = f"trial {trial.number} has the value {trial.value!r}"
+            raise TypeError(msg)
 
 
 def fail_abandoned_trials(study: Study) -> None:

@@ -140,7 +140,8 @@ def _sweep(
     with quiet_optuna():
         journal = folder / "journal.log"
         study = open_study(journal, config.select)
-        fail_abandoned_trials(study)
+        with naming_damage(str(journal)):
+            fail_abandoned_trials(study)
         if count_trials(study) >= wanted:
             say(f"{folder}: nothing to search, already has {count_trials(study)} trials")
         elif closed:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from abag import AbagError
-from abag.core.files import is_partial, json_bytes, make_folder, write_bytes
+from abag.core.files import is_partial, json_bytes, make_folder, sweep_partials_of, write_bytes
 from abag.core.hub import HubAddress, is_hub_address, open_repository, parse_address
 from abag.core.messages import say
 from abag.core.names import read_inside
@@ -244,6 +244,8 @@ def _write(files: Mapping[str, bytes], folder: Path) -> ShareSummary:
     new = {name: c for name, c in files.items() if not (folder / name).is_file()}
     if new:
         _announce(folder, new, "writing")
+    for name in files:  # a killed process leaves its host's name there
+        sweep_partials_of(folder / name)
     for name, content in new.items():  # the manifest comes last
         make_folder((folder / name).parent)
         write_bytes(folder / name, content)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from abag import cache_dir
+from abag.core.cache import keeping_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from abag.head.model.config import FitConfig
 
 
-KERNELS = "TORCHINDUCTOR_CACHE_DIR"
-"""Where torch.compile keeps what it has compiled; by default a temporary folder."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt."""
 
@@ -44,18 +42,16 @@ def torch_settings(
     if config.deterministic and not deterministic:  # the call imports the compiler: 2 s
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
         torch.use_deterministic_algorithms(True)
-    kernels = os.environ.get(KERNELS)
+    kernels = None
     if store is not None and config.compile_cache == "store":
-        os.environ[KERNELS] = str(store.absolute().with_name(f"{store.name}-compiled"))
-    else:
-        os.environ.setdefault(KERNELS, str(cache_dir() / "inductor"))
+        kernels = store.absolute().with_name(f"{store.name}-compiled")
     try:
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        with (
+            keeping_kernels(kernels),
+            torch.cuda.device(device) if device.type == "cuda" else nullcontext(),
+        ):
             yield
     finally:
-        os.environ.pop(KERNELS)
-        if kernels is not None:
-            os.environ[KERNELS] = kernels
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
         if config.deterministic and not deterministic:

@@ -20,6 +20,7 @@ from huggingface_hub import ModelCard, snapshot_download
 
 import abag
 from abag.cli import main
+from abag.core.files import host_name
 from abag.core.hub import HubAddress, HubError, is_hub_address, parse_address
 from abag.core.messages import reporting
 from abag.core.names import UnsafeFile
@@ -122,6 +123,16 @@ def test_a_card_that_was_edited_to_name_a_path_is_refused(trained, tmp_path):
     with pytest.raises(PrivatePath, match="contains the path"):
         abag.share(run, tmp_path / "shared")
     assert not (tmp_path / "shared").exists()
+
+
+def test_what_a_killed_share_left_is_not_in_the_folder_that_is_shared(trained, tmp_path):
+    (tmp_path / "shared").mkdir()
+    dead = f"predictor.0123.{host_name()}.999999999.partial"
+    for name in (dead, dead.replace("predictor", "notes")):
+        (tmp_path / "shared" / name).write_text("half")
+    abag.share(trained.run, tmp_path / "shared")
+    left = {p.name for p in (tmp_path / "shared").iterdir()} - FILES
+    assert left == {dead.replace("predictor", "notes")}  # not of a file of a predictor
 
 
 def test_a_folder_that_holds_something_else_is_not_overwritten(trained, tmp_path):

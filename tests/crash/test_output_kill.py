@@ -1,0 +1,122 @@
+"""Commands that write one result are killed at any point: it is whole or absent, and made again."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+PLAIN = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+HEAD = ["--head", "ridge", "--split", "random", "--device", "cpu"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_killed_command_leaves_a_whole_result_or_none_and_can_be_repeated(killed_anywhere):
+    killed_anywhere(__file__, 60, 1)
+
+
+def commands(inputs, out):
+    """Return the arguments of each command by the name of its result in `out`."""
+    table, store, run = inputs / "pairs.csv", inputs / "store", inputs / "run"
+    export = ["store", "export", store, "--table", table, "--force", "--to"]
+    predict = ["predict", table, "--run", run, "--force", "--out"]
+    return {
+        "scored.csv": [*predict, out / "scored.csv"],
+        "scored.parquet": [*predict, out / "scored.parquet"],
+        "order.csv": ["rank", inputs / "library.csv", "--batch", "8", "--force",
+                      "--out", out / "order.csv"],
+        "shared": ["share", run, "--to", out / "shared"],
+        "vectors.npz": [*export, out / "vectors.npz"],
+        "vectors.parquet": [*export, out / "vectors.parquet"],
+        "merged": ["store", "merge", store, inputs / "more", "--out", out / "merged"],
+        "packed.h5": ["store", "pack", store, "--out", out / "packed.h5"],
+    }  # fmt: skip
+
+
+def call(arguments):
+    """Run the command line in this process; it has to end with 0."""
+    from click.testing import CliRunner
+
+    from abag.cli import main
+
+    done = CliRunner().invoke(main, [str(one) for one in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+
+
+def content(path):
+    """Return what a result says: its bytes, those of its files, or the vectors of a store."""
+    from test_scan_kill import vectors
+
+    from abag.embed.store.maintenance import verify
+    from abag.embed.store.store import open_store
+
+    if path.name in ("merged", "packed.h5"):  # names of shards are random
+        assert verify(open_store(path)) == []
+        return vectors(path)
+    if path.is_dir():
+        return {str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*.*")}
+    return path.read_bytes()
+
+
+def compute(folder, out):
+    """Make all results in `out`; what an earlier call left there has to be whole."""
+    out.mkdir(exist_ok=True)
+    for name, arguments in commands(folder / "inputs", out).items():
+        path = out / name
+        if path.exists() and name != "merged" and out.name != "unbroken":
+            whole, found = content(folder / "unbroken" / name), content(path)
+            # a folder is filled file by file
+            assert found == whole or (path.is_dir() and is_part(found, whole)), name
+        if not (name == "packed.h5" and path.exists()):  # which has no --force
+            call(arguments)
+
+
+def is_part(found, whole):
+    return all(whole.get(n) == data for n, data in found.items() if not n.endswith(".partial"))
+
+
+def snapshot(out):
+    """Return all results, and the names of the files beside them."""
+    left = sorted(path.name for path in out.iterdir())
+    return left, {name: content(out / name) for name in commands(out, out)}
+
+
+def main(folder, kills, seed):
+    folder.mkdir(parents=True, exist_ok=True)
+    # Import what the commands import on first use once, before the forks.
+    import pyarrow.parquet  # noqa: F401
+    import torch
+    from forks import in_child, kill_anywhere
+
+    import abag.cli
+    import abag.embed.pipeline.run
+    import abag.embed.store.export
+    import abag.head.design.rank
+    import abag.head.fit_run
+    import abag.head.prediction.predict
+    import abag.head.sharing.share  # noqa: F401
+    from abag.head.data.demo import demo_table
+
+    torch.set_num_threads(1)
+    inputs = folder / "inputs"
+    inputs.mkdir()
+    demo_table().head(100).to_csv(inputs / "pairs.csv", index=False)
+    demo_table().head(150).to_csv(inputs / "more.csv", index=False)
+
+    def make_inputs():
+        table, store, run = inputs / "pairs.csv", inputs / "store", inputs / "run"
+        call(["embed", table, "--store", store, *PLAIN])
+        call(["embed", inputs / "more.csv", "--store", inputs / "more", *PLAIN])
+        call(["fit", table, "--store", store, "--run", run, *HEAD])
+        call(["predict", table, "--run", run, "--out", inputs / "library.csv"])
+
+    assert in_child(make_inputs) == 0
+    kill_anywhere(
+        folder, kills, seed, lambda out: compute(folder, out), step=(os, "fsync"),
+        snapshot=snapshot, summary=lambda _out: {"resumed_from_step": 0},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
