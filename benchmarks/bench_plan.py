@@ -32,6 +32,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.fit_cost import DEFAULT_FOLDS, FitSize, fit_time
+from abag.head.model.config import is_used
 from abag.head.plan import are_variants
 
 ONCE = ("--split", "random")
@@ -112,6 +113,11 @@ def mutants(parent, n, rng):
     return found
 
 
+def head_of(options):
+    """Return the head that options of a fit name, or the default."""
+    return options[options.index("--head") + 1] if "--head" in options else "stack"
+
+
 def describe_fit(table, widths, options):
     """Return what `abag plan` estimates the time of a fit from."""
     read = read_pairs(table)
@@ -122,7 +128,7 @@ def describe_fit(table, widths, options):
         "on_gpu": torch.cuda.is_available(),
         "folds": DEFAULT_FOLDS if "--folds" in options else 1,
         "cores": count_cores(),
-        "head": options[options.index("--head") + 1] if "--head" in options else None,
+        "head": head_of(options),
     }
 
 
@@ -177,7 +183,9 @@ def main(argv=None):
                 table, widths = scratch / "pairs.csv", (1024, 1280)
                 make_table(CASES[name]).to_csv(table, index=False)
                 options = CASES[name].options
-            options = [*options, *(["--epochs", "2", "--device", "cpu"] if args.tiny else [])]
+            if args.tiny:
+                epochs = ["--epochs", "2"] if is_used("epochs", head_of(options)) else []
+                options = [*options, *epochs, "--device", "cpu"]
             found[name] = run(table, widths, options, scratch)
         print(describe(name, found[name]), file=sys.stderr, flush=True)
         args.out.mkdir(parents=True, exist_ok=True)
