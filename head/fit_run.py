@@ -228,13 +228,16 @@ def _report_summary(run: Path, summary: RunSummary, inputs: RunInputs, seconds: 
         say(text)
     for text in (*summary["verdicts"], describe_sigma(summary["sigma"])):
         detail(text)
+    epochs = summary["epochs"]
+    if not epochs:  # a head in closed form
+        detail(f"{run}: fitted in {seconds:.1f} s")
+        return
     size = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
     detail(
         f"{run}: {summary['steps']} steps in {seconds:.1f} s; "
         f"the checkpoints take {size / 2**20:.1f} MiB"
     )
-    epochs, encoding_s = summary["epochs"], _encoding_seconds(inputs)
-    if encoding_s is not None:
+    if (encoding_s := _encoding_seconds(inputs)) is not None:
         detail(
             f"re-encoding every pair in all {epochs} epochs would have taken "
             f"{epochs * encoding_s / 3600:,.1f} h at the speed of the latest abag embed"

@@ -163,6 +163,28 @@ def test_auto_takes_the_model_with_the_smallest_error_on_pairs_not_seen(case, tm
         assert summary["shares"][best] == 1
 
 
+@pytest.mark.parametrize("head", ["auto", "kernel"])
+def test_labels_of_the_test_part_change_nothing_but_the_scores(case, tmp_path, head):
+    rng = np.random.default_rng(1)
+    part = np.where(rng.random(len(case.frame)) < 0.2, "test", "train")
+    part[rng.random(len(part)) < 0.1] = "val"
+    frame = case.frame.assign(part=part)
+    changed = frame.assign(
+        pKd=np.where(part == "test", rng.uniform(6, 10, len(part)), frame["pKd"])
+    )
+    found = []
+    for name, table in (("a", frame), ("b", changed)):
+        run = tmp_path / name
+        fit(SimpleNamespace(frame=table, store=case.store), run, head=head, split="column=part")
+        predictions = pd.read_parquet(run / "predictions.parquet")[["pkd_predicted", "sigma"]]
+        weights = (run / "predictor/weights.safetensors").read_bytes()
+        found.append((predictions, pd.read_parquet(run / "baselines.parquet"), weights))
+    (predicted, baselines, weights), (again, baselines_again, weights_again) = found
+    pd.testing.assert_frame_equal(again, predicted, check_exact=True)
+    pd.testing.assert_frame_equal(baselines_again, baselines, check_exact=True)
+    assert weights_again == weights
+
+
 # ---- the default ---------------------------------------------------------------------------------
 
 
