@@ -276,6 +276,17 @@ def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
     same_predictions(tmp_path / "run", case)
 
 
+def test_a_finished_run_may_record_options_that_its_head_does_not_use(case, tmp_path):
+    summary, path = fit(case, tmp_path / "run", head="ridge"), tmp_path / "run/config.json"
+    config = json.loads(path.read_text())  # as earlier versions did
+    path.write_text(json.dumps(config | {"epochs": 100, "widths": [5], "lr": 0.1}))
+    said = []
+    assert fit(case, tmp_path / "run", head="ridge", say=said.append) == summary
+    assert "nothing to do" in said[-1]
+    with pytest.raises(RunMismatch, match="head was 'ridge' and is now 'kernel'"):
+        fit(case, tmp_path / "run", head="kernel")
+
+
 WITH_A_NETWORK = "mlp, lowrank, notebook, stack, auto"
 
 

@@ -150,6 +150,23 @@ class OptimizationOptions(Options, group="Training"):
     )
 
 
+_WITH_A_NETWORK = (*get_args(Network), *STACKS)
+HEADS_WITH: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys([one.name for one in fields(OptimizationOptions)], _WITH_A_NETWORK),
+    **dict.fromkeys(["preset", "dropout", "select", "patience"], _WITH_A_NETWORK),
+    **dict.fromkeys(["validate_every", "validate_pairs"], _WITH_A_NETWORK),
+    "widths": ("mlp", "notebook", *STACKS),
+    "rank": ("lowrank",),
+}
+"""Heads that use an option; every head accepts the others. Among these are options of the hardware:
+they do not change what is fitted, and may stay in a command that is run with several heads."""
+
+
+def is_used(name: str, head: str) -> bool:
+    """Tell whether an option of ``fit`` has an effect on a head."""
+    return head in HEADS_WITH.get(name, (head,))
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitConfig(
     VectorOptions,
@@ -296,23 +313,6 @@ class FitConfig(
         filled = asdict(self.filled())
         filled["widths"] = list(filled["widths"])
         return super().to_json() | filled | {"split_seed": self.effective_split_seed}
-
-
-_WITH_A_NETWORK = (*get_args(Network), *STACKS)
-HEADS_WITH: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys([one.name for one in fields(OptimizationOptions)], _WITH_A_NETWORK),
-    **dict.fromkeys(["preset", "dropout", "select", "patience"], _WITH_A_NETWORK),
-    **dict.fromkeys(["validate_every", "validate_pairs"], _WITH_A_NETWORK),
-    "widths": ("mlp", "notebook", *STACKS),
-    "rank": ("lowrank",),
-}
-"""Heads that use an option; every head accepts the others. Among these are options of the hardware:
-they do not change what is fitted, and may stay in a command that is run with several heads."""
-
-
-def is_used(name: str, head: str) -> bool:
-    """Tell whether an option of ``fit`` has an effect on a head."""
-    return head in HEADS_WITH.get(name, (head,))
 
 
 MAY_CHANGE = FitConfig.changeable() | {"store", "store_from_run"}
