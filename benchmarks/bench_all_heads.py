@@ -27,6 +27,7 @@ from bench_heads import LEVELS, fit_one, planted_table
 
 import abag
 from abag.head.evaluation.comparison import compare
+from abag.head.model.config import is_used
 from abag.head.runs.saved_run import read_run
 
 HEADS = ("stack", "mlp", "kernel", "gp", "ridge")
@@ -186,8 +187,7 @@ def measure(cases, tables, a):
         for case, head in todo:
             options = {"folds": 5, "repeats": 1, "seed": 0} | case.options
             options["device"] = "auto" if case.table == "planted" else "cpu"
-            if head not in ("mlp", "stack", "auto"):
-                options.pop("epochs", None)
+            options = {name: value for name, value in options.items() if is_used(name, head)}
             own, name = Path(folder) / case.title, case.title.replace(" ", "_").replace(",", "")
             own.mkdir(exist_ok=True)
             job = pool.submit(

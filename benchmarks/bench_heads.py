@@ -33,6 +33,7 @@ from abag.embed.store.store import open_store
 from abag.head.evaluation.comparison import compare
 from abag.head.evaluation.verdicts import verdict
 from abag.head.fit import fit
+from abag.head.model.config import is_used
 from abag.head.prediction import fitted
 from abag.head.runs.saved_run import read_run
 
@@ -229,8 +230,7 @@ def _measure(a, folder, arguments):
             own = dict(options)
             if split.startswith(("mutations", "column", "file")):
                 own |= {"folds": 0, "repeats": 1}
-            if head not in ("mlp", "lowrank", "notebook", "stack", "auto"):
-                own.pop("widths", None)
+            own = {name: value for name, value in own.items() if is_used(name, head)}
             jobs[split, head] = pool.submit(fit_one, table, store, split, head, folder, a.out, own)
         found = {key: job.result() for key, job in jobs.items()}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abag import cache_dir
-from abag.core.arrays import distinct
 from abag.core.device import resolve_device
 from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import detail, say, stage
@@ -24,17 +23,17 @@ from abag.head.fit_heads import FoldFits, fit_heads
 from abag.head.fit_splits import check_training
 from abag.head.prediction.bundle import save_predictor
 from abag.head.prediction.ensemble import Member
-from abag.head.prediction.measured_novelty import widening_of
+from abag.head.prediction.measured_novelty import training_novelty, widening_of
 from abag.head.report.names import PairNames
 from abag.head.report.results import CurvePoint, RunResults
 from abag.head.runs.run_folder import finished_summary, fold_paths, start_run
 from abag.head.runs.summary import curve_point, join_logs, split_facts, write_results
-from abag.head.splits.splits import TRAIN, Split, thinned
+from abag.head.splits.splits import Split, thinned
 from abag.head.training.torch_settings import torch_settings
 from abag.head.training.uncertainty import combine, describe_sigma
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from abag.head.fit_splits import FitSplits
     from abag.head.model.config import FitConfig
     from abag.head.prediction.fitted import FittedHead
+    from abag.head.prediction.novelty import Novelty
     from abag.head.report.results import RunSummary
     from abag.head.runs.run_folder import RunInputs
 
@@ -109,19 +109,21 @@ def complete_run(
         fitted, baselines = fit_heads(folds)
         inputs, splits = divided.clustered, divided.described
         curve = _learning_curve(folds._replace(inputs=inputs))
-    numbered = numbering()
+    numbered, pairs = numbering(), inputs.pairs
+    novelty = training_novelty(pairs, splits, numbered)
+    widenings = _widenings(pairs, splits, novelty, numbered)
     results = RunResults(
         title=run.name,
         facts=record,
-        source=inputs.pairs.table.source,
-        pairs=inputs.pairs,
-        names=PairNames.of(inputs.pairs),
+        source=pairs.table.source,
+        pairs=pairs,
+        names=PairNames.of(pairs),
         split=split_facts(splits),
         splits=splits,
         predicted=[one.predicted for one in fitted],
         sigma=[
-            one.sigma.of(one.variance) * _widening(inputs.pairs, split, numbered)
-            for one, split in zip(fitted, splits, strict=True)
+            one.sigma.of(one.variance) * widening
+            for one, widening in zip(fitted, widenings, strict=True)
         ],
         baselines=baselines,
         log=join_logs([fold.log for fold in paths], run / "metrics.jsonl"),
@@ -134,15 +136,15 @@ def complete_run(
     sigma = combine([one.sigma for one in fitted])
     save_predictor(
         run / "predictor",
-        inputs.pairs,
+        pairs,
         splits,
         members,
         inputs.vectors,
         sigma,
         config.antibody_region,
-        numbered,
+        novelty,
     )
-    summary = write_results(run, inputs.pairs, results, fitted, report=report)
+    summary = write_results(run, pairs, results, fitted, report=report)
     _report_summary(run, summary, inputs, time.monotonic() - start)
     return summary
 
@@ -206,12 +208,19 @@ def fit_split(inputs: RunInputs, split: Split, config: FitConfig, folder: Path) 
     return fitted
 
 
-def _widening(
-    pairs: LabelledPairs, split: Split, numbered: Mapping[ChainName, Numbered]
-) -> NDArray[np.float64]:
-    """Return by what factor sigma grows for each pair, (P,): what a predictor would do."""
-    trained = distinct(pairs.antibody[split.rows(TRAIN)])
-    return widening_of(pairs.table.antibodies.chains, trained, numbered)[pairs.antibody]
+def _widenings(
+    pairs: LabelledPairs,
+    splits: Sequence[Split],
+    of_all: Novelty,
+    numbered: Mapping[ChainName, Numbered],
+) -> list[NDArray[np.float64]]:
+    """Return by what factor sigma grows for each pair, (P,), as in a predictor of each fold."""
+    found = []
+    for split in splits:
+        own = of_all if len(splits) == 1 else training_novelty(pairs, [split], numbered)
+        growth_N = widening_of(pairs.table.antibodies.chains, own, numbered)
+        found.append(growth_N[pairs.antibody])
+    return found
 
 
 def _report_summary(run: Path, summary: RunSummary, inputs: RunInputs, seconds: float) -> None:
@@ -219,13 +228,16 @@ def _report_summary(run: Path, summary: RunSummary, inputs: RunInputs, seconds: 
         say(text)
     for text in (*summary["verdicts"], describe_sigma(summary["sigma"])):
         detail(text)
+    epochs = summary["epochs"]
+    if not epochs:  # a head in closed form
+        detail(f"{run}: fitted in {seconds:.1f} s")
+        return
     size = sum(path.stat().st_size for path in (run / "checkpoints").rglob("*") if path.is_file())
     detail(
         f"{run}: {summary['steps']} steps in {seconds:.1f} s; "
         f"the checkpoints take {size / 2**20:.1f} MiB"
     )
-    epochs, encoding_s = summary["epochs"], _encoding_seconds(inputs)
-    if encoding_s is not None:
+    if (encoding_s := _encoding_seconds(inputs)) is not None:
         detail(
             f"re-encoding every pair in all {epochs} epochs would have taken "
             f"{epochs * encoding_s / 3600:,.1f} h at the speed of the latest abag embed"

@@ -28,7 +28,7 @@ from abag.embed.store.store import open_store
 from abag.head import fit_heads as fit_heads_module
 from abag.head.data.demo import demo_table
 from abag.head.evaluation.baselines import BASELINES
-from abag.head.model.config import FitConfig
+from abag.head.model.config import PRESETS, FitConfig, is_used
 from abag.head.search.options import CHOSEN_BY_SWEEP
 from abag.head.training.loop import LossNotFinite
 
@@ -115,7 +115,8 @@ def random_options(rng):
         values = NUMBERS.get(one.name) or one.choices or ([False, True] if one.type is bool else [])
         if values and rng.random() < 0.4:
             drawn[one.name] = rng.choice(values)
-    return drawn
+    head = drawn.get("head") or PRESETS[drawn.get("preset", "small")].head
+    return {name: value for name, value in drawn.items() if is_used(name, head)}
 
 
 def random_table(rng):

@@ -2,17 +2,22 @@
 
 import json
 import os
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+import abag
 from abag.cli import main
+from abag.core.options import BadOption
 from abag.core.workers import Workers
 from abag.embed.sequences.pairs import read_pairs
+from abag.head import fit as fit_module
 from abag.head.clustering.clusters import antibody_clusters, antigen_clusters
 from abag.head.clustering.mmseqs import MMseqsFailed
 from abag.head.data.demo import demo_table
@@ -105,6 +110,61 @@ def test_a_problem_of_the_search_is_reported_as_if_it_were_not_beside(fit, tmp_p
     monkeypatch.setattr(groups, "antigen_clusters", fail)
     with pytest.raises(AssertionError, match="Error: mmseqs: failed"):
         fit("run", "--split", "random")
+    assert not (tmp_path / "run").exists()
+
+
+MMSEQS = """#!/bin/sh
+[ "$1" = version ] && echo 0 && exit
+sleep 30 &  # as mmseqs does, which is a script that starts further processes
+echo $! > "$BEGUN.partial" && mv "$BEGUN.partial" "$BEGUN"
+wait
+touch "$BEGUN.ended"
+"""
+
+
+@pytest.fixture
+def slow_mmseqs(tmp_path, monkeypatch):
+    """Have an mmseqs that takes 30 s; return the file in which it names what it has started."""
+    program = tmp_path / "bin" / "mmseqs"
+    program.parent.mkdir()
+    program.write_text(MMSEQS)
+    program.chmod(0o755)
+    begun = tmp_path / "begun"
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("BEGUN", str(begun))
+    return begun
+
+
+def has_ended(process):
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().split()[2]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes of Linux")
+@pytest.mark.parametrize("error", [BadOption, KeyboardInterrupt])
+def test_a_fit_that_fails_kills_mmseqs2_and_leaves_nothing(
+    tmp_path, monkeypatch, slow_mmseqs, error
+):
+    begun, scratch = slow_mmseqs, tmp_path / "scratch"
+
+    def fail():
+        while not begun.exists():
+            time.sleep(0.01)
+        raise error
+
+    table = demo_table().head(60)
+    abag.embed_table(table, tmp_path / "store", "composition", "composition")
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.setattr(fit_module, "import_torch", fail)
+    with pytest.raises(error):
+        abag.fit(table, tmp_path / "store", tmp_path / "run", cluster_tool="mmseqs")
+    assert has_ended(int(begun.read_text()))
+    assert not Path(f"{begun}.ended").exists()
+    assert not list(scratch.iterdir())
     assert not (tmp_path / "run").exists()
 
 

@@ -16,6 +16,7 @@ import abag
 from abag.embed.sequences.domains import number_domain
 from abag.embed.sequences.numbering import number_antibodies
 from abag.head.prediction import combinations as combinations_module
+from abag.head.prediction import measured_novelty
 from abag.head.prediction.measured_novelty import measure_novelty, widening_of
 from abag.head.prediction.novelty import UNCOUNTED, Novelty, as_columns
 from abag.head.prediction.predictor_record import record_digest
@@ -242,11 +243,11 @@ def test_sigma_grows_where_few_training_antibodies_change_the_same_regions(linke
     assert found == pytest.approx((0.1 / (4 / 394)) ** 0.2, rel=1e-3)  # 1.58
     chains = [*linked, *rare]
     numbered = number_antibodies(chains, None)
-    trained = np.arange(len(linked))
-    of_all = widening_of(chains, trained, numbered)
+    of_all = widening_of(chains, measure_novelty(linked, numbered), numbered)
     assert of_all.tolist() == novelty.widening(novelty.count(chains)).tolist()
     assert set(of_all[len(linked) :]) == {2.0}
-    assert widening_of(chains, trained[:50], numbered).tolist() == [1.0] * len(chains)
+    few = measure_novelty(linked[:50], numbered)
+    assert widening_of(chains, few, numbered).tolist() == [1.0] * len(chains)
 
 
 # ---- fit, predict, scan --------------------------------------------------------------------------
@@ -313,6 +314,21 @@ def test_a_predictor_gives_the_sigma_that_the_fit_wrote(run, linked, tmp_path):
     np.testing.assert_allclose(
         pd.read_csv(tmp_path / "a.csv")["sigma"], written["sigma"], rtol=1e-5
     )
+
+
+@pytest.mark.parametrize(("folds", "times"), [(0, 1), (2, 3)])
+def test_a_fit_of_one_split_measures_its_training_antibodies_once(
+    run, linked, tmp_path, monkeypatch, folds, times
+):
+    measured, measure = [], measured_novelty.measure_novelty
+    monkeypatch.setattr(
+        measured_novelty, "measure_novelty", lambda *given: measured.append(1) or measure(*given)
+    )
+    table = pd.DataFrame(linked, columns=["heavy", "light"]).assign(antigen=ANTIGEN)
+    table["pKd"] = 8 + np.random.default_rng(0).normal(size=len(table))
+    options = {"split": "random", "folds": folds, "repeats": 1, "head": "ridge", "report": False}
+    abag.fit(table, run.parent / "store", tmp_path / "run", **options, **QUIET)
+    assert len(measured) == times
 
 
 def test_a_scan_has_the_columns_of_predict(run, tmp_path):

@@ -57,6 +57,7 @@ def make_stack(members, training_sets=(EVERY,), **options):
     pairs, rng = drawn_pairs(), np.random.default_rng(1)
     antibody_ND = rng.standard_normal((30, 6), dtype=np.float32)
     antigen_ME = rng.standard_normal((5, 4), dtype=np.float32)
+    small = {} if options.get("head") == "lowrank" else {"widths": (8, 4)}
     return StackedHeads(
         pairs,
         antibody_ND,
@@ -64,9 +65,7 @@ def make_stack(members, training_sets=(EVERY,), **options):
         [PairStandardizer.of(pairs, EVERY, antibody_ND, antigen_ME)],
         training_sets,
         members,
-        config=FitConfig(
-            **{"head": "mlp", "widths": (8, 4), "epochs": 10, "batch_size": 16} | options
-        ),
+        config=FitConfig(**{"head": "mlp", "epochs": 10, "batch_size": 16} | small | options),
         epoch_pairs=[60] * len(training_sets),
         device=torch.device("cpu"),
     )
@@ -422,6 +421,7 @@ def test_each_fold_trains_all_members(case, tmp_path):
 @pytest.mark.parametrize("head", ["lowrank", "notebook"])
 def test_an_ensemble_is_better_than_its_typical_member(case, tmp_path, head):
     options = {"epochs": 40, "lr": 1e-2, "head": head, "split_seed": 0}
+    options |= {"widths": None} if head == "lowrank" else {}
     together = quick_fit(case, tmp_path / "all", members=5, **options)["metrics"]["test"]["rmse"]
     alone = [
         quick_fit(case, tmp_path / f"{k}", seed=k, **options)["metrics"]["test"]["rmse"]

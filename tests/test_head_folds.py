@@ -72,7 +72,14 @@ def losses(folder, fold):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"loss": "rank"}, {"accumulate": 2}, {"head": "lowrank"}, {"head": "stack"}]
+    "options",
+    [
+        {},
+        {"loss": "rank"},
+        {"accumulate": 2},
+        {"head": "lowrank", "widths": None},
+        {"head": "stack"},
+    ],
 )
 def test_stacked_folds_equal_folds_trained_one_by_one(tmp_path, options):
     options |= {"dropout": 0.0}

@@ -55,10 +55,12 @@ def test_each_field_of_a_preset_can_be_overridden():
     assert (filled.dropout, filled.widths, filled.epochs) == (0.0, (8,), PRESETS["large"].epochs)
 
 
-@pytest.mark.parametrize("head", ["mlp", "lowrank", "notebook"])
-def test_a_prediction_does_not_depend_on_the_rest_of_the_batch(head):
+@pytest.mark.parametrize(
+    ("head", "widths"), [("mlp", (16, 8)), ("lowrank", None), ("notebook", (16, 8))]
+)
+def test_a_prediction_does_not_depend_on_the_rest_of_the_batch(head, widths):
     torch.manual_seed(0)
-    model = build_head(FitConfig(head=head, widths=(16, 8)), 6, 5).eval()
+    model = build_head(FitConfig(head=head, widths=widths), 6, 5).eval()
     antibody_BD, antigen_BE = torch.randn(7, 6), torch.randn(7, 5)
     scores_B = model(antibody_BD, antigen_BE)
     assert scores_B.shape == (7,)

@@ -27,9 +27,9 @@ RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 PARENT = ("EVQLVESGGGLV", "DIQMTQSPSS")
 H3 = np.arange(98, 104)
 QUICK = {
-    "report": False, "split": "random", "widths": (8,), "epochs": 2, "device": "cpu",
-    "say": lambda _text: None,
+    "report": False, "split": "random", "device": "cpu", "say": lambda _text: None,
 }  # fmt: skip
+SMALL = {"widths": (8,), "epochs": 2}
 chain = st.text("ACDE", max_size=8)
 
 
@@ -184,8 +184,8 @@ def case(tmp_path_factory):
 def runs(case):
     """Runs of the stack and of the kernel alone."""
     return {
-        head: abag.fit(case.frame, case.store, case.at / head, head=head, **QUICK)
-        for head in ("stack", "one_hot_kernel", "one_hot_ridge")
+        head: abag.fit(case.frame, case.store, case.at / head, head=head, **QUICK | network)
+        for head, network in (("stack", SMALL), ("one_hot_kernel", {}), ("one_hot_ridge", {}))
     }
 
 
@@ -259,7 +259,7 @@ def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, l
         abag.fit(frame, tmp_path / "store", tmp_path / "run", head="one_hot_kernel", **QUICK)
     assert not (tmp_path / "run").exists()
     said = []
-    options = QUICK | {"say": said.append}
+    options = QUICK | SMALL | {"say": said.append}
     summary = abag.fit(frame, tmp_path / "store", tmp_path / "run", **options)
     assert "one_hot_kernel" not in summary["shares"]
     assert sum("left out of stack: one_hot_kernel" in text for text in said) == 1

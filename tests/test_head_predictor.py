@@ -323,11 +323,16 @@ def test_the_model_card_has_data_split_scores_limits_and_licences(trained):
 # ---- factorised heads ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("head", ["mlp", "notebook", "lowrank"])
-@pytest.mark.parametrize("widths", [(16,), (16, 8)])
-def test_a_factorised_head_gives_the_output_of_the_whole_head(head, widths):
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"head": "lowrank", "rank": 4},
+        *({"head": n, "widths": w} for n in ("mlp", "notebook") for w in ((16,), (16, 8))),
+    ],
+)
+def test_a_factorised_head_gives_the_output_of_the_whole_head(shape):
     torch.manual_seed(1)
-    model = build_head(FitConfig(head=head, widths=widths, rank=4), 6, 5).eval()
+    model = build_head(FitConfig(**shape), 6, 5).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()

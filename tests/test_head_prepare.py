@@ -61,7 +61,7 @@ def cached():
 
 def fit_table(table, *options):
     run("fit", table, "--store", table.parent / "store", "--run", table.parent / "run",
-        "--head", "ridge", "--no-bootstrap", *options)  # fmt: skip
+        "--head", "ridge", *options)  # fmt: skip
 
 
 def test_a_fit_after_embed_finds_clusters_and_numbering_in_the_cache(

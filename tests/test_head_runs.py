@@ -232,17 +232,23 @@ def test_progress_is_read_while_another_process_trains(case, tmp_path):
     run = tmp_path / "live"
     arguments = [case.at / "pairs.csv", case.at / "store", run]
     child = subprocess.Popen([sys.executable, "-c", script, *arguments], stderr=subprocess.DEVNULL)
-    try:
-        seen = []
-        while len(seen) < 3 and child.poll() is None:
+
+    def next_progress():
+        while True:
             time.sleep(0.3)
+            assert child.poll() is None
             found = runs(run)["runs"][0] if (run / "config.json").exists() else {}
-            if found.get("state") == "training" and found["steps_per_s"]:
-                seen.append(found)
-        assert child.poll() is None
+            # a process that gets little time may log and save rarely
+            if found.get("steps_per_s") and found["checkpoint_s_ago"] is not None:
+                return found
+
+    try:
+        first = last = next_progress()
+        while last["step"] == first["step"]:
+            last = next_progress()
     finally:
         child.kill()
         child.wait()
-    assert seen[0]["step"] < seen[-1]["step"] < seen[-1]["steps"]
-    assert seen[-1]["seconds_left"] > 0
-    assert seen[-1]["checkpoint_s_ago"] < 60
+    assert first["state"] == "training"
+    assert first["step"] < last["step"] < last["steps"]
+    assert last["seconds_left"] > 0

@@ -377,6 +377,22 @@ def test_a_registered_split_method_can_be_selected_by_name(monkeypatch):
         SplitOptions(split="by_antigen_number")
 
 
+@pytest.mark.parametrize("replicates", ["median", "keep"])
+def test_replicates_that_a_column_divides_are_reported(replicates):
+    frame = measured(rows=60).assign(part=["train", "test", "validation"] * 20)
+    frame = pd.concat([frame, frame.head(9).assign(pkd=7.0, part="test")], ignore_index=True)
+    divided = int((frame.groupby(["heavy", "antigen"])["part"].nunique() > 1).sum())
+    said = []
+    with reporting(said.append):
+        pairs = label_pairs(read_pairs(frame), LabelOptions(replicates=replicates))
+        (split,) = make_splits(pairs, SplitOptions(split="column=part"))
+    expected = [f"column 'part': {divided} pairs have replicates with different values; each pair"]
+    found = [line.partition(" is where")[0] for line in said if "different values" in line]
+    assert found == expected * (replicates == "median")
+    names = frame["part"].map({"train": TRAIN, "test": TEST, "validation": VALIDATION})
+    assert split.part.tolist() == names[pairs.table.row_numbers[pairs.row] - 1].tolist()
+
+
 def test_leaks_of_an_mmseqs2_split_are_counted_by_the_exact_method(monkeypatch):
     monkeypatch.setattr(groups, "mmseqs_version", lambda: "0")
     # finds no near-duplicate at all

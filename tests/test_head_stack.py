@@ -1,7 +1,9 @@
 """Heads in closed form and stacks as heads of a run: fit, bundle, resume, predict."""
 
 import json
+from itertools import chain
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -9,11 +11,11 @@ import pytest
 from drawn import write_vectors
 
 import abag
-from abag.core.options import BadOption
+from abag.core.options import BadOption, schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.closed_form import registry
-from abag.head.model.config import RunMismatch
+from abag.head.model.config import HEADS_WITH, FitConfig, HeadName, RunMismatch, is_used
 from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor
 from abag.head.training import stack as stack_module
@@ -43,7 +45,8 @@ def case(tmp_path_factory):
 
 
 def fit(case, run, **options):
-    return abag.fit(case.frame, case.store, run, **QUICK | options)
+    quick = {n: one for n, one in QUICK.items() if is_used(n, options.get("head", "stack"))}
+    return abag.fit(case.frame, case.store, run, **quick | options)
 
 
 def same_predictions(run, case):
@@ -125,6 +128,7 @@ def test_each_network_of_a_stack_leaves_out_one_inner_fold(
     assert not set.intersection(*groups[:2])
     assert sum(f"{sum(map(len, left_out))} training pairs" in text for text in said) == 1
     assert summary["kept"] == 1.0  # the weights take the place of the shrinkage
+    assert "shrunk" not in (tmp_path / "run/predictor/README.md").read_text()
 
 
 def test_the_mean_is_weighed_by_its_error_on_labels_of_other_folds():
@@ -156,6 +160,28 @@ def test_auto_takes_the_model_with_the_smallest_error_on_pairs_not_seen(case, tm
     assert rmse[best] <= rmse["ridge"] < 0.5 < rmse["mean"]
     if best != "stack":
         assert summary["shares"][best] == 1
+
+
+@pytest.mark.parametrize("head", ["auto", "kernel"])
+def test_labels_of_the_test_part_change_nothing_but_the_scores(case, tmp_path, head):
+    rng = np.random.default_rng(1)
+    part = np.where(rng.random(len(case.frame)) < 0.2, "test", "train")
+    part[rng.random(len(part)) < 0.1] = "val"
+    frame = case.frame.assign(part=part)
+    changed = frame.assign(
+        pKd=np.where(part == "test", rng.uniform(6, 10, len(part)), frame["pKd"])
+    )
+    found = []
+    for name, table in (("a", frame), ("b", changed)):
+        run = tmp_path / name
+        fit(SimpleNamespace(frame=table, store=case.store), run, head=head, split="column=part")
+        predictions = pd.read_parquet(run / "predictions.parquet")[["pkd_predicted", "sigma"]]
+        weights = (run / "predictor/weights.safetensors").read_bytes()
+        found.append((predictions, pd.read_parquet(run / "baselines.parquet"), weights))
+    (predicted, baselines, weights), (again, baselines_again, weights_again) = found
+    pd.testing.assert_frame_equal(again, predicted, check_exact=True)
+    pd.testing.assert_frame_equal(baselines_again, baselines, check_exact=True)
+    assert weights_again == weights
 
 
 # ---- the default ---------------------------------------------------------------------------------
@@ -208,7 +234,7 @@ def test_a_run_of_another_head_is_refused_without_it(case, tmp_path):
         {"loss": "huber", "members": 3, "patience": 1, "epochs": 4},
         {"folds": 2, "learning_curve": True},
         {"split": "random", "precision": "bf16", "select": "rmse"},
-        {"rank": 3, "dropout": 0.5, "accumulate": 2, "preset": "large", "widths": (4,)},
+        {"dropout": 0.5, "accumulate": 2, "preset": "large", "widths": (4,)},
     ],
 )
 def test_a_stack_takes_the_options_of_its_network(case, tmp_path, options):
@@ -249,11 +275,50 @@ def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
     same_predictions(tmp_path / "run", case)
 
 
-@pytest.mark.parametrize("head", ["ridge", "kernel", "gp"])
-def test_members_of_a_head_in_closed_form_are_refused(case, tmp_path, head):
-    with pytest.raises(BadOption, match=f'members: 4, but head="{head}" is fitted in closed form'):
-        fit(case, tmp_path / "run", head=head, members=4)
+def test_a_finished_run_may_record_options_that_its_head_does_not_use(case, tmp_path):
+    summary, path = fit(case, tmp_path / "run", head="ridge"), tmp_path / "run/config.json"
+    config = json.loads(path.read_text())  # as earlier versions did
+    path.write_text(json.dumps(config | {"epochs": 100, "widths": [5], "lr": 0.1}))
+    said = []
+    assert fit(case, tmp_path / "run", head="ridge", say=said.append) == summary
+    assert "nothing to do" in said[-1]
+    with pytest.raises(RunMismatch, match="head was 'ridge' and is now 'kernel'"):
+        fit(case, tmp_path / "run", head="kernel")
+
+
+WITH_A_NETWORK = "mlp, lowrank, notebook, stack, auto"
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "head", "heads"),
+    [
+        ({"head": "ridge", "widths": (5,)}, "widths", "ridge", "mlp, notebook, stack, auto"),
+        ({"head": "ridge", "rank": 5}, "rank", "ridge", "lowrank"),
+        ({"head": "kernel", "lr": 1e-3}, "lr", "kernel", WITH_A_NETWORK),
+        ({"head": "gp", "members": 4}, "members", "gp", WITH_A_NETWORK),
+        ({"head": "one_hot_ridge", "epochs": 50}, "epochs", "one_hot_ridge", WITH_A_NETWORK),
+        ({"head": "ridge", "preset": "large"}, "preset", "ridge", WITH_A_NETWORK),
+        ({"head": "ridge", "patience": 2}, "patience", "ridge", WITH_A_NETWORK),
+        ({"head": "lowrank", "widths": (5,)}, "widths", "lowrank", "mlp, notebook, stack, auto"),
+        ({"rank": 5}, "rank", "stack", "lowrank"),
+        ({"preset": "seed", "rank": 5}, "rank", "notebook", "lowrank"),
+    ],
+)
+def test_options_that_the_head_does_not_use_are_refused(tmp_path, options, name, head, heads):
+    with pytest.raises(BadOption) as refused:
+        abag.fit("no table", "no store", tmp_path / "run", **options)
+    assert str(refused.value) == (
+        f"{name}: has no effect on the head {head}; it is an option of {heads}. Leave out {name}, "
+        "or choose another head."
+    )
     assert not (tmp_path / "run").exists()
+
+
+def test_every_head_takes_the_defaults_of_all_options():
+    options = {one.name: one.default for one in schema(FitConfig)}
+    for head in get_args(HeadName):
+        FitConfig(**options | {"head": head})
+    assert set(chain.from_iterable(HEADS_WITH.values())) <= set(get_args(HeadName))
 
 
 def test_the_sigma_of_a_process_is_calibrated_on_groups_it_had_not_seen(case, tmp_path):

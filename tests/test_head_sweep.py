@@ -38,7 +38,7 @@ from abag.head.search.search import (
 )
 from abag.head.search.study import OptunaMissing, _ask, open_study, quiet_optuna
 from abag.head.search.sweep import NoTrials, SweepClosed
-from abag.head.search.trials import describe_winner
+from abag.head.search.trials import describe_trials, describe_winner
 from abag.head.splits.splits import BadSplit, TooFewGroups
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -387,6 +387,9 @@ def test_parameters_of_trials_are_valid_options_of_fit(case):
 # --- heads in closed form -----------------------------------------------------------------------
 
 
+OF_NETWORKS = ("dropout", "loss", "lr", "weight_decay")
+
+
 def with_closed_form(monkeypatch):
     few = {name: SHAPES[name] for name in ("mlp 64", *ON_VECTORS)}
     monkeypatch.setattr(search, "SHAPES", few | {"mlp 64": {"head": "mlp", "widths": (8,)}})
@@ -412,15 +415,34 @@ def test_a_head_in_closed_form_is_fitted_to_the_other_inner_folds(case, monkeypa
 
 def test_a_sweep_can_choose_a_head_in_closed_form_and_refits_it(case, tmp_path, monkeypatch):
     with_closed_form(monkeypatch)
-    summary, _ = quick_sweep(case, tmp_path / "s", trials=12, final=True, epochs=1)
+    options = {"trials": 12, "epochs": 1, "patience": 1}  # of the networks only
+    quick_sweep(case, tmp_path / "s", **options)
+    summary, said = quick_sweep(case, tmp_path / "s", **options, final=True)
     frame = pd.read_csv(tmp_path / "s/trials.csv")
     best = summary["best"]["params"]
+    assert best.keys() == {"shape", "antibody_pooling", "antigen_pooling"}
+    closed = frame["shape"].isin(ON_VECTORS)
+    assert frame.loc[closed, list(OF_NETWORKS)].isna().all(axis=None)
+    assert frame.loc[~closed, list(OF_NETWORKS)].notna().all(axis=None)
+    (told,) = [text for text in said if "best spearman" in text]
+    assert not [name for name in OF_NETWORKS if f"{name} " in told]
     assert set(ON_VECTORS) & set(frame["shape"])  # nothing is left to learn in one epoch
     assert best["shape"] in ON_VECTORS
     config = json.loads((tmp_path / "s/final/config.json").read_text())
     assert (config["head"], config["members"]) == (best["shape"], 1)
     assert config["antibody_pooling"] == best["antibody_pooling"]
     assert summary["final"]["metrics"]["test"]["spearman"] > 0.5
+
+
+def test_the_table_of_trials_shows_what_each_head_uses():
+    trials = [
+        {"trial": 3, "value": 0.6, "params": {"shape": "ridge", "antigen_pooling": "mean"}},
+        {"trial": 0, "value": 0.5, "params": {"shape": "mlp 64", "lr": 0.01}},
+    ]
+    summary = {"sweep": "s", "select": "spearman", "best_trials": trials, "importance": {}}
+    header, *rows = (line.split() for line in describe_trials(summary).split("\n"))
+    assert header == ["trial", "spearman", "shape", "antigen_pooling", "lr"]
+    assert rows == [["3", "0.600", "ridge", "mean", "-"], ["0", "0.500", "mlp", "64", "-", "0.01"]]
 
 
 # --- refusals -----------------------------------------------------------------------------------

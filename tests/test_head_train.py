@@ -29,7 +29,7 @@ from abag.embed.store.table_vectors import VectorsMissing
 from abag.head import fit as fit_module
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import NothingToLearn
-from abag.head.model.config import FitConfig, RunMismatch
+from abag.head.model.config import FitConfig, RunMismatch, is_used
 from abag.head.training import fold_groups
 from abag.head.training.checkpoint import load, save
 from abag.head.training.loop import LossNotFinite
@@ -88,7 +88,8 @@ def case(tmp_path):
 
 def quick_fit(case, name="run", **options):
     said = []
-    options = QUICK | {"say": said.append} | options
+    quick = {n: one for n, one in QUICK.items() if is_used(n, options.get("head", "stack"))}
+    options = quick | {"say": said.append} | options
     summary = abag.fit(case.frame, case.store, case.at / name, **options)
     return summary, said
 
@@ -114,12 +115,8 @@ def test_a_learning_curve_scores_heads_of_fewer_training_groups_on_the_same_test
 
 
 def test_a_learning_curve_leaves_out_sizes_with_nothing_to_learn(case):
-    frame = case.frame.head(12).assign(pKd=[8.0] * 6 + [7.0] * 6)
-    said = []
-    summary = abag.fit(
-        frame, case.store, case.at / "run", learning_curve=True, head="ridge",
-        **QUICK | {"say": said.append},
-    )  # fmt: skip
+    case.frame = case.frame.head(12).assign(pKd=[8.0] * 6 + [7.0] * 6)
+    summary, said = quick_fit(case, learning_curve=True, head="ridge")
     left_out = "learning curve: 12.5% of the training groups have no different labels in some fold"
     assert any(line.startswith(left_out) for line in said)
     assert summary["learning_curve"][-1]["share"] == 1.0
@@ -177,6 +174,8 @@ def test_a_head_without_skill_is_shrunk_to_the_training_mean(case):
     summary, said = quick_fit(case, head="mlp", epochs=40, lr=1e-2, dropout=0.0)
     assert summary["kept"] < 0.7
     assert any("shrunk toward the training mean" in line for line in said)
+    card = (case.at / "run/predictor/README.md").read_text()
+    assert f"toward the training mean (factor {summary['kept']:.2f}, fitted on validation)" in card
     mean = summary["baselines"]["train_mean"]["validation"]["rmse"]
     assert summary["metrics"]["validation"]["rmse"] <= 1.01 * mean
     saved = (

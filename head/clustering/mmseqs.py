@@ -6,19 +6,27 @@ show how many remain.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.threads import abandoned
 
 COVERAGE = 0.8
 """Smallest share of a sequence that an alignment has to cover."""
+POLL_SECONDS = 0.1
+"""Time between two looks at whether the clusters are still wanted."""
 
 
 class MMseqsFailed(AbagError):
@@ -77,11 +85,11 @@ def _easy_cluster(
         # Cluster mode 1 joins all pairs found, not only those with a representative.
         command += ["--cov-mode", "1" if contained else "0", "--cluster-mode", "1"]
         command += ["--single-step-clustering", "1", "-s", "7.5", "-v", "1"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
+        status, said = _run(command)
+        if status:
+            last = said.strip().splitlines()[-1:] or ["no message"]
             msg = (
-                f"mmseqs easy-cluster: failed with exit status {done.returncode}: {last[0]}. "
+                f"mmseqs easy-cluster: failed with exit status {status}: {last[0]}. "
                 "Use --cluster-tool builtin."
             )
             raise MMseqsFailed(msg)
@@ -89,3 +97,31 @@ def _easy_cluster(
     labels = np.empty(len(unique), np.int64)
     labels[rows[:, 1]] = rows[:, 0]
     return labels
+
+
+def _run(command: Sequence[str]) -> tuple[int, str]:
+    """Run a program to its end; return its exit status, and its errors or else its output.
+
+    If the caller stops or nobody waits for the result any more, see `meanwhile`, the program and
+    all that it has started are killed.
+
+    Raises
+    ------
+    CancelledError
+        If nobody waits for the result.
+    """
+    stop = abandoned()
+    # a process group of its own: mmseqs is a script that starts further processes
+    process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, process_group=0)
+    try:
+        while True:
+            with suppress(TimeoutExpired):
+                out, err = process.communicate(timeout=POLL_SECONDS)
+                return process.returncode, err or out
+            if stop.is_set():
+                raise CancelledError
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()  # until none of them can write into the folder of the caller

@@ -27,6 +27,7 @@ from abag.head.estimators.sequence_frame import as_store, folders_with, labelled
 from abag.head.fit_run import fit_split
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
+from abag.head.prediction.measured_novelty import training_novelty
 from abag.head.runs.run_folder import RunInputs
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.partition import choose_split
@@ -151,7 +152,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 fitted = fit_split(RunInputs(pairs, store, vectors), split, config, run)
                 save_predictor(
                     bundle, pairs, [split], fitted.members, vectors, fitted.sigma,
-                    config.antibody_region,
+                    config.antibody_region, training_novelty(pairs, [split]),
                 )  # fmt: skip
                 # what it reads of the folder is in memory; adapters stay in the store
                 adapters: dict[str, Path] = {

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, cast, get_args
 
 from abag import AbagError
-from abag.core.options import BadOption, DeviceOptions, Options, option, schema
+from abag.core.options import BadOption, DeviceOptions, Options, flag, option, schema
 from abag.embed.sequences.options import TableOptions
 from abag.embed.store.options import VectorOptions
 from abag.head.data.label_options import LabelOptions
@@ -150,6 +150,23 @@ class OptimizationOptions(Options, group="Training"):
     )
 
 
+_WITH_A_NETWORK = (*get_args(Network), *STACKS)
+HEADS_WITH: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys([one.name for one in fields(OptimizationOptions)], _WITH_A_NETWORK),
+    **dict.fromkeys(["preset", "dropout", "select", "patience"], _WITH_A_NETWORK),
+    **dict.fromkeys(["validate_every", "validate_pairs"], _WITH_A_NETWORK),
+    "widths": ("mlp", "notebook", *STACKS),
+    "rank": ("lowrank",),
+}
+"""Heads that use an option; every head accepts the others. Among these are options of the hardware:
+they do not change what is fitted, and may stay in a command that is run with several heads."""
+
+
+def is_used(name: str, head: str) -> bool:
+    """Tell whether an option of ``fit`` has an effect on a head."""
+    return head in HEADS_WITH.get(name, (head,))
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitConfig(
     VectorOptions,
@@ -261,14 +278,17 @@ class FitConfig(
         return self.filled().head in STACKS
 
     def __post_init__(self) -> None:
-        """Refuse members where there is no network."""
+        """Refuse options that the head does not use."""
         super().__post_init__()
-        if self.network is None and self.members > 1:
-            msg = (
-                f"--members: {self.members}, but --head {self.head} is fitted in closed form; "
-                "expected 1. Leave out --members, or choose another --head."
-            )
-            raise BadOption(msg)
+        head = self.filled().head
+        for one in fields(self):
+            if not is_used(one.name, head) and getattr(self, one.name) != one.default:
+                heads, name = ", ".join(HEADS_WITH[one.name]), flag(one.name)
+                msg = (
+                    f"{name}: has no effect on the head {head}; it is an option of {heads}. Leave "
+                    f"out {name}, or choose another --head."
+                )
+                raise BadOption(msg)
 
     def fitting_batch(self, n_training: int) -> tuple[int, int]:
         """Return pairs per batch and batches per optimizer step for a training set.

@@ -33,7 +33,6 @@ from abag.head.prediction.antigen_changes import FILE as ANTIGENS
 from abag.head.prediction.antigen_changes import load_antigens, measure_antigens, save_antigens
 from abag.head.prediction.applicability import Applicability, measure_applicability
 from abag.head.prediction.ensemble import Member, PredictorDamaged
-from abag.head.prediction.measured_novelty import measure_novelty
 from abag.head.prediction.network import NetworkModel, NetworkSettings
 from abag.head.prediction.novelty import Novelty
 from abag.head.prediction.predictor import EmbedFunction, Predictor, VectorSpec
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
-    from abag.embed.sequences.numbering import ChainName, Numbered
     from abag.embed.sequences.options import AntibodyRegion
     from abag.head.closed_form.pair_model import PairModel
     from abag.head.data.labels import LabelledPairs
@@ -84,12 +82,12 @@ def save_predictor(
     vectors: Mapping[Kind, StoredVectors],
     sigma: Sigma,
     antibody_region: AntibodyRegion,
-    numbered: Mapping[ChainName, Numbered] | None = None,
+    novelty: Novelty,
 ) -> None:
     """Write a predictor folder; predictor.json comes last, with the digest of the weights.
 
-    `members` are those of all folds, and their weights add up to 1. `numbered` is as for
-    `measure_novelty`.
+    `members` are those of all folds, and their weights add up to 1. `novelty` is that of the
+    training antibodies of all folds.
     """
     make_folder(folder)
     tensors: dict[str, NDArray[Any]] = {}
@@ -103,7 +101,6 @@ def save_predictor(
         tensors[f"{kind}.representatives"] = applicability.vectors_RD
         specs[kind] = _vector_spec(stored, len(seen[kind]), applicability)
         _keep_adapter(folder / f"{kind}-adapter", stored.folder.adapter_files())
-    trained_on = [chains["antibody"][n] for n in seen["antibody"].tolist()]
     record = PredictorRecord(
         members=tuple(
             MemberRecord(_model_name(one.model), one.weight, asdict(one.model.settings))
@@ -115,7 +112,7 @@ def save_predictor(
         antibody_region=antibody_region,
         antibody=specs["antibody"],
         antigen=specs["antigen"],
-        novelty=measure_novelty(trained_on, numbered).to_json(),
+        novelty=novelty.to_json(),
     )
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     fields = asdict(record)

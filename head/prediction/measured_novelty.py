@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.arrays import distinct
 from abag.embed.sequences.domains import position_number
 from abag.embed.sequences.numbering import CHAINS, ChainName, Numbered, number_antibodies
 from abag.head.prediction.applicability import FAR_QUANTILE
 from abag.head.prediction.combinations import GAP, measure_combinations
 from abag.head.prediction.novelty import Novelty, position_span
+from abag.head.splits.splits import TRAIN
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
+    from abag.head.data.labels import LabelledPairs
+    from abag.head.splits.splits import Split
 
 
 def measure_novelty(
@@ -51,14 +55,23 @@ def measure_novelty(
     return Novelty(seen, positions, residues, measure_combinations(aligned))
 
 
+def training_novelty(
+    pairs: LabelledPairs,
+    splits: Sequence[Split],
+    numbered: Mapping[ChainName, Numbered] | None = None,
+) -> Novelty:
+    """Measure the novelty of the antibodies that are in the training part of any of the splits."""
+    in_training = np.any([split.part == TRAIN for split in splits], axis=0)
+    trained = distinct(pairs.antibody[in_training]).tolist()
+    chains = pairs.table.antibodies.chains
+    return measure_novelty([chains[n] for n in trained], numbered)
+
+
 def widening_of(
-    antibodies: Sequence[Chains],
-    trained: NDArray[np.integer],
-    numbered: Mapping[ChainName, Numbered],
+    antibodies: Sequence[Chains], novelty: Novelty, numbered: Mapping[ChainName, Numbered]
 ) -> NDArray[np.float64]:
-    """Return by what factor sigma grows for N antibodies, (N,), of which some were `trained`."""
-    novelty = measure_novelty([antibodies[n] for n in trained.tolist()], numbered)
-    if novelty.combinations is None:
+    """Return by what factor sigma grows for N antibodies, (N,)."""
+    if novelty.combinations is None:  # spares the counts
         return np.ones(len(antibodies))
     return novelty.widening(novelty.count(antibodies, numbered))
 

@@ -12,7 +12,7 @@ from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
 from abag.head.closed_form.pair_model import Arrays, PairVectors
 from abag.head.data.scaling import Standardizer
-from abag.head.model.config import FitConfig
+from abag.head.model.config import FitConfig, is_used
 from abag.head.model.heads import build_head
 from abag.head.prediction.factorised import factorise
 
@@ -94,12 +94,9 @@ class NetworkModel:
         """Make a network with these weights."""
         # Built without memory, because an altered record may have any width.
         with torch.device("meta"):
-            config = FitConfig(
-                head=settings.head,  # type: ignore[arg-type]  # checked by FitConfig
-                widths=settings.widths,
-                rank=settings.rank,
-                dropout=0.0,
-            )
+            shape = {"widths": settings.widths, "rank": settings.rank, "dropout": 0.0}
+            used = {name: one for name, one in shape.items() if is_used(name, settings.head)}
+            config = FitConfig(head=settings.head, **used)  # type: ignore[arg-type] # it checks
             model = build_head(config, len(antibody.mean), len(antigen.mean))
         model.load_state_dict(weights, assign=True)
         return cls(settings, model.eval(), antibody, antigen)

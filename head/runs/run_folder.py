@@ -27,7 +27,7 @@ from abag.embed.store.store import Store, open_store
 from abag.head.data.label_sense import label_sense
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts
 from abag.head.data.vectors import StoredVectors, read_vectors
-from abag.head.model.config import STACKS, RunMismatch, check_same
+from abag.head.model.config import HEADS_WITH, STACKS, RunMismatch, check_same, is_used
 from abag.head.splits.split_files import split_frame
 
 if TYPE_CHECKING:
@@ -137,6 +137,9 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
         msg = f"{run}: is not empty and contains no run. Use another --run folder."
         raise RunMismatch(msg)
     before = read_json(run / "config.json")
+    # earlier versions accepted and recorded options that the head does not use
+    unused = {name for name in HEADS_WITH if not is_used(name, record["head"])}
+    before |= {name: record[name] for name in unused}
     check_same(run, before, record)
     if record["epochs"] < before.get("epochs", 0):
         msg = (

@@ -23,7 +23,7 @@ from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation.baselines import inner_folds as pairs_inner_folds
 from abag.head.evaluation.metrics import METRICS, MeasuredRows
-from abag.head.model.config import FitConfig
+from abag.head.model.config import FitConfig, is_used
 from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.training.stack import Member, PairStandardizer, StackedHeads
 from abag.head.training.step import step_seed
@@ -135,10 +135,19 @@ def is_closed_form(params: Params) -> bool:
     return SHAPES[params["shape"]]["head"] in CLOSED_FORM
 
 
+def used_parameters(params: Params) -> dict[str, Any]:
+    """Leave out the parameters of a trial that its head does not use."""
+    if not params:  # of a trial that ended before any was drawn
+        return {}
+    head = SHAPES[params["shape"]]["head"]
+    return {name: value for name, value in params.items() if is_used(name, head)}
+
+
 def fit_options(params: Params) -> dict[str, Any]:
     """Convert the parameters of a trial to options of ``fit``."""
-    used = POOLINGS if is_closed_form(params) else (*RANGES, "loss", *POOLINGS)
-    return {**{name: params[name] for name in used}, **SHAPES[params["shape"]]}
+    used = used_parameters(params)
+    shape = SHAPES[used.pop("shape")]
+    return {**used, **shape}
 
 
 def score_batch(

@@ -21,11 +21,10 @@ from abag.core.device import resolve_device
 from abag.core.files import is_partial, make_folder, read_json, sweep_partials, write_json
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption, flag
-from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import read_vectors
 from abag.head.fit import fit
-from abag.head.model.config import MAY_CHANGE, FitConfig, RunMismatch, check_same
+from abag.head.model.config import MAY_CHANGE, FitConfig, RunMismatch, check_same, is_used
 from abag.head.runs.run_folder import describe_inputs, read_inputs
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
 from abag.head.search.search import (
@@ -160,12 +159,13 @@ def _sweep(
         if "best" not in summary:
             raise _no_trials(folder)
         winner = fit_options(summary["best"]["params"])
-        if winner["head"] == "mlp":
+        head = winner["head"]
+        if head == "mlp":
             winner["head"] = None  # the default, a stack with this network
         else:
-            say(f"{folder}: the winner, {winner['head']}, predicts alone, not in a stack")
-        members = {} if winner["head"] in CLOSED_FORM else {"members": own.members}
-        options = {**options, "split": config.split, **members, **winner}
+            say(f"{folder}: the winner, {head}, predicts alone, not in a stack")
+        others = {**options, "split": config.split, "members": own.members}
+        options = {n: one for n, one in others.items() if is_used(n, head)} | winner
         summary["final"] = fit(table, store, folder / "final", progress=progress, **options)
     return summary
 

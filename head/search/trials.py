@@ -11,6 +11,7 @@ from abag.core.text_tables import GAP, align, column_widths
 from abag.head.evaluation.metrics import METRICS
 from abag.head.report.results import RunSummary
 from abag.head.report.score_table import WIDTH
+from abag.head.search.search import used_parameters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +32,7 @@ class TrialSummary(TypedDict):
     value: float | None
     """The selecting metric on the inner folds."""
     params: dict[str, Any]
+    """Those that its head uses."""
 
 
 class SweepSummary(TypedDict):
@@ -65,14 +67,17 @@ def summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
         return summary
     importance = _importance(study) if len(complete) >= IMPORTANT_FROM else {}
     summary["best"], summary["importance"] = _summarise(ranked[0]), importance
-    frame = pd.DataFrame([{**_summarise(t), **t.params, "state": t.state.name} for t in trials])
+    rows = []
+    for trial in trials:
+        row: dict[str, Any] = {**_summarise(trial)}
+        rows.append(row | row.pop("params") | {"state": trial.state.name})
     with replacing(folder / "trials.csv") as partial:
-        frame.drop(columns="params").to_csv(partial, index=False)
+        pd.DataFrame(rows).to_csv(partial, index=False)
     return summary
 
 
 def _summarise(trial: FrozenTrial) -> TrialSummary:
-    return {"trial": trial.number, "value": trial.value, "params": dict(trial.params)}
+    return {"trial": trial.number, "value": trial.value, "params": used_parameters(trial.params)}
 
 
 def _importance(study: Study) -> dict[str, float]:
@@ -107,11 +112,12 @@ def describe_trials(summary: SweepSummary) -> str:
     if not summary["best_trials"]:
         return "no trial is complete yet"
     shown, importance = summary["best_trials"][:SHOWN_TRIALS], summary["importance"]
-    names = sorted(shown[0]["params"], key=lambda name: -importance.get(name, 0.0))
+    used = dict.fromkeys(name for one in shown for name in one["params"])
+    names = sorted(used, key=lambda name: -importance.get(name, 0.0))
     columns = [
         ["trial", *(str(one["trial"]) for one in shown)],
         [summary["select"], *(f"{one['value']:.3f}" for one in shown)],
-        *([name, *(_format(one["params"][name]) for one in shown)] for name in names),
+        *([name, *(_format(one["params"].get(name, "-")) for one in shown)] for name in names),
     ]
     while sum(width + GAP for width in column_widths([*zip(*columns, strict=True)])) > WIDTH + GAP:
         columns.pop()

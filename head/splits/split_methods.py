@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Ints
+from abag.core.messages import say
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.split_files import read_splits
 from abag.head.splits.split_options import SplitOptions
@@ -30,6 +32,9 @@ from abag.head.splits.splits import (
     Split,
     grouped_folds,
 )
+
+if TYPE_CHECKING:
+    from abag.head.data.labels import LabelledPairs
 
 HELD_OUT_SHARE = 0.1
 """Share of the rows in the test part, and of the others in the validation part."""
@@ -98,8 +103,13 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
             f"--split {options.split}: no such column; found {', '.join(map(str, frame.columns))}."
         )
         raise BadSplit(msg)
-    values = frame[column].iloc[pairs.row]
-    values = values.astype(str).where(values.notna(), "").str.strip()
+    cells = frame[column].astype(str).where(frame[column].notna(), "").str.strip()
+    if divided := _count_divided(pairs, cells.to_numpy()):
+        say(
+            f"column {column!r}: {divided} pairs have replicates with different values; each pair "
+            "is where its first row is"
+        )
+    values = cells.iloc[pairs.row]
     synonyms = {"training": "train", "valid": "validation", "val": "validation", "": "unused"}
     named = values.str.lower().replace(synonyms)
     if set(named) <= set(PART_NAMES):
@@ -107,6 +117,19 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
         return [Split(name=options.split, part=part, group=groups.of_method("random"))]
     group, _ = pd.factorize(values, sort=True)
     return _hold_out_groups(group.astype(np.int64), options)
+
+
+def _count_divided(pairs: LabelledPairs, value: NDArray[np.object_]) -> int:
+    """Count the pairs whose replicates, merged into one, differ in a value of each row, (R,)."""
+    if not pairs.counts["replicate_rows"]:
+        return 0
+    table = pairs.table
+    n_antigens = len(table.antigens.keys)
+    of_row = table.antibodies.of_row * n_antigens + table.antigens.of_row
+    # exact and censored labels of a pair are not merged
+    found, times = np.unique(pairs.antibody * n_antigens + pairs.antigen, return_counts=True)
+    used = np.isin(of_row, found[times == 1]) & table.frame[table.column("pkd")].notna().to_numpy()
+    return int((pd.Series(value[used]).groupby(of_row[used]).nunique() > 1).sum())
 
 
 def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:

@@ -258,7 +258,7 @@ class HeadTraining(ResumableTraining):
         for fold, scaling, rows, predicted_MR in parts:
             away = predicted_MR.mean(axis=0) - scaling.pkd_mean
             found.append(fit_shrinkage(away, pairs.pkd[rows] - scaling.pkd_mean))
-            if found[-1] < 1:
+            if round(found[-1], 2) < 1:
                 detail(
                     f"{fold.name}: predictions are shrunk toward the training mean "
                     f"(factor {found[-1]:.2f}, fitted on validation)"
