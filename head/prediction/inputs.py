@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 MERGE_KEYS = 1 << 18
 """Keys held beyond the distinct ones before repeated keys are merged: 19 MB during the merge."""
+SAME_PREDICTION_PKD = 1e-3
+"""Predictions of one pair that differ by no more are one: products of matrices round each row of a
+table in their own way."""
 SCORE_COLUMNS = (
     "pkd_predicted", "sigma", "far_antibody", "far_antigen", *NOVELTY_COLUMNS, ANTIGEN_CHANGES,
 )  # fmt: skip
