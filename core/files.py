@@ -49,6 +49,15 @@ class FileDamaged(AbagError):
     """A file of a run, a sweep or an adapter is not what was written."""
 
 
+def why_unreadable(folder: Path, error: Exception) -> str:
+    """Say in one line why a file of a folder cannot be read."""
+    if not folder.exists():
+        return "it does not exist"
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"it has no {Path(error.filename).name}"
+    return " ".join(str(error).split())
+
+
 class Files:
     """The file system calls of an atomic write; tests substitute failing ones."""
 

@@ -199,7 +199,7 @@ def test_a_path_that_cannot_be_used_is_one_line_without_a_traceback(pairs, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("plan nowhere.csv", "nowhere.csv: does not exist; expected a csv table"),
+        ("plan nowhere.csv", "nowhere.csv: does not exist; expected a .csv table"),
         ("plan nowhere", "nowhere: does not exist; expected a table"),
         ("plan pairs.csv --label foo", "--label: 'foo' is unknown; expected one of pkd, kd_m"),
         ("adapt pairs.csv --out a --split-from b --floor foo", "--floor: 'foo' is unknown"),
@@ -352,7 +352,8 @@ def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs
     arguments = ["evaluate", "--run", where, "--predictions", theirs]
     assert "--column prediction=NAME" in run(*arguments, code=1).stderr
     assert "theirs.csv" in run(*arguments, "--column", "prediction=mine").stdout
-    assert "not a finished run" in run("evaluate", "--run", store, code=1).stderr
+    refused = run("evaluate", "--run", store, code=1).stderr
+    assert "not a finished run (it has no config.json). Check the path" in refused
 
 
 def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):

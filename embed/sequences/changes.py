@@ -171,6 +171,6 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
         ),
         **{name: line for name, (_, line) in _FORMS.items()},
         "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
-        "line_breaks": "cells contain line breaks: a stray quote joins the rows up to the next one",
+        "line_breaks": "cells contain line breaks: an unmatched quotation mark joins rows",
     }
     return [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]

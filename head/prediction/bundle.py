@@ -23,7 +23,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from abag.core.arrays import distinct
-from abag.core.files import FileDamaged, make_folder, replacing, write_bytes, write_json
+from abag.core.files import (
+    FileDamaged,
+    make_folder,
+    replacing,
+    why_unreadable,
+    write_bytes,
+    write_json,
+)
 from abag.core.options import BadOption
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
@@ -255,8 +262,8 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
             f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it "
             "until it ends."
             if unfinished
-            else f"{folder}: cannot read a predictor ({error}); expected a run folder or its "
-            "predictor folder."
+            else f"{folder}: cannot read a predictor ({why_unreadable(folder, error)}); expected a "
+            "run folder or its predictor folder."
         )
         raise PredictorDamaged(msg) from error
     schema = written.get("schema") if isinstance(written, dict) else None
