@@ -30,7 +30,7 @@ from abag.embed.sequences.changes import BadCell
 from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.formats import BadTable
-from abag.embed.sequences.missing import NO_SEQUENCE
+from abag.embed.sequences.missing import NO_SEQUENCE, are_nucleotides
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.regions import UNCLEAR, arrange, forms_as_given, refuse_misplaced
 from abag.embed.sequences.tables import CHUNK_ROWS, Table
@@ -184,8 +184,11 @@ def _changed_or_bad(texts: Sequence[object]) -> list[int]:
         part = texts[start : start + _TOGETHER]
         if not are_residues(part):
             found += range(start, start + len(part))
-    found += [i for i, text in enumerate(texts) if isinstance(text, str) and text in NO_SEQUENCE]
-    return found
+    return found + [
+        i
+        for i, text in enumerate(texts)
+        if isinstance(text, str) and (text in NO_SEQUENCE or are_nucleotides(text))
+    ]
 
 
 def _parse_text(
