@@ -78,12 +78,27 @@ def _errors_in_one_line() -> Iterator[None]:
         if error.errno == errno.EPIPE:  # click handles it
             raise
         where = error.filename if error.filename is not None else "a file or the output"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = (
+            "expected free disk space. Free some"
+            if full
+            else "expected a readable and writable path. Fix it or give another"
+        )
         msg = (
-            f"Error: {os.fsdecode(where)}: cannot be used ({error.strerror or error}); "
-            "expected a readable and writable path. Fix it or give another, and run the "
-            "command again."
+            f"Error: {os.fsdecode(where)}: cannot be used ({error.strerror or error}); {fix}, and "
+            "run the command again."
         )
         click.echo(printable(msg), err=True)
+        sys.exit(1)
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] == "abag":  # a mistake of ours
+            raise
+        package = error.name.partition(".")[0]
+        msg = (
+            f"Error: {package}: cannot be imported ({error}); expected a working installation. "
+            "Install abag in a new environment."
+        )
+        click.echo(printable(" ".join(msg.split())), err=True)
         sys.exit(1)
     except _Stopped as stopped:
         name = signal.Signals(stopped.number).name

@@ -1,7 +1,11 @@
 """The command line: options, help, exit codes, and what README promises of them."""
 
+import errno
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -194,6 +198,40 @@ def test_a_path_that_cannot_be_used_is_one_line_without_a_traceback(pairs, tmp_p
     run("embed", pairs, "--store", store, *COMPOSITION)
     line = one_line(run("fit", pairs, "--store", store, "--run", pairs, code=1))
     assert line.startswith(f"Error: {pairs}: cannot be used (Not a directory); ")
+
+
+def test_a_full_disk_is_called_that(monkeypatch, tmp_path):
+    def refuse(*_arguments, **_options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "weights"))
+
+    monkeypatch.setattr("abag.head.sharing.share.share", refuse)
+    line = one_line(run("share", tmp_path, "--to", tmp_path / "to", code=1))
+    assert "weights: cannot be used (No space left on device); expected free disk space" in line
+
+
+BROKEN_TORCH = """\
+import sys
+
+if hasattr(sys, "torch_began"):
+    raise ImportError("torch can only be initialized once per process")
+sys.torch_began = True
+raise ImportError("libcudart.so.13: cannot open\\nshared object file", name="torch._C")
+"""
+
+
+def test_a_broken_installation_is_one_line_with_the_first_error(pairs, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(BROKEN_TORCH)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from abag.cli import main; main()"
+    arguments = ["embed", pairs, "--store", tmp_path / "store", *COMPOSITION]
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "Error: torch: cannot be imported (libcudart.so.13: cannot open shared object file); "
+        "expected a working installation. Install abag in a new environment."
+    ]
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize(
