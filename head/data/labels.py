@@ -200,7 +200,8 @@ def _read_labels(
     if options.bad_rows == "error" and len(bad):
         value = table.frame[column].iloc[bad[0]]
         shown = getattr(value, "item", lambda: value)()  # of numpy, else with its type
-        cell = "an empty cell (or NA)" if _is_missing(shown) else repr(shown)
+        missing = table.frame[column].isna().iloc[bad[0]]
+        cell = "an empty cell (or NA)" if missing else repr(shown)
         expected = "a positive" if options.label in POSITIVE else "a finite"
         msg = (
             f"{table.source}: row {table.row_numbers[bad[0]]}, column {column}: "
@@ -218,10 +219,6 @@ def _read_labels(
         raise BadLabel(msg)
     refuse_other_units(f"{table.source}: column {column}", raw[usable], options.label)
     return np.where(usable, pkd, np.nan), usable
-
-
-def _is_missing(label: object) -> bool:
-    return bool(pd.api.types.is_scalar(label) and pd.isna(label))
 
 
 def _how_to_fix(label: object) -> str:
