@@ -78,16 +78,14 @@ def _errors_in_one_line() -> Iterator[None]:
         if error.errno == errno.EPIPE:  # click handles it
             raise
         where = error.filename if error.filename is not None else "a file or the output"
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        fix = (
-            "expected free disk space. Free some"
-            if full
-            else "expected a readable and writable path. Fix it or give another"
-        )
         msg = (
-            f"Error: {os.fsdecode(where)}: cannot be used ({error.strerror or error}); {fix}, and "
-            "run the command again."
+            f"Error: {os.fsdecode(where)}: cannot be used ({error.strerror or error}); "
+            "expected a readable and writable path. Fix it or give another, and run the "
+            "command again."
         )
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fix = "Free space, and run the command again."
+            msg = f"Error: {os.fsdecode(where)}: the disk is full. {fix}"
         click.echo(printable(msg), err=True)
         sys.exit(1)
     except ImportError as error:

@@ -322,12 +322,13 @@ def is_process_alive(pid: int) -> bool:
 
 @contextmanager
 def naming_errors(path: Path) -> Iterator[None]:
-    """Add the name of a file to the errors of the block: that of a full disk has none."""
+    """Name a file in errors of the block: they name its partial file, or none on a full disk."""
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None or str(error.filename).endswith(".partial"):
             error.filename = str(path)
+            del error.filename2  # of a rename
         raise
 
 

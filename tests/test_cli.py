@@ -206,7 +206,7 @@ def test_a_full_disk_is_called_that(monkeypatch, tmp_path):
 
     monkeypatch.setattr("abag.head.sharing.share.share", refuse)
     line = one_line(run("share", tmp_path, "--to", tmp_path / "to", code=1))
-    assert "weights: cannot be used (No space left on device); expected free disk space" in line
+    assert line.endswith("weights: the disk is full. Free space, and run the command again.")
 
 
 BROKEN_TORCH = """\
