@@ -405,7 +405,7 @@ def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):
     new.write_text("name,VH\n007,EVQLVESGGGLVQ\n008,QVQLQQSGAELAR\n")
     asked = ["predict", new, "--run", first, "--antigen", "MKTAYIAKQR", "--out", out]
     told = run(*asked, "--column", "heavy=VH")
-    assert "2 antibodies and 1 antigens have no vector yet" in told.stderr
+    assert "2 antibodies and 1 antigen have no vector yet" in told.stderr
     assert out.read_text().startswith(
         "name,VH,pkd_predicted,sigma,far_antibody,far_antigen,new_positions,new_residues,"
         "antigen_changes\n007,"

@@ -14,6 +14,7 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.files import write_text
+from abag.core.messages import counted
 from abag.embed.sequences.chains import REPLACED, Kind
 from abag.embed.sequences.formats import BadTable
 
@@ -112,8 +113,7 @@ class SkippedRows:
             found = [
                 r for bad, r in self.rows_of.items() if (bad.kind, bad.reason) == (kind, reason)
             ]
-            noun = kind if len(found) == 1 else {"antibody": "antibodies"}.get(kind, f"{kind}s")
-            parts.append(f"{sum(map(len, found)):,} {reason} in {len(found):,} {noun}")
+            parts.append(f"{sum(map(len, found)):,} {reason} in {counted(len(found), kind)}")
         return ", ".join(parts)
 
     def write(self, path: Path) -> None:

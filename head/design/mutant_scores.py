@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 import numpy as np
 import pandas as pd
 
-from abag.core.messages import say
+from abag.core.messages import counted, say
 from abag.embed.sequences.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.store.store import open_store
 from abag.head.closed_form.pair_model import PairVectors
@@ -92,14 +92,11 @@ class MutantScorer:
                         new[kind][key.tobytes()] = one
                     else:
                         stored[kind].add(key.tobytes())
-        for kind, noun in zip(KINDS, ("antibodies", "antigens"), strict=True):
+        for kind in KINDS:
             self.counts[kind]["reused"] += len(stored[kind])
             self.counts[kind]["encoded"] += len(new[kind])
-            total = len(stored[kind]) + len(new[kind])
-            say(
-                f"{total:,} {noun} to score: {len(stored[kind]):,} stored, {len(new[kind]):,} to "
-                "encode"
-            )
+            total = counted(len(stored[kind]) + len(new[kind]), kind)
+            say(f"{total} to score: {len(stored[kind]):,} stored, {len(new[kind]):,} to encode")
         if any(new.values()) and predictor.embed is not None:
             first = self._parents[0]
             encode_new(

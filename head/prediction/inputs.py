@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.keys import distinct_keys
-from abag.core.messages import bar, say
+from abag.core.messages import bar, counted, say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.columns import SEQUENCE_ROLES
@@ -264,9 +264,10 @@ def encode_missing(
     scorer: Scorer, antibodies: CollectedSequences, antigens: CollectedSequences
 ) -> Store:
     """Encode what the store lacks, if the predictor can, and open the store."""
-    for collected, noun in ((antibodies, "antibodies"), (antigens, "antigens")):
+    for collected in (antibodies, antigens):
         new = len(collected.new)
-        say(f"{collected.unique:,} unique {noun}: {collected.unique - new:,} stored, {new:,} new")
+        unique = counted(collected.unique, f"unique {collected.kind}")
+        say(f"{unique}: {collected.unique - new:,} stored, {new:,} new")
     if scorer.predictor.embed is not None and (antibodies.new or antigens.new):
         new_sequences = [*antibodies.new.values()], [*antigens.new.values()]
         examples = antibodies.example, antigens.example
