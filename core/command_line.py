@@ -83,6 +83,9 @@ def _errors_in_one_line() -> Iterator[None]:
             "expected a readable and writable path. Fix it or give another, and run the "
             "command again."
         )
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fix = "Free space, and run the command again."
+            msg = f"Error: {os.fsdecode(where)}: the disk is full. {fix}"
         click.echo(printable(msg), err=True)
         sys.exit(1)
     except MemoryError as error:  # also of a damaged file that says that it is huge
@@ -91,6 +94,16 @@ def _errors_in_one_line() -> Iterator[None]:
             "committed is safe; use a machine with more memory, or less data at a time."
         )
         click.echo(printable(msg), err=True)
+        sys.exit(1)
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] == "abag":  # a mistake of ours
+            raise
+        package = error.name.partition(".")[0]
+        msg = (
+            f"Error: {package}: cannot be imported ({error}); expected a working installation. "
+            "Install abag in a new environment."
+        )
+        click.echo(printable(" ".join(msg.split())), err=True)
         sys.exit(1)
     except _Stopped as stopped:
         name = signal.Signals(stopped.number).name

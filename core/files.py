@@ -50,6 +50,15 @@ class FileDamaged(AbagError):
     """A file of a run, a sweep or an adapter is not what was written."""
 
 
+def why_unreadable(folder: Path, error: Exception) -> str:
+    """Say in one line why a file of a folder cannot be read."""
+    if not folder.exists():
+        return "it does not exist"
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"it has no {Path(error.filename).name}"
+    return " ".join(str(error).split())
+
+
 class Files:
     """The file system calls of an atomic write; tests substitute failing ones."""
 
@@ -345,12 +354,13 @@ def is_process_alive(pid: int) -> bool:
 
 @contextmanager
 def naming_errors(path: Path) -> Iterator[None]:
-    """Add the name of a file to the errors of the block: that of a full disk has none."""
+    """Name a file in errors of the block: they name its partial file, or none on a full disk."""
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None or str(error.filename).endswith(".partial"):
             error.filename = str(path)
+            del error.filename2  # of a rename
         raise
 
 

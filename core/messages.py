@@ -73,6 +73,12 @@ def note(text: str) -> None:
     channel.send(channel.spelled(f"note: {text}"))
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number and a noun: ``1 antigen``, ``2,000 antibodies``."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def printable(text: str) -> str:
     """Escape what a terminal would obey or cannot show: names in files may be chosen by others."""
     if text.isprintable():

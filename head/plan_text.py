@@ -31,8 +31,9 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
     if (labels := found["labels"]) is not None:
         lines.append(
             f"{labels['pairs']:,} pairs with pKd {labels['range'][0]:.2f} to "
-            f"{labels['range'][1]:.2f}; {labels['duplicate_rows']:,} duplicate rows, "
-            f"{labels['conflicting_pairs']:,} conflicting pairs, {labels['censored']:,} censored"
+            f"{labels['range'][1]:.2f}; {labels['duplicate_rows']:,} replicate rows, "
+            f"{labels['conflicting_pairs']:,} conflicting pairs, "
+            f"{labels['censored']:,} censored rows"
         )
     lines += [line for line in (found["sense"], found["head"]) if line]
     lines += [f"problem: {line}" for line in found["problems"]]

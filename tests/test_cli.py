@@ -1,7 +1,11 @@
 """The command line: options, help, exit codes, and what README promises of them."""
 
+import errno
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -196,10 +200,44 @@ def test_a_path_that_cannot_be_used_is_one_line_without_a_traceback(pairs, tmp_p
     assert line.startswith(f"Error: {pairs}: cannot be used (Not a directory); ")
 
 
+def test_a_full_disk_is_called_that(monkeypatch, tmp_path):
+    def refuse(*_arguments, **_options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "weights"))
+
+    monkeypatch.setattr("abag.head.sharing.share.share", refuse)
+    line = one_line(run("share", tmp_path, "--to", tmp_path / "to", code=1))
+    assert line.endswith("weights: the disk is full. Free space, and run the command again.")
+
+
+BROKEN_TORCH = """\
+import sys
+
+if hasattr(sys, "torch_began"):
+    raise ImportError("torch can only be initialized once per process")
+sys.torch_began = True
+raise ImportError("libcudart.so.13: cannot open\\nshared object file", name="torch._C")
+"""
+
+
+def test_a_broken_installation_is_one_line_with_the_first_error(pairs, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(BROKEN_TORCH)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from abag.cli import main; main()"
+    arguments = ["embed", pairs, "--store", tmp_path / "store", *COMPOSITION]
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "Error: torch: cannot be imported (libcudart.so.13: cannot open shared object file); "
+        "expected a working installation. Install abag in a new environment."
+    ]
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("plan nowhere.csv", "nowhere.csv: does not exist; expected a csv table"),
+        ("plan nowhere.csv", "nowhere.csv: does not exist; expected a .csv table"),
         ("plan nowhere", "nowhere: does not exist; expected a table"),
         ("plan pairs.csv --label foo", "--label: 'foo' is unknown; expected one of pkd, kd_m"),
         ("adapt pairs.csv --out a --split-from b --floor foo", "--floor: 'foo' is unknown"),
@@ -352,7 +390,8 @@ def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs
     arguments = ["evaluate", "--run", where, "--predictions", theirs]
     assert "--column prediction=NAME" in run(*arguments, code=1).stderr
     assert "theirs.csv" in run(*arguments, "--column", "prediction=mine").stdout
-    assert "not a finished run" in run("evaluate", "--run", store, code=1).stderr
+    refused = run("evaluate", "--run", store, code=1).stderr
+    assert "not a finished run (it has no config.json). Check the path" in refused
 
 
 def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):
@@ -366,7 +405,7 @@ def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):
     new.write_text("name,VH\n007,EVQLVESGGGLVQ\n008,QVQLQQSGAELAR\n")
     asked = ["predict", new, "--run", first, "--antigen", "MKTAYIAKQR", "--out", out]
     told = run(*asked, "--column", "heavy=VH")
-    assert "2 antibodies and 1 antigens have no vector yet" in told.stderr
+    assert "2 antibodies and 1 antigen have no vector yet" in told.stderr
     assert out.read_text().startswith(
         "name,VH,pkd_predicted,sigma,far_antibody,far_antigen,new_positions,new_residues,"
         "antigen_changes\n007,"

@@ -98,6 +98,15 @@ def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path):
         write()
 
 
+def test_an_error_names_the_file_and_not_its_partial_file(tmp_path):
+    for write in (write_json, write_text):
+        with pytest.raises(FileNotFoundError, match=r"directory: '\S+/no/a\.json'$"):
+            write(tmp_path / "no" / "a.json", "text")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"directory: '\S+/folder'$"):
+        write_text(tmp_path / "folder", "text")
+
+
 def test_every_partial_file_has_its_own_name_that_says_who_writes_it(tmp_path):
     found = {partial_path(tmp_path / "0a1b.h5").name for _ in range(100)}
     assert len(found) == 100

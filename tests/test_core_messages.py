@@ -12,7 +12,17 @@ import termios
 import pytest
 
 from abag.core import messages
-from abag.core.messages import bar, beside, detail, note, reporting, say, stage, whole_bar
+from abag.core.messages import (
+    bar,
+    beside,
+    counted,
+    detail,
+    note,
+    reporting,
+    say,
+    stage,
+    whole_bar,
+)
 
 SCRIPT = """
 import time
@@ -133,3 +143,10 @@ def test_a_label_has_its_text_in_a_column_beside_it(monkeypatch):
     assert max(map(len, lines)) <= 40
     monkeypatch.setattr(messages, "_columns", lambda _stream: 15)
     assert "\n" not in beside("ok  disk: ", "words of some length", sys.stdout)
+
+
+def test_a_number_and_its_noun_agree():
+    assert [counted(n, "antibody") for n in (0, 1, 2000)] == [
+        "0 antibodies", "1 antibody", "2,000 antibodies",
+    ]  # fmt: skip
+    assert counted(1, "unique antigen") == "1 unique antigen"

@@ -195,6 +195,24 @@ def test_words_whose_letters_are_residues_are_not_read_as_sequences(cells, word)
     assert len(read_pairs(frame, TableOptions(bad_rows="skip")).frame) == 1
 
 
+DNA = "CAGGTGCAGCTGGTGCAGTCTGGGGCTGAG"
+
+
+@pytest.mark.parametrize("text", [DNA, DNA.lower(), DNA.replace("T", "U"), f"{DNA}N {DNA}"])
+@pytest.mark.parametrize("role", ["heavy", "light", "antibody", "antigen"])
+def test_nucleotides_are_not_read_as_residues(text, role):
+    others = {"antigen": AG} if role == "antibody" else {"heavy": "QVQ", "antigen": AG}
+    frame = table(**(others | {role: ["QVQ|DIQ" if role == "antibody" else "QVQ", text]}))
+    with pytest.raises(UnknownResidue, match=f"row 2, column '{role}': .* holds nucleotides"):
+        read_pairs(frame)
+    assert len(read_pairs(frame, TableOptions(bad_rows="skip")).frame) == 1
+
+
+@pytest.mark.parametrize("protein", [DNA[:29], "G" * 40, "GA" * 30, f"{DNA}K"])
+def test_proteins_of_few_letters_are_not_taken_for_nucleotides(protein):
+    assert antigen(protein) == (protein,)
+
+
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
 def test_a_missing_cell_of_pandas_is_an_absent_chain_in_python_too(missing):
     assert antibody("QVQ", missing) == ("QVQ", "")

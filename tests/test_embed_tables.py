@@ -86,10 +86,11 @@ def test_rows_after_the_limit_are_not_read(tmp_path):
     ("name", "text", "part"),
     [
         ("a.csv", "heavy,antigen\n", "no rows"),
-        ("a.csv", "", "cannot be read: No columns"),
+        ("a.csv", "", "cannot be read: it is empty"),
         ("a.csv", "heavy,antigen\nQVQ,M\nQVQ,M,1\n", "Expected 2 fields in line 3, saw 3"),
         ("a.csv", "heavy,antigen\nx,QVQ,M\ny,QVQ,M\n", "more fields than the header"),
         ("a.csv", "heavy,antigen\n1,QVQ,M\n2,QVQ,M\n", "more fields than the header"),
+        ("a.csv", "# a comment\nheavy,antigen\nQVQ,M\n", "remove lines above it"),
         ("a.csv", "sep=;\nheavy;antigen\nQVQ;M\n", "tells Excel the separator; remove that line"),
         ("a.csv", "id,heavy,x,antigen\n0,QVQ,CAR,M,\n", "separators at the ends of the rows"),
         ("a.xls", "", "not a supported table format; expected a name that ends in .csv, .tsv"),
@@ -404,7 +405,7 @@ def test_rows_swallowed_by_a_stray_quote_are_reported(tmp_path, monkeypatch, row
     text = demo_table().head(20).assign(note="x").to_csv(index=False).splitlines()
     text[3], text[9] = text[3].replace(",x", ',"x'), text[9].replace(",x", ',x"')
     (tmp_path / "in.csv").write_text("\n".join(text) + "\n")
-    note = "1 cells contain line breaks: a stray quote joins the rows up to the next one"
+    note = "1 cells contain line breaks: an unmatched quotation mark joins rows"
     assert note in read_pairs(tmp_path / "in.csv").notes
     said = []
     encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}

@@ -380,6 +380,7 @@ def test_rows_of_an_unknown_fold_are_refused(case):
 def test_different_predictions_of_a_pair_are_refused_but_repeated_rows_are_not(case):
     theirs = own_predictions(case)
     repeated = pd.concat([theirs, theirs.head(5)], ignore_index=True)
+    repeated.loc[0, "pkd_predicted"] += 1e-6  # as predict rounds rows of the same pair
     run_evaluate(case, predictions=repeated)
     repeated.loc[0, "pkd_predicted"] += 1
     with pytest.raises(

@@ -197,8 +197,10 @@ def test_an_altered_or_truncated_bundle_is_refused_in_one_line(trained, tmp_path
 
 
 def test_a_run_that_has_not_finished_is_called_that(trained, tmp_path):
-    with pytest.raises(PredictorDamaged, match="cannot read a predictor"):
+    with pytest.raises(PredictorDamaged, match=r"predictor \(it has no predictor\.json\)"):
         load_predictor(tmp_path)
+    with pytest.raises(PredictorDamaged, match=r"cannot read a predictor \(it does not exist\)"):
+        load_predictor(tmp_path / "nowhere")
     shutil.copy(trained.run / "config.json", tmp_path)
     with pytest.raises(PredictorDamaged, match="a run that has not finished"):
         load_predictor(tmp_path)

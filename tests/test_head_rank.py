@@ -158,6 +158,9 @@ def test_a_pair_is_ordered_once_and_refused_with_two_predictions(scored, tmp_pat
     found = ranked(pd.concat([scored, scored]), tmp_path, batch=20, say=lines.append)
     assert not found.duplicated(PAIR).any()
     assert any("240 repeat a pair" in line for line in lines)
+    rounded = scored.assign(pkd_predicted=scored["pkd_predicted"] + 1e-6)
+    again = ranked(pd.concat([scored, rounded]), tmp_path, batch=20)
+    assert again["score"].tolist() == found["score"].tolist()
     differing = pd.concat([scored, scored.tail(1).assign(pkd_predicted=3.0)])
     with pytest.raises(BadPredictions, match="rows 240 and 241 are the same pair with different"):
         ranked(differing, tmp_path)

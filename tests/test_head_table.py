@@ -1,4 +1,3 @@
-import re
 from datetime import date
 from decimal import Decimal
 from functools import partial
@@ -327,9 +326,18 @@ def test_a_bound_in_the_label_that_contradicts_is_refused():
     assert sorted(agreeing.censored.tolist()) == [-1, 0]
 
 
-@pytest.mark.parametrize("cell", ["4,835", "1.234,5", "1,4E+04", ">1,5"])
-def test_a_decimal_comma_is_answered_with_what_to_do(cell):
-    with pytest.raises(BadLabel, match=f"{re.escape(cell)}.*Write decimal points"):
+@pytest.mark.parametrize(
+    ("cell", "fix"),
+    [
+        *((cell, "Write numbers without commas") for cell in ("4,835", "1.234,5", "1,4E+04")),
+        *((cell, "Write numbers without commas") for cell in (">1,5", "≥ 1,234,567.8")),
+        *((cell, "Write the number alone") for cell in ("92.3 nM", "5nM", "~1e-9 M", "> 2 ug/mL")),
+        *((cell, "Fix them") for cell in ("NB", "n.d.", "5 ± 1")),
+        (None, r"an empty cell \(or NA\) is not a valid label.*Fix them"),
+    ],
+)
+def test_a_label_that_is_not_a_number_is_answered_with_what_to_do(cell, fix):
+    with pytest.raises(BadLabel, match=f"row 1, .*{fix}"):
         labelled([("a", "MKT", cell), ("b", "MKT", "5")])
 
 

@@ -53,8 +53,8 @@ _EXAMPLES: dict[Kind, list[Chains]] = {
 class Ahead:
     """Imports torch; hashes weights, starts a GPU and loads encoders in threads; a context manager.
 
-    Nothing is downloaded. Errors are left to the code that needs the result, and leaving the
-    context ends the threads soon.
+    Nothing is downloaded. Errors in threads are left to the code that needs the result, and leaving
+    the context ends the threads soon.
     """
 
     def __init__(
@@ -75,10 +75,9 @@ class Ahead:
         """
         if self._prepared:
             return
-        with suppress(Exception):
-            import torch  # noqa: F401
+        import torch  # noqa: F401 - its errors are raised here: a second import gives another one
 
-            freeze_imports()
+        freeze_imports()
         identified = {
             kind: _submit(self._hashing, self._identify, kind, name)
             for kind, name in self._encoders.items()

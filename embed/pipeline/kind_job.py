@@ -20,7 +20,7 @@ from abag.embed.packing.tokens import SequenceTooLong
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank
 from abag.embed.pipeline.task import EncodeTask, create_folder, find_folder, plan_for
-from abag.embed.sequences.chains import Kind
+from abag.embed.sequences.chains import PLURAL, Kind
 from abag.embed.sequences.pairs import TableTotals
 from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.encoder_folder import EncoderFolder
@@ -71,7 +71,7 @@ class KindJob:
         self, partitions: Partitions, identity: Identity, device: str, options: EmbedOptions
     ) -> None:
         self.kind: Kind = partitions.kind
-        self.plural = "antibodies" if self.kind == "antibody" else "antigens"
+        self.plural = PLURAL[self.kind]
         self.identity, self.options = identity, options
         self._device = device
         self.missing = self.tokens = self.unique = self.long = 0

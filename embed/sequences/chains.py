@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.keys import KEY_BYTES
 from abag.embed.sequences.domains import UnsureDomains, split_domains
-from abag.embed.sequences.missing import NO_SEQUENCE
+from abag.embed.sequences.missing import NO_SEQUENCE, are_nucleotides
 
 Kind = Literal["antibody", "antigen"]
 KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
@@ -83,7 +83,7 @@ def sequence_text(cell: object) -> str:
     Raises
     ------
     UnknownResidue
-        The cell holds something else than text, or a word instead of a sequence.
+        The cell holds something else than text, or a word or nucleotides instead of residues.
     """
     if not isinstance(cell, str):  # True would be read as the residues TRXE
         import pandas as pd  # not for the layout of tokens
@@ -97,6 +97,9 @@ def sequence_text(cell: object) -> str:
             f"{cell!r} is a word, not a sequence; expected residues, or an empty cell for a chain "
             "that is missing. Correct it."
         )
+        raise UnknownResidue(msg)
+    if are_nucleotides(cell):
+        msg = f"{_shortened(cell)} holds nucleotides; expected amino acids. Translate it."
         raise UnknownResidue(msg)
     return cell
 

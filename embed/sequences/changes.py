@@ -14,7 +14,8 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.files import write_text
-from abag.embed.sequences.chains import PLURAL, REPLACED, Kind
+from abag.core.messages import counted
+from abag.embed.sequences.chains import REPLACED, Kind
 from abag.embed.sequences.formats import BadTable
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
@@ -112,8 +113,7 @@ class SkippedRows:
             found = [
                 r for bad, r in self.rows_of.items() if (bad.kind, bad.reason) == (kind, reason)
             ]
-            noun = kind if len(found) == 1 else PLURAL[kind]
-            parts.append(f"{sum(map(len, found)):,} {reason} in {len(found):,} {noun}")
+            parts.append(f"{sum(map(len, found)):,} {reason} in {counted(len(found), kind)}")
         return ", ".join(parts)
 
     def write(self, path: Path) -> None:
@@ -171,6 +171,6 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
         ),
         **{name: line for name, (_, line) in _FORMS.items()},
         "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
-        "line_breaks": "cells contain line breaks: a stray quote joins the rows up to the next one",
+        "line_breaks": "cells contain line breaks: an unmatched quotation mark joins rows",
     }
     return [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]

@@ -116,11 +116,11 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                 for names, frame in form.read(stream, options):
                     yield _with_partition_columns((names, frame), file, path, options)
         except FileNotFoundError as error:
-            msg = f"{file}: does not exist; expected a {suffix[1:]} table. Check the path."
+            msg = f"{file}: does not exist; expected a {suffix} table. Check the path."
             raise BadTable(msg) from error
         except _READING as error:
             msg = (
-                f"{file}: cannot be read: {_reason(error)}; expected a {suffix[1:]} table. "
+                f"{file}: cannot be read: {_reason(error)}; expected a {suffix} table. "
                 "Check the file."
             )
             raise BadTable(msg) from error
@@ -131,13 +131,14 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, UnicodeDecodeError):  # its position counts from the start of a block
         byte = error.object[error.start]
         return f"byte 0x{byte:02x} is not utf-8; save it as UTF-8 (in Excel, as CSV UTF-8)"
+    if isinstance(error, pd.errors.EmptyDataError):
+        return "it is empty"
     return " ".join(str(error).split())
 
 
 def suffix_of(path: Path) -> str:
     """Return the key of a file's format in `FORMATS`; raise `BadTable` for an unknown one."""
-    suffix = Path(path.stem if is_gzip(path) else path.name).suffix.lower()
-    if suffix not in FORMATS:
+    if (suffix := bare_suffix(path)) not in FORMATS:
         msg = (
             f"{path}: not a supported table format; expected a name that ends in "
             f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
@@ -145,6 +146,11 @@ def suffix_of(path: Path) -> str:
         )
         raise BadTable(msg)
     return suffix
+
+
+def bare_suffix(path: Path) -> str:
+    """Return the suffix of a file's name less ``.gz``, in lower case."""
+    return Path(path.stem if is_gzip(path) else path.name).suffix.lower()
 
 
 def is_gzip(path: Path) -> bool:
@@ -313,8 +319,8 @@ def _header_names(file: IO[Any], separator: str) -> pd.Series[str]:
         if "Expected" not in str(error):
             raise
         msg = (
-            "rows have more fields than the header; name the column of row names, or remove the "
-            "separators at the ends of the rows"
+            "rows have more fields than the header; remove lines above it, name the column of row "
+            "names, or remove the separators at the ends of the rows"
         )
         raise ValueError(msg) from error
     return rows.iloc[0]

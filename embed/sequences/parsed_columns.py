@@ -30,7 +30,7 @@ from abag.embed.sequences.changes import BadCell
 from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.formats import BadTable
-from abag.embed.sequences.missing import NO_SEQUENCE
+from abag.embed.sequences.missing import NO_SEQUENCE, are_nucleotides
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.regions import UNCLEAR, arrange, forms_as_given, refuse_misplaced
 from abag.embed.sequences.tables import CHUNK_ROWS, Table
@@ -103,7 +103,8 @@ def parse_antibodies(table: Table, given: Mapping[str, str]) -> ParsedColumn:
     if not roles:
         msg = (
             f"{table.source}: no column for heavy, light or antibody; found {table.found}. "
-            "Name them with --column heavy=NAME, light=NAME or antibody=NAME."
+            "Name them with --column heavy=NAME, light=NAME or antibody=NAME"
+            + (", or separate columns by commas." if len(table.names) == 1 else ".")
         )
         raise MissingColumn(msg)
     if roles == ["light"] and "light" not in given:  # the heavy chains may be in another column
@@ -128,7 +129,7 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
         [*map(c.chains.__getitem__, i.tolist())] for c, i in ((heavy, h), (light, k))
     )
     chains = [*map(add, heavies, lights)]
-    msg = f"{where}: no antibody chain; expected at least one. Give a chain."
+    msg = f"{where}: no antibody chain; expected at least one. Give a chain, or remove the row."
     no_chain = BadCell("", EmptySequence(msg))
     bad = {
         i: heavy.bad.get(int(h[i])) or light.bad.get(int(k[i])) or no_chain
@@ -183,8 +184,11 @@ def _changed_or_bad(texts: Sequence[object]) -> list[int]:
         part = texts[start : start + _TOGETHER]
         if not are_residues(part):
             found += range(start, start + len(part))
-    found += [i for i, text in enumerate(texts) if isinstance(text, str) and text in NO_SEQUENCE]
-    return found
+    return found + [
+        i
+        for i, text in enumerate(texts)
+        if isinstance(text, str) and (text in NO_SEQUENCE or are_nucleotides(text))
+    ]
 
 
 def _parse_text(

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from abag.embed.sequences.limits import MAX_ROW_BYTES, TOO_LONG
-from abag.embed.sequences.missing import MISSING_TEXT
+from abag.embed.sequences.missing import MISSING_TEXT, are_nucleotides
 
 AIRR_MARKS = frozenset({"sequence_id", "locus"})
 """Columns by which a text table is known to be an AIRR file."""
@@ -31,9 +31,6 @@ _ENDINGS = {
 _NAME = re.compile(
     r"(.+)[_|:./-](?:" + "|".join(f"(?P<{role}>{e})" for role, e in _ENDINGS.items()) + ")", re.I
 )
-_NUCLEOTIDES = frozenset("ACGTUN")
-_FEWEST_NUCLEOTIDES = 30
-"""Shorter sequences of these letters may be peptides."""
 
 
 def read_fasta(lines: Iterable[str]) -> pd.DataFrame:
@@ -87,7 +84,7 @@ def _residues(name: str, text: str) -> str:
     if text in MISSING_TEXT:  # some are valid residues: NA, nan
         msg = f"record {name!r} holds {text!r}, as a missing value is written; expected residues"
         raise ValueError(msg)
-    if len(text) >= _FEWEST_NUCLEOTIDES and _NUCLEOTIDES.issuperset(text.upper()):
+    if are_nucleotides(text):
         msg = f"record {name!r} holds nucleotides; translate them to amino acids"
         raise ValueError(msg)
     return text

@@ -12,7 +12,7 @@ import pandas as pd
 
 from abag.core.files import replacing
 from abag.embed.sequences.columns import quote_names
-from abag.embed.sequences.formats import FORMATS, BadTable, WriteFrame, is_gzip, suffix_of
+from abag.embed.sequences.formats import FORMATS, BadTable, WriteFrame, bare_suffix, is_gzip
 
 
 class TableWriter:
@@ -85,9 +85,10 @@ class TableWriter:
 
 def check_writable(path: Path) -> Callable[[IO[bytes]], AbstractContextManager[WriteFrame]]:
     """Return what opens a writer of a file's format; raise `BadTable` if there is none."""
-    open_writer = FORMATS[suffix := suffix_of(path)].open_writer
-    if open_writer is None:
+    form = FORMATS.get(suffix := bare_suffix(path))
+    if form is None or form.open_writer is None:
+        problem = f"{suffix} files are only read" if form else "not a supported table format"
         known = ", ".join(name for name, found in FORMATS.items() if found.open_writer)
-        msg = f"{path}: {suffix} files are only read; expected a name that ends in {known}."
+        msg = f"{path}: {problem}; expected a name that ends in {known}, also with .gz. Rename it."
         raise BadTable(msg)
-    return open_writer
+    return form.open_writer

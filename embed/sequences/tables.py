@@ -156,7 +156,7 @@ def read_table_chunks(
     if isinstance(table, pd.DataFrame):
         source, chunks = "table", _cut(table, rows)
     else:
-        source = Path(table).name
+        source = Path(table).name or str(table)
         options = ReadOptions(
             rows=rows, limit=limit, as_written=as_written, only_sequences=only_sequences,
             sequence_columns=lambda names: sequence_columns(names, given, source),

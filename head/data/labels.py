@@ -37,7 +37,8 @@ MOST_PKD = 1e6
 """Larger values, such as times in seconds, are no affinities and exceed what training can add."""
 LISTED_TYPES = 8
 """Affinity types that a message lists."""
-_DECIMAL_COMMA = re.compile(r"[<>=~ ]*[-+]?[\d.]+,\d+(e[-+]?\d+)?", re.IGNORECASE)
+_WITH_COMMA = re.compile(r"[<>≥≤=~ ]*[-+]?[\d.]+(,\d+)+(\.\d*)?(e[-+]?\d+)?", re.IGNORECASE)
+_WITH_UNIT = re.compile(r"[<>≥≤=~ ]*[-+]?[\d.,]+(e[-+]?\d+)? ?[a-zµμ]+(/[a-z]+)?", re.IGNORECASE)
 
 
 class MixedAffinityTypes(BadLabel):
@@ -199,14 +200,14 @@ def _read_labels(
     if options.bad_rows == "error" and len(bad):
         value = table.frame[column].iloc[bad[0]]
         shown = getattr(value, "item", lambda: value)()  # of numpy, else with its type
+        missing = table.frame[column].isna().iloc[bad[0]]
+        cell = "an empty cell (or NA)" if missing else repr(shown)
         expected = "a positive" if options.label in POSITIVE else "a finite"
-        comma = isinstance(shown, str) and _DECIMAL_COMMA.fullmatch(shown)
-        fix = "Write decimal points (or save as .xlsx)" if comma else "Fix them"
         msg = (
             f"{table.source}: row {table.row_numbers[bad[0]]}, column {column}: "
-            f"{shown!r} is not a valid label; expected {expected} "
-            f"number, and a pKd within +-{MOST_PKD:g} ({len(bad)} such rows). {fix}, or skip "
-            "them with --bad-rows skip."
+            f"{cell} is not a valid label; expected {expected} "
+            f"number, and a pKd within +-{MOST_PKD:g} ({len(bad)} such rows). "
+            f"{_how_to_fix(shown)}, or skip them with --bad-rows skip."
         )
         raise BadLabel(msg)
     usable &= wanted
@@ -218,6 +219,16 @@ def _read_labels(
         raise BadLabel(msg)
     refuse_other_units(f"{table.source}: column {column}", raw[usable], options.label)
     return np.where(usable, pkd, np.nan), usable
+
+
+def _how_to_fix(label: object) -> str:
+    """Say what to do about a label that is not a number."""
+    text = str(label).strip()
+    if _WITH_COMMA.fullmatch(text):  # of decimals or of thousands: only the user knows which
+        return "Write numbers without commas, such as 1234.5 (or save as .xlsx)"
+    if _WITH_UNIT.fullmatch(text):
+        return "Write the number alone, in the unit that --label names"
+    return "Fix them"
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:

@@ -22,7 +22,12 @@ from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_one_kind, read_pair_chunks
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.head.data.label_units import USUAL_PKD, outside, read_numbers
-from abag.head.prediction.inputs import CollectedSequences, refuse_score_columns, row_bar
+from abag.head.prediction.inputs import (
+    SAME_PREDICTION_PKD,
+    CollectedSequences,
+    refuse_score_columns,
+    row_bar,
+)
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
@@ -86,7 +91,7 @@ class Candidates:
         first_row = first[of_row]
         values = [self.mean] if self.sigma is None else [self.mean, self.sigma]
         for value in values:
-            differ = np.flatnonzero(value != value[first_row])
+            differ = np.flatnonzero(abs(value - value[first_row]) > SAME_PREDICTION_PKD)
             if len(differ):
                 other, one = differ[0], first_row[differ[0]]
                 msg = (

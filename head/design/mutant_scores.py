@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 import numpy as np
 import pandas as pd
 
-from abag.core.messages import say
-from abag.embed.sequences.chains import KINDS, PLURAL, Chains, Kind, keys_array
+from abag.core.messages import counted, say
+from abag.embed.sequences.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.store.store import open_store
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.design.difference import difference_sigma, has_difference_sigma
@@ -95,11 +95,8 @@ class MutantScorer:
         for kind in KINDS:
             self.counts[kind]["reused"] += len(stored[kind])
             self.counts[kind]["encoded"] += len(new[kind])
-            total = len(stored[kind]) + len(new[kind])
-            say(
-                f"{total:,} {PLURAL[kind]} to score: {len(stored[kind]):,} stored, "
-                f"{len(new[kind]):,} to encode"
-            )
+            total = counted(len(stored[kind]) + len(new[kind]), kind)
+            say(f"{total} to score: {len(stored[kind]):,} stored, {len(new[kind]):,} to encode")
         if any(new.values()) and predictor.embed is not None:
             first = self._parents[0]
             encode_new(

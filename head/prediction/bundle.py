@@ -22,7 +22,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from abag.core.arrays import distinct
-from abag.core.files import FileDamaged, make_folder, replacing, write_bytes, write_json
+from abag.core.files import (
+    FileDamaged,
+    make_folder,
+    replacing,
+    why_unreadable,
+    write_bytes,
+    write_json,
+)
 from abag.core.options import BadOption
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
 from abag.head.closed_form.linear import LinearModel, LinearSettings
@@ -216,8 +223,8 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
             f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it "
             "until it ends."
             if unfinished
-            else f"{folder}: cannot read a predictor ({error}); expected a run folder or its "
-            "predictor folder."
+            else f"{folder}: cannot read a predictor ({why_unreadable(folder, error)}); expected a "
+            "run folder or its predictor folder."
         )
         raise PredictorDamaged(msg) from error
     schema: Any = written.get("schema") if isinstance(written, dict) else None

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.keys import distinct_keys
-from abag.core.messages import bar, say
-from abag.embed.sequences.chains import KINDS, PLURAL
+from abag.core.messages import bar, counted, say
+from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.columns import SEQUENCE_ROLES
 from abag.embed.sequences.options import TableOptions
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 MERGE_KEYS = 1 << 18
 """Keys held beyond the distinct ones before repeated keys are merged: 19 MB during the merge."""
+SAME_PREDICTION_PKD = 1e-3
+"""Predictions of one pair that differ by no more are one: products of matrices round each row of a
+table in their own way."""
 SCORE_COLUMNS = (
     "pkd_predicted", "sigma", "far_antibody", "far_antigen", *NOVELTY_COLUMNS, ANTIGEN_CHANGES,
 )  # fmt: skip
@@ -262,8 +265,9 @@ def encode_missing(
 ) -> Store:
     """Encode what the store lacks, if the predictor can, and open the store."""
     for collected in (antibodies, antigens):
-        new, noun = len(collected.new), PLURAL[collected.kind]
-        say(f"{collected.unique:,} unique {noun}: {collected.unique - new:,} stored, {new:,} new")
+        new = len(collected.new)
+        unique = counted(collected.unique, f"unique {collected.kind}")
+        say(f"{unique}: {collected.unique - new:,} stored, {new:,} new")
     if scorer.predictor.embed is not None and (antibodies.new or antigens.new):
         new_sequences = [*antibodies.new.values()], [*antigens.new.values()]
         examples = antibodies.example, antigens.example

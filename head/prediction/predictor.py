@@ -21,7 +21,7 @@ import pandas as pd
 from abag import AbagError
 from abag.core.files import is_partial
 from abag.core.keys import distinct_keys
-from abag.core.messages import reporting, say
+from abag.core.messages import counted, reporting, say
 from abag.core.python_surface import as_html, names_keywords, shorten
 from abag.embed.sequences.chains import KINDS, ParsedSequence, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
@@ -344,7 +344,8 @@ def encode_new(
     targets = [*antigens, *[padding[1]] * (rows - len(antigens))]
     table["antigen"] = ["|".join(chains) for chains in targets]
     say(
-        f"{len(antibodies):,} antibodies and {len(antigens):,} antigens have no vector yet: "
+        f"{counted(len(antibodies), 'antibody')} and {counted(len(antigens), 'antigen')} have no "
+        "vector yet: "
         f"encoding them with {predictor.antibody.name} and {predictor.antigen.name} into {store}"
     )
     of_run: dict[str, str | Path] = {

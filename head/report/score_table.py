@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from abag.core.messages import counted
 from abag.head.evaluation.metrics import table_metrics
 from abag.head.evaluation.verdicts import best_baseline
 from abag.head.training.uncertainty import describe_sigma
@@ -94,8 +95,8 @@ def _describe_data(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     if data is not None:
         lines.append(
-            f"{summary['run']}: {data['pairs']:,} pairs of {data['antibodies']:,} antibodies and "
-            f"{data['antigens']:,} antigens"
+            f"{summary['run']}: {counted(data['pairs'], 'pair')} of "
+            f"{counted(data['antibodies'], 'antibody')} and {counted(data['antigens'], 'antigen')}"
         )
     rows = ", ".join(f"{n:,} {part}" for part, n in split["rows"].items() if n)
     lines.append(

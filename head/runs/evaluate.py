@@ -25,6 +25,7 @@ from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import compare, score_intervals
 from abag.head.evaluation.metrics import headline_metrics
 from abag.head.evaluation.verdicts import verdict
+from abag.head.prediction.inputs import SAME_PREDICTION_PKD
 from abag.head.runs.external_table import key_frame, score_table
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run
@@ -217,8 +218,8 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
         fold = pd.Series(read_numbers(table.frame["fold"]), table.frame.index)
         given["fold"] = fold.where(fold.isin(range(len(saved.folds))), -1).astype(np.int64)
         on.append("fold")
-    given = given.drop_duplicates(ignore_index=True)
-    repeated = int(given.duplicated(on).sum())
+    first = given.groupby(on)["prediction"].transform("first")
+    repeated = int((abs(given["prediction"] - first) > SAME_PREDICTION_PKD).sum())
     if repeated:
         hint = ", or a column fold" if len(saved.folds) > 1 else ""
         msg = (
@@ -226,4 +227,4 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
             f"({repeated} extra rows); expected one per pair{hint}. Remove the others."
         )
         raise PredictionsMismatch(msg)
-    return given, on
+    return given.drop_duplicates(on, ignore_index=True), on

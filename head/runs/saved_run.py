@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.arrays import Floats
+from abag.core.files import why_unreadable
 from abag.embed.sequences.chains import KINDS
 from abag.head.splits.splits import PART_NAMES, Split
 
@@ -105,8 +106,10 @@ def read_run(run: Path) -> SavedRun:
         splits = [_split(summary["split"]["name"], k, rows) for k, rows in enumerate(folds)]
         predicted = [rows["pkd_predicted"].to_numpy(np.float64) for rows in folds]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        msg = f"{run}: not a finished run ({reason}). Run abag fit on it until it ends."
+        msg = (
+            f"{run}: not a finished run ({why_unreadable(run, error)}). Check the path, or run "
+            "abag fit on it until it ends."
+        )
         raise NoFinishedRun(msg) from error
     if not consistent:
         msg = (
