@@ -389,11 +389,15 @@ def test_different_predictions_of_a_pair_are_refused_but_repeated_rows_are_not(c
         run_evaluate(case, predictions=repeated)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, "strong", ""])
-def test_an_invalid_prediction_is_refused_with_its_row(case, value):
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(np.nan, r"an empty cell \(or NA\)"), (np.inf, "inf"), ("strong", "'strong'"), ("", "''")],
+)
+def test_an_invalid_prediction_is_refused_with_its_row(case, value, shown):
     theirs = own_predictions(case).astype({"pkd_predicted": object})
     theirs.loc[1, "pkd_predicted"] = value
-    with pytest.raises(PredictionsMismatch, match=r"row 2, column pkd_predicted.*1 such rows"):
+    message = f"row 2, column pkd_predicted: {shown} is not a valid prediction.*1 such rows"
+    with pytest.raises(PredictionsMismatch, match=message):
         run_evaluate(case, predictions=theirs)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import SupportsIndex
 
 import numpy as np
 import pandas as pd
@@ -121,6 +122,13 @@ class SequenceTable(Table):
     def notes(self) -> list[str]:
         """What was done to the table, one printable line each; empty when nothing was."""
         return self.ignored + describe_counts(self.counts, self.skipped)
+
+    def describe_cell(self, at: SupportsIndex, column: str) -> str:
+        """Say where the cell of the `at`-th row here is, and what it holds."""
+        value = self.frame[column].iloc[at]
+        shown = getattr(value, "item", lambda: value)()  # numpy's numbers name their type
+        held = "an empty cell (or NA)" if self.frame[column].isna().iloc[at] else repr(shown)
+        return f"{self.source}: row {self.row_numbers[at]}, column {column}: {held}"
 
     def sorted_by_key(self) -> SequenceTable:
         """Return the same rows with their unique sequences in the order of their keys."""

@@ -79,9 +79,8 @@ def _read_labels(table: SequenceTable, pkd: NDArray[np.float64], label: Label) -
 
 def _bad_label(table: SequenceTable, rows: NDArray[np.bool_], problem: str) -> BadLabel:
     """Make the error about the labels of some rows, (N,), which names the first."""
-    at, column = int(np.flatnonzero(rows)[0]), table.column("pkd")
-    where = f"{table.source}: row {table.row_numbers[at]}, column {column}"
-    return BadLabel(f"{where}: {table.frame[column].iloc[at]!r} ({rows.sum()} such rows) {problem}")
+    cell = table.describe_cell(np.flatnonzero(rows)[0], table.column("pkd"))
+    return BadLabel(f"{cell} ({rows.sum()} such rows) {problem}")
 
 
 def _read_column(

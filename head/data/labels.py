@@ -198,16 +198,11 @@ def _read_labels(
         refuse_other_units(f"{table.source}: column {column}", raw[readable], options.label)
     bad = np.flatnonzero(wanted & ~usable)
     if options.bad_rows == "error" and len(bad):
-        value = table.frame[column].iloc[bad[0]]
-        shown = getattr(value, "item", lambda: value)()  # of numpy, else with its type
-        missing = table.frame[column].isna().iloc[bad[0]]
-        cell = "an empty cell (or NA)" if missing else repr(shown)
         expected = "a positive" if options.label in POSITIVE else "a finite"
         msg = (
-            f"{table.source}: row {table.row_numbers[bad[0]]}, column {column}: "
-            f"{cell} is not a valid label; expected {expected} "
+            f"{table.describe_cell(bad[0], column)} is not a valid label; expected {expected} "
             f"number, and a pKd within +-{MOST_PKD:g} ({len(bad)} such rows). "
-            f"{_how_to_fix(shown)}, or skip them with --bad-rows skip."
+            f"{_how_to_fix(table.frame[column].iloc[bad[0]])}, or skip them with --bad-rows skip."
         )
         raise BadLabel(msg)
     usable &= wanted

@@ -190,8 +190,7 @@ def _finite(
     bad = np.flatnonzero(~np.isfinite(value) | (value < low))
     if len(bad):
         msg = (
-            f"{chunk.source}: row {chunk.row_numbers[bad[0]]}, column {column}: "
-            f"{chunk.frame[column].iloc[bad[0]]!r} is not a valid {noun}; expected {expected} "
+            f"{chunk.describe_cell(bad[0], column)} is not a valid {noun}; expected {expected} "
             f"({len(bad)} such rows). Fix or remove them."
         )
         raise BadPredictions(msg)
@@ -204,8 +203,7 @@ def _flags(chunk: SequenceTable, column: str) -> Bools:
     if None in flags:
         bad = np.flatnonzero(codes == flags.index(None))[0]
         msg = (
-            f"{chunk.source}: row {chunk.row_numbers[bad]}, column {column}: "
-            f"{chunk.frame[column].iloc[bad]!r} is not a valid flag; expected True or False. "
+            f"{chunk.describe_cell(bad, column)} is not a valid flag; expected True or False. "
             "Fix it, or remove the column."
         )
         raise BadPredictions(msg)

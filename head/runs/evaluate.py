@@ -203,11 +203,10 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
     value = read_numbers(table.frame[column])
     invalid = np.flatnonzero(~np.isfinite(value))
     if len(invalid):
-        at = int(invalid[0])
+        cell = table.describe_cell(invalid[0], column)
         msg = (
-            f"{table.source}: row {table.row_numbers[at]}, column {column}: "
-            f"{table.frame[column].iloc[at]!r} is not a valid prediction; expected a pKd "
-            f"({len(invalid)} such rows). Predict these pairs or remove them."
+            f"{cell} is not a valid prediction; expected a pKd ({len(invalid)} such rows). "
+            "Predict these pairs or remove them."
         )
         raise PredictionsMismatch(msg)
     given = key_frame(
