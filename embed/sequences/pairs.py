@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import SupportsIndex
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -123,7 +123,7 @@ class SequenceTable(Table):
         """What was done to the table, one printable line each; empty when nothing was."""
         return self.ignored + describe_counts(self.counts, self.skipped)
 
-    def describe_cell(self, at: SupportsIndex, column: str) -> str:
+    def describe_cell(self, at: int | np.integer[Any], column: str) -> str:
         """Say where the cell of the `at`-th row here is, and what it holds."""
         value = self.frame[column].iloc[at]
         shown = getattr(value, "item", lambda: value)()  # numpy's numbers name their type
