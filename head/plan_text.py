@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 NEGLIGIBLE = 0.01
 """Share of the time of encoding below which the time of a fit is not shown."""
-SIDES = ("antibodies", "antigens")
 
 
 def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:

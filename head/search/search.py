@@ -24,6 +24,7 @@ from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation.baselines import inner_folds as pairs_inner_folds
 from abag.head.evaluation.metrics import METRICS, MeasuredRows
 from abag.head.model.config import FitConfig, is_used
+from abag.head.model.losses import LOSSES
 from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.training.stack import Member, PairStandardizer, StackedHeads
 from abag.head.training.step import step_seed
@@ -52,7 +53,6 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 
 The preset ``large`` is left out: it takes as long as all other networks together.
 """
-LOSSES = ("mse", "huber", "rank")
 RANGES: Mapping[str, tuple[float, float]] = {
     "dropout": (0.0, 0.5), "lr": (1e-4, 1e-2), "weight_decay": (1e-3, 1.0),
 }  # fmt: skip
@@ -93,7 +93,7 @@ class SearchProblem:
         """Return the choices of each categorical parameter."""
         return {
             "shape": tuple(SHAPES),
-            "loss": LOSSES,
+            "loss": tuple(LOSSES),
             "antibody_pooling": self.poolings["antibody"],
             "antigen_pooling": self.poolings["antigen"],
         }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abag import AbagError
-from abag.core.files import FileDamaged, naming_errors
+from abag.core.files import FileDamaged, is_process_alive, naming_errors
 from abag.core.messages import bar
 from abag.head.evaluation.metrics import METRICS
 from abag.head.search.search import (
@@ -167,7 +167,7 @@ def fail_abandoned_trials(study: Study) -> None:
     """Mark the running trials of processes that no longer exist as failed."""
     for trial in study.get_trials(deepcopy=False, states=[_state("RUNNING")]):
         host, _, pid = trial.user_attrs.get(PROCESS_ATTRIBUTE, "").partition(":")
-        ended = host == socket.gethostname() and not _is_alive(int(pid))
+        ended = host == socket.gethostname() and not is_process_alive(int(pid))
         age_s = (datetime.now() - (trial.datetime_start or datetime.now())).total_seconds()
         # A trial without a process was interrupted before its process was recorded.
         if ended or age_s > (ABANDONED_S if host else UNOWNED_S):
@@ -195,14 +195,6 @@ def run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
             progress.update(len(batch))
             complete = study.get_trials(deepcopy=False, states=[_state("COMPLETE")])
             progress.set_postfix(best=f"{study.best_value:.3f}" if complete else "-")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:  # PermissionError: the process of another user
-        return not isinstance(error, ProcessLookupError)
-    return True
 
 
 def _state(name: str) -> TrialState:
