@@ -274,7 +274,7 @@ def test_a_record_torn_by_a_power_cut_is_dropped_and_the_sweep_goes_on(case, don
     lambda text: text.replace(b'"op_code":0', b'"op_code":99', 1),
     lambda text: text + b"[" * 100_000 + b"\n",
     lambda text: re.sub(rb'"values":\[[-\d.e]+\]', b'"values":[{}]', text, count=1),
-    lambda text: text.replace(b'"param_name":"lr"', b'"param_name":"rl"'),
+    lambda text: text.replace(b'"param_name":"lr"', b'"param_name":"rl"', 1),
     lambda text: re.sub(rb'(.*"op_code":6.*\n)|("process":"[^:]+):\d+', rb"\2", text),
 ])  # fmt: skip
 def test_a_damaged_journal_is_one_line_and_left_as_it_is(case, done, tmp_path, damage):

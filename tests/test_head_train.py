@@ -17,11 +17,12 @@ from drawn import write_vectors
 from hypothesis import given
 from hypothesis import strategies as st
 from killed_training import stop_after
+from safetensors import SafetensorError
 from scipy.stats import chisquare
 
 import abag
 from abag.core.device import DeviceUnavailable
-from abag.core.files import FileDamaged, FolderBusy, host_name, only_writer
+from abag.core.files import FileDamaged, FolderBusy, host_name, only_writer, write_json
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
@@ -31,7 +32,7 @@ from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import NothingToLearn
 from abag.head.model.config import FitConfig, RunMismatch, is_used
 from abag.head.training import fold_groups
-from abag.head.training.checkpoint import load, save
+from abag.head.training.checkpoint import DiskFull, load, save
 from abag.head.training.loop import LossNotFinite
 from abag.head.training.step import (
     TrainingStep,
@@ -321,6 +322,25 @@ def test_a_finished_run_can_be_continued_with_more_epochs(case):
     lines = lines_of(case.at / "run")
     assert lines[before]["lr"] > lines[before - 1]["lr"]  # the longer cosine's rate at that step
     assert [line["step"] for line in lines] == list(range(1, before // 3 * 5 + 1))
+
+
+def test_a_disk_that_is_full_when_the_predictor_is_written_is_one_line(case, monkeypatch):
+    def full(*_):
+        raise SafetensorError("No space left on device")  # noqa: EM101 - as safetensors does
+
+    monkeypatch.setattr("abag.head.prediction.bundle.save_file", full)
+    with pytest.raises(DiskFull, match=r"weights\.safetensors: cannot be written \(No space"):
+        quick_fit(case)
+    monkeypatch.undo()
+    assert quick_fit(case)[0]["steps"]
+
+
+def test_a_run_whose_epochs_are_no_number_is_refused(case):
+    quick_fit(case)
+    config = case.at / "run" / "config.json"
+    write_json(config, json.loads(config.read_text()) | {"epochs": "3"})
+    with pytest.raises(FileDamaged, match=r"run/config\.json: epochs is '3'; expected a whole"):
+        quick_fit(case, epochs=4)
 
 
 def test_a_run_cannot_be_shortened(case):

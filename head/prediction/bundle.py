@@ -124,7 +124,16 @@ def save_predictor(
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     fields = asdict(record)
     with replacing(folder / WEIGHTS) as partial:
-        save_file(arrays, partial)  # no copies: they take as much memory as the training
+        try:
+            save_file(arrays, partial)  # no copies: they take as much memory as the training
+        except SafetensorError as error:
+            from abag.head.training.checkpoint import DiskFull
+
+            msg = (
+                f"{folder / WEIGHTS}: cannot be written ({error}). Free disk space and run the "
+                "same command again."
+            )
+            raise DiskFull(msg) from error
         digest = record_digest(fields, partial)
     antigens = measure_antigens([chains["antigen"][n] for n in seen["antigen"].tolist()])
     save_antigens(folder, antigens, digest)

@@ -141,11 +141,15 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     unused = {name for name in HEADS_WITH if not is_used(name, record["head"])}
     before |= {name: record[name] for name in unused}
     check_same(run, before, record)
-    if record["epochs"] < before.get("epochs", 0):
+    epochs = before.get("epochs", 0)
+    if not isinstance(epochs, int):
+        msg = f"{run / 'config.json'}: epochs is {epochs!r}; expected a whole number. Restore it."
+        raise FileDamaged(msg)
+    if record["epochs"] < epochs:
         msg = (
-            f"{run}: was started with epochs = {before['epochs']}, and now has {record['epochs']}; "
+            f"{run}: was started with epochs = {epochs}, and now has {record['epochs']}; "
             "expected as many or more, because trained epochs cannot be taken back. Give "
-            f"--epochs {before['epochs']}, or use another --run folder."
+            f"--epochs {epochs}, or use another --run folder."
         )
         raise RunMismatch(msg)
     if not (run / "summary.json").exists() or before.get("epochs") != record["epochs"]:

@@ -19,6 +19,7 @@ from abag.head.evaluation.metrics import METRICS
 from abag.head.search.search import (
     BATCH_PARAMETERS,
     LOGARITHMIC,
+    POOLINGS,
     RANGES,
     SearchProblem,
     best_value,
@@ -156,11 +157,12 @@ def _drop_torn_record(journal: Path) -> None:
 
 def _check_complete_trials(study: Study) -> None:
     """Read what is needed of each complete trial; Optuna takes any value for it."""
+    needed = {"shape", "loss", *RANGES, *POOLINGS}
     for trial in study.get_trials(deepcopy=False, states=[_state("COMPLETE")]):
-        fit_options(trial.params)
-        if not isinstance(trial.value, float):
-            msg = f"trial {trial.number} has the value {trial.value!r}"
+        if not isinstance(trial.value, float) or not needed <= trial.params.keys():
+            msg = f"trial {trial.number} has the value {trial.value!r} for {trial.params}"
             raise TypeError(msg)
+        fit_options(trial.params)  # a shape that exists
 
 
 def fail_abandoned_trials(study: Study) -> None:
