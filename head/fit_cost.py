@@ -53,9 +53,9 @@ STACKED = 0.6
 EPOCH_S, VALIDATE_S = 4e-3, 1.5e-5
 """Keeping the best weights of a network after an epoch; scoring a validation pair."""
 FACTORISE_S = 6e-10
-"""A ridge on a CPU, times the cube of its columns."""
+"""A ridge on a CPU, times the cube of its columns: a factorisation per inner fold and strength."""
 SUM_S = 3e-11
-"""Their sums, for each antibody and pair of columns."""
+"""The Gram matrices of its inner folds, for each antibody and pair of columns."""
 VALUE_S = 2e-8
 """Standardising a value of the vectors."""
 COMPARE_S = 2.5e-11

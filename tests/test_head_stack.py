@@ -162,7 +162,7 @@ def test_auto_takes_the_model_with_the_smallest_error_on_pairs_not_seen(case, tm
         assert summary["shares"][best] == 1
 
 
-@pytest.mark.parametrize("head", ["auto", "kernel"])
+@pytest.mark.parametrize("head", ["auto", "stack"])
 def test_labels_of_the_test_part_change_nothing_but_the_scores(case, tmp_path, head):
     rng = np.random.default_rng(1)
     part = np.where(rng.random(len(case.frame)) < 0.2, "test", "train")

@@ -153,8 +153,10 @@ class OptimizationOptions(Options, group="Training"):
 _WITH_A_NETWORK = (*get_args(Network), *STACKS)
 HEADS_WITH: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys([one.name for one in fields(OptimizationOptions)], _WITH_A_NETWORK),
-    **dict.fromkeys(["preset", "dropout", "select", "patience"], _WITH_A_NETWORK),
-    **dict.fromkeys(["validate_every", "validate_pairs"], _WITH_A_NETWORK),
+    **dict.fromkeys(
+        ["preset", "dropout", "select", "validate_every", "validate_pairs", "patience"],
+        _WITH_A_NETWORK,
+    ),
     "widths": ("mlp", "notebook", *STACKS),
     "rank": ("lowrank",),
 }

@@ -121,7 +121,7 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
 
 def _count_divided(pairs: LabelledPairs, value: NDArray[np.object_]) -> int:
     """Count the pairs whose replicates, merged into one, differ in a value of each row, (R,)."""
-    if not pairs.counts["replicate_rows"]:
+    if not pairs.counts.get("replicate_rows"):
         return 0
     table = pairs.table
     n_antigens = len(table.antigens.keys)
