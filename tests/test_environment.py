@@ -47,7 +47,7 @@ def test_a_full_output_is_one_line(pairs, tmp_path):
     line = ["embed", pairs, "--store", tmp_path / "s", *ENCODERS, "--json"]
     done = abag(*line, shell=">/dev/full")
     assert done.returncode == 1
-    assert b"No space left on device" in done.stderr
+    assert b"the disk is full" in done.stderr
     assert b"Traceback" not in done.stderr
     assert rows(tmp_path / "s")
 
