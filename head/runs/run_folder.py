@@ -141,10 +141,7 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     unused = {name for name in HEADS_WITH if not is_used(name, record["head"])}
     before |= {name: record[name] for name in unused}
     check_same(run, before, record)
-    epochs = before.get("epochs", 0)
-    if not isinstance(epochs, int):
-        msg = f"{run / 'config.json'}: epochs is {epochs!r}; expected a whole number. Restore it."
-        raise FileDamaged(msg)
+    epochs = _recorded_epochs(run, before)
     if record["epochs"] < epochs:
         msg = (
             f"{run}: was started with epochs = {epochs}, and now has {record['epochs']}; "
@@ -155,6 +152,14 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     if not (run / "summary.json").exists() or before.get("epochs") != record["epochs"]:
         return None
     return cast("RunSummary", read_json(run / "summary.json"))
+
+
+def _recorded_epochs(run: Path, before: Mapping[str, Any]) -> int:
+    epochs = before.get("epochs", 0)
+    if not isinstance(epochs, int):
+        msg = f"{run / 'config.json'}: epochs is {epochs!r}; expected a whole number. Restore it."
+        raise FileDamaged(msg)
+    return epochs
 
 
 def sequence_frame(pairs: LabelledPairs) -> pd.DataFrame:
