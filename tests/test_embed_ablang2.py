@@ -10,6 +10,7 @@ import pytest
 import torch
 from ablang2.models.ablang2.ablang import AbLang
 from ablang2.models.ablang2.tokenizers import ABtokenizer
+from layer_states import LayerStates
 from safetensors.torch import save_file
 
 from abag.core.device import plan_device
@@ -56,18 +57,6 @@ def package(tmp_path, monkeypatch, theirs):
     found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(family_module, "find_spec", lambda name: found)
     return tmp_path
-
-
-class LayerStates:
-    """Keeps the states of every layer."""
-
-    layers = frozenset(range(9))
-
-    def __init__(self):
-        self.states = []
-
-    def add(self, layer, x_TD):
-        self.states.append(x_TD.clone())
 
 
 @pytest.mark.parametrize("backend", ["packed", "reference"])

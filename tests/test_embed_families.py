@@ -10,6 +10,7 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layer_states import LayerStates
 
 import abag
 from abag.core.device import plan_device
@@ -164,16 +165,6 @@ def test_esmc_without_its_class_in_transformers_runs_as_a_module_of_abag(monkeyp
     assert len(ours) == len(theirs) == 4
     for mine, other in zip(ours, theirs, strict=True):
         assert (mine - other).norm() <= 1e-5 * other.norm()
-
-
-class LayerStates:
-    """Keeps the states of every layer."""
-
-    def __init__(self):
-        self.states = []
-
-    def add(self, layer, x_TD):
-        self.states.append(x_TD)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from layer_states import LayerStates
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaModel
 
@@ -33,18 +34,6 @@ HEAD = {  # what a checkpoint has beside the encoder: the prefix of its tensors,
     "amplify": ("", {"layer_norm_2.weight": (256,), "decoder.weight": (27, 256)}),
     "glm2": ("glm2.", {"lm_head.norm.weight": (256,), "lm_head.proj_output.weight": (37, 256)}),
 }
-
-
-class LayerStates:
-    """Keeps the states of every layer."""
-
-    layers = frozenset(range(9))
-
-    def __init__(self):
-        self.states = []
-
-    def add(self, layer, x_TD):
-        self.states.append(x_TD.clone())
 
 
 def llama_weights(family, weights, shape):
