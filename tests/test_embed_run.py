@@ -356,6 +356,22 @@ def content(folder):
 
 
 @pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (20, "stored antigens keep their float16 vectors\n"),
+        (60, "stored antigens keep their float16 vectors; those encoded now are stored as float32"),
+    ],
+)
+def test_stored_vectors_of_another_type_are_reused_and_reported(tmp_path, capsys, rows, said):
+    embed_table(demo_table().head(20), tmp_path, progress=True, **TINY)
+    assert "keep their" not in capsys.readouterr().err
+    options = {"store_dtype": "float32", "progress": True}
+    summary = embed_table(demo_table().head(rows), tmp_path, **options, **TINY)
+    assert summary["antigens"]["reused"] > 0
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("begun", "asked", "match"),
     [
         ({"precision": "fp32"}, {"precision": "bf16", "strict_precision": True}, "begun in fp32"),

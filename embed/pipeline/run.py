@@ -319,5 +319,9 @@ def _announce_kind(job: KindJob) -> None:
         say(f"    {job.long:,} with a chain of more than {layout.limit:,} residues: {policy}")
     if layers := job.folder.layers:
         say(f"    poolings of layers {', '.join(map(str, layers))} are stored too")
+    chosen = job.options.store_dtype
+    if others := {block.number_format for block in job.folder.blocks()} - {chosen}:
+        kept = f"    stored {job.plural} keep their {others.pop()} vectors"
+        say(f"{kept}; those encoded now are stored as {chosen}" if job.missing else kept)
     if checkpoint.random:
         say(f"    {checkpoint.name}: random weights, its vectors have no biological meaning")

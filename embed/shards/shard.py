@@ -104,6 +104,11 @@ class VectorBlock:
         return {n: a.shape[1] for n, a in self.arrays.items() if len(a.shape) == 2 and n != "key"}
 
     @property
+    def number_format(self) -> str:
+        """Type of the vectors: ``float16`` or ``float32``."""
+        return np.dtype(self.arrays[next(iter(self.widths))].dtype).name
+
+    @property
     def layout(self) -> dict[str, tuple[int, ...]]:
         """Shape of one row of each array; the same in all shards of an encoder."""
         return {name: array.shape[1:] for name, array in self.arrays.items()}

@@ -120,7 +120,7 @@ def _encoder_info(folder: EncoderFolder) -> EncoderInfo:
         shards=len(blocks),
         bytes=sum(a.nbytes for block in blocks for a in block.arrays.values()),
         poolings=blocks[0].widths if blocks else {},
-        values=_rows_by(blocks, [_number_format(block) for block in blocks]),
+        values=_rows_by(blocks, [block.number_format for block in blocks]),
         attrs={
             name: _rows_by(blocks, [block.attrs.get(name) for block in blocks])
             for name in sorted({name for b in blocks for name in b.attrs} - _OWN_ATTRS)
@@ -144,10 +144,6 @@ def _rows_by(blocks: Sequence[VectorBlock], values: Sequence[object]) -> dict[st
     for block, value in zip(blocks, values, strict=True):
         rows[str(value)] += block.rows
     return dict(rows)
-
-
-def _number_format(block: VectorBlock) -> str:
-    return np.dtype(block.arrays[next(iter(block.widths))].dtype).name
 
 
 def _writers(folder: Path) -> list[str]:
