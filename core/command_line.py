@@ -68,12 +68,10 @@ def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except AbagError as error:
-        click.echo(printable(f"Error: {error}"), err=True)
-        sys.exit(1)
+        _fail(f"Error: {error}")
     except UnicodeEncodeError as error:  # of a path; pyarrow takes UTF-8 only
         msg = f"Error: {error.object}: a name that is not UTF-8; expected UTF-8. Rename it."
-        click.echo(printable(msg), err=True)
-        sys.exit(1)
+        _fail(msg)
     except OSError as error:
         if error.errno == errno.EPIPE:  # click handles it
             raise
@@ -86,15 +84,13 @@ def _errors_in_one_line() -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             fix = "Free space, and run the command again."
             msg = f"Error: {os.fsdecode(where)}: the disk is full. {fix}"
-        click.echo(printable(msg), err=True)
-        sys.exit(1)
+        _fail(msg)
     except MemoryError as error:  # also of a damaged file that says that it is huge
         msg = (
             f"Error: not enough memory ({str(error) or 'no more is available'}). What is "
             "committed is safe; use a machine with more memory, or less data at a time."
         )
-        click.echo(printable(msg), err=True)
-        sys.exit(1)
+        _fail(msg)
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] == "abag":  # a mistake of ours
             raise
@@ -103,13 +99,17 @@ def _errors_in_one_line() -> Iterator[None]:
             f"Error: {package}: cannot be imported ({error}); expected a working installation. "
             "Install abag in a new environment."
         )
-        click.echo(printable(" ".join(msg.split())), err=True)
-        sys.exit(1)
+        _fail(" ".join(msg.split()))
     except _Stopped as stopped:
         name = signal.Signals(stopped.number).name
         msg = "committed work is safe; run the same command again to continue."
         click.echo(f"Stopped by {name}: {msg}", err=True)
         sys.exit(128 + stopped.number)
+
+
+def _fail(msg: str) -> NoReturn:
+    click.echo(printable(msg), err=True)
+    sys.exit(1)
 
 
 def _open_standard_streams() -> None:

@@ -50,6 +50,10 @@ class FileDamaged(AbagError):
     """A file of a run, a sweep or an adapter is not what was written."""
 
 
+class DiskFull(AbagError):
+    """A file of the run could not be written."""
+
+
 def why_unreadable(folder: Path, error: Exception) -> str:
     """Say in one line why a file of a folder cannot be read."""
     if not folder.exists():

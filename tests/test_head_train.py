@@ -22,7 +22,7 @@ from scipy.stats import chisquare
 
 import abag
 from abag.core.device import DeviceUnavailable
-from abag.core.files import FileDamaged, FolderBusy, host_name, only_writer, write_json
+from abag.core.files import DiskFull, FileDamaged, FolderBusy, host_name, only_writer, write_json
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
@@ -32,7 +32,7 @@ from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import NothingToLearn
 from abag.head.model.config import FitConfig, RunMismatch, is_used
 from abag.head.training import fold_groups
-from abag.head.training.checkpoint import DiskFull, load, save
+from abag.head.training.checkpoint import load, save
 from abag.head.training.loop import LossNotFinite
 from abag.head.training.step import (
     TrainingStep,

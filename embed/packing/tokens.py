@@ -252,9 +252,8 @@ class Layout:
             for token in (vocabulary.start, vocabulary.end, vocabulary.separator)
         )
         if vocabulary.frames_chains:
-            is_light = self.kind == "antibody" and min(ids) == 1
-            heavy, light = (None, *ids.values()) if is_light else (*ids.values(), None)[:2]
-            for chain, before in ((heavy, ()), (light, separator)):
+            pair = (ids.get(0), ids.get(1)) if self.kind == "antibody" else (*ids.values(), None)
+            for chain, before in zip(pair, ((), separator), strict=True):
                 yield before
                 if chain is not None:
                     yield from (start, chain, end)

@@ -170,8 +170,9 @@ class KindJob:
 
     def _stored_by(self, rank: Rank, keys: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Select what faster ranks of this job have stored already, shape (N,), dtype bool."""
+        job = rank.job_digest
         block, _ = self._folder.find(keys)
-        of_job = [b.attrs.get("job") == rank.job_digest != "" for b in self._folder.blocks()]
+        of_job = [job != "" and one.attrs.get("job") == job for one in self._folder.blocks()]
         return np.array([*of_job, False])[block]  # -1, not stored, is the last
 
     def _tokens(self, sequences: list[tuple[str, ...]]) -> NDArray[np.int64]:

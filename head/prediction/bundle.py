@@ -23,6 +23,7 @@ from safetensors.numpy import load, save_file
 
 from abag.core.arrays import distinct
 from abag.core.files import (
+    DiskFull,
     FileDamaged,
     make_folder,
     replacing,
@@ -127,8 +128,6 @@ def save_predictor(
         try:
             save_file(arrays, partial)  # no copies: they take as much memory as the training
         except SafetensorError as error:
-            from abag.head.training.checkpoint import DiskFull
-
             msg = (
                 f"{folder / WEIGHTS}: cannot be written ({error}). Free disk space and run the "
                 "same command again."

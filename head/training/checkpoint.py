@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from abag import AbagError
-from abag.core.files import replacing
+from abag.core.files import DiskFull, replacing
 from abag.core.messages import say
 
 if TYPE_CHECKING:
@@ -36,10 +36,6 @@ class CheckpointDamaged(AbagError):
 
 class CheckpointVersion(AbagError):
     """A checkpoint was written by another version of abag."""
-
-
-class DiskFull(AbagError):
-    """A file of the run could not be written."""
 
 
 @dataclass(frozen=True, slots=True)
