@@ -45,21 +45,25 @@ def signatures(half, descriptors):
     launch = rotary_launch(40, torch.empty(1, 32), per_warp=512)  # queries and keys
     warps = launch.pop("num_warps")
     yield "_rotary_kernel", rotary, launch | {"bias_ptr": None}, warps, 3
-    for biased, heads, width, turned in (
-        (True, 32, 128, False), (False, 20, 64, False), (False, 20, 64, True)
+    launch = rotary_launch(40, torch.empty(1, 12), per_warp=512)  # ESM-2 35M and AbLang2
+    warps = launch.pop("num_warps")
+    yield "_rotary_kernel", rotary, launch | {"bias_ptr": None}, warps, 3
+    for biased, heads, width, block, turned in (
+        (True, 32, 128, 128, False), (False, 20, 64, 64, False), (False, 20, 64, 64, True),
+        (False, 20, 24, 32, False),
     ):  # fmt: skip
         chosen = _TILES if descriptors else _POINTER_TILES
         m, n, warps, stages = chosen["biased" if biased else "plain"]
         blocks = {
-            "qkv_q": (m, width // 2 if turned else width),
-            "qkv": (n, width),
-            "qkv_half": (n // 2, width),
+            "qkv_q": (m, block // 2 if turned else block),
+            "qkv": (n, block),
+            "qkv_half": (n // 2, block),
         }
         blocks |= {"bias": (m, n), "bias_half": (m, n // 2)}
         tensors = {name: f"tensordesc<{half}[{r}, {c}]>" for name, (r, c) in blocks.items()}
         tensors = tensors if descriptors else dict.fromkeys(blocks, x)
         tiles = dict.fromkeys(("tile_first_ptr", "tile_start_ptr", "tile_stop_ptr"), "*i32")
-        constants = {"HEADS": heads, "WIDTH": width, "BLOCK_M": m, "BLOCK_N": n}
+        constants = {"HEADS": heads, "WIDTH": width, "BLOCK_D": block, "BLOCK_M": m, "BLOCK_N": n}
         constants |= {"HAS_BIAS": biased, "BIAS_REACH": 192 if biased else 0}
         constants |= {"DESCRIPTORS": descriptors}
         attend = {**tensors, "out_ptr": x, **tiles, "scale": "fp32"}

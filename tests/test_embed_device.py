@@ -50,10 +50,11 @@ def test_capability_decides_precision_and_attention(
 def test_heads_that_triton_cannot_divide_use_another_attention(gpu):
     gpu("A100", (8, 0))
     plan = plan_device()
-    assert choose_attention(plan, biased=False, head_width=24) == "varlen"  # ESM-2 35M
-    assert choose_attention(plan, biased=True, head_width=24) == "sdpa"
-    with pytest.raises(AttentionUnavailable, match="triton: does not support heads of 24"):
-        choose_attention(plan, biased=False, head_width=24, requested="triton")
+    assert choose_attention(plan, biased=False, head_width=24) == "triton"  # ESM-2 35M
+    assert choose_attention(plan, biased=False, head_width=20) == "varlen"
+    assert choose_attention(plan, biased=True, head_width=20) == "sdpa"
+    with pytest.raises(AttentionUnavailable, match="triton: does not support heads of 20"):
+        choose_attention(plan, biased=False, head_width=20, requested="triton")
 
 
 def test_a_t4_refuses_bf16_and_fast_attention_before_any_weights(gpu):

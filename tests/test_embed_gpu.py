@@ -17,6 +17,7 @@ pytestmark = pytest.mark.gpu
 WIDE = {
     "t5": {**TINY_CONFIG["tiny-igt5"], "d_model": 128, "d_kv": 64, "num_heads": 2},
     "esm": {**TINY_CONFIG["tiny-esm2"], "hidden_size": 128, "num_attention_heads": 2},
+    "heads of 24": {**TINY_CONFIG["tiny-esm2"], "hidden_size": 96, "num_attention_heads": 4},
 }
 
 
@@ -48,7 +49,7 @@ def test_no_kernel_is_recompiled_over_1000_random_batches(family, tmp_path):
     assert compiled() == before
 
 
-@pytest.mark.parametrize("family", ["t5", "esm"])
+@pytest.mark.parametrize("family", WIDE)
 @pytest.mark.parametrize("attention", ["triton", "varlen", "sdpa"])
 def test_every_attention_kernel_agrees_with_fp32(family, attention, tmp_path):
     if (family, attention) == ("t5", "varlen"):

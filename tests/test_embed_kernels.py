@@ -64,10 +64,14 @@ def test_packed_attention_equals_one_sequence_at_a_time(lengths, biased, name):
 
 
 @pytest.mark.parametrize("biased", [True, False])
-def test_attention_by_pointers_equals_one_sequence_at_a_time(biased, monkeypatch):
-    monkeypatch.setattr("abag.embed.kernels.attention.loads_by_descriptors", lambda: False)
+@pytest.mark.parametrize("descriptors", [True, False])
+@pytest.mark.parametrize("width", [8, 24, 32, 40])
+def test_attention_of_any_width_equals_one_sequence_at_a_time(
+    width, descriptors, biased, monkeypatch
+):
+    monkeypatch.setattr("abag.embed.kernels.attention.loads_by_descriptors", lambda: descriptors)
     lengths, bias = [300, 17, 1, 64], draw(2, 257, seed=1) if biased else None
-    qkv = draw(sum(lengths), 3 * 2 * 32)
+    qkv = draw(sum(lengths), 3 * 2 * width)
     ours = attend(Attention("triton", 2, 0.5, bias), qkv, lengths)
     assert far(ours, one_at_a_time(qkv, lengths, 2, 0.5, bias)) < NEAR
 

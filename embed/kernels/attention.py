@@ -93,7 +93,9 @@ class Attention:
     ) -> None:  # fmt: skip
         self.name = name
         self._heads, self._scale = heads, scale
-        self._rotary = rotary if name == "triton" else None
+        # the kernel turns halves of heads, which are blocks of Triton: powers of 2
+        even = rotary is not None and rotary[0].shape[1].bit_count() == 1
+        self._rotary = rotary if name == "triton" and even else None
         self._scaled_bias_HR = None if bias_HR is None else bias_HR * scale
         self._descriptors = loads_by_descriptors()
         tiles = _TILES if self._descriptors else _POINTER_TILES
@@ -201,9 +203,10 @@ def kernel_problems(
     else:
         fast = "" if capable else "needs compute capability 8.0"
     no_bias = "does not support a bias by position"
-    uneven = f"does not support heads of {head_width} dimensions: no power of 2"
+    # tensor descriptors need rows of a multiple of 16 bytes
+    uneven = f"does not support heads of {head_width} dimensions: no multiple of 8"
     return {
-        "triton": fast or _missing("triton") or uneven * (head_width.bit_count() != 1),
+        "triton": fast or _missing("triton") or uneven * (head_width % 8 > 0),
         "flash-attn": no_bias if biased else fast or _missing("flash_attn"),
         "varlen": no_bias if biased else fast or _missing("torch.nn.attention.varlen"),
         "sdpa": "",

@@ -34,14 +34,14 @@ def _gate_kernel(
 @triton.jit
 def _norm_rotary_kernel(
     qkv_ptr, weight_ptr, position_ptr, cos_ptr, sin_ptr, token_stride, eps,
-    HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr,
+    HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Norm and rotate one token's queries, or its keys."""
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + token)
-    dims = tl.arange(0, HALF)
+    dims = tl.arange(0, BLOCK_D)
     heads = tl.arange(0, BLOCK_H)
-    mask = heads[:, None] < HEADS
+    mask = (heads < HEADS)[:, None] & (dims < HALF)[None, :]
     column = (tl.program_id(1) * HEADS + heads)[:, None] * (2 * HALF) + dims[None, :]
     at = qkv_ptr + token * token_stride + column
     low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
@@ -53,8 +53,8 @@ def _norm_rotary_kernel(
     scale = tl.rsqrt(tl.sum(low * low + high * high) / width + eps)
     low *= scale * tl.load(weight_ptr + column, mask=mask, other=0.0)
     high *= scale * tl.load(weight_ptr + column + HALF, mask=mask, other=0.0)
-    cos = tl.load(cos_ptr + position * HALF + dims)[None, :]
-    sin = tl.load(sin_ptr + position * HALF + dims)[None, :]
+    cos = tl.load(cos_ptr + position * HALF + dims, mask=dims < HALF, other=0.0)[None, :]
+    sin = tl.load(sin_ptr + position * HALF + dims, mask=dims < HALF, other=0.0)[None, :]
     tl.store(at, (low * cos - high * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
     tl.store(at + HALF, (high * cos + low * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
 
@@ -87,6 +87,8 @@ def rotary_launch(heads: int, cos: Tensor, *, per_warp: int) -> dict[str, int]:
 
     A warp has at most `per_warp` pairs of dimensions.
     """
-    half, block = cos.shape[1], triton.next_power_of_2(heads)
-    warps = max(1, block * half // per_warp)
-    return {"HEADS": heads, "HALF": half, "BLOCK_H": block, "num_warps": warps}
+    half, block_h = cos.shape[1], triton.next_power_of_2(heads)
+    block_d = triton.next_power_of_2(half)
+    blocks = {"BLOCK_H": block_h, "BLOCK_D": block_d}
+    warps = max(1, block_h * block_d // per_warp)
+    return {"HEADS": heads, "HALF": half, **blocks, "num_warps": warps}

@@ -19,19 +19,23 @@ from abag.embed.kernels.ops import Activation, PlainOps
 
 @triton.jit
 def _load_rows(
-    source, row, column, stop, ROWS: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr,
-    MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    source, row, column, stop, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    STRIDE: tl.constexpr, MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
-    """Load a tile by its descriptor, or by pointers; MASKED: rows from `stop` on are 0."""
+    """Load a tile by its descriptor, or by pointers; MASKED: rows from `stop` on are 0.
+
+    It has BLOCK columns; those from WIDTH on are 0 or those of the next head.
+    """
     if DESCRIPTORS:
         tile = source.load([row, column])
     else:
-        rows, columns = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+        rows, columns = tl.arange(0, ROWS), tl.arange(0, BLOCK)
         # 64-bit: tokens x 3 H x D passes 2^31 at 175k tokens of IgT5
         first = source + tl.cast(row, tl.int64) * STRIDE + column
         at = first + rows[:, None] * STRIDE + columns[None, :]
-        if MASKED:
-            tile = tl.load(at, mask=(row + rows < stop)[:, None], other=0.0)
+        if MASKED or WIDTH < BLOCK:
+            mask = (row + rows < stop)[:, None] & (columns < WIDTH)[None, :]
+            tile = tl.load(at, mask=mask, other=0.0)
         else:
             tile = tl.load(at)
     return tile
@@ -40,16 +44,22 @@ def _load_rows(
 @triton.jit
 def _load_queries(
     source, cos_ptr, sin_ptr, bias_ptr, first, start, column, stop,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, STRIDE: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
     """Load a tile of queries; with `cos_ptr`, add their bias and turn them by their positions.
 
-    `source` then loads half the width. Rows past `stop` hold anything.
+    `source` then loads half the width, a power of 2. Rows past `stop` hold anything; columns past
+    WIDTH are 0, so that those of the keys do not count.
     """
     if cos_ptr is not None:
         HALF: tl.constexpr = WIDTH // 2
-        low = _load_rows(source, first, column, stop, ROWS, HALF, STRIDE, True, DESCRIPTORS)
-        high = _load_rows(source, first, column + HALF, stop, ROWS, HALF, STRIDE, True, DESCRIPTORS)
+        low = _load_rows(
+            source, first, column, stop, ROWS, HALF, HALF, STRIDE, True, DESCRIPTORS
+        )  # fmt: skip
+        high = _load_rows(
+            source, first, column + HALF, stop, ROWS, HALF, HALF, STRIDE, True, DESCRIPTORS
+        )  # fmt: skip
         row = first + tl.arange(0, ROWS)
         at = (row - start)[:, None] * HALF + tl.arange(0, HALF)[None, :]
         cos = tl.load(cos_ptr + at, mask=(row < stop)[:, None], other=0.0)
@@ -62,28 +72,33 @@ def _load_queries(
         turned = tl.join((x * cos - y * sin).to(low.dtype), (y * cos + x * sin).to(low.dtype))
         tile = turned.permute(0, 2, 1).reshape(ROWS, WIDTH)
     else:
-        tile = _load_rows(source, first, column, stop, ROWS, WIDTH, STRIDE, True, DESCRIPTORS)
+        tile = _load_rows(
+            source, first, column, stop, ROWS, WIDTH, BLOCK, STRIDE, True, DESCRIPTORS
+        )  # fmt: skip
+        if WIDTH < BLOCK:
+            tile = tl.where((tl.arange(0, BLOCK) < WIDTH)[None, :], tile, 0.0)
     return tile
 
 
 @triton.jit
 def _attend_tile(
     q, peak, total, acc, qkv, bias, key, stop, first, head, unit,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, BIAS_WIDTH: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, LAST: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr,
+    BIAS_WIDTH: tl.constexpr, DESCRIPTORS: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Add BLOCK_N keys to the running softmax; `unit` converts scores to powers of 2."""
     STRIDE: tl.constexpr = 3 * HEADS * WIDTH
     column = (HEADS + head) * WIDTH
-    k = _load_rows(qkv, key, column, stop, BLOCK_N, WIDTH, STRIDE, LAST, DESCRIPTORS)
+    k = _load_rows(qkv, key, column, stop, BLOCK_N, WIDTH, BLOCK_D, STRIDE, LAST, DESCRIPTORS)
     scores = tl.dot(q, k.T)
     if HAS_BIAS:
         # beyond the reach all tiles have the same bias
         offset = tl.minimum(tl.maximum(key - first, -BIAS_REACH), BIAS_REACH) + BIAS_REACH
         offset = tl.multiple_of(offset, 16)
         scores += _load_rows(
-            bias, head * BLOCK_M, offset, stop, BLOCK_M, BLOCK_N, BIAS_WIDTH, False, DESCRIPTORS,
+            bias, head * BLOCK_M, offset, stop, BLOCK_M, BLOCK_N, BLOCK_N, BIAS_WIDTH, False,
+            DESCRIPTORS,
         ).to(tl.float32)  # fmt: skip
     if LAST:  # keys past the end belong to the next sequence
         inside = key + tl.arange(0, BLOCK_N) < stop
@@ -93,16 +108,16 @@ def _attend_tile(
     shrink = tl.exp2((peak - new_peak) * unit)
     total = total * shrink + tl.sum(weight, 1)
     column = (2 * HEADS + head) * WIDTH
-    v = _load_rows(qkv, key, column, stop, BLOCK_N, WIDTH, STRIDE, LAST, DESCRIPTORS)
+    v = _load_rows(qkv, key, column, stop, BLOCK_N, WIDTH, BLOCK_D, STRIDE, LAST, DESCRIPTORS)
     acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None])
     return new_peak, total, acc
 
 
 @triton.jit
 def _attention_kernel(
-    qkv_q,  # descriptor of qkv in blocks of (BLOCK_M, WIDTH or its half), or its pointer
-    qkv,  # the same in blocks of (BLOCK_N, WIDTH)
-    qkv_half,  # (BLOCK_N / 2, WIDTH)
+    qkv_q,  # descriptor of qkv in blocks of (BLOCK_M, BLOCK_D or its half), or its pointer
+    qkv,  # the same in blocks of (BLOCK_N, BLOCK_D)
+    qkv_half,  # (BLOCK_N / 2, BLOCK_D)
     bias,  # of `tile_bias`, in blocks of (BLOCK_M, BLOCK_N)
     bias_half,  # (BLOCK_M, BLOCK_N / 2)
     out_ptr,
@@ -113,8 +128,9 @@ def _attention_kernel(
     sin_ptr,  # the same: rotary angles of the queries; None: they are not rotated here
     query_bias_ptr,  # (HEADS * WIDTH,) added before they are rotated, or None
     scale,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_REACH: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
     """Attend with one tile of queries of one sequence and head to all keys of the sequence.
 
@@ -129,35 +145,38 @@ def _attention_kernel(
     STRIDE: tl.constexpr = 3 * HEADS * WIDTH
     q = _load_queries(
         qkv_q, cos_ptr, sin_ptr, query_bias_ptr, first, start, head * WIDTH, stop,
-        BLOCK_M, WIDTH, STRIDE, DESCRIPTORS,
+        BLOCK_M, WIDTH, BLOCK_D, STRIDE, DESCRIPTORS,
     )  # fmt: skip
     peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, WIDTH], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     HALF: tl.constexpr = BLOCK_N // 2
     BIAS_WIDTH: tl.constexpr = 2 * BIAS_REACH + BLOCK_N
     whole = start + (stop - start) // BLOCK_N * BLOCK_N
     for key in range(start, whole, BLOCK_N):
         peak, total, acc = _attend_tile(
             q, peak, total, acc, qkv, bias, key, stop, first, head, unit,
-            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS, False,
+            HEADS, WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS,
+            False,
         )  # fmt: skip
     if whole + HALF < stop:
         peak, total, acc = _attend_tile(
             q, peak, total, acc, qkv, bias, whole, stop, first, head, unit,
-            HEADS, WIDTH, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS, True,
+            HEADS, WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS,
+            True,
         )  # fmt: skip
     elif whole < stop:
         peak, total, acc = _attend_tile(
             q, peak, total, acc, qkv_half, bias_half, whole, stop, first, head, unit,
-            HEADS, WIDTH, BLOCK_M, HALF, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS, True,
+            HEADS, WIDTH, BLOCK_D, BLOCK_M, HALF, HAS_BIAS, BIAS_REACH, BIAS_WIDTH, DESCRIPTORS,
+            True,
         )  # fmt: skip
     # 64-bit: tokens x H x D passes 2^31 at 500k tokens of IgT5
     rows = (first + tl.arange(0, BLOCK_M)).to(tl.int64)
-    columns = head * WIDTH + tl.arange(0, WIDTH)
-    out = out_ptr + rows[:, None] * (HEADS * WIDTH) + columns[None, :]
+    columns = tl.arange(0, BLOCK_D)
+    out = out_ptr + rows[:, None] * (HEADS * WIDTH) + head * WIDTH + columns[None, :]
     result = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
-    tl.store(out, result, mask=rows[:, None] < stop)
+    tl.store(out, result, mask=(rows < stop)[:, None] & (columns < WIDTH)[None, :])
 
 
 @triton.jit
@@ -224,16 +243,16 @@ def _gelu_kernel(
 @triton.jit
 def _rotary_kernel(
     qkv_ptr, bias_ptr, position_ptr, cos_ptr, sin_ptr, token_stride,
-    HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr,
+    HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Add the bias to the first heads of one token's row and rotate them."""
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + token)
-    dims = tl.arange(0, HALF)
+    dims = tl.arange(0, BLOCK_D)
     heads = tl.arange(0, BLOCK_H)
-    cos = tl.load(cos_ptr + position * HALF + dims)[None, :]
-    sin = tl.load(sin_ptr + position * HALF + dims)[None, :]
-    mask = heads[:, None] < HEADS
+    cos = tl.load(cos_ptr + position * HALF + dims, mask=dims < HALF, other=0.0)[None, :]
+    sin = tl.load(sin_ptr + position * HALF + dims, mask=dims < HALF, other=0.0)[None, :]
+    mask = (heads < HEADS)[:, None] & (dims < HALF)[None, :]
     column = heads[:, None] * (2 * HALF) + dims[None, :]
     at = qkv_ptr + token * token_stride + column
     low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
@@ -299,6 +318,7 @@ def attention(
         From `tile_bias` with this `block_m` and `block_n`: queries and keys per tile.
     rotary : tuple of 2 Tensors, each shape=(positions, D / 2), dtype=float32, optional
         Cosines and sines to rotate the queries with, not the keys, by the position in a sequence.
+        Only if D is a power of 2.
     query_bias : Tensor, shape=(H * D,), optional
         Added to the queries before they are rotated.
     descriptors : bool
@@ -311,9 +331,10 @@ def attention(
     tokens, width = qkv.shape[0], qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
     rows = bias.flatten(0, 1) if bias is not None else qkv
-    half, query_width = block_n // 2, width if rotary is None else width // 2
+    half, block_d = block_n // 2, max(16, triton.next_power_of_2(width))  # 16: for tl.dot
+    query_block = block_d if rotary is None else width // 2
     sources = (
-        (qkv, block_m, query_width), (qkv, block_n, width), (qkv, half, width),
+        (qkv, block_m, query_block), (qkv, block_n, block_d), (qkv, half, block_d),
         (rows, block_m, block_n), (rows, block_m, half),
     )  # fmt: skip
     if descriptors:
@@ -322,7 +343,7 @@ def attention(
         loaded = [x for x, _, _ in sources]
     _attention_kernel[(heads, len(tiles[0]))](
         *loaded, out, *tiles, *(rotary or (None, None)), query_bias, scale,
-        HEADS=heads, WIDTH=width, BLOCK_M=block_m, BLOCK_N=block_n,
+        HEADS=heads, WIDTH=width, BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=block_n,
         HAS_BIAS=bias is not None,
         BIAS_REACH=0 if bias is None else (bias.shape[2] - block_n) // 2,
         DESCRIPTORS=descriptors, num_warps=warps, num_stages=stages,
@@ -417,8 +438,6 @@ class FusedOps(PlainOps):
         sin: Tensor, heads: int,
     ) -> Tensor:  # fmt: skip
         """See `PlainOps`."""
-        if cos.shape[1].bit_count() != 1:  # Triton's blocks are powers of 2
-            return super().norm_rotary_(qkv, weight, eps, positions_T, cos, sin, heads)
         return triton_gated.norm_rotary_(qkv, weight, eps, positions_T, cos, sin, heads)
 
     def rotary_(
@@ -426,8 +445,6 @@ class FusedOps(PlainOps):
         bias: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """See `PlainOps`; the bias is added in fp32."""
-        if cos.shape[1].bit_count() != 1:  # Triton's blocks are powers of 2
-            return super().rotary_(x, positions_T, cos, sin, heads, bias)
         launch = triton_gated.rotary_launch(heads, cos, per_warp=512)
         _rotary_kernel[(len(x),)](x, bias, positions_T, cos, sin, x.stride(0), **launch)
         return x
