@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.speeds import recorded_speed
 from abag.core.workers import count_cores
-from abag.embed.families.registry import ALIASES, FAMILIES
+from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing.tokens import Layout
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.columns import MissingColumn
@@ -50,27 +50,43 @@ class EncoderSpeed:
     """Weights in matrix products, per token."""
     width: int
     packed: float
-    """Tokens/s of `abag embed` on one H200."""
+    """Tokens/s on one H200 (benchmarks/results/encoders_h200_2026-11-23.md)."""
     grouped: float
     """The same in fp16 without Triton, the slowest way on a GPU older than Ampere."""
     measured: bool = True
 
-    def scaled(self, weights: float, width: int) -> EncoderSpeed:
-        """Estimate the speed of an encoder with similar attention from its number of weights."""
-        faster = self.weights / weights
-        return EncoderSpeed(weights, width, self.packed * faster, self.grouped * faster, False)
+
+_PACKED = {
+    "igt5": 250e3, "igbert": 815e3, "antiberta2": 1468e3, "ablang2": 3737e3, "ankh-large": 233e3,
+    "esm2-35m": 4266e3, "esm2-650m": 426e3, "esmc-300m": 715e3, "esmc-600m": 431e3,
+    "amplify-350m": 664e3, "glm2-650m": 385e3,
+}  # fmt: skip
+"""Measured tokens/s."""
+_GROUPED = {True: ("igt5", 182e3), False: ("esm2-650m", 197e3)}
+"""The same in fp16 without Triton, by whether attention has a bias."""
 
 
-_IGT5 = EncoderSpeed(1.21e9, 1024, 239_000, 182_000)
-_ESM2 = EncoderSpeed(6.5e8, 1280, 371_000, 197_000)
-_MEASURED = {"igt5": _IGT5, "esm2-650m": _ESM2}
+def _speed(name: str, alias: Alias) -> EncoderSpeed:
+    """Estimate what was not measured from the number of weights, best of the same family."""
+
+    def distance(measured: str) -> tuple[bool, float]:
+        other = ALIASES[measured]
+        return other.family != alias.family, abs(math.log(other.parameters / alias.parameters))
+
+    def scaled(speed: float, measured: str) -> float:
+        return speed * ALIASES[measured].parameters / alias.parameters
+
+    like = min(_PACKED, key=distance)
+    alike, grouped = _GROUPED[FAMILIES[alias.family].biased_attention]
+    return EncoderSpeed(
+        alias.parameters, alias.width, scaled(_PACKED[like], like), scaled(grouped, alike),
+        name in _PACKED,
+    )  # fmt: skip
+
+
 SPEEDS: Mapping[str, EncoderSpeed] = {
-    name: (_IGT5 if FAMILIES[alias.family].biased_attention else _ESM2).scaled(
-        alias.parameters, alias.width
-    )
-    for name, alias in ALIASES.items()
-    if alias.parameters
-} | _MEASURED
+    name: _speed(name, alias) for name, alias in ALIASES.items() if alias.parameters
+}
 """By alias, where known."""
 
 
