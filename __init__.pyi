@@ -168,7 +168,7 @@ def embed_table(
     kind: Literal['both', 'antibody', 'antigen'] = 'both',
     long_antigens: Literal['window', 'truncate', 'error'] = 'window',
     precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
-    skipped: Path | None = None,
+    skipped: Path | str | None = None,
     strict_precision: bool = False,
     antibody_backend: Literal['packed', 'reference'] = 'packed',
     antigen_backend: Literal['packed', 'reference', 'faesm'] = 'packed',

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from abag.adapt.config import AdaptConfig
 from abag.core.files import (
+    FileDamaged,
     is_partial,
     make_folder,
     read_json,
@@ -84,10 +85,15 @@ def describe_inputs(
         "pairs": len(pairs),
         "pairs_digest": checkpoint.digest({}, text),
         **{
-            name: identity.fingerprint_among(before.get(name, "").split()) or identity.fingerprint
+            name: identity.fingerprint_among(_known(before, name)) or identity.fingerprint
             for name, identity in fingerprints.items()
         },
     }
+
+
+def _known(before: Mapping[str, Any], name: str) -> list[str]:
+    """Return the recorded fingerprint, if there is one: to compare with it may read all weights."""
+    return [str(before[name])] if name in before else []
 
 
 def _read_config(out: Path) -> dict[str, Any]:
@@ -103,6 +109,8 @@ def finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     ------
     RunMismatch
         If the folder belongs to other options or pairs, or is not an adapter's.
+    FileDamaged
+        If its result cannot be read.
     """
     names = [path.name for path in out.iterdir()] if out.exists() else []
     # What a process leaves that is killed before it writes config.json.
@@ -114,7 +122,11 @@ def finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     check_same(out, _read_config(out), record, may_change=AdaptConfig.changeable(), option="--out")
     if ADAPTER_FILE not in names:
         return None
-    return cast("AdaptSummary", read_json(out / ADAPTER_FILE)["summary"])
+    summary = read_json(out / ADAPTER_FILE).get("summary")
+    if not isinstance(summary, dict):
+        msg = f"{out / ADAPTER_FILE}: has no summary of the adaptation. Restore it, or adapt again."
+        raise FileDamaged(msg)
+    return cast("AdaptSummary", summary)
 
 
 def write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:

@@ -11,7 +11,14 @@ import numpy as np
 from abag.core.arrays import Ints, distinct
 from abag.core.options import BadOption
 from abag.head.splits.split_files import read_splits, split_frame
-from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
+from abag.head.splits.splits import (
+    TRAIN,
+    VALIDATION,
+    EmptyPart,
+    Split,
+    TooFewGroups,
+    grouped_folds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,10 +74,19 @@ def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
         If the split or its fold does not exist.
     BadSplit
         If the file does not fit the table.
+    EmptyPart
+        If there is no pair to train on, or none that decides when to stop.
     TooFewGroups
         If there is only one group, which cannot be divided.
     """
     split = _read_split(pairs, config)
+    for part, name in ((TRAIN, "training"), (VALIDATION, "validation")):
+        if not len(split.rows(part)):
+            msg = (
+                f"--split-from {config.split_from}: the {name} part is empty; expected at least "
+                "one pair. Use another split."
+            )
+            raise EmptyPart(msg)
     training = split.rows(TRAIN)
     groups = split.group[training]
     share = config.head_share

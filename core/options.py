@@ -12,9 +12,10 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from difflib import get_close_matches
-from numbers import Real
+from numbers import Integral, Real
 from os import PathLike
-from types import NoneType
+from pathlib import Path
+from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, NamedTuple, Required, Self, TypedDict, TypeVar, Unpack
 
 from abag import AbagError
@@ -134,22 +135,32 @@ class OptionSchema:
             return f"{self.default:g}"
         return self.default if isinstance(self.default, str) else ""
 
+    @property
+    def _is_tuple(self) -> bool:
+        return typing.get_origin(self.type) is tuple
+
+    def plain(self, value: Any) -> Any:  # noqa: ANN401 - anything that Python users pass
+        """Return a value of NumPy as Python's, and a list as a tuple: config.json is made of it."""
+        if self.type in _NUMBERS or self._is_tuple:
+            value = _without_numpy(value)
+        if self._is_tuple and isinstance(value, list | tuple):
+            return tuple(map(_without_numpy, value))
+        return value
+
     def check(self, value: object) -> None:
         """Raise `BadOption` for an invalid value."""
         if value is None and self.default is None:
             return
-        if self.type is str and not isinstance(value, str | PathLike):
-            msg = f"{self.flag}: {value!r} is not text; expected a string."
-            raise BadOption(msg)
-        if self.type is bool and value not in (True, False):
-            msg = f"{self.flag}: {value!r} is unknown; expected True or False."
-            raise BadOption(msg)
         if self.choices and value not in self.choices:
             msg = f"{self.flag}: {value!r} is unknown; expected one of {', '.join(self.choices)}."
             raise BadOption(msg)
+        if not _is_of(value, self.type):
+            limits = f", {self.bounds}" * bool(str(self.bounds))
+            msg = f"{self.flag}: {value!r} is not valid; expected {_in_words(self.type)}{limits}."
+            raise BadOption(msg)
         bounds, numbers = self.bounds, value if isinstance(value, tuple) else (value,)
         if str(bounds) and not (numbers and all(number in bounds for number in numbers)):
-            words = "one or more numbers, each " if typing.get_origin(self.type) is tuple else ""
+            words = "one or more numbers, each " if self._is_tuple else ""
             words = "a finite number, " if value in (math.inf, -math.inf) else words
             msg = f"{self.flag}: {value} is out of range; expected {words}{bounds}."
             raise BadOption(msg)
@@ -175,7 +186,9 @@ class Options:
     def __post_init__(self) -> None:
         """Validate each field; a subclass that checks combinations calls this first."""
         for one in schema(type(self)):
-            one.check(getattr(self, one.name))
+            value = one.plain(getattr(self, one.name))
+            one.check(value)
+            object.__setattr__(self, one.name, value)
 
     @classmethod
     def from_keywords(cls, options: Mapping[str, Any], command: str) -> Self:
@@ -234,10 +247,54 @@ def unknown_option(name: str, known: Sequence[OptionSchema], command: str) -> Ba
 
 
 def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - any type
-    kept = tuple(one for one in typing.get_args(annotation) if one is not NoneType)
-    if len(kept) == len(typing.get_args(annotation)):
+    """Return the type of a union besides None, or a tuple of several."""
+    if typing.get_origin(annotation) not in (typing.Union, UnionType):
         return annotation
+    kept = tuple(one for one in typing.get_args(annotation) if one is not NoneType)
     return kept[0] if len(kept) == 1 else kept
+
+
+_NUMBERS: Mapping[object, tuple[type, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+}
+"""Types of numbers, what is accepted for them, and what they are called."""
+
+
+def _without_numpy(value: Any) -> Any:  # noqa: ANN401 - any type
+    """Convert numbers and arrays of NumPy, which is not imported for this."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _is_of(value: object, kind: Any) -> bool:  # noqa: ANN401 - any type
+    """Whether a value may be given for an option of this type; a tuple of types allows each."""
+    if isinstance(kind, tuple):
+        return any(_is_of(value, one) for one in kind)
+    if kind in _NUMBERS:  # a truth value is an integer in Python
+        return isinstance(value, _NUMBERS[kind][0]) and (kind is bool) == isinstance(value, bool)
+    inner, origin = typing.get_args(kind), typing.get_origin(kind)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_is_of(one, inner[0]) for one in value)
+    if origin is Literal:
+        return value in inner
+    if kind in (str, Path):
+        return isinstance(value, str | PathLike)
+    return kind is Any or isinstance(value, origin or kind)
+
+
+def _in_words(kind: Any) -> str:  # noqa: ANN401 - any type
+    """Say what an option of this type takes."""
+    if isinstance(kind, tuple):
+        return " or ".join(dict.fromkeys(map(_in_words, kind)))
+    if kind in _NUMBERS:
+        return _NUMBERS[kind][1]
+    inner, origin = typing.get_args(kind), typing.get_origin(kind)
+    if origin is tuple:
+        return "a list of whole numbers" if inner[0] is int else "a list of names"
+    if origin is Literal:
+        return ", ".join(map(repr, inner))
+    return {str: "a string", Path: "a path"}.get(kind, "a mapping of names")
 
 
 def flag(name: str) -> str:

@@ -35,7 +35,7 @@ from abag.head.model.config import RunMismatch
 from abag.head.splits.partition import make_splits
 from abag.head.splits.split_files import split_frame
 from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import TRAIN
+from abag.head.splits.splits import TRAIN, EmptyPart
 from abag.head.training.checkpoint import load
 from abag.head.training.step import steps_per_epoch
 
@@ -275,6 +275,31 @@ def test_invalid_options_are_refused_before_anything_is_written(
     with pytest.raises(abag.AbagError, match=words):
         adapt_encoders(table, tmp_path / "a", split_from=split, **(SMALL | options))
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("part", ["validation", "train"])
+def test_a_split_without_a_part_that_training_needs_is_refused(given_split, tmp_path, part):
+    table, _, split = given_split
+    rows = pd.read_parquet(split)
+    rows.assign(split=rows["split"].replace(part, "test")).to_parquet(split)
+    name = {"train": "training"}.get(part, part)
+    with pytest.raises(EmptyPart, match=f"--split-from .*: the {name} part is empty; expected at"):
+        adapt_encoders(table, tmp_path / "a", split_from=split, **SMALL)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("name", ["adapter.json", "config.json"])
+def test_a_damaged_record_of_a_finished_adapter_is_one_line(given_split, tmp_path, name):
+    table, _, split = given_split
+    options = SMALL | {"epochs": 1, "split_from": split}
+    adapt_encoders(table, tmp_path / "a", **options)
+    path = tmp_path / "a" / name
+    record = json.loads(path.read_text())
+    record |= {"summary": 5, "antibody_fingerprint": 5}
+    path.write_text(json.dumps(record))
+    with pytest.raises(abag.AbagError) as caught:
+        adapt_encoders(table, tmp_path / "a", **options)
+    assert str(tmp_path / "a") in str(caught.value)
 
 
 def test_a_missing_peft_error_names_the_extra(given_split, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import shutil
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -407,6 +408,11 @@ def test_a_value_in_config_json_that_changes_vectors_changes_the_fingerprint(tmp
         ("esmc", {"rope_scaling": {"type": "linear"}}, "rope_scaling .* only None is supported"),
         ("tiny-esm2", {"hidden_size": "64"}, "hidden_size '64'; expected a whole number"),
         ("protbert", {"hidden_size": 64.5}, "hidden_size 64.5; expected a whole number"),
+        ("tiny-igt5", {"d_ff": []}, r"d_ff \[\]; expected a whole number"),
+        ("tiny-igt5", {"d_kv": 10**400}, "d_kv 10+; expected a whole number"),
+        ("tiny-igt5", {"feed_forward_proj": ["relu"]}, r"\['relu'\]; expected text"),
+        ("tiny-esm2", {"layer_norm_eps": "small"}, "layer_norm_eps 'small'; expected a number"),
+        ("tiny-esm2", {"hidden_size": 0}, "4 attention heads do not divide a width of 0"),
         ("esmc", {"hidden_size": None, "d_model": "64"}, "missing hidden_size"),
         ("tiny-igt5", {"d_kv": None}, "missing d_kv"),
         ("tiny-esm2", {"num_attention_heads": 0}, "0 attention heads do not divide a width of 64"),
@@ -420,6 +426,32 @@ def test_a_value_in_config_json_that_the_packed_encoder_lacks_is_refused(
     config = json.loads((folder / "config.json").read_text())
     with_config(folder, {**config, **change})
     with pytest.raises(BadCheckpoint, match=f"config.json: .*{message}"):
+        load_encoder(identify(str(folder), "antigen"), CPU)
+
+
+def test_a_config_json_that_is_nested_too_deeply_is_refused(tmp_path):
+    folder = tiny(tmp_path / "model")
+    (folder / "config.json").write_text("[" * 100_000)
+    with pytest.raises(BadCheckpoint, match=r"config\.json: not valid JSON"):
+        identify(str(folder), "antigen")
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "[" * 100_000, '{"tokenizer_class": 5}', '{"cls_token": null}']
+)
+def test_a_damaged_tokenizer_config_is_overruled_or_refused(tmp_path, text):
+    folder = tiny(tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text(text)
+    with suppress(BadCheckpoint):
+        load_encoder(identify(str(folder), "antigen"), CPU)
+
+
+@pytest.mark.parametrize("name", ["esmc", "glm2"])
+def test_half_of_a_tokenizer_json_is_one_line(tmp_path, name):
+    folder = tiny(tmp_path / "model", name)
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text()[:200])
+    with pytest.raises(BadCheckpoint, match="no readable tokenizer"):
         load_encoder(identify(str(folder), "antigen"), CPU)
 
 

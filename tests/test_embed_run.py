@@ -543,7 +543,7 @@ def test_skipped_rows_are_listed_with_their_text_and_reason(tmp_path, capsys):
         "antibody": ["QVQ|DIQ", "EVQ|DIV|DIV", "QVQ|DIQ", "EVQ|DIV|DIV"],
         "antigen": ["MK", "MK", "M*", "MKT"],
     })  # fmt: skip
-    options = {"bad_rows": "skip", "skipped": tmp_path / "skipped.csv", "progress": True}
+    options = {"bad_rows": "skip", "skipped": str(tmp_path / "skipped.csv"), "progress": True}
     composition = dict.fromkeys(("antibody_encoder", "antigen_encoder"), "composition")
     for _ in range(2):  # an older list is replaced
         summary = embed_table(table, tmp_path / "store", **composition, **options)

@@ -122,10 +122,38 @@ def test_the_state_of_a_run_follows_from_its_process_and_its_rows(folder, change
     assert progress(folder)["state"] == state
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"table": "x"}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"table": "x"}', "[" * 100_000])
 def test_a_damaged_run_record_shows_no_progress(folder, text):
     (folder.path / "run.json").write_text(text)
     assert progress(folder) is None
+
+
+def test_a_run_of_no_residues_shows_no_progress(folder):
+    begin(folder, started=100, residues=0)
+    assert progress(folder) is None
+
+
+@pytest.mark.parametrize("name", ["run.json", "speed.json"])
+def test_a_note_that_is_a_pipe_is_not_waited_for(folder, name):
+    os.mkfifo(folder.path / name)
+    line = (
+        "import sys; from abag.embed.store.store import open_store; "
+        "notes = open_store(sys.argv[1]).folder('antibody').notes; "
+        "assert notes.latest_run() is None and notes.residues_per_s() is None"
+    )
+    command = [sys.executable, "-c", line, str(folder.path.parent)]
+    subprocess.run(command, check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"residues": 10**400}, {"residues": float("nan")}, {"residues": -1}, {"seconds": 0}]
+)
+def test_a_forged_speed_is_not_known(folder, changes):
+    folder.notes.note_speed(100, 2.0, "cpu")
+    assert folder.notes.residues_per_s() == 50.0
+    path = folder.path / "speed.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert folder.notes.residues_per_s() is None
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
         (abag.AbagError, "row 2, ", lambda: ridge.fit(X.assign(heavy=["Q", "1"] * 85), y)),
         (BadOption, "chooses validation pairs here", lambda: clone(ridge).set_params(
             split="both").fit(X, y)),
-        (BadOption, "head: 'forest' is unknown", lambda: clone(ridge).set_params(
+        (BadOption, "^head: 'forest' is unknown", lambda: clone(ridge).set_params(
             head="forest").fit(X, y)),
         (BadOption, "learning_rate: is not an option of AffinityRegressor; did you mean lr",
          lambda: AffinityRegressor(learning_rate=1)),
@@ -314,10 +314,17 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
             store, antigen_encoder="x").fit(X)),
         (abag.AbagError, "'cls' is not stored", lambda: PairVectorizer(
             store, antigen_pooling="cls").fit(X)),
+        (BadOption, "^dropout: 3.0 is out of range", lambda: AffinityRegressor(
+            store, dropout=3.0).fit(X, y)),
+        (abag.AbagError, 'columns={"heavy": "vh"}: no such column', lambda: clone(ridge).set_params(
+            columns={"heavy": "vh"}).fit(X, y)),
+        (abag.AbagError, 'columns={"heavy": "vh"}: no such column', lambda: PairVectorizer(
+            store, columns={"heavy": "vh"}).fit(X)),
     ]:  # fmt: skip
         with pytest.raises(error, match=words) as caught:
             call()
         assert "\n" not in str(caught.value)
+        assert " --" not in str(caught.value).partition("Run: abag")[0]
     with pytest.raises(NotFittedError):
         PairVectorizer(store).transform(X)
 

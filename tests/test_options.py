@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -65,8 +66,8 @@ class Small(Options):
     ("options", "message"),
     [
         ({"size": 10}, "--size: 10 is out of range; expected 1 to 9."),
-        ({"size": "3"}, "--size: 3 is out of range; expected 1 to 9."),
-        ({"size": None}, "--size: None is out of range; expected 1 to 9."),
+        ({"size": "3"}, "--size: '3' is not valid; expected a whole number, 1 to 9."),
+        ({"size": None}, "--size: None is not valid; expected a whole number, 1 to 9."),
         ({"share": 0}, "--share: 0 is out of range; expected more than 0."),
         ({"share": float("nan")}, "--share: nan is out of range; expected more than 0."),
         ({"share": float("inf")}, "--share: inf is out of range; expected a finite number, "
@@ -89,14 +90,38 @@ def test_an_invalid_option_is_named_with_its_value_and_what_was_expected(options
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": 5}, "--split: 5 is not text; expected a string"),
-        ({"allow_adapter_leak": "no"}, "--allow-adapter-leak: 'no' is unknown; expected True or"),
-        ({"learning_curve": [True]}, "--learning-curve: [True] is unknown; expected True or False"),
+        ({"split": 5}, "--split: 5 is not valid; expected a string."),
+        ({"allow_adapter_leak": "no"}, "--allow-adapter-leak: 'no' is not valid; expected True or"),
+        ({"learning_curve": [True]}, "--learning-curve: [True] is not valid; expected True or F"),
+        ({"epochs": 1.5}, "--epochs: 1.5 is not valid; expected a whole number, at least 1."),
+        ({"seed": True}, "--seed: True is not valid; expected a whole number, at least 0."),
+        ({"lr": "fast"}, "--lr: 'fast' is not valid; expected a number, more than 0, at most 10."),
+        ({"widths": 64}, "--widths: 64 is not valid; expected a list of whole numbers, at least"),
+        ({"widths": (64, 1.5)}, "--widths: (64, 1.5) is not valid; expected a list of whole"),
+        ({"columns": None}, "--column: None is not valid; expected a mapping of names."),
+        ({"devices": "two"}, "--devices: 'two' is not valid; expected a whole number or 'all'."),
+        ({"antigen_adapter": 3}, "--antigen-adapter: 3 is not valid; expected a path or a string."),
+        ({"layers": "24"}, "--layers: '24' is not valid; expected a list of whole numbers."),
+        ({"targets": "q"}, "--targets: 'q' is not valid; expected a list of names."),
     ],
 )
 def test_values_of_the_wrong_type_are_refused_in_python(options, message):
+    cls = next(c for c in (FitConfig, EmbedOptions, AdaptConfig) if {*options} <= known_to(c))
     with pytest.raises(BadOption, match=re.escape(message)):
-        FitConfig(**options)
+        cls(**options, **({"split_from": "run"} if cls is AdaptConfig else {}))
+
+
+def known_to(cls):
+    return {one.name for one in schema(cls)}
+
+
+def test_numbers_of_numpy_and_lists_are_taken_as_pythons_own():
+    config = FitConfig(
+        seed=np.int64(3), lr=np.float32(0.5), bootstrap=np.True_, widths=[np.int32(64), 32]
+    )
+    assert config == FitConfig(seed=3, lr=0.5, bootstrap=True, widths=(64, 32))
+    assert json.loads(json.dumps(config.to_json()))["seed"] == 3
+    assert FitConfig(widths=np.array([64, 32])).widths == (64, 32)
 
 
 def test_json_changeable_fields_and_other_keywords_come_from_the_declarations():

@@ -220,6 +220,16 @@ def test_a_file_that_is_larger_than_the_memory_is_one_line(tmp_path, packed, tab
     assert not (tmp_path / "out.csv").exists()
 
 
+@pytest.mark.parametrize("layers", [5, None, ["a"], [True], [0], {}])
+def test_a_folder_whose_record_has_no_valid_layers_is_skipped(tmp_path, table, layers):
+    make_store(tmp_path / "store", table)
+    (path,) = (tmp_path / "store").glob("antibody-*/encoder.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "layers": layers}))
+    store = open_store(tmp_path / "store")
+    assert [folder.kind for folder in store.folders()] == ["antigen"]
+    assert "encoder.json has the layers" in info(store)["damaged"][0]
+
+
 # --- links -------------------------------------------------------------------------------------
 
 
@@ -249,6 +259,11 @@ def test_a_link_or_pipe_in_an_adapter_is_never_followed(tmp_path, table, what, k
     if "antibody" in what or name == "splits.parquet":  # what embed --antibody-adapter reads
         with pytest.raises(UnsafeFile, match="expected a regular file"):
             read_adapter_files(folder / "adapter", "antibody")
+
+
+def test_the_options_that_add_to_a_folder_need_no_origin(tmp_path, table):
+    folder = make_store(tmp_path / "store", table, adapter="ab" * 16).folder("antibody")
+    assert folder.embed_options.startswith("--antibody-encoder x --antibody-adapter ")
 
 
 def test_the_folder_that_the_user_names_may_be_a_link(tmp_path):

@@ -26,6 +26,9 @@ from abag.embed.weights.checkpoints import (
 from abag.embed.weights.legacy_files import refuse_legacy_file
 
 _SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
+_IN_WORDS = {int: "a whole number", float: "a number", str: "text"}
+_MOST = 1 << 31
+"""Of a number in config.json; what is computed from a larger one could overflow."""
 
 
 def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
@@ -90,10 +93,10 @@ def _open(folder: Path, name: str, origin: str, *, random: bool = False) -> Enco
 
 
 def _read_config(path: Path) -> tuple[dict[str, Any], Family]:
-    """Read config.json, find its family, and check that it has the sizes that the family needs."""
+    """Read config.json, find its family, and check the values that the family needs."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         msg = f"{path}: not valid JSON ({error}); the download may be incomplete"
         raise BadCheckpoint(msg) from error
     config = config if isinstance(config, dict) else {}
@@ -108,18 +111,25 @@ def _read_config(path: Path) -> tuple[dict[str, Any], Family]:
             f"{path}: missing {', '.join(missing)}; give the config.json of a complete {name} model"
         )
         raise BadCheckpoint(msg)
-    for key in (key for key, size in family.tiny_config.items() if type(size) is int):
-        if type(config.get(key) or 0) is not int:
-            msg = f"{path}: {key} {config[key]!r}; expected a whole number. Copy the file again."
+    for key, example in family.tiny_config.items():
+        value, words = config.get(key), _IN_WORDS.get(type(example))
+        if value is not None and words is not None and not _is_like(value, example):
+            msg = f"{path}: {key} {value!r}; expected {words}. Copy the file again."
             raise BadCheckpoint(msg)
     shape = family.shape(config)
-    if shape.heads < 1 or shape.attention_width % shape.heads:
+    if min(shape.heads, shape.attention_width) < 1 or shape.attention_width % shape.heads:
         msg = (
             f"{path}: {shape.heads} attention heads do not divide a width of "
             f"{shape.attention_width}; copy the file again"
         )
         raise BadCheckpoint(msg)
     return config, family
+
+
+def _is_like(value: object, example: object) -> bool:
+    """Whether a value of config.json is of the type of the same one in a tiny config."""
+    known = (int, float) if type(example) is float else (type(example),)
+    return type(value) in known and (isinstance(value, str) or abs(value) < _MOST)  # type: ignore[arg-type]
 
 
 class _NotACheckpoint(Exception):

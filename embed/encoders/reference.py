@@ -106,7 +106,8 @@ def check_tokenizer(checkpoint: EncoderCheckpoint, layout: Layout) -> None:
             continue
         with quiet_transformers():
             tokenizer = tokenizer or load_tokenizer(checkpoint)
-            theirs: list[int] = list(tokenizer(text)["input_ids"])
+            with _readable(checkpoint):
+                theirs: list[int] = list(tokenizer(text)["input_ids"])
         if ours != theirs:
             shorter = min(len(ours), len(theirs))
             at = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
@@ -127,9 +128,18 @@ def load_tokenizer(checkpoint: EncoderCheckpoint) -> Any:  # noqa: ANN401 - unty
     ------
     BadCheckpoint
     """
-    try:
+    with _readable(checkpoint):
         return FAMILIES[checkpoint.family].load_tokenizer(checkpoint)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+
+
+@contextmanager
+def _readable(checkpoint: EncoderCheckpoint) -> Iterator[None]:
+    """Turn what a tokenizer of damaged files raises into one line."""
+    try:
+        yield
+    except ImportError:  # of a package that this kind of tokenizer needs
+        raise
+    except Exception as error:  # tokenizers raises nothing narrower
         msg = (
             f"{checkpoint.folder}: no readable tokenizer ({first_line(error)}); "
             "copy the tokenizer's files into the folder"

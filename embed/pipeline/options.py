@@ -32,7 +32,7 @@ class EmbedOptions(DeviceOptions, TableOptions, group="Encoders"):
         group="Hardware",
         help="Precision of the encoders; auto: bf16, fp16 on a GPU without bf16, fp32 on a CPU.",
     )
-    skipped: Path | None = option(
+    skipped: Path | str | None = option(
         None, metavar="FILE", default_text="not listed",
         rare=True, group="Data",
         help="CSV that lists the rows skipped by --bad-rows skip, with the reasons.",

@@ -148,7 +148,7 @@ def _embed(
         if first:
             _announce(reading, jobs, device)
             if options.skipped is not None:
-                reading.skipped.write(options.skipped)
+                reading.skipped.write(Path(options.skipped))
         for job in jobs:
             job.check_precision()
             if not started_by_us:

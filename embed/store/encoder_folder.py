@@ -91,8 +91,8 @@ class EncoderFolder:
         """The options of ``abag embed`` that add to this folder."""
         if not self.info.get("adapter"):
             return f"--{self.kind}-encoder {self.name}"
-        adapter = self.path / ADAPTER_FOLDER
-        return f"--{self.kind}-encoder {self.info['origin']} --{self.kind}-adapter {adapter}"
+        adapter, origin = self.path / ADAPTER_FOLDER, self.info.get("origin", self.name)
+        return f"--{self.kind}-encoder {origin} --{self.kind}-adapter {adapter}"
 
     @property
     def rows(self) -> int:

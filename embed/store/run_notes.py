@@ -5,7 +5,7 @@ They only inform: a note that cannot be written or read does not stop a run.
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TypedDict, cast, get_type_hints
 
 from abag.core.files import Files, host_name, write_json
+from abag.embed.shards.regular_files import DamagedShard
+from abag.embed.store.store_files import read_json
 
 RUN_FILE = "run.json"
 SPEED_FILE = "speed.json"
@@ -81,14 +83,15 @@ class RunNotes:
         """Return the speed of the latest run that encoded, if there was one."""
         speed = self._read(SPEED_FILE)
         try:
-            return float(speed["residues"]) / float(speed["seconds"])
-        except (ValueError, KeyError, TypeError, ZeroDivisionError):
+            per_s = float(speed["residues"]) / float(speed["seconds"])
+        except (ValueError, KeyError, TypeError, ArithmeticError):
             return None
+        return per_s if 0 < per_s < math.inf else None
 
     def _read(self, name: str) -> dict[str, str | int | float]:
         try:
-            value = json.loads((self._folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            value = read_json(self._folder / name)
+        except (OSError, DamagedShard):
             return {}
         return value if isinstance(value, dict) else {}
 
@@ -105,4 +108,4 @@ def _is_run_record(record: Mapping[str, object]) -> bool:
             return False
         if kind is not str and not (type(value) in (int, kind) and 0 <= value < LARGEST):  # type: ignore[operator]
             return False
-    return True
+    return bool(record["residues"])  # `store info` divides by them

@@ -80,7 +80,7 @@ def read_encoder_info(path: Path) -> dict[str, Any]:
 
 
 def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
-    """Return the content of encoder.json if it agrees with the folder's name.
+    """Return the content of encoder.json if it is valid and agrees with the folder's name.
 
     Raises
     ------
@@ -91,7 +91,11 @@ def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
         fingerprint = str(info.get("fingerprint"))
         known = info.get("kind") == match[1] and _FINGERPRINT.fullmatch(fingerprint)
         if known and fingerprint.startswith(match[3]):
-            return info
+            layers = info.get("layers", [])
+            if isinstance(layers, list) and all(type(n) is int and n > 0 for n in layers):
+                return info
+            msg = f"{path}: {ENCODER_FILE} has the layers {layers!r}; expected layer numbers."
+            raise DamagedShard(msg)
     msg = f"{path}: {ENCODER_FILE} does not match the folder's name."
     raise DamagedShard(msg)
 

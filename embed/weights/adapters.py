@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from abag import AbagError
 from abag.core.names import read_inside
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 ADAPTER_FORMAT = {"format": "abag-adapter", "version": 1}
 PEFT_PREFIX = "base_model.model."
 """Prefix of every name in peft's files."""
+_INVALID = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError, SafetensorError)
+"""What content of the wrong kind raises where it is read."""
 
 
 class AdapterNotFound(AbagError):
@@ -63,10 +67,10 @@ def with_adapter(checkpoint: EncoderCheckpoint, folder: Path, kind: Kind) -> Enc
     AdapterMismatch
         If the adapter was trained on other weights.
     AdapterDamaged
-        If the files differ from those that adapter.json was written for.
+        If a file is invalid, or not one of those that adapter.json was written for.
     """
     record = _read_record(folder)
-    kinds: Mapping[str, Mapping[str, str]] = record["sides"]
+    kinds = record["sides"]
     if kind not in kinds:
         msg = (
             f"{folder}: adapts {' and '.join(kinds)}, not {kind}; expected an adapter of "
@@ -89,14 +93,17 @@ def with_adapter(checkpoint: EncoderCheckpoint, folder: Path, kind: Kind) -> Enc
             "Copy the whole folder again."
         )
         raise AdapterDamaged(msg)
-    config = json.loads(files[f"{kind}/{CONFIG_FILE}"])
-    adapter = Adapter(
-        folder=folder,
-        name=record["name"],
-        digest=trained["digest"],
-        scale=config["lora_alpha"] / config["r"],
-        factors=_factors(files[f"{kind}/{WEIGHTS_FILE}"]),
-    )
+    try:
+        adapter = Adapter(
+            folder=folder,
+            name=record["name"],
+            digest=trained["digest"],
+            scale=_scale(files[f"{kind}/{CONFIG_FILE}"]),
+            factors=_factors(files[f"{kind}/{WEIGHTS_FILE}"]),
+        )
+    except _INVALID as error:  # anybody may have written and signed them
+        msg = f"{folder}: its files cannot be read ({error!r}). Copy the whole folder again."
+        raise AdapterDamaged(msg) from error
     return replace(checkpoint, name=f"{checkpoint.name}-{adapter.name}", adapter=adapter)
 
 
@@ -140,11 +147,26 @@ def copy_adapter(checkpoint: EncoderCheckpoint, folder: EncoderFolder) -> None:
     )
 
 
-def _read_record(folder: Path) -> dict[str, Any]:
+class _Side(TypedDict):
+    """What a reader needs of one encoder in adapter.json."""
+
+    encoder: str
+    weights: str
+    digest: str
+
+
+class _Record(TypedDict):
+    """What a reader needs of adapter.json, beside `ADAPTER_FORMAT`."""
+
+    name: str
+    sides: dict[str, _Side]
+
+
+def _read_record(folder: Path) -> _Record:
     path = folder / ADAPTER_FILE
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        record = json.loads(read_inside(folder, ADAPTER_FILE))
+    except (OSError, ValueError, RecursionError) as error:
         msg = (
             f"{folder}: no finished adapter (cannot read {ADAPTER_FILE}); expected the --out "
             "folder of abag adapt. Run that command until it finishes."
@@ -156,7 +178,27 @@ def _read_record(folder: Path) -> dict[str, Any]:
             "Use the version of abag that wrote it."
         )
         raise AdapterNotFound(msg)
-    return record
+    sides = record.get("sides")
+    known = isinstance(record.get("name"), str) and isinstance(sides, dict)
+    if not (known and sides and all(map(_is_side, sides.values()))):
+        msg = f"{path}: lacks the name or the digests of an adapter. Copy the whole folder again."
+        raise AdapterDamaged(msg)
+    return cast("_Record", record)
+
+
+def _is_side(side: object) -> bool:
+    return isinstance(side, dict) and all(
+        isinstance(side.get(n), str) for n in get_type_hints(_Side)
+    )
+
+
+def _scale(content: bytes) -> float:
+    config = json.loads(content)
+    scale = float(config["lora_alpha"] / config["r"])
+    if not math.isfinite(scale):
+        msg = f"lora_alpha / r is {scale}"
+        raise ValueError(msg)
+    return scale
 
 
 def _factors(content: bytes) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:

@@ -62,6 +62,11 @@ class Adapter:
         -------
         Tensor, shape=(out, in)
             float32 if changed, else `weight` itself.
+
+        Raises
+        ------
+        AdapterMismatch
+            If the change has another shape.
         """
         import torch
 
@@ -69,6 +74,14 @@ class Adapter:
         if module not in self.factors or module == name:
             return weight
         a_RI, b_OR = self.factors[module]
+        rank = len(a_RI) if a_RI.ndim else 0
+        if (*b_OR.shape, *a_RI.shape) != (len(weight), rank, rank, *weight.shape[1:]):
+            msg = (
+                f"{self.folder}: its change of {module} has the shapes {b_OR.shape} and "
+                f"{a_RI.shape}, the weight {tuple(weight.shape)}; train the adapter again with "
+                "abag adapt."
+            )
+            raise AdapterMismatch(msg)
         return weight.float() + torch.from_numpy(np.float32(self.scale) * (b_OR @ a_RI))
 
     def check_all_merged(self, merged: Iterable[str]) -> None:

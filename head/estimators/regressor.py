@@ -17,6 +17,7 @@ import abag
 from abag import cache_dir
 from abag.core.messages import reporting
 from abag.core.options import BadOption, OptionSchema, schema, unknown_option
+from abag.core.python_surface import naming_keywords
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
@@ -48,6 +49,8 @@ NOT_OF_ESTIMATORS = frozenset(
 )
 """Options of `fit` about tables, test parts and run folders, none of which an estimator has."""
 _OPTIONS = [one for one in schema(FitConfig) if one.name not in NOT_OF_ESTIMATORS]
+_KEYWORDS = {one.name: one for one in schema(FitConfig)}
+"""What errors name instead of flags."""
 _INNER_SPLITS = ("auto", "random", "antigen", "antibody")
 
 
@@ -130,8 +133,8 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         AbagError
             If an option, a sequence, a label or the store is invalid.
         """
-        config = self._config()
-        with reporting(silent=not self.verbose, bars=False):
+        with naming_keywords(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
+            config = self._config()
             pairs = labelled(
                 read_frame(X, columns=self.columns, options=config), y, replicates=config.replicates
             )
@@ -192,7 +195,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         """
         check_is_fitted(self)
         predictor = self.predictor_
-        with reporting(silent=not self.verbose, bars=False):
+        with naming_keywords(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
             table = read_frame(X, columns=self.columns, options=self._config())
             store = as_store(self.store)
             of_fit = replace(

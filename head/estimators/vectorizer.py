@@ -10,6 +10,9 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from abag.core.options import schema
+from abag.core.python_surface import naming_keywords
+from abag.embed.sequences.options import ColumnOptions
 from abag.embed.store.export import vector_names
 from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import Store
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
+
+
+_KEYWORDS = {one.name: one for cls in (VectorOptions, ColumnOptions) for one in schema(cls)}
+"""What errors name instead of flags."""
 
 
 class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # no types
@@ -127,14 +134,15 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
         self, X: pd.DataFrame, fingerprints: Mapping[str, str] | None = None
     ) -> tuple[dict[Kind, NDArray[np.float32]], dict[str, str]]:
         """Read the vectors of each row by kind, and the fingerprints of their encoders."""
-        options = self._options(fingerprints)
-        table = read_frame(X, columns=self.columns)
-        folders = folders_with(as_store(self.store), table, options, encode=self.encode)
-        vectors: dict[Kind, NDArray[np.float32]] = {}
-        for kind, folder in folders.items():
-            unique = table.sequences[kind]
-            x_ND = folder.read(unique.keys, options.vectors_of(kind)["pooling"])
-            vectors[kind] = x_ND[unique.of_row]
+        with naming_keywords(_KEYWORDS):
+            options = self._options(fingerprints)
+            table = read_frame(X, columns=self.columns)
+            folders = folders_with(as_store(self.store), table, options, encode=self.encode)
+            vectors: dict[Kind, NDArray[np.float32]] = {}
+            for kind, folder in folders.items():
+                unique = table.sequences[kind]
+                x_ND = folder.read(unique.keys, options.vectors_of(kind)["pooling"])
+                vectors[kind] = x_ND[unique.of_row]
         return vectors, {kind: folder.fingerprint for kind, folder in folders.items()}
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401 - sklearn.utils.Tags
