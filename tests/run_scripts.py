@@ -19,7 +19,8 @@ import torch  # noqa: F401
 
 
 def become(log, script, *arguments):
-    """Continue as a script, with its output in a file."""
+    """Continue as a script, with its output in a file and no input."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
     with Path(log).open("w") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
