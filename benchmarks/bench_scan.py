@@ -40,8 +40,9 @@ def main() -> None:
         at = Path(folder)
         encoders = {"antibody_encoder": args.encoder, "antigen_encoder": "composition"}
         abag.embed_table(table, at / "store", limit=args.limit, **encoders)
-        abag.fit(table, at / "store", at / "run", limit=args.limit, head="mlp", members=8,
-                 epochs=2 if args.tiny else None, report=False, say=lambda _: None)  # fmt: skip
+        size = {"members": 2, "epochs": 2} if args.tiny else {"members": 8}
+        abag.fit(table, at / "store", at / "run", limit=args.limit, head="mlp", report=False,
+                 say=lambda _: None, **size)  # fmt: skip
         antigen = "|".join(read_pairs(table).antigens.chains[0])
         rows = [measure(args, at, region, antigen) for region in args.region]
     lines = [

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +18,12 @@ from click.testing import CliRunner
 from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.options import schema
+from abag.embed.doctor import speed
 from abag.embed.encoders import checkpoint_lookup
 from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.pipeline.options import EmbedOptions
 from abag.head.data.demo import demo_table
-from abag.head.model.config import FitConfig
+from abag.head.model.config import PRESETS, FitConfig
 from abag.head.runs import summary as outcome
 
 ROOT = Path(__file__).parent.parent
@@ -65,7 +67,6 @@ def site(tmp_path_factory):
     return out
 
 
-@pytest.mark.ci
 def test_the_site_has_every_command_and_every_public_function(site):
     cli = (site / "reference" / "cli.html").read_text()
     assert "abag store verify" in cli
@@ -149,7 +150,9 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_lookup, "_hub_folder", from_hub)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))  # of the speeds of such models
-    # drawing the report takes longer than such a fit, and has its own tests
+    # what takes longest, and has its own tests
+    monkeypatch.setattr(speed, "SECONDS", 0.1)
+    monkeypatch.setitem(PRESETS, "small", replace(PRESETS["small"], epochs=5))
     monkeypatch.setattr(outcome, "write_report", lambda path, *_: path.write_text("drawn"))
     halves = [demo_table(seed).head(45) for seed in (0, 1)]  # enough antigens for a split
     table = pd.concat(halves)

@@ -40,7 +40,7 @@ def identity_of(tmp_path, family, changes=None, **factors):
     return identify(str(folder), "antibody")
 
 
-def batches(identity, count=6):
+def batches(identity, count=3):
     return [
         pack_spans([(0, span) for span in identity.layout.spans(chain)]) for chain in chains(count)
     ]

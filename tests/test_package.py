@@ -10,6 +10,7 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -233,11 +234,11 @@ LAYERS = """
 """Sub-packages and modules in order; each may import only from earlier ones."""
 
 
+@cache
 def modules():
-    """Yield the dotted name, without ``abag.``, and the path of every module."""
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
+    """Return the dotted name, without ``abag.``, and the path of every module."""
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return [(".".join(path.relative_to(ROOT).with_suffix("").parts), path) for path in paths]
 
 
 def imported(path):

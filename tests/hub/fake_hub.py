@@ -51,7 +51,8 @@ class FakeHub:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.address = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        # each test waits this long for the server to notice that it is closed
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self):
         self.server.shutdown()
@@ -99,6 +100,7 @@ def _new_repository(hub, *, private):
 class _Handler(BaseHTTPRequestHandler):
     hub = None
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # otherwise a body waits 40 ms for the ACK of its headers
 
     def log_message(self, *_):
         pass

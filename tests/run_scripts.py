@@ -1,0 +1,42 @@
+"""Run scripts in forks of one process, because importing torch takes longer than many a script.
+
+    python tests/run_scripts.py
+
+reads one JSON list per line: the file for the output, the script, its arguments. It prints the exit
+status of each script before it reads the next line. Modules that a script sets options for before
+it imports them, as huggingface_hub, are not imported here.
+"""
+
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import pandas  # noqa: F401
+import scipy.stats  # noqa: F401
+import torch  # noqa: F401
+
+
+def become(log, script, *arguments):
+    """Continue as a script, with its output in a file and no input."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+    with Path(log).open("w") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def main():
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            become(*json.loads(line))
+            return  # what it raises ends the fork as it ends a process
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
