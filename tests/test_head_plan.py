@@ -15,8 +15,8 @@ from abag.core.device import device_name, plan_device
 from abag.core.speeds import record_speed, recorded_speed
 from abag.embed.families.registry import guess_family
 from abag.embed.packing.tokens import Layout
-from abag.embed.store.store import open_store
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
 from abag.head.closed_form.registry import describe_left_out
 from abag.head.data.labels import label_pairs
 from abag.head.fit_cost import FitSize, FitTime, fit_time
