@@ -139,8 +139,9 @@ class RunSummary(ModelScores):
     best_step: int
     used: NotRequired[dict[str, Any]]
     """Settings that the run chose itself; several values if folds differ. Older runs have none."""
-    kept: float
-    """Factor by which predictions were shrunk toward the training mean; mean over folds."""
+    kept: NotRequired[float]
+    """Factor by which predictions were shrunk toward the training mean; mean over folds. Older
+    runs have none."""
     split: dict[str, Any]
     data: NotRequired[dict[str, str | int]]
     """The table's ``source``, and how many ``pairs``, ``antibodies`` and ``antigens`` it has."""

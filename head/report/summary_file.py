@@ -25,6 +25,11 @@ from abag.head.report.results import RunSummary
 
 class _Scored(TypedDict):
     n: int
+    rmse: float | None
+
+
+class _Baseline(TypedDict):
+    test: _Scored
 
 
 class _Metrics(TypedDict):
@@ -53,6 +58,7 @@ class _Read(TypedDict):
     """What is read of the parts that `RunSummary` leaves open."""
 
     metrics: _Metrics
+    baselines: dict[str, _Baseline]
     split: _Split
     data: NotRequired[_Data]
 
