@@ -93,7 +93,8 @@ def test_every_command_that_reads_a_run_names_the_value(at, summary, command, pa
     file.write_text(json.dumps(with_value(summary, path, value)))
     with pytest.raises((FileDamaged, NoFinishedRun)) as caught:
         COMMANDS[command](at)
-    assert str(caught.value).startswith(f"{file}: ")
+    assert f"{file}: " in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert says in str(caught.value)
     (state,) = abag.runs(at / "run")["runs"]
     assert state["state"] == "unreadable"

@@ -99,12 +99,11 @@ def read_run(run: Path) -> SavedRun:
         )
         splits = [_split(summary["split"]["name"], k, rows) for k, rows in enumerate(folds)]
         predicted = [rows["pkd_predicted"].to_numpy(np.float64) for rows in folds]
-    except FileDamaged as error:
-        raise NoFinishedRun(str(error)) from error
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, FileDamaged) as error:
+        reason = why_unreadable(run, error).rstrip(".")
         msg = (
-            f"{run}: not a finished run ({why_unreadable(run, error)}). Check the path, or run "
-            "abag fit on it until it ends."
+            f"{run}: not a finished run ({reason}). Check the path, or run abag fit on it until it "
+            "ends."
         )
         raise NoFinishedRun(msg) from error
     if not consistent:
