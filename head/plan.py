@@ -32,7 +32,7 @@ from abag.head.closed_form.residue_model import find_reference
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_sense import describe_columns, label_sense, suggest_label
 from abag.head.data.label_units import BadLabel
-from abag.head.data.labels import label_pairs
+from abag.head.data.labels import ConflictingReplicates, label_pairs
 from abag.head.evaluation.label_problems import LabelSummary, label_problems, summarize_labels
 from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, FitSize, fit_time
 from abag.head.runs.options import PlanOptions
@@ -254,14 +254,15 @@ def _histogram(lengths: NDArray[np.int64]) -> list[tuple[int, int, int]]:
 def _read_labels(
     table: SequenceTable, options: LabelOptions
 ) -> tuple[LabelSummary | None, list[str]]:
-    """Read the labels as `fit` would, with all replicates, and list what looks wrong."""
+    """Count the pairs as `fit` would, and list what looks wrong with their labels."""
     try:
-        pairs = label_pairs(table, replace(options, replicates="keep"))
-    except BadLabel as error:
+        pairs = label_pairs(table, options)
+    except (BadLabel, ConflictingReplicates) as error:
         return None, [str(error)]
     except MissingColumn:
         return None, []
-    return summarize_labels(pairs), label_problems(pairs)
+    labels = label_pairs(table, replace(options, replicates="keep"))
+    return summarize_labels(pairs, labels), label_problems(labels)
 
 
 def _label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:

@@ -32,7 +32,7 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
             f"{labels['pairs']:,} pairs with pKd {labels['range'][0]:.2f} to "
             f"{labels['range'][1]:.2f}; {labels['duplicate_rows']:,} replicate rows, "
             f"{labels['conflicting_pairs']:,} conflicting pairs, "
-            f"{labels['censored']:,} censored rows"
+            f"{labels['censored']:,} censored pairs"
         )
     lines += [line for line in (found["sense"], found["head"]) if line]
     lines += [f"problem: {line}" for line in found["problems"]]

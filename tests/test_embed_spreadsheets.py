@@ -88,16 +88,17 @@ def test_an_excel_file_is_embedded_planned_and_predicted_like_any_table(tmp_path
     assert pd.read_csv(out)["heavy"].tolist() == demo_table().head(60)["heavy"].tolist()
 
 
-def test_formatting_and_empty_rows_and_columns_are_no_cells(tmp_path):
+def test_formatting_and_empty_columns_are_no_cells_and_an_empty_row_counts_as_a_row(tmp_path):
     def change(sheet):
         sheet["Z900"].font = Font(bold=True)
         sheet.column_dimensions["B"].hidden = True
         sheet.auto_filter.ref = "A1:D3"
 
     rows = [[None], *ROWS[:2], [None, None], ROWS[2]]
-    frame = read_table(workbook(tmp_path / "a.xlsx", rows, change)).frame
-    assert frame["heavy"].tolist() == ["EVQ", "EVK"]
-    assert [*frame] == ROWS[0]
+    pairs = read_pairs(workbook(tmp_path / "a.xlsx", rows, change))
+    assert pairs.frame["heavy"].tolist() == ["EVQ", "EVK"]
+    assert pairs.row_numbers.tolist() == [1, 3]
+    assert [*pairs.frame] == ROWS[0]
 
 
 def test_a_formula_has_the_value_that_the_spreadsheet_program_stored(tmp_path):

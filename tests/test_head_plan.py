@@ -15,9 +15,12 @@ from abag.core.device import device_name, plan_device
 from abag.core.speeds import record_speed, recorded_speed
 from abag.embed.families.registry import guess_family
 from abag.embed.packing.tokens import Layout
+from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.closed_form.registry import describe_left_out
+from abag.head.data.labels import label_pairs
 from abag.head.fit_cost import FitSize, FitTime, fit_time
+from abag.head.model.config import FitConfig
 from abag.head.plan import GPUS, plan
 from abag.head.plan_text import describe_plan, format_duration
 
@@ -169,6 +172,17 @@ def test_duplicates_conflicts_and_censored_rows_are_counted():
     assert labels["conflicting_pairs"] == 2
     assert labels["censored"] == 5
     assert labels["pairs"] == 40
+
+
+def test_pairs_are_counted_as_fit_counts_them():
+    frame = table(40).assign(censored="")
+    bounds = frame.iloc[:8].assign(censored=[">", "<", ">", "<"] * 2)  # of pairs with exact labels
+    frame = pd.concat([frame, frame.iloc[10:13], bounds, bounds.iloc[:3]])
+    pairs = label_pairs(read_pairs(frame), FitConfig())
+    labels = plan(frame)["labels"]
+    assert labels["pairs"] == len(pairs) == 48
+    assert labels["duplicate_rows"] == pairs.counts["replicate_rows"] == 6
+    assert labels["censored"] == pairs.counts["censored_pairs"] == 8
 
 
 @pytest.mark.parametrize(

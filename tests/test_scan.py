@@ -320,6 +320,20 @@ def test_a_position_that_only_some_parents_have_is_reported(case, tmp_path):
     assert set(found["position"]) == {"107", "36"}
 
 
+def test_a_range_may_end_after_some_antigens_and_each_chain_has_its_own_gaps(case, tmp_path):
+    frame = pd.DataFrame({"heavy": HEAVY, "antigen": [ANTIGEN, ANTIGEN[:-2]], "id": ["a", "b"]})
+    frame.to_csv(tmp_path / "parents.csv", index=False)
+    last = len(ANTIGEN)
+    positions = f"A{last - 3}-A{last},H111-H129"
+    _, found, said = run_scan(
+        case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", positions=positions
+    )
+    text = f"not scanned: no position A{last} of A{last - 3}-A{last}, in 1 of 2 parents (b)"
+    assert text in "\n".join(said)
+    of_antigen = found[found["chain"] == "antigen"].groupby("parent")["position"].nunique()
+    assert of_antigen.to_dict() == {"a": 4, "b": 2}
+
+
 def test_new_sequences_are_encoded_once(case, tmp_path):
     options = {"region": "cdrl1", "mutate_to": "AWK", "store": tmp_path / "store"}
     first, _, said = run_scan(case, tmp_path / "a.csv", **options)
@@ -355,6 +369,9 @@ BAD = [
     ({"region": "fv", "positions": "H1"}, BadOption, "each chooses the residues to mutate"),
     ({"positions": "H9-L12"}, BadOption, "'H9-L12' is not a position or range of one chain"),
     ({"positions": "H12-H9"}, BadOption, "not a position or range"),
+    ({"positions": "H105-H999"}, BadOption, "'H105-H999' ends after the last position of IMGT"),
+    ({"positions": "L56,L130"}, BadOption, "'L130' ends after the last position of IMGT, 129"),
+    ({"positions": "A12-A999"}, CannotPredict, "A999 of A12-A999: the parent has no such residue"),
     ({"mutate_to": "AB"}, BadOption, "mutate_to: 'B' is not a standard residue"),
     ({"mutate_to": "C", "exclude": "C"}, BadOption, "leaves no residue to mutate to"),
     ({"pairs_of": 1}, BadOption, "pairs_of: 1 is out of range"),

@@ -275,7 +275,7 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> Non
     detail(f"{reading.source}: {reading.rows:,} rows; {_describe_place(jobs, device)}")
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
-    counts |= {"skipped_rows": len(reading.skipped), "line_breaks": reading.line_breaks}
+    counts["line_breaks"] = reading.line_breaks
     for line in reading.ignored + describe_counts(counts, reading.skipped):
         say(f"  {line}")
     if not is_local(store := jobs[0].folder.path.parent):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -80,15 +80,19 @@ class BadCell(NamedTuple):
 class BadSequence(NamedTuple):
     """What `SkippedRows` counts rows of."""
 
-    kind: Kind
+    kind: Kind | Literal[""]
     reason: str
     text: str
     error: str
 
 
+EMPTY_ROW = BadSequence("", "empty row", "", "every cell is empty")
+"""Skipped whatever ``--bad-rows`` is: it holds nothing, and spreadsheets do not show it."""
+
+
 @dataclass(slots=True)
 class SkippedRows:
-    """Skipped rows by the sequence because of which they were skipped."""
+    """Skipped rows by the sequence because of which they were skipped, or as `EMPTY_ROW`."""
 
     rows_of: dict[BadSequence, array[int]] = field(default_factory=dict)
     """1-based rows of the table."""
@@ -96,6 +100,11 @@ class SkippedRows:
     def __len__(self) -> int:
         """Return the number of rows."""
         return sum(map(len, self.rows_of.values()))
+
+    @property
+    def empty(self) -> Sequence[int]:
+        """1-based rows of the table that are empty."""
+        return self.rows_of.get(EMPTY_ROW, ())
 
     def add(self, bad: BadSequence, row: int) -> None:
         """Add a row."""
@@ -106,15 +115,21 @@ class SkippedRows:
         for bad, rows in other.rows_of.items():
             self.rows_of.setdefault(bad, array("q")).extend(rows)
 
-    def __str__(self) -> str:
+    def notes(self) -> list[str]:
         """Say how many rows each reason costs, and of how many distinct sequences."""
+        rows_of, empty = dict(self.rows_of), self.empty
+        rows_of.pop(EMPTY_ROW, None)
         parts = []
-        for kind, reason in dict.fromkeys((bad.kind, bad.reason) for bad in self.rows_of):
-            found = [
-                r for bad, r in self.rows_of.items() if (bad.kind, bad.reason) == (kind, reason)
-            ]
+        for kind, reason in dict.fromkeys((bad.kind, bad.reason) for bad in rows_of):
+            found = [r for bad, r in rows_of.items() if (bad.kind, bad.reason) == (kind, reason)]
             parts.append(f"{sum(map(len, found)):,} {reason} in {counted(len(found), kind)}")
-        return ", ".join(parts)
+        lines = []
+        if parts:
+            lines.append(f"{len(self) - len(empty):,} bad rows skipped ({', '.join(parts)})")
+        if empty:
+            count = counted(len(empty), "row")
+            lines.append(f"{count} with only empty cells skipped; the first is row {min(empty)}")
+        return lines
 
     def write(self, path: Path) -> None:
         """Write a CSV with one line per row, in the order of the table.
@@ -164,7 +179,6 @@ def count_line_breaks(frame: pd.DataFrame) -> int:
 def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:
     """Describe what was done to a table, one printable line each; empty when nothing was."""
     lines = {
-        "skipped_rows": f"bad rows skipped ({skipped})",
         "split_antibodies": (
             f"antibody strings split into heavy and light ({counts['split_glued']:,} glued, "
             f"{counts['split_linker']:,} joined by a linker, which was removed)"
@@ -173,4 +187,5 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
         "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
         "line_breaks": "cells contain line breaks: an unmatched quotation mark joins rows",
     }
-    return [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]
+    found = [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]
+    return skipped.notes() + found

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.garbage import collection_paused
 from abag.core.keys import sort_keys
+from abag.core.messages import say
 from abag.embed.sequences.chains import (
     KINDS,
     Chains,
@@ -27,6 +28,7 @@ from abag.embed.sequences.chains import (
     keys_array,
 )
 from abag.embed.sequences.changes import (
+    EMPTY_ROW,
     BadSequence,
     SkippedRows,
     count_changes,
@@ -34,6 +36,7 @@ from abag.embed.sequences.changes import (
     describe_counts,
 )
 from abag.embed.sequences.domains import UnsureDomains
+from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.parsed_columns import (
     ParsedColumn,
@@ -123,6 +126,11 @@ class SequenceTable(Table):
         """What was done to the table, one printable line each; empty when nothing was."""
         return self.ignored + describe_counts(self.counts, self.skipped)
 
+    def report_notes(self) -> None:
+        """Report what was done to the table."""
+        for note in self.notes:
+            say(f"{self.source}: {note}")
+
     def describe_cell(self, at: int | np.integer[Any], column: str) -> str:
         """Say where the cell of the `at`-th row here is, and what it holds."""
         value = self.frame[column].iloc[at]
@@ -166,6 +174,8 @@ def read_pairs(
 ) -> SequenceTable:
     """Read a table of antibody-antigen pairs and check every sequence in it.
 
+    Rows in which every cell is empty are left out and reported, whatever ``bad_rows`` is.
+
     Columns for heavy and light take precedence over one for the antibody, unless
     ``options.columns`` names the latter. A cell of the antibody column is ``heavy|light``,
     ``heavy:light``, or one string that :func:`~abag.embed.sequences.domains.split_domains` splits.
@@ -181,7 +191,7 @@ def read_pairs(
         Most rows have heavy and light exchanged, and ``chains`` is not ``"auto"``.
     """
     whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
-    return _refuse_empty(_check_rows(whole, KINDS, options))
+    return _refuse_no_rows(_check_rows(whole, KINDS, options))
 
 
 def read_one_kind(
@@ -193,7 +203,7 @@ def read_one_kind(
     :func:`read_pairs`.
     """
     whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
-    return _refuse_empty(_check_rows(whole, (kind,), options))
+    return _refuse_no_rows(_check_rows(whole, (kind,), options))
 
 
 def read_pair_chunks(
@@ -216,7 +226,7 @@ def read_pair_chunks(
     AbagError
         As for :func:`read_pairs`.
     """
-    rows, skipped, first_error = 0, 0, None
+    rows, skipped, first_error = 0, SkippedRows(), None
     chunks = read_table_chunks(
         table, columns=options.columns, limit=options.limit, as_written=as_written,
         only_sequences=only_sequences,
@@ -224,21 +234,24 @@ def read_pair_chunks(
     for chunk in chunks:
         pairs = _check_rows(chunk, kinds, options)
         rows += len(pairs.frame)
-        skipped += len(pairs.skipped)
+        skipped.update(pairs.skipped)
         first_error = first_error or pairs.first_error
         yield pairs
-    if first_error is not None and not rows:
-        raise _all_bad(pairs.source, skipped, first_error)
+    if not rows:
+        raise _no_rows(pairs.source, skipped, first_error)
 
 
-def _refuse_empty(table: SequenceTable) -> SequenceTable:
-    if table.first_error is not None and not len(table.frame):
-        raise _all_bad(table.source, len(table.skipped), table.first_error)
+def _refuse_no_rows(table: SequenceTable) -> SequenceTable:
+    if not len(table.frame):
+        raise _no_rows(table.source, table.skipped, table.first_error)
     return table
 
 
-def _all_bad(source: str, rows: int, first: AbagError) -> AbagError:
-    return type(first)(f"{source}: all {rows} rows are bad; {first}")
+def _no_rows(source: str, skipped: SkippedRows, first: AbagError | None) -> AbagError:
+    if first is None:
+        msg = f"{source}: all {len(skipped)} rows are empty; expected at least one with sequences."
+        return BadTable(msg)
+    return type(first)(f"{source}: all {len(skipped) - len(skipped.empty)} rows are bad; {first}")
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -255,21 +268,24 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
         )
     if "antigen" in kinds:
         parsed["antigen"] = parse_antigens(table, options.antigen)
-    bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0)
+    empty = whole.are_empty()
+    bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0) & ~empty
     numbers = table.frame.index.to_numpy(np.int64) + 1
     first_error = None
     skipped = SkippedRows()
+    for row in np.flatnonzero(empty).tolist():
+        skipped.add(EMPTY_ROW, int(numbers[row]))
     for row in np.flatnonzero(bad).tolist():
         kind, (text, error) = first_bad(parsed, row)
         skipped.add(BadSequence(kind, _REASONS[type(error)], text, str(error)), int(numbers[row]))
         first_error = first_error or type(error)(f"row {numbers[row]}, {error}")
     if first_error is not None:
         if options.bad_rows == "error":
-            if bad.all():
-                raise _all_bad(table.source, len(bad), first_error)
+            if (bad | empty).all():
+                raise _no_rows(table.source, skipped, first_error)
             msg = f"{table.source}: {first_error}"
             raise type(first_error)(msg)
-    keep = np.flatnonzero(~bad)
+    keep = np.flatnonzero(~(bad | empty))
     if len(skipped):
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
     sequences = {kind: _unique(kind, column, keep, numbers) for kind, column in parsed.items()}

@@ -58,6 +58,8 @@ def read_parquet(
         raise ValueError(msg)
     # without any sequence column, everything is read and the caller names the missing role
     wanted = (pick(names) or None) if pick else None
+    if wanted and _all_lack_cells(parquet.metadata, wanted):
+        wanted = None  # only all of its cells tell whether a row is empty
     pages = measure_pages(file, parquet.schema, wanted)
     if pages.mean_row_bytes > MAX_ROW_BYTES:
         raise ValueError(TOO_LONG)
@@ -79,6 +81,17 @@ def read_parquet(
         return
     for table in read():
         yield names, _frame(table, as_written)
+
+
+def _all_lack_cells(file: pq.FileMetaData, columns: Sequence[str]) -> bool:
+    """Tell whether each of these columns lacks a cell, by the counts in the file."""
+    lacking = set()
+    for group in map(file.row_group, range(file.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            counts = column.statistics
+            if counts is not None and counts.has_null_count and counts.null_count:
+                lacking.add(column.path_in_schema)
+    return lacking.issuperset(columns)
 
 
 def _rows_per_batch(pages: Pages, rows: int | None) -> int:

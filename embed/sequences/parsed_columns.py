@@ -233,10 +233,11 @@ def arrange_chains(column: ParsedColumn, table: Table, options: TableOptions) ->
     for i in sample.tolist():
         look_at(unclear[i], number=True)
     if is_top:  # the same rows of a whole table and of its first chunk
-        valid = ["" if i in bad else form for i, form in enumerate(forms)]
+        unchecked = _having(UNCLEAR, forms)
+        unchecked[[*bad]] = True
         rows = column.codes[:CHUNK_ROWS]
-        checked = rows[~_having(UNCLEAR, valid)[rows]]
-        refuse_misplaced(_having("misplaced", valid)[checked], table.source)
+        checked = rows[~unchecked[rows]]
+        refuse_misplaced(_having("misplaced", forms)[checked], table.source)
     arranged = column._replace(chains=chains, forms=forms, bad=bad)
     return _marking_short(arranged, "short antibody")
 

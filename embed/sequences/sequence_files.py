@@ -111,18 +111,19 @@ def join_chains(rearrangements: pd.DataFrame) -> pd.DataFrame:
         rearrangements.isin(MISSING_TEXT)
     )  # cells that were read as written
     table = known.fillna({name: "" for name in (*AIRR_MARKS, "cell_id", *sources)})
+    empty = known.isna().all(axis=1)  # rows that stay empty here: the caller reports them
     residues = pd.Series("", index=table.index)
     for name in sources:
         residues = residues.mask(residues == "", table[name].str.replace(r"[.-]", "", regex=True))
-    if empty := table["sequence_id"][residues == ""].tolist():
+    if bare := table["sequence_id"][(residues == "") & ~empty].tolist():
         msg = (
-            f"sequence {empty[0]!r} has no amino acids; expected them in one of the columns "
+            f"sequence {bare[0]!r} has no amino acids; expected them in one of the columns "
             f"{' or '.join(_AIRR_RESIDUES)}"
         )
         raise ValueError(msg)
     role = table["locus"].str.upper().map(_LOCI)
-    if role.isna().any():
-        row = table[role.isna()].iloc[0]
+    if (other := role.isna() & ~empty).any():
+        row = table[other].iloc[0]
         msg = f"sequence {row['sequence_id']!r} is of locus {row['locus']!r}, not of an antibody"
         raise ValueError(msg)
     cell, names = _cells(table)

@@ -30,10 +30,11 @@ _MOST_TAG_BYTES = 1 << 22
 
 
 def read_sheet(file: IO[bytes]) -> list[list[str]]:
-    """Read the only sheet of a workbook that has values: rows of text, equally long.
+    """Read the only sheet of a workbook that has values: rows of text.
 
-    The first row has the names of the columns; only column A may lack one. Empty rows and columns
-    are left out. Empty cells are empty text.
+    The first row with a value has the names of the columns; only column A may lack one. An empty
+    row between others is one empty text, so that rows keep their numbers. Other empty rows, and
+    empty columns, are left out. Empty cells are empty text.
 
     Raises
     ------
@@ -67,7 +68,11 @@ def read_sheet(file: IO[bytes]) -> list[list[str]]:
                 "the names of the columns in the first row"
             )
             raise ValueError(msg)
-    return [[cells.get((row, column), ("", False))[0] for column in columns] for row in rows]
+    filled = {*rows}
+    return [
+        [cells.get((row, column), ("", False))[0] for column in columns] if row in filled else [""]
+        for row in range(rows[0], rows[-1] + 1)
+    ]
 
 
 def _check_archive(file: IO[bytes]) -> None:

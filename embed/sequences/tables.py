@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from abag.embed.sequences.columns import (
     AmbiguousColumn,
@@ -83,11 +84,29 @@ class Table:
 
     def cells(self, role: str) -> pd.Series:
         """Return the cells of `column`, missing ones as pandas has them."""
-        cells = self.frame[self.column(role)]
+        return self._with_missing(self.frame[self.column(role)])
+
+    def _with_missing(self, cells: pd.Series) -> pd.Series:
         text = isinstance(cells.dtype, pd.StringDtype) or cells.dtype == np.dtype(object)
         if self.as_written and text:  # Parquet marks missing cells, and has other types here
             return cells.mask(cells.isin(MISSING_TEXT))
         return cells
+
+    def are_empty(self) -> NDArray[np.bool_]:
+        """Mark the rows in which every cell is empty or missing, shape (R,).
+
+        Spreadsheets write such rows below and inside a table, and do not show them.
+        """
+        empty = np.full(len(self.frame), len(self.names) == self.frame.shape[1])
+        for number in range(self.frame.shape[1]):
+            if not empty.any():
+                break
+            cells = self._with_missing(self.frame.iloc[empty, number])
+            empty[empty] = [
+                cell.strip() == "" if isinstance(cell, str) else missing
+                for cell, missing in zip(cells, cells.isna(), strict=True)
+            ]
+        return empty
 
 
 def read_table(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from abag.core.files import refusal_to_write, replacing
 from abag.core.keys import KEY_BYTES, hex_keys, sort_keys
-from abag.core.messages import bar, reporting, say
+from abag.core.messages import bar, reporting
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import SequenceTable, read_one_kind, read_pairs
 from abag.embed.store.encoder_folder import EncoderFolder
@@ -174,8 +174,7 @@ def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable
         table = read_pairs(options.table, options, as_written=as_text)
     else:
         table = read_one_kind(options.table, kind, options, as_written=as_text)
-    for line in table.notes:
-        say(f"{table.source}: {line}")
+    table.report_notes()
     return table
 
 

@@ -291,8 +291,7 @@ def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame) -> None:
 
 def report_counts(pairs: LabelledPairs) -> None:
     """Report how many pairs a table has, and what happened to its other rows."""
-    for note in pairs.table.notes:
-        say(f"{pairs.table.source}: {note}")
+    pairs.table.report_notes()
     counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in pairs.counts.items() if n)
     text = f"{pairs.table.source}: {len(pairs)} pairs ({counts})"
     if pairs.noise is not None:

@@ -72,6 +72,7 @@ def read_measured(table: TableLike, candidates: Candidates, options: RankOptions
         antigen = None
     reading = replace(options, columns=columns, antigen=antigen, limit=None)
     pairs = read_pairs(table, reading).sorted_by_key()
+    pairs.report_notes()
     _, antibody_of = KeyIndex([candidates.antibody_keys]).find(pairs.antibodies.keys)
     _, antigen_of = KeyIndex([candidates.antigen_keys]).find(pairs.antigens.keys)
     antibody, antigen_index = (

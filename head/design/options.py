@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from abag.core.options import BadOption, option
 from abag.embed.sequences.chains import STANDARD_RESIDUES
+from abag.embed.sequences.domains import IMGT_REGIONS
 from abag.head.prediction.options import ScoringOptions
 
 REGIONS = {
@@ -18,6 +19,7 @@ REGIONS = {
     "antigen": ("antigen",),
 }
 """Regions that can be asked for, and the chains that have them."""
+IMGT_LAST = IMGT_REGIONS[-1][1]
 CHAIN_LETTERS = {"H": "heavy", "L": "light", "A": "antigen"}
 _POSITIONS = re.compile("([HLA])([1-9][0-9]{0,3})(?:([A-Z]{1,2})|-([HLA]?)([1-9][0-9]{0,3}))?")
 
@@ -145,7 +147,14 @@ def _read_range(text: str) -> PositionRange:
         chain, first, insertion, again, last = found.groups()
         if again in (None, "", chain) and (last is None or int(last) >= int(first)):
             alone = insertion or ("" if last is None else None)
-            return PositionRange(text, CHAIN_LETTERS[chain], int(first), int(last or first), alone)
+            asked = PositionRange(text, CHAIN_LETTERS[chain], int(first), int(last or first), alone)
+            if asked.chain != "antigen" and asked.last > IMGT_LAST:
+                msg = (
+                    f"--positions: {text!r} ends after the last position of IMGT, {IMGT_LAST}; "
+                    "expected IMGT positions such as H107, H111A or H105-H117. Correct it."
+                )
+                raise BadOption(msg)
+            return asked
     msg = (
         f"--positions: {text!r} is not a position or range of one chain; expected IMGT positions "
         "such as H107, H111A or H105-H117. Correct it."

@@ -41,8 +41,7 @@ def read_parents(options: ScanOptions) -> Parents:
         If a row is bad, or no parent has a residue to mutate.
     """
     table = read_pairs(_table(options), options)
-    for note in table.notes:
-        say(f"{table.source}: {note}")
+    table.report_notes()
     names = _names(table) if options.parents is not None else ["the parent"]
     pairs = list(zip(table.antibodies.of_row, table.antigens.of_row, strict=True))
     first_rows = {pair: row for row, pair in reversed([*enumerate(pairs)])}

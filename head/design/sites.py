@@ -119,8 +119,12 @@ def find_sites(
             ]
     if options.ranges:
         chosen = [site for site in found if any(_in_range(site, r) for r in options.ranges)]
-        lacking = (r for r in options.ranges if not any(_in_range(site, r) for site in chosen))
-        problems += [f"no position {one.text}" for one in lacking]
+        for one in options.ranges:
+            last = max((site.number for site in chosen if _in_range(site, one)), default=0)
+            if not last:
+                problems.append(f"no position {one.text}")
+            elif one.chain == "antigen" and last < one.last:  # in an antibody, a gap of IMGT
+                problems.append(f"no position A{one.last} of {one.text}")
     else:
         chosen = [site for site in found if any(_in_region(site, r) for r in options.regions)]
     mutable = tuple(site for site in chosen if site.wild_type != options.residues)

@@ -62,7 +62,15 @@ def read_frame(
         )
         raise NotAFrame(msg)
     chosen = replace(options or TableOptions(), columns=dict(columns or {}))
-    return read_pairs(X.reset_index(drop=True), chosen)
+    table = read_pairs(X.reset_index(drop=True), chosen)
+    if len(table.frame) < len(X):  # y, and the predictions, are one per row
+        row = min(map(min, table.skipped.rows_of.values()))
+        msg = (
+            f"X: row {row} has no valid sequences ({len(table.skipped)} such rows); expected some "
+            "in every row. Remove these rows from X and y."
+        )
+        raise NotAFrame(msg)
+    return table
 
 
 def labelled(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 import pandas as pd
 
-from abag.core.arrays import Floats, Ints, distinct
+from abag.core.arrays import Floats, Ints
 from abag.head.data.label_units import DOUBLE_LOG, USUAL_PKD, outside
 from abag.head.data.labels import CONFLICT_PKD, FLOOR_SHARE
 
@@ -23,10 +23,13 @@ class LabelSummary(TypedDict):
     """What the labels look like."""
 
     pairs: int
+    """As ``fit`` counts them: exact labels and bounds of an antibody and an antigen are apart."""
     range: list[float]
     duplicate_rows: int
+    """Rows that are merged into the pairs."""
     conflicting_pairs: int
     censored: int
+    """Pairs whose label is a bound."""
     commonest: list[float | int] | None
     """The most frequent label and its number of rows."""
     out_of_range: int
@@ -35,28 +38,30 @@ class LabelSummary(TypedDict):
     disputed_antigens: int
 
 
-def summarize_labels(pairs: LabelledPairs) -> LabelSummary:
-    """Count what `label_problems` judges, and what ``plan`` prints."""
-    pkd, exact = pairs.pkd, pairs.censored == 0
+def summarize_labels(pairs: LabelledPairs, labels: LabelledPairs) -> LabelSummary:
+    """Count what `label_problems` judges, and what ``plan`` prints.
+
+    `pairs` are those of a fit; `labels` may be the same with each replicate on its own.
+    """
+    pkd, exact = labels.pkd, labels.censored == 0
     values, counts = np.unique(pkd[exact], return_counts=True)
-    pair = pairs.antibody * (pairs.antigen.max() + 1) + pairs.antigen
     return {
-        "pairs": len(distinct(pair)),
+        "pairs": len(pairs),
         "range": [float(pkd.min()), float(pkd.max())],
-        "duplicate_rows": int(exact.sum()) - len(distinct(pair[exact])),
+        "duplicate_rows": pairs.counts.get("replicate_rows", 0),
         "conflicting_pairs": pairs.counts.get("conflicting_pairs", 0),
-        "censored": int((~exact).sum()),
+        "censored": pairs.counts.get("censored_pairs", 0),
         "commonest": [float(values[counts.argmax()]), int(counts.max())] if len(values) else None,
         "out_of_range": int(outside(pkd, USUAL_PKD).sum()),
         "double_logs": int((~outside(pkd, DOUBLE_LOG)).sum()),
         "replicate_noise": pairs.noise,
-        "disputed_antigens": _count_disputed_antigens(pairs),
+        "disputed_antigens": _count_disputed_antigens(labels),
     }
 
 
 def label_problems(pairs: LabelledPairs) -> list[str]:
     """Describe properties of the labels that limit what a model learns or what its scores mean."""
-    found, pkd = summarize_labels(pairs), pairs.pkd[pairs.censored == 0]
+    found, pkd = summarize_labels(pairs, pairs), pairs.pkd[pairs.censored == 0]
     lines = [*_repeated_label(pkd, found["commonest"]), *_implausible_labels(found, len(pairs))]
     groups, assay = {"antigen": pairs.antigen}, _assays(pairs)
     if assay is not None:

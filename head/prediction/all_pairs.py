@@ -102,8 +102,7 @@ def _read_kind(
     """Read one kind of a table, and find the sequences that the store lacks."""
     columns = {role: name for role, name in options.columns.items() if role in KIND_ROLES[kind]}
     read = read_one_kind(table, kind, replace(options, columns=columns), as_written=True)
-    for note in read.notes:
-        say(f"{read.source}: {note}")
+    read.report_notes()
     collected, unique = CollectedSequences(kind), read.sequences[kind]
     store = existing_store(scorer.store_path)
     collected.add(unique, scorer.predictor.missing(store, kind, unique.keys))

@@ -137,10 +137,11 @@ class RunSummary(ModelScores):
     seconds: float
     resumed_from_step: int | None
     best_step: int
-    used: dict[str, Any]
-    """Settings that the run chose itself; several values if folds differ."""
-    kept: float
-    """Factor by which predictions were shrunk toward the training mean; mean over folds."""
+    used: NotRequired[dict[str, Any]]
+    """Settings that the run chose itself; several values if folds differ. Older runs have none."""
+    kept: NotRequired[float]
+    """Factor by which predictions were shrunk toward the training mean; mean over folds. Older
+    runs have none."""
     split: dict[str, Any]
     data: NotRequired[dict[str, str | int]]
     """The table's ``source``, and how many ``pairs``, ``antibodies`` and ``antigens`` it has."""
@@ -148,9 +149,9 @@ class RunSummary(ModelScores):
     counts: Mapping[str, int]
     members: int
     """Number of models that the prediction of one fold averages."""
-    shares: Mapping[str, float]
-    """Weight of each kind of model in the prediction; mean over folds."""
-    sigma: Mapping[str, Any]
+    shares: NotRequired[Mapping[str, float]]
+    """Weight of each kind of model in the prediction; mean over folds. Older runs have none."""
+    sigma: NotRequired[Mapping[str, Any]]
     learning_curve: NotRequired[list[CurvePoint]]
     """Only with ``--learning-curve``; the last point is the run itself."""
     table: NotRequired[TableSummary]

@@ -115,6 +115,7 @@ def evaluate(
             score_table(summary, Path(run), saved, pairs, chosen.store)
         if chosen.predictions is not None:
             others = read_pairs(chosen.predictions, reading)
+            others.report_notes()
             summary["predictions"] = _compare_with_predictions(saved, others)
         return summary
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,7 @@ from abag.head.data.label_sense import label_sense
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.model.config import HEADS_WITH, STACKS, RunMismatch, check_same, is_used
+from abag.head.report.summary_file import read_summary
 from abag.head.splits.split_files import split_frame
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
         raise RunMismatch(msg)
     if not (run / "summary.json").exists() or before.get("epochs") != record["epochs"]:
         return None
-    return cast("RunSummary", read_json(run / "summary.json"))
+    return read_summary(run)
 
 
 def _recorded_epochs(run: Path, before: Mapping[str, Any]) -> int:

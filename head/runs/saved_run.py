@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.arrays import Floats
-from abag.core.files import why_unreadable
+from abag.core.files import FileDamaged, read_json, why_unreadable
 from abag.embed.sequences.chains import KINDS
+from abag.head.report.summary_file import read_summary
 from abag.head.splits.splits import PART_NAMES, Split
 
 if TYPE_CHECKING:
@@ -77,13 +77,7 @@ def read_run(run: Path) -> SavedRun:
         If a file is missing or damaged, or the files belong to different runs.
     """
     try:
-        config, summary = (
-            json.loads((run / name).read_text(encoding="utf-8"))
-            for name in ("config.json", "summary.json")
-        )
-        if not all(isinstance(one, dict) for one in (config, summary)):
-            msg = "config.json and summary.json are not both JSON objects"
-            raise TypeError(msg)
+        config, summary = read_json(run / "config.json"), read_summary(run)
         frame = pd.read_parquet(run / "predictions.parquet")
         split = pd.read_parquet(run / "splits.parquet")
         path = run / "sequences.parquet"
@@ -105,10 +99,11 @@ def read_run(run: Path) -> SavedRun:
         )
         splits = [_split(summary["split"]["name"], k, rows) for k, rows in enumerate(folds)]
         predicted = [rows["pkd_predicted"].to_numpy(np.float64) for rows in folds]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, FileDamaged) as error:
+        reason = why_unreadable(run, error).rstrip(".")
         msg = (
-            f"{run}: not a finished run ({why_unreadable(run, error)}). Check the path, or run "
-            "abag fit on it until it ends."
+            f"{run}: not a finished run ({reason}). Check the path, or run abag fit on it until it "
+            "ends."
         )
         raise NoFinishedRun(msg) from error
     if not consistent:

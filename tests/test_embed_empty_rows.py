@@ -1,0 +1,138 @@
+"""Rows without any content, which spreadsheets write and do not show, are skipped and reported."""
+
+import pandas as pd
+import pytest
+
+import abag
+from abag.embed.sequences.chains import EmptySequence
+from abag.embed.sequences.formats import BadTable
+from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.regions import ChainsMisplaced
+from abag.embed.sequences.tables import CHUNK_ROWS
+from abag.head.data.demo import demo_table
+from abag.head.estimators.sequence_frame import NotAFrame, read_frame
+
+EMPTY = [0, 7, 8, 63]
+"""Positions of the empty rows among the others; the last is the last row."""
+KEPT = [number for number in range(64) if number not in EMPTY]
+NOTE = "4 rows with only empty cells skipped; the first is row 1"
+BELOW = "3 rows with only empty cells skipped; the first is row 1"
+"""Excel files end with the last row that has a value."""
+
+
+def spaced():
+    """Return 60 rows of the demo with those of `EMPTY` among them."""
+    return demo_table().head(60).set_axis(KEPT).reindex(range(64))
+
+
+def written(path, frame):
+    if path.suffix == ".xlsx":
+        frame.to_excel(path, index=False)
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    return path
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz", "a.xlsx", "a.parquet"])
+def test_empty_rows_are_skipped_and_other_rows_keep_their_numbers(tmp_path, name, as_written):
+    path = written(tmp_path / name, spaced())
+    note = BELOW if name == "a.xlsx" else NOTE
+    pairs = read_pairs(path, as_written=as_written)
+    assert (pairs.row_numbers - 1).tolist() == KEPT
+    assert pairs.frame["heavy"].tolist() == demo_table().head(60)["heavy"].tolist()
+    assert pairs.notes == [note]
+    for only_sequences in (False, True):
+        (chunk,) = read_pair_chunks(path, TableOptions(), only_sequences=only_sequences)
+        assert chunk.notes == [note]
+        assert chunk.row_numbers.tolist() == pairs.row_numbers.tolist()
+
+
+@pytest.mark.parametrize("blank", ["", " ", "NA"])
+def test_cells_without_content_may_hold_blanks_or_stand_for_missing_values(tmp_path, blank):
+    frame = spaced()[["heavy", "antigen", "pKd"]].astype(object).fillna(blank)
+    for as_written in (False, True):
+        pairs = read_pairs(written(tmp_path / "a.csv", frame), as_written=as_written)
+        assert pairs.notes == [NOTE]
+    assert read_pairs(frame, as_written=True).notes == [NOTE]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.xlsx", "a.parquet"])
+@pytest.mark.parametrize("column", ["pKd", "id"])
+def test_a_row_with_any_content_is_as_bad_as_ever(tmp_path, name, column):
+    frame = spaced()
+    frame.loc[8, column] = frame.loc[1, column]
+    path = written(tmp_path / name, frame)
+    with pytest.raises(EmptySequence, match="row 9, column"):
+        read_pairs(path)
+    with pytest.raises(EmptySequence, match="row 9, column"):
+        [*read_pair_chunks(path, TableOptions(), only_sequences=True)]
+    pairs = read_pairs(path, TableOptions(bad_rows="skip"))
+    count = len(EMPTY) - 1 - (name == "a.xlsx")
+    assert pairs.notes == [
+        "1 bad rows skipped (1 empty sequence in 1 antibody)",
+        f"{count} rows with only empty cells skipped; the first is row 1",
+    ]
+
+
+def test_a_table_of_empty_rows_has_no_rows(tmp_path):
+    path = written(tmp_path / "a.csv", spaced().loc[EMPTY])
+    for read in (read_pairs, lambda table: [*read_pair_chunks(table, TableOptions())]):
+        with pytest.raises(BadTable, match=r"a.csv: all 4 rows are empty; expected at least one"):
+            read(path)
+
+
+def test_empty_rows_may_fill_a_chunk(tmp_path):
+    frame = demo_table().head(60).set_axis(range(CHUNK_ROWS, CHUNK_ROWS + 60))
+    path = written(tmp_path / "a.csv", frame.reindex(range(CHUNK_ROWS + 60)))
+    chunks = [*read_pair_chunks(path, TableOptions())]
+    assert [len(chunk.frame) for chunk in chunks] == [0, 60]
+    assert chunks[1].row_numbers[0] == CHUNK_ROWS + 1
+
+
+def test_empty_rows_do_not_hide_that_heavy_and_light_are_exchanged(tmp_path):
+    frame = demo_table().head(60).rename(columns={"heavy": "light", "light": "heavy"})
+    path = written(tmp_path / "a.csv", frame.reindex(range(200)))
+    with pytest.raises(ChainsMisplaced, match="60 of 60 checked rows"):
+        read_pairs(path)
+
+
+def test_empty_rows_of_an_airr_file_are_skipped(tmp_path):
+    text = "sequence_id\tlocus\tsequence_aa\tcell_id\nh\tIGH\tEVQL\tc\n\t\t\t\nk\tIGK\tDIQM\tc\n"
+    (tmp_path / "a.tsv").write_text(text)
+    pairs = read_pairs(tmp_path / "a.tsv", TableOptions(antigen="MKT"))
+    assert pairs.antibodies.chains == [("EVQL", "DIQM")]
+    assert "1 row with only empty cells skipped; the first is row 2" in pairs.notes
+
+
+def test_every_command_skips_them_and_says_so_once(tmp_path):
+    table = written(tmp_path / "pairs.csv", spaced())
+    store, run, scored = tmp_path / "store", tmp_path / "run", tmp_path / "scored.csv"
+    said = []
+    note = f"pairs.csv: {NOTE}"
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    embedded = abag.embed_table(table, store, **encoders)
+    assert (embedded["rows"], embedded["skipped_rows"]) == (60, 4)
+    options = {"split": "random", "epochs": 1, "report": False, "device": "cpu"}
+    assert NOTE in abag.plan(table, **encoders)["notes"]
+    abag.fit(table, store, run, say=said.append, **options)
+    assert said.count(note) == 1
+    said.clear()
+    abag.predict(table, run, scored, store=store, say=said.append)
+    assert said.count(note) == 1
+    assert pd.read_csv(scored)["id"].tolist() == demo_table().head(60)["id"].tolist()
+    said.clear()
+    again = written(scored, pd.read_csv(scored).set_axis(KEPT).reindex(range(64)))
+    abag.evaluate(run, predictions=again, say=said.append)
+    measured = written(tmp_path / "measured.csv", spaced().head(9))
+    abag.rank(again, tmp_path / "order.csv", measured=measured, batch=5, say=said.append)
+    assert said.count(f"scored.csv: {NOTE}") == 2
+    assert said.count(f"measured.csv: {NOTE.replace('4', '3')}") == 1
+
+
+def test_estimators_refuse_them_as_labels_and_predictions_are_one_per_row():
+    with pytest.raises(NotAFrame, match=r"X: row 1 has no valid sequences \(4 such rows\)"):
+        read_frame(spaced())
