@@ -415,6 +415,8 @@ def test_a_value_in_config_json_that_changes_vectors_changes_the_fingerprint(tmp
         ("tiny-esm2", {"hidden_size": 0}, "4 attention heads do not divide a width of 0"),
         ("esmc", {"hidden_size": None, "d_model": "64"}, "missing hidden_size"),
         ("tiny-igt5", {"d_kv": None}, "missing d_kv"),
+        ("glm2", {"ffn_dim_multiplier": "two"}, "gives no sizes of layers"),
+        ("glm2", {"ffn_dim_multiplier": [1]}, "gives no sizes of layers"),
         ("tiny-esm2", {"num_attention_heads": 0}, "0 attention heads do not divide a width of 64"),
         ("amplify", {"num_attention_heads": 3}, "3 attention heads do not divide a width of 64"),
     ],

@@ -239,7 +239,7 @@ def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path, monkeypatch
     with pytest.raises(AbagError, match=r"pairs.csv: row 18, column 'heavy': character '\*'"):
         read_all(path)
     skipped = read_all(path, bad_rows="skip")[1].skipped
-    assert str(skipped) == "1 unknown residue in 1 antibody"
+    assert skipped.notes() == ["1 bad row skipped (1 unknown residue in 1 antibody)"]
 
 
 # --- embedding in many parts --------------------------------------------------------------------

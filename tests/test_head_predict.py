@@ -19,6 +19,7 @@ from pandas._libs.parsers import STR_NA_VALUES
 from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
+from abag.core.messages import counted
 from abag.embed.pipeline.same_encoders import OtherEncoder
 from abag.embed.sequences.chains import UnknownResidue
 from abag.embed.sequences.formats import BadTable
@@ -253,7 +254,7 @@ def test_skipped_rows_are_counted_and_the_others_keep_their_scores(case, tmp_pat
     frame.loc[bad, "heavy"] = "EVQL*"
     summary, said = run_predict(case, frame, tmp_path / "out.csv", bad_rows="skip")
     assert (summary["rows"], summary["skipped_rows"]) == (12 - len(bad), len(bad))
-    assert any(f"{len(bad)} bad rows skipped" in line for line in said)
+    assert any(f"{counted(len(bad), 'bad row')} skipped" in line for line in said)
     whole, found = (pd.read_csv(tmp_path / f"{n}.csv", dtype=str) for n in ("whole", "out"))
     np.testing.assert_allclose(
         found["pkd_predicted"].astype(float),

@@ -116,7 +116,11 @@ def _read_config(path: Path) -> tuple[dict[str, Any], Family]:
         if value is not None and words is not None and not _is_like(value, example):
             msg = f"{path}: {key} {value!r}; expected {words}. Copy the file again."
             raise BadCheckpoint(msg)
-    shape = family.shape(config)
+    try:
+        shape = family.shape(config)
+    except (TypeError, ValueError, ArithmeticError) as error:  # of a value that may be null
+        msg = f"{path}: gives no sizes of layers ({first_line(error)}); copy the file again"
+        raise BadCheckpoint(msg) from error
     if min(shape.heads, shape.attention_width) < 1 or shape.attention_width % shape.heads:
         msg = (
             f"{path}: {shape.heads} attention heads do not divide a width of "

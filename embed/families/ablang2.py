@@ -86,7 +86,7 @@ class _AbLang2Family(Family):
         try:
             config = json.loads(settings.read_text(encoding="utf-8"))
             config = {"model_type": self.model_type} | {k: config[k] for k in self.config_keys}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             msg = (
                 f"{settings}: not the settings of AbLang2 ({first_line(error)}); download it again"
             )
@@ -103,7 +103,7 @@ class _AbLang2Family(Family):
         """Return the ids that `load_tokenizer` gives a text; None if its file leaves a doubt."""
         try:
             ids: list[int] = self.load_tokenizer(checkpoint)(text)["input_ids"]
-        except (OSError, ValueError, TypeError, LookupError):
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
             return None
         return ids
 

@@ -125,7 +125,8 @@ class SkippedRows:
             parts.append(f"{sum(map(len, found)):,} {reason} in {counted(len(found), kind)}")
         lines = []
         if parts:
-            lines.append(f"{len(self) - len(empty):,} bad rows skipped ({', '.join(parts)})")
+            count = counted(len(self) - len(empty), "bad row")
+            lines.append(f"{count} skipped ({', '.join(parts)})")
         if empty:
             count = counted(len(empty), "row")
             lines.append(f"{count} with only empty cells skipped; the first is row {min(empty)}")

@@ -209,7 +209,7 @@ def shard_names(index: Path, names: WeightNames) -> list[str]:
     try:
         shards: Mapping[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         found = sorted({str(shards[stored.name]) for stored in names.of_encoder(shards).values()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         msg = f"{index}: not an index of weights ({error!r}); copy the file again"
         raise BadCheckpoint(msg) from error
     check_names(index, found, {name for name in found if _SHARD.fullmatch(name)})

@@ -26,6 +26,7 @@ from abag.core.files import (
     DiskFull,
     FileDamaged,
     make_folder,
+    read_json,
     replacing,
     why_unreadable,
     write_bytes,
@@ -296,10 +297,10 @@ def _member(k: int, record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]
 def store_of_run(run: Path) -> Path | None:
     """Return the store that a run was trained from; None if it is unknown or does not exist."""
     try:
-        record = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        record = read_json(run / "config.json")
         places = [Path(record["store"])]
         if "store_from_run" in record:  # not in older runs
             places.append(run / record["store_from_run"])
         return next((place for place in places if place.exists()), None)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, FileDamaged, ValueError, KeyError, TypeError):
         return None

@@ -138,7 +138,7 @@ def _is_run(folder: Path) -> bool:
 def _read_config(run: Path) -> dict[str, Any]:
     try:
         config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"{run}: config.json cannot be read ({error}). Copy the whole run folder again."
         raise NoRuns(msg) from error
     return config if isinstance(config, dict) else {}
