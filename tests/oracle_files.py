@@ -67,7 +67,12 @@ def make_rows(rng, n):
             return rng.choice(NOTES)
         return rng.choice(BAD if rng.random() < odd else pools[name])
 
-    return names, [[cell(name) for name in names] for _ in range(n)]
+    def row():
+        if rng.random() < odd / 3:
+            return ["" for _ in names]
+        return [cell(name) for name in names]
+
+    return names, [row() for _ in range(n)]
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -211,15 +216,11 @@ WRITERS = {
 def cells_of(path):
     """Return the rows of a file as dicts of text or None, or None if it cannot be a table."""
     if path.suffix == ".parquet":
-        return pq.ParquetFile(path).read().to_pylist()
+        return filled(pq.ParquetFile(path).read().to_pylist())
     if path.suffix == ".xlsx":
         header, *rows = openpyxl.load_workbook(path).active.iter_rows(values_only=True)
         kept = [i for i, name in enumerate(header) if name is not None]
-        rows = [
-            ["" if row[i] is None else str(row[i]) for i in kept]
-            for row in rows
-            if any(v not in (None, "") for v in row)
-        ]
+        rows = [["" if row[i] is None else str(row[i]) for i in kept] for row in rows]
         return as_dicts([header[i] for i in kept], rows)
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
@@ -244,10 +245,15 @@ def cells_of(path):
 
 
 def as_dicts(names, rows):
-    return [
+    return filled(
         {n: None if v in STR_NA_VALUES else v for n, v in zip(names, row, strict=True)}
         for row in rows
-    ]
+    )
+
+
+def filled(rows):
+    """Return the rows with any content."""
+    return [row for row in rows if any(str(v).strip() for v in row.values() if v is not None)]
 
 
 def fasta_rows(text):
@@ -325,7 +331,7 @@ def expected(row):
     antigen = sorted(map(residues, re.split("[|:]", row.get("antigen") or "")), key=str)
     antigen = None if None in antigen or "" in antigen else tuple(antigen)
     try:
-        pkd = float(row["pKd"])
+        pkd = float(re.sub("^[<>]", "", str(row["pKd"]).strip()))  # a changed character: a bound
     except (KeyError, TypeError, ValueError):
         pkd = None
     return antibody, antigen, None if "_" in str(row.get("pKd")) else pkd  # 5_0 is 50 in Python

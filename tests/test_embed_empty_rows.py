@@ -60,6 +60,15 @@ def test_cells_without_content_may_hold_blanks_or_stand_for_missing_values(tmp_p
     assert read_pairs(frame, as_written=True).notes == [NOTE]
 
 
+@pytest.mark.parametrize("blank", ["", " "])
+@pytest.mark.parametrize("only_sequences", [False, True])
+def test_empty_rows_of_parquet_may_hold_empty_text(tmp_path, blank, only_sequences):
+    frame = spaced().fillna({name: blank for name in ("heavy", "light", "antigen", "id")})
+    path = written(tmp_path / "a.parquet", frame)
+    (chunk,) = read_pair_chunks(path, TableOptions(), only_sequences=only_sequences)
+    assert chunk.notes == [NOTE]
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.xlsx", "a.parquet"])
 @pytest.mark.parametrize("column", ["pKd", "id"])
 def test_a_row_with_any_content_is_as_bad_as_ever(tmp_path, name, column):

@@ -58,7 +58,7 @@ def read_parquet(
         raise ValueError(msg)
     # without any sequence column, everything is read and the caller names the missing role
     wanted = (pick(names) or None) if pick else None
-    if wanted and _all_lack_cells(parquet.metadata, wanted):
+    if wanted and _all_may_lack_cells(parquet.metadata, wanted):
         wanted = None  # only all of its cells tell whether a row is empty
     pages = measure_pages(file, parquet.schema, wanted)
     if pages.mean_row_bytes > MAX_ROW_BYTES:
@@ -83,15 +83,21 @@ def read_parquet(
         yield names, _frame(table, as_written)
 
 
-def _all_lack_cells(file: pq.FileMetaData, columns: Sequence[str]) -> bool:
-    """Tell whether each of these columns lacks a cell, by the counts in the file."""
+def _all_may_lack_cells(file: pq.FileMetaData, columns: Sequence[str]) -> bool:
+    """Tell whether each of these columns may lack a cell, by the statistics in the file."""
     lacking = set()
     for group in map(file.row_group, range(file.num_row_groups)):
         for column in map(group.column, range(group.num_columns)):
-            counts = column.statistics
-            if counts is not None and counts.has_null_count and counts.null_count:
+            if column.path_in_schema in columns and not _is_filled(column.statistics):
                 lacking.add(column.path_in_schema)
     return lacking.issuperset(columns)
+
+
+def _is_filled(counts: pq.Statistics | None) -> bool:
+    """Tell whether every cell is sure to have content: blanks come before letters."""
+    if counts is None or not (counts.has_null_count and counts.has_min_max) or counts.null_count:
+        return False
+    return not isinstance(counts.min, str) or bool(counts.min.strip())
 
 
 def _rows_per_batch(pages: Pages, rows: int | None) -> int:
