@@ -292,6 +292,11 @@ class Repository:
             raise HubError(msg) from error
         except errors.HfHubHTTPError as error:
             raise self._refused(error, error.response.status_code) from error
+        except RuntimeError as error:  # huggingface_hub wraps what an upload raises
+            if error.__cause__ is None:
+                raise
+            with self._asking():
+                raise error.__cause__ from None
         except ValueError as error:
             msg = (
                 f"{self.address}: the hub refuses this ({first_line(error)}). Change what it names."

@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from fake_hub import Problem
 from huggingface_hub import HfApi
 
-from abag import AbagError
 from abag.cli import main
 from abag.core.hub import HubError, HubUnreachable
 from abag.core.messages import reporting
@@ -293,6 +292,19 @@ def test_a_killed_push_is_continued_without_sending_a_shard_twice(hub, tmp_path,
     assert len(sent) == len(set(sent)) == 4
 
 
+@pytest.mark.parametrize(("status", "says"), [(403, "access is denied"), (400, "answers with an")])
+def test_an_upload_that_the_hub_refuses_is_one_line(hub, store, status, says):
+    def before(method, path):
+        if method == "PUT":
+            raise Problem(status)
+
+    hub.before = before
+    with pytest.raises(HubError, match=rf"{ADDRESS}: .*{says}"):
+        push(store, ADDRESS)
+
+
+# of huggingface_hub; what `commit` does to the filters of warnings, it does to those of all threads
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_stores_pushed_at_the_same_time_lose_no_shard(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(push_module, "COMMIT_FILES", 1)
     stores = [tmp_path / f"store-{number}" for number in range(3)]
@@ -304,7 +316,7 @@ def test_stores_pushed_at_the_same_time_lose_no_shard(hub, tmp_path, monkeypatch
         try:
             with reporting(silent=True):
                 push(path, ADDRESS)
-        except AbagError as error:
+        except Exception as error:  # noqa: BLE001 - threads hide what they raise
             failures.append(error)
 
     threads = [threading.Thread(target=send, args=(path,)) for path in stores]
