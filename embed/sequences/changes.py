@@ -57,6 +57,10 @@ _FORMS = {
         "not cut",
         "antibodies have a chain without one certain variable domain, which is left whole",
     ),
+    "light_only_antibodies": (
+        "no heavy",
+        "antibodies have a light chain but no heavy one: is its cell empty by mistake?",
+    ),
     "short_antibodies": (
         "short antibody",
         "antibodies have a chain of fewer than 20 residues: is it a name, or missing?",

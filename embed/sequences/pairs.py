@@ -45,6 +45,7 @@ from abag.embed.sequences.parsed_columns import (
     first_bad,
     parse_antibodies,
     parse_antigens,
+    refuse_exchanged,
 )
 from abag.embed.sequences.tables import (
     Table,
@@ -188,7 +189,8 @@ def read_pairs(
     EmptySequence, UnknownResidue, UnsureDomains
         The first bad row; with ``bad_rows="skip"``, only if no row is left.
     ChainsMisplaced
-        Most rows have heavy and light exchanged, and ``chains`` is not ``"auto"``.
+        Most rows have heavy and light exchanged, and ``chains`` is not ``"auto"``; or antibodies
+        and antigens.
     """
     whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
     return _refuse_no_rows(_check_rows(whole, KINDS, options))
@@ -268,6 +270,8 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
         )
     if "antigen" in kinds:
         parsed["antigen"] = parse_antigens(table, options.antigen)
+    if len(parsed) == len(KINDS) and table.frame.index[0] == 0:  # the first chunk decides
+        refuse_exchanged(parsed, table.source)
     empty = whole.are_empty()
     bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0) & ~empty
     numbers = table.frame.index.to_numpy(np.int64) + 1
