@@ -190,7 +190,7 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
         ),
         **{name: line for name, (_, line) in _FORMS.items()},
         "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
-        "line_breaks": "cells contain line breaks: an unmatched quotation mark joins rows",
+        "line_breaks": "cells contain line breaks: does an unmatched quotation mark join rows?",
     }
     found = [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]
     return skipped.notes() + found

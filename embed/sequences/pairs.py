@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from abag.embed.sequences.changes import (
     describe_counts,
 )
 from abag.embed.sequences.domains import UnsureDomains
-from abag.embed.sequences.formats import BadTable
+from abag.embed.sequences.formats import BadTable, bare_suffix
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.parsed_columns import (
     ParsedColumn,
@@ -296,7 +297,8 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     forms = Counter(form for unique in sequences.values() for form in unique.forms)
     replaced = sum(int(unique.replaced.sum()) for unique in sequences.values())
     counts = {"rows": len(keep), "skipped_rows": len(skipped), **count_changes(forms, replaced)}
-    counts["line_breaks"] = count_line_breaks(whole.frame)
+    may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv")
+    counts["line_breaks"] = count_line_breaks(whole.frame) if may_join_rows else 0
     return SequenceTable(
         **{f.name: getattr(table, f.name) for f in fields(Table)},
         row_numbers=numbers[keep], sequences=sequences, first_error=first_error, counts=counts,
