@@ -277,8 +277,9 @@ def _with_partition_columns(chunk: Chunk, file: Path, root: Path, options: ReadO
 
 def _check_agrees(cells: pd.Series, text: str, file: Path) -> None:
     """Refuse a column of a file in which a cell is not what the path says."""
-    numbers, number = (pd.to_numeric(x, errors="coerce") for x in (cells, text))
-    same = cells.astype(str).eq(text) | numbers.eq(number) | (cells.isna() & (text == ""))
+    number = pd.to_numeric(text, errors="coerce")
+    same = cells.astype(str).eq(text) | pd.to_numeric(cells, errors="coerce").eq(number)
+    same |= cells.isna() & (text == "")
     other = cells[~same.fillna(value=False).astype(bool)]
     if len(other):
         held = getattr(other.iloc[0], "item", lambda: other.iloc[0])()
