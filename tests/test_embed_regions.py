@@ -146,6 +146,46 @@ def test_few_exchanged_rows_are_counted_and_exchanged_only_on_request():
     assert repaired == [(VH, VL), (D13_H, VL), (D13_H, LAMBDA), ("", VL)]
 
 
+ANTIGENS = ["KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG" * 2, "MKTAYIAKQRQISFVKSHF" * 6]
+
+
+@pytest.mark.parametrize("light", ["", VL])
+def test_a_table_with_antigens_and_heavy_chains_exchanged_is_refused(light):
+    frame = pd.DataFrame({"heavy": [*ANTIGENS, "M|K"], "light": light, "antigen": [VH, D13_H, VH]})
+    said = "2 of 2 checked antigens are variable domains.*, and 2 of 2 checked antibodies"
+    with pytest.raises(ChainsMisplaced, match=f"{said}.*--column heavy=NAME and antigen=NAME"):
+        read_pairs(frame, TableOptions(bad_rows="skip"))
+
+
+def test_antigens_and_light_chains_exchanged_are_refused_before_anything_is_stored(tmp_path):
+    frame = pd.DataFrame({"heavy": [VH, D13_H], "light": ANTIGENS, "antigen": [VL, LAMBDA]})
+    with pytest.raises(ChainsMisplaced, match="2 of 2 checked antigens"):
+        abag.embed_table(frame, tmp_path / "store", "composition", "composition")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("heavy", "antigen"), [([VH, D13_H], [D13_H, VH]), (ANTIGENS, [VH, ANTIGENS[0]])]
+)
+def test_antigens_may_be_antibodies(heavy, antigen):
+    frame = pd.DataFrame({"heavy": heavy, "antigen": antigen})
+    assert len(read_pairs(frame).frame) == 2
+
+
+def test_a_light_chain_beside_an_empty_heavy_cell_is_counted(tmp_path):
+    frame = pd.DataFrame({"heavy": [VH, "", ""], "light": [VL, VL, LAMBDA], "antigen": "MKT" * 7})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    note = "2 antibodies have a light chain but no heavy one: is its cell empty by mistake?"
+    for table in (frame, tmp_path / "t.csv"):
+        assert read_pairs(table).notes == [note]
+    assert (
+        read_pairs(frame.drop(columns="heavy"), TableOptions(columns={"light": "light"})).notes
+        == []
+    )
+    strings = pd.DataFrame({"antibody": [f"|{VL}"], "antigen": "MKT" * 7})
+    assert read_pairs(strings).notes == []
+
+
 def test_a_single_chain_fv_in_a_chain_column_is_split_on_request():
     chains = [VL + "GGGGS" * 3 + VH, VH], ["", VL]
     pairs = read(*chains)
@@ -210,7 +250,8 @@ def test_forms_are_found_in_more_antibodies_than_are_searched_at_once():
 
 @pytest.fixture
 def numbered(monkeypatch):
-    """The chains that were numbered."""
+    """The chains that were numbered to find their places."""
+    monkeypatch.setattr(parsed_columns, "CHECKED_AT_MOST", 0)
     chains, find = [], regions.find_domains
     monkeypatch.setattr(regions, "find_domains", lambda chain: chains.append(chain) or find(chain))
     return chains

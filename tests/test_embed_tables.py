@@ -1,6 +1,7 @@
 """Tables are read from files, and the roles of their columns are found."""
 
 import gzip
+import os
 import re
 from contextlib import contextmanager
 from io import BytesIO
@@ -283,6 +284,55 @@ def test_folders_named_after_a_column_and_its_value_add_that_column(tmp_path, as
     assert all("assay" in chunk.names and "assay" not in chunk.frame for chunk in chunks)
 
 
+def partition(root, folder, **columns):
+    """Write three rows of the demo, with further columns, to a file in a folder of the root."""
+    (root / folder).mkdir(parents=True)
+    demo_table().head(3).assign(**columns).to_parquet(root / folder / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("folder", "column", "words"),
+    [
+        ("x=1/x=2", {}, "names column 'x' twice"),
+        ("x%20y=1/x y=1", {}, "names column 'x y' twice"),
+        ("assay=spr", {"assay": "elisa"}, "column 'assay' is 'elisa' in the file and 'spr' in"),
+        ("kd=1", {"kd": [1.0, None, 2.0]}, "column 'kd' is nan in the file and '1' in"),
+        ("kd=__HIVE_DEFAULT_PARTITION__", {"kd": 2}, "column 'kd' is 2 in the file and '' in"),
+    ],
+)
+def test_a_folder_that_contradicts_its_files_or_itself_is_refused(tmp_path, folder, column, words):
+    partition(tmp_path, folder, **column)
+    with pytest.raises(BadTable, match=rf"a\.parquet: .*{words}"):
+        read_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("folder", "values"),
+    [("x=1", [1, 1, 1]), ("x=1", [1.0, 1.0, 1.0]), ("x=spr", ["spr"] * 3),
+     ("x=__HIVE_DEFAULT_PARTITION__", ["", None, ""])],
+)  # fmt: skip
+@pytest.mark.parametrize("as_written", [False, True])
+def test_a_column_may_be_in_a_file_and_in_its_path(tmp_path, folder, values, as_written):
+    partition(tmp_path, folder, x=values)
+    found = read_table(tmp_path, as_written=as_written).frame["x"]
+    assert found.fillna("").tolist() == [value or "" for value in values]
+
+
+def test_the_default_partition_of_hive_stands_for_an_empty_value(tmp_path):
+    partition(tmp_path, "assay=__HIVE_DEFAULT_PARTITION__")
+    assert read_table(tmp_path).frame["assay"].tolist() == [""] * 3
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.fasta", "a.parquet", "folder/a.parquet"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    said = r"is not a regular file; expected a table\. Save it to a file first\.$"
+    with pytest.raises(BadTable, match=said):
+        read_table(path if path.parent == tmp_path else path.parent)
+
+
 def test_files_of_a_folder_may_have_different_columns_except_in_an_output(tmp_path):
     table = demo_table().head(6)[["heavy", "light", "antigen"]]
     table.head(2).to_parquet(tmp_path / "a.parquet")
@@ -399,13 +449,24 @@ def test_a_lone_cr_in_a_cell_stays_in_its_row(tmp_path):
         assert found["heavy"].tolist() == table["heavy"].tolist()
 
 
+def test_line_breaks_are_reported_only_where_a_quotation_mark_may_cause_them(tmp_path):
+    table = demo_table().head(3).assign(note=["a\nb", "c", "d"])
+    table["heavy"] = table["heavy"].str[:30] + "\n" + table["heavy"].str[30:]
+    table.to_excel(tmp_path / "a.xlsx", index=False)
+    table.to_parquet(tmp_path / "a.parquet", index=False)
+    for found in (read_pairs(t) for t in (table, tmp_path / "a.xlsx", tmp_path / "a.parquet")):
+        assert found.notes == []
+        assert found.frame["note"].tolist() == ["a\nb", "c", "d"]
+        assert found.antibodies.chains[0][0] == demo_table()["heavy"][0]
+
+
 @pytest.mark.parametrize("rows", [4, 50_000])
 def test_rows_swallowed_by_a_stray_quote_are_reported(tmp_path, monkeypatch, rows):
     monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", rows)
     text = demo_table().head(20).assign(note="x").to_csv(index=False).splitlines()
     text[3], text[9] = text[3].replace(",x", ',"x'), text[9].replace(",x", ',x"')
     (tmp_path / "in.csv").write_text("\n".join(text) + "\n")
-    note = "1 cells contain line breaks: an unmatched quotation mark joins rows"
+    note = "1 cells contain line breaks: does an unmatched quotation mark join rows?"
     assert note in read_pairs(tmp_path / "in.csv").notes
     said = []
     encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}

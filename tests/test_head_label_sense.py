@@ -9,6 +9,7 @@ import pytest
 
 import abag
 from abag.embed.sequences.columns import MissingColumn
+from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_sense import label_sense
@@ -47,15 +48,44 @@ def test_an_ic50_in_ug_per_ml_is_that_of_an_antibody_of_150_kda():
     assert TO_PKD["ug_ml"](np.array([27.8]))[0] == pytest.approx(6.732, abs=1e-3)
 
 
-@pytest.mark.parametrize("unit", ["kd_m", "log10_kd_m", "dg_kcal", "dg_kj"])
-def test_a_label_in_another_unit_is_refused_with_units_that_fit(unit):
-    with pytest.raises(BadLabel, match=f"--label.*{unit}"):
+@pytest.mark.parametrize("unit", ["log10_kd_m", "dg_kcal", "dg_kj"])
+def test_a_unit_that_reverses_the_order_is_not_suggested_because_of_values(unit):
+    with pytest.raises(BadLabel, match=r"if lower is stronger, the unit with --label\.$"):
         label_pairs(read_pairs(table(pKd=IN_UNIT[unit])))
 
 
-def test_a_kd_in_nm_that_is_too_large_for_any_label_still_tells_the_unit():
+@pytest.mark.parametrize(("name", "label"), [("Kd", "pkd"), ("affinity", "log10_kd_m")])
+def test_a_unit_that_fits_is_suggested_if_lower_is_known_to_be_stronger(name, label):
+    pairs = read_pairs(table(**{name: IN_UNIT["dg_kj"]}), TableOptions(columns={"pkd": name}))
+    with pytest.raises(BadLabel, match=r"or --label dg_kj\."):
+        label_pairs(pairs, LabelOptions(label=label))
+
+
+def test_the_unit_that_the_name_states_is_suggested():
+    pairs = read_pairs(table(dG_kcal=IN_UNIT["dg_kcal"]), TableOptions(columns={"pkd": "dG_kcal"}))
+    with pytest.raises(BadLabel, match=r"or --label dg_kcal\."):
+        label_pairs(pairs)
+
+
+@pytest.mark.parametrize("label", ["pkd", "log10_kd_nm", "dg_kcal"])
+def test_classes_are_not_affinities_in_any_unit(label):
+    frame = table(pKd=np.arange(60) % 2)
+    said = "column pKd holds only 0 and 1, which are classes, not affinities"
+    with pytest.raises(BadLabel, match=f"{said}.*--column pkd=NAME") as caught:
+        label_pairs(read_pairs(frame), LabelOptions(label=label))
+    assert "--label" not in str(caught.value)
+    assert any(said in problem for problem in plan(frame, label=label)["problems"])
+
+
+def test_melting_temperatures_are_not_affinities():
+    (problem,) = plan(table(pKd=np.linspace(40, 90, 60)))["problems"]
+    assert "60 of 60 labels, such as 40, are not affinities if read as pkd" in problem
+    assert not re.search("kd_|ug_ml", problem)
+
+
+def test_a_kd_in_nm_that_is_too_large_for_any_label_is_refused_for_its_unit():
     weak = np.where(np.arange(60) < 3, 2.5, PKD)  # 3.2 mM is 3.2e6 nM
-    with pytest.raises(BadLabel, match=r"--label .*kd_nm"):
+    with pytest.raises(BadLabel, match=r"not affinities if read as pkd"):
         label_pairs(read_pairs(table(pKd=10 ** (9 - weak))))
     with pytest.raises(BadLabel, match=r"row 1, column pKd: 3000000\.0 is not a valid label"):
         label_pairs(read_pairs(table(pKd=np.where(np.arange(60) < 1, 3e6, PKD))))
@@ -110,11 +140,11 @@ def test_a_second_measurement_that_ranks_the_other_way_is_a_problem():
     ]
 
 
-def test_labels_that_are_affinities_only_in_another_unit_are_a_problem():
+def test_few_labels_in_another_unit_are_a_problem():
     mixed = PKD.copy()
     mixed[:5] = [120, 300, 450, 80, 95]
     _, problems = sense(pKd=mixed)
-    assert problems[0].startswith("5 labels, such as 120, are affinities as kd_um or kd_nm")
+    assert problems == ["5 labels, such as 120, are impossible as pkd: mixed units?"]
     assert not sense(pKd=np.r_[1.8, PKD[1:]])[1]  # a weak binder, not another unit
 
 
@@ -156,6 +186,11 @@ def test_a_table_without_pkd_is_answered_with_an_option_to_paste(name, hint):
     with pytest.raises(MissingColumn, match=re.escape(f"no column for pkd, but {hint}")):
         label_pairs(read_pairs(frame))
     assert f"no column for pkd, but {hint}" in plan(frame)["problems"]
+
+
+def test_a_kd_without_unit_is_not_taken_for_a_pkd():
+    (problem,) = plan(table(IC50=PKD))["problems"]
+    assert problem.endswith("use --column pkd=IC50 --label kd_um or kd_nm or ug_ml.")
 
 
 def test_labels_of_which_none_can_be_read_are_described_as_such():

@@ -57,6 +57,10 @@ _FORMS = {
         "not cut",
         "antibodies have a chain without one certain variable domain, which is left whole",
     ),
+    "light_only_antibodies": (
+        "no heavy",
+        "antibodies have a light chain but no heavy one: is its cell empty by mistake?",
+    ),
     "short_antibodies": (
         "short antibody",
         "antibodies have a chain of fewer than 20 residues: is it a name, or missing?",
@@ -186,7 +190,7 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
         ),
         **{name: line for name, (_, line) in _FORMS.items()},
         "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
-        "line_breaks": "cells contain line breaks: an unmatched quotation mark joins rows",
+        "line_breaks": "cells contain line breaks: does an unmatched quotation mark join rows?",
     }
     found = [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]
     return skipped.notes() + found

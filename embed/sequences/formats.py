@@ -71,6 +71,8 @@ _FOREIGN = {
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
 }
 """What text files are mistaken for, by their first bytes."""
+_HIVE_EMPTY = "__HIVE_DEFAULT_PARTITION__"
+"""The value in the name of a folder whose rows have none."""
 Chunk: TypeAlias = tuple[list[str], pd.DataFrame]
 """Names of all columns of the file; rows with some or all of these columns."""
 WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
@@ -107,6 +109,9 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         raise BadTable(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
         suffix = suffix_of(file)
+        if file.exists() and not file.is_file():  # a pipe would be waited for
+            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
+            raise BadTable(msg)
         try:
             form = FORMATS[suffix]
             all_rows = form.whole or (options.rows is None and options.limit is None)
@@ -251,14 +256,38 @@ class _BoundedRows(io.RawIOBase):
 def _with_partition_columns(chunk: Chunk, file: Path, root: Path, options: ReadOptions) -> Chunk:
     """Add the columns that the folders between `root` and `file` name, as Hive and Spark do."""
     names, frame = chunk
-    parts = file.relative_to(root).parts[:-1]
-    values = dict(part.split("=", 1) for part in parts if "=" in part)
-    added = {unquote(name): unquote(value) for name, value in values.items() if name not in names}
+    values: dict[str, str] = {}
+    for part in file.relative_to(root).parts[:-1]:
+        name, mark, text = part.partition("=")
+        if not mark:
+            continue
+        if (name := unquote(name)) in values:
+            msg = f"{file}: the path names column {name!r} twice; expected once. Rename a folder."
+            raise BadTable(msg)
+        values[name] = "" if text == _HIVE_EMPTY else unquote(text)
+        if name in frame:
+            _check_agrees(frame[name], values[name], file)
+    added = {name: text for name, text in values.items() if name not in names}
     if not added:
         return chunk
     names = [*names, *added]
     wanted = options.sequence_columns(names) if options.only_sequences else added
     return names, frame.assign(**{name: added[name] for name in added if name in wanted})
+
+
+def _check_agrees(cells: pd.Series, text: str, file: Path) -> None:
+    """Refuse a column of a file in which a cell is not what the path says."""
+    number = pd.to_numeric(text, errors="coerce")
+    same = cells.astype(str).eq(text) | pd.to_numeric(cells, errors="coerce").eq(number)
+    same |= cells.isna() & (text == "")
+    other = cells[~same.fillna(value=False).astype(bool)]
+    if len(other):
+        held = getattr(other.iloc[0], "item", lambda: other.iloc[0])()
+        msg = (
+            f"{file}: column {cells.name!r} is {held!r} in the file and {text!r} in its path; "
+            "expected the same value. Remove one of the two, or rename the folder."
+        )
+        raise BadTable(msg)
 
 
 # --- text -----------------------------------------------------------------------------------------

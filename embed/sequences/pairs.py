@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from abag.embed.sequences.changes import (
     describe_counts,
 )
 from abag.embed.sequences.domains import UnsureDomains
-from abag.embed.sequences.formats import BadTable
+from abag.embed.sequences.formats import BadTable, bare_suffix
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.parsed_columns import (
     ParsedColumn,
@@ -45,6 +46,7 @@ from abag.embed.sequences.parsed_columns import (
     first_bad,
     parse_antibodies,
     parse_antigens,
+    refuse_exchanged,
 )
 from abag.embed.sequences.tables import (
     Table,
@@ -188,7 +190,8 @@ def read_pairs(
     EmptySequence, UnknownResidue, UnsureDomains
         The first bad row; with ``bad_rows="skip"``, only if no row is left.
     ChainsMisplaced
-        Most rows have heavy and light exchanged, and ``chains`` is not ``"auto"``.
+        Most rows have heavy and light exchanged, and ``chains`` is not ``"auto"``; or antibodies
+        and antigens.
     """
     whole = read_table(table, columns=options.columns, limit=options.limit, as_written=as_written)
     return _refuse_no_rows(_check_rows(whole, KINDS, options))
@@ -268,6 +271,8 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
         )
     if "antigen" in kinds:
         parsed["antigen"] = parse_antigens(table, options.antigen)
+    if len(parsed) == len(KINDS) and table.frame.index[0] == 0:  # the first chunk decides
+        refuse_exchanged(parsed, table.source)
     empty = whole.are_empty()
     bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0) & ~empty
     numbers = table.frame.index.to_numpy(np.int64) + 1
@@ -292,7 +297,8 @@ def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> S
     forms = Counter(form for unique in sequences.values() for form in unique.forms)
     replaced = sum(int(unique.replaced.sum()) for unique in sequences.values())
     counts = {"rows": len(keep), "skipped_rows": len(skipped), **count_changes(forms, replaced)}
-    counts["line_breaks"] = count_line_breaks(whole.frame)
+    may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv")
+    counts["line_breaks"] = count_line_breaks(whole.frame) if may_join_rows else 0
     return SequenceTable(
         **{f.name: getattr(table, f.name) for f in fields(Table)},
         row_numbers=numbers[keep], sequences=sequences, first_error=first_error, counts=counts,

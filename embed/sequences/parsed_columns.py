@@ -32,12 +32,20 @@ from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.missing import NO_SEQUENCE, are_nucleotides
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.regions import UNCLEAR, arrange, forms_as_given, refuse_misplaced
+from abag.embed.sequences.regions import (
+    UNCLEAR,
+    arrange,
+    forms_as_given,
+    refuse_exchanged_antigens,
+    refuse_misplaced,
+)
 from abag.embed.sequences.tables import CHUNK_ROWS, Table
 
 NUMBERED_AT_MOST, NUMBERED_LATER = 200, 20
 """Antibodies of the first and of each later chunk that are numbered only to count what stays as it
 is, at 0.25 ms per chain. The first decides whether a table is refused."""
+CHECKED_AT_MOST = 20
+"""Antibodies, and antigens, by which a table with exchanged columns is recognized."""
 SHORT = 20
 """Residues below which a chain may be a name, such as VEGF, or the H of a PDB file."""
 _TOGETHER = 1024
@@ -149,7 +157,7 @@ def parse_antigens(table: Table, given: str | None) -> ParsedColumn:
             )
             raise MissingColumn(msg)
         column = _parse_column(table, "antigen", parse_antigen)
-        return _marking_short(column, "short antigen")
+        return _marking(column, "short antigen", _has_short)
     return ParsedColumn.constant(len(table.frame), antigen(given))
 
 
@@ -239,16 +247,33 @@ def arrange_chains(column: ParsedColumn, table: Table, options: TableOptions) ->
         checked = rows[~unchecked[rows]]
         refuse_misplaced(_having("misplaced", forms)[checked], table.source)
     arranged = column._replace(chains=chains, forms=forms, bad=bad)
-    return _marking_short(arranged, "short antibody")
+    if table.has("heavy"):
+        arranged = _marking(arranged, "no heavy", lambda chains: not chains[0])
+    return _marking(arranged, "short antibody", _has_short)
 
 
-def _marking_short(column: ParsedColumn, word: str) -> ParsedColumn:
-    """Add a word to the forms of valid sequences with a chain of fewer than `SHORT` residues."""
+def _has_short(chains: Chains) -> bool:
+    return min(map(len, filter(None, chains))) < SHORT
+
+
+def _marking(column: ParsedColumn, word: str, applies: Callable[[Chains], bool]) -> ParsedColumn:
+    """Add a word to the forms of the valid sequences to which it applies."""
     forms = [*column.forms]
     for i, chains in enumerate(column.chains):
-        if i not in column.bad and min(map(len, filter(None, chains))) < SHORT:
+        if i not in column.bad and applies(chains):
             forms[i] += f"+{word}"
     return column._replace(forms=forms)
+
+
+def refuse_exchanged(parsed: Mapping[Kind, ParsedColumn], source: str) -> None:
+    """Refuse a table if its antigens look like antibodies, and its antibodies do not."""
+    samples = {}
+    for kind, column in parsed.items():
+        codes = np.unique(column.codes[:CHUNK_ROWS])
+        codes = codes[~column.is_bad()[codes]]
+        picked = np.linspace(0, len(codes) - 1, min(len(codes), CHECKED_AT_MOST)).astype(int)
+        samples[kind] = [column.chains[i] for i in codes[picked].tolist()]
+    refuse_exchanged_antigens(samples["antibody"], samples["antigen"], source)
 
 
 def _having(word: str, forms: Sequence[str]) -> NDArray[np.bool_]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.embed.sequences.columns import named_roles, names_kd, quote_names
+from abag.embed.sequences.columns import names_kd, quote_names
 from abag.head.data.label_units import (
     TO_PKD,
     USUAL_PKD,
     fitting_units,
+    named_units,
     outside,
     read_bounds,
     read_numbers,
@@ -54,7 +55,7 @@ def label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
     raw, _ = read_bounds(table.frame[column])
     pkd = _converted(raw, label)
     known, impossible = np.isfinite(pkd), outside(pkd, POSSIBLE_PKD)
-    named = _named_units(column)
+    named = named_units(column)
     usual = int((known & ~outside(pkd, USUAL_PKD)).sum())
     evidence = [f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"]
     if not known.any():
@@ -74,10 +75,10 @@ def label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
                 f"Column {other!r}, read as {unit}, ranks the rows the other way round than "
                 f"{column!r}, read as {label}."
             )
-    if units := fitting_units(raw[impossible]):
+    if 0 < 2 * impossible.sum() <= known.sum():  # more are refused
         problems.append(
-            f"{impossible.sum():,} labels, such as {raw[impossible][0]:g}, are affinities as "
-            f"{' or '.join(units)}, but not as {label}: mixed units?"
+            f"{impossible.sum():,} labels, such as {raw[impossible][0]:g}, are impossible as "
+            f"{label}: mixed units?"
         )
     stronger = "higher" if label == "pkd" else "lower"
     text = f"labels: {column!r} read as {label}, {stronger} is stronger ({'; '.join(evidence)})"
@@ -88,9 +89,10 @@ def suggest_label(table: SequenceTable) -> list[str]:
     """Name the columns that may be the label of a table without a column for pKd."""
     found = []
     for name in map(str, table.frame.columns):
-        units: dict[str, str] = {unit: f"is named like {unit}" for unit in _named_units(name)}
+        units: dict[str, str] = {unit: f"is named like {unit}" for unit in named_units(name)}
         if names_kd(name):
             fitting = fitting_units(read_bounds(table.frame[name])[0])
+            fitting = [unit for unit in fitting if unit != "pkd"]  # would reverse the order
             units = {" or ".join(fitting) or "UNIT": "may be one"}
         use = f"use --column {shlex.quote(f'pkd={name}')} --label"
         found += [f"no column for pkd, but {name!r} {why}: {use} {u}." for u, why in units.items()]
@@ -112,7 +114,7 @@ def _other_measurements(
         converted = {unit: _converted(raw, unit)[both] for unit in TO_PKD}
         away = {unit: np.median(abs(other - pkd[both])) for unit, other in converted.items()}
         same = [unit for unit, distance in away.items() if distance < SAME_PKD]
-        named = _named_units(name)
+        named = named_units(name)
         if same:
             yield name, same[0], True
         elif named and _rank_correlation(converted[named[0]], pkd[both]) < OPPOSITE:
@@ -123,10 +125,6 @@ def _rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> f
     from scipy.stats import spearmanr  # takes half a second
 
     return float(spearmanr(one, other).statistic)
-
-
-def _named_units(column: str) -> list[Label]:
-    return [unit for unit in TO_PKD if unit in named_roles(column)]
 
 
 def _used_columns(table: SequenceTable) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pandas as pd
 from pandas.api.types import is_any_real_numeric_dtype
 
 from abag import AbagError
+from abag.embed.sequences.columns import named_roles, names_kd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,25 +86,29 @@ def read_bounds(cells: pd.Series) -> tuple[NDArray[np.float64], NDArray[np.int8]
     return read_numbers(pd.Series(values, dtype=object)), sides
 
 
-def refuse_other_units(where: str, raw: NDArray[np.float64], label: Label) -> None:
-    """Refuse labels that are not in the unit `label`.
+def refuse_other_units(source: str, column: str, raw: NDArray[np.float64], label: Label) -> None:
+    """Refuse labels that are classes, or are not in the unit `label`.
 
     Parameters
     ----------
-    where : str
-        Table and column.
+    source, column : str
+        Names of the table and of the label column.
     raw : NDArray, shape=(N,), dtype=float64
         Finite; positive where the unit requires it.
 
     Raises
     ------
     BadLabel
-        If over half of the labels are affinities that do not occur.
+        If all labels are 0 or 1, or over half of them are affinities that do not occur.
     """
+    where, choose = f"{source}: column {column}", "Choose the column with --column pkd=NAME"
+    if np.unique(raw).tolist() == [0, 1]:
+        msg = f"{where} holds only 0 and 1, which are classes, not affinities. {choose}."
+        raise BadLabel(msg)
     if label == "pkd" and ((raw > 0) & (raw < 1e-3)).all():
         msg = (
-            f"{where} looks like Kd in M (all values below 1e-3), but pKd was expected. "
-            "Use --label kd_m."
+            f"{where} looks like Kd in M (all values below 1e-3), of which lower is stronger, but "
+            f"pKd was expected. If it is Kd, use --label kd_m. {choose} otherwise."
         )
         raise BadLabel(msg)
     pkd = TO_PKD[label](raw)
@@ -111,24 +116,44 @@ def refuse_other_units(where: str, raw: NDArray[np.float64], label: Label) -> No
     if 2 * unusual.sum() > len(pkd):
         twice = 2 * np.sum(~outside(pkd, DOUBLE_LOG)) > len(pkd)
         hint = " (was the logarithm taken twice?)" if twice else ""
-        fitting = " or ".join(fitting_units(raw))
-        unit = f"--label {fitting}, which fits the values," if fitting else "--label,"
+        units = " or ".join(_likely_units(column, raw, label))
+        lower = "if lower is stronger, " if label == "pkd" else ""
+        unit = f"--label {units}" if units else f"{lower}the unit with --label"
         msg = (
-            f"{where}: {unusual.sum()} of {len(pkd)} labels, such as {raw[unusual][0]:g}, are "
-            f"outside the usual range of pKd (2 to 14) if read as {label}{hint}; expected "
-            f"affinities. Choose the unit with {unit} or the column with --column pkd=NAME."
+            f"{where}: {unusual.sum()} of {len(pkd)} labels, such as {raw[unusual][0]:g}, are not "
+            f"affinities if read as {label}{hint}: outside the usual range of pKd (2 to 14). "
+            f"{choose}, or {unit}."
         )
         raise BadLabel(msg)
 
 
+def _likely_units(column: str, raw: NDArray[np.float64], label: Label) -> list[Label]:
+    """List the units that the name of a column states, or that fit its values, (N,).
+
+    The values of a score or a melting temperature fit some unit too. Units that reverse the order
+    of the rows are therefore listed only if the name supports them.
+    """
+    if named := [unit for unit in named_units(column) if unit != label]:
+        return named
+    if label == "pkd" and not names_kd(column):
+        return []
+    return [unit for unit in fitting_units(raw) if unit != "pkd"]
+
+
+def named_units(column: str) -> list[Label]:
+    """List the units that a column's name states."""
+    roles = named_roles(column)
+    return [unit for unit in TO_PKD if unit in roles]
+
+
 def fitting_units(raw: NDArray[np.float64]) -> list[Label]:
-    """List the units in which nearly all values, (N,), are usual affinities."""
+    """List the units in which nearly all values, (N,), are usual affinities that differ."""
     fitting: list[Label] = []
     for unit, convert in TO_PKD.items():
         with np.errstate(invalid="ignore", divide="ignore"):
             pkd = convert(raw)
         usual = (pkd >= USUAL_PKD[0]) & (pkd <= USUAL_PKD[1])
-        if len(raw) and usual.mean() >= FITTING_SHARE:
+        if len(raw) and usual.mean() >= FITTING_SHARE and np.ptp(pkd[usual]) > 0.01:
             fitting.append(unit)
     return fitting
 

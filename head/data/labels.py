@@ -195,7 +195,7 @@ def _read_labels(
     readable = usable & wanted
     usable &= ~too_large
     if (readable & too_large).any() and (readable & usable).any():  # of another unit, perhaps
-        refuse_other_units(f"{table.source}: column {column}", raw[readable], options.label)
+        refuse_other_units(table.source, column, raw[readable], options.label)
     bad = np.flatnonzero(wanted & ~usable)
     if options.bad_rows == "error" and len(bad):
         expected = "a positive" if options.label in POSITIVE else "a finite"
@@ -212,7 +212,7 @@ def _read_labels(
             "--column pkd=NAME."
         )
         raise BadLabel(msg)
-    refuse_other_units(f"{table.source}: column {column}", raw[usable], options.label)
+    refuse_other_units(table.source, column, raw[usable], options.label)
     return np.where(usable, pkd, np.nan), usable
 
 
