@@ -24,7 +24,7 @@ from abag.core.messages import detail
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.data.labels import training_labels
 from abag.head.data.scaling import Standardizer
-from abag.head.evaluation.baselines import INNER_FOLDS, inner_folds_of_pairs
+from abag.head.evaluation.baselines import INNER_FOLDS, inner_folds
 from abag.head.model.config import STACK_NETWORKS
 from abag.head.model.heads import build_stacked_heads
 from abag.head.model.vector_tables import (
@@ -135,7 +135,7 @@ def make_training_sets(
     """
     training = split.rows(TRAIN)
     if leaves_folds_out(config, len(training)):
-        fold = inner_folds_of_pairs(pairs, split)[training]
+        fold = inner_folds(split.group[training])
         heads = range(max(config.members, STACK_NETWORKS))
         return [training[fold != k % (fold.max() + 1)] for k in heads]
     if config.members == 1 or not config.bootstrap:

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from abag.core.arrays import distinct
+from abag.head.closed_form.censored import expected_labels
 from abag.head.evaluation.correlations import spearman
 from abag.head.evaluation.metrics import average_folds
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION
@@ -38,6 +39,8 @@ RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
 """Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
 RANKS_ERRORS = 0.1
 """Rank correlation of |error| with sigma below which sigma says nothing of single pairs."""
+CENSORED_ROUNDS = 20
+"""Rounds of expectation maximisation if there are censored pairs."""
 SMALLEST = 1e-6
 """Smallest noise, in pKd."""
 
@@ -74,15 +77,15 @@ class Sigma:
 
 
 def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigma:
-    """Fit sigma to the heads of one split; censored pairs are left out."""
+    """Fit sigma to the heads of one split."""
     predicted_MP = trained.predicted_MP
     heads = len(predicted_MP)
-    unseen_MP = ~trained.in_bag_MP & (split.part == TRAIN) & (pairs.censored == 0)
+    unseen_MP = ~trained.in_bag_MP & (split.part == TRAIN)
     rows = np.flatnonzero(unseen_MP.sum(axis=0) >= 2)
     groups = len(distinct(split.group[rows]))
     if groups >= LEAST_GROUPS:
         mean, deviation = _moments(predicted_MP[:, rows], unseen_MP[:, rows])
-        spread, noise = fit_sigma(pairs.pkd[rows] - mean, deviation)
+        spread, noise = fit_sigma(pairs.pkd[rows] - mean, deviation, pairs.censored[rows])
         # The mean of fewer heads has a larger error, by a share of their variance.
         fewer = np.mean(1 / unseen_MP[:, rows].sum(axis=0)) - 1 / heads
         # `Sigma.of` uses the deviation from the mean of all heads, which is smaller.
@@ -102,6 +105,7 @@ def calibrate_unseen(
     deviation: NDArray[np.float64],
     group: NDArray[np.int64],
     labels: NDArray[np.float64],
+    censored: NDArray[np.int8] | None = None,
 ) -> Sigma:
     """Fit sigma to errors on pairs whose groups the models have not seen.
 
@@ -112,11 +116,13 @@ def calibrate_unseen(
     group : NDArray, shape=(R,), dtype=int64
     labels : NDArray, dtype=float64
         Training labels; without errors, their standard deviation is the noise.
+    censored : NDArray, shape=(R,), dtype=int8, optional
+        See `fit_sigma`.
     """
     groups = len(distinct(group))
     if not groups:
         return Sigma(0.0, float(labels.std()), False, 0, 0)
-    spread, noise = fit_sigma(error, deviation)
+    spread, noise = fit_sigma(error, deviation, censored)
     wider = few_groups(groups) if groups >= LEAST_GROUPS else 1.0
     return Sigma(spread * wider, noise * wider, groups >= LEAST_GROUPS, len(error), groups)
 
@@ -141,7 +147,11 @@ def few_groups(groups: int) -> float:
     return float(stdtrit(groups - 1, level) / ndtri(level) * np.sqrt(1 + 1 / groups))
 
 
-def fit_sigma(error: NDArray[np.float64], deviation: NDArray[np.float64]) -> tuple[float, float]:
+def fit_sigma(
+    error: NDArray[np.float64],
+    deviation: NDArray[np.float64],
+    censored: NDArray[np.int8] | None = None,
+) -> tuple[float, float]:
     """Fit spread and noise by the likelihood of normally distributed errors.
 
     The spread is 0 if the deviation is uninformative; the noise is above 0.
@@ -149,11 +159,28 @@ def fit_sigma(error: NDArray[np.float64], deviation: NDArray[np.float64]) -> tup
     Parameters
     ----------
     error, deviation : NDArray, shape=(R,)
-        Measured minus predicted, and the standard deviation of the heads, in pKd.
+        Label or bound minus predicted, and the standard deviation of the heads, in pKd.
+    censored : NDArray, shape=(R,), dtype=int8, optional
+        -1: the error is below the bound minus predicted; +1: above; 0 or None: exact.
     """
+    square = error**2
+    spread, noise = _fit_squares(square, deviation)
+    if censored is None or not censored.any():
+        return spread, noise
+    for _ in range(CENSORED_ROUNDS):
+        sigma = np.sqrt(spread**2 * deviation**2 + noise**2)
+        mean, variance = expected_labels(error, censored, np.zeros_like(error), sigma)
+        spread, noise = _fit_squares(mean**2 + variance, deviation)
+    return spread, noise
+
+
+def _fit_squares(
+    square: NDArray[np.float64], deviation: NDArray[np.float64]
+) -> tuple[float, float]:
+    """Fit spread and noise to squared errors, see `fit_sigma`."""
     # sigma^2 = noise^2 (1 + ratio x deviation^2): the best noise for a given ratio is a mean.
     factor_KR = 1 + RATIOS[:, None] * deviation**2
-    noise2_K = np.maximum(np.mean(error**2 / factor_KR, axis=1), SMALLEST**2)
+    noise2_K = np.maximum(np.mean(square / factor_KR, axis=1), SMALLEST**2)
     best = int(np.argmin(np.log(noise2_K) + np.mean(np.log(factor_KR), axis=1)))
     noise = np.sqrt(noise2_K[best])
     return float(noise * np.sqrt(RATIOS[best])), float(noise)
