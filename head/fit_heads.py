@@ -80,7 +80,7 @@ def fit_heads(
         if with_baselines:  # some are models of the head, too
             baselines[i] = predict_baselines(replace(inputs[i], known=closed[i].models.predicted))
 
-    networks = _network_tasks(folds, trained)
+    networks = _network_tasks(folds, training, trained)
     n_training = max(len(one.rows) for one in training)
     if folds.device.type == "cpu":
         share = (CLOSED_FORMS_SHARE + BASELINES_SHARE * with_baselines) / count
@@ -108,7 +108,9 @@ def _of_every_fold(baselines: list[Mapping[str, Floats]]) -> list[Mapping[str, F
     return [{name: one[name] for name in one if name in everywhere} for one in baselines]
 
 
-def _network_tasks(folds: FoldFits, trained: dict[int, TrainedHeads]) -> list[Task]:
+def _network_tasks(
+    folds: FoldFits, training: Sequence[TrainingRows], trained: dict[int, TrainedHeads]
+) -> list[Task]:
     """Return tasks that train the networks of every split, the longest first.
 
     Folds whose steps have the same shapes train as one stack.
@@ -135,7 +137,10 @@ def _network_tasks(folds: FoldFits, trained: dict[int, TrainedHeads]) -> list[Ta
                 pairs=inputs.pairs,
                 antibody_ND=antibody_ND,
                 antigen_ME=antigen_ME,
-                folds=[FoldInputs(splits[i], paths[i].log, folds.names[i]) for i in group],
+                folds=[
+                    FoldInputs(splits[i], training[i].pairs, paths[i].log, folds.names[i])
+                    for i in group
+                ],
                 config=folds.config,
                 device=folds.device,
                 checkpoints=stack if group[1:] else paths[first].checkpoints,

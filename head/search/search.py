@@ -239,7 +239,7 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
     everything = np.arange(len(problem.pairs))
     with reporting(silent=True):  # else every batch reports where its vectors are
         return StackedHeads(
-            problem.pairs,
+            [problem.pairs],
             antibody_ND,
             antigen_ME,
             [PairStandardizer.of(problem.pairs, everything, antibody_ND, antigen_ME)],

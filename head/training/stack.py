@@ -196,7 +196,7 @@ class StackedHeads:
 
     def __init__(
         self,
-        pairs: LabelledPairs,
+        labels: Sequence[LabelledPairs],
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
         scalings: Sequence[PairStandardizer],
@@ -208,6 +208,7 @@ class StackedHeads:
         device: torch.device,
         batch: tuple[int, int] | None = None,
     ) -> None:
+        pairs = labels[0]
         self.scalings, self.members, self.config, self.device = scalings, members, config, device
         self.training_sets, self.epoch_pairs = training_sets, epoch_pairs
         self.batch_size, self.accumulate = batch or config.fitting_batch(epoch_pairs[0])
@@ -218,12 +219,15 @@ class StackedHeads:
         shape = (self.steps, self.accumulate, *axis, self.batch_size)
         folds, sets_per_fold = range(len(scalings)), len(training_sets) // len(scalings)
         self.first_row_G = np.repeat([fold * len(pairs) for fold in folds], sets_per_fold)
-        targets = [((pairs.pkd - s.pkd_mean) / s.pkd_scale).astype(np.float32) for s in scalings]
+        targets = [
+            ((one.pkd - s.pkd_mean) / s.pkd_scale).astype(np.float32)
+            for one, s in zip(labels, scalings, strict=True)
+        ]
         columns = (
             _join([pairs.antibody + fold * len(antibody_ND) for fold in folds]),
             _join([pairs.antigen + fold * len(antigen_ME) for fold in folds]),
             _join(targets),
-            np.tile(pairs.censored, len(scalings)),
+            _join([one.censored for one in labels]),
         )
         on_device = TrainingPairs(*(torch.from_numpy(column).to(device) for column in columns))
         vectors = (

@@ -88,6 +88,8 @@ class FoldInputs:
     """A split to train on."""
 
     split: Split
+    pairs: LabelledPairs
+    """Those of the training; censored training pairs have expected labels."""
     log: Path
     """File with one line of JSON per step."""
     name: str
@@ -162,10 +164,14 @@ class HeadTraining(ResumableTraining):
         ]
         sets_per_fold = len(sets) // len(training)
         self.inputs, self.config = inputs, config
+        of_folds = [fold.pairs for fold in inputs.folds]
         self.stack = StackedHeads(
-            pairs,
+            of_folds,
             *vectors,
-            [PairStandardizer.of(pairs, rows, *vectors) for rows in training],
+            [
+                PairStandardizer.of(one, rows, *vectors)
+                for one, rows in zip(of_folds, training, strict=True)
+            ],
             sets,
             [
                 member
