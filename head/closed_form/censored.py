@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
+from scipy.special import erfcx
 
 from abag.core.arrays import Floats
 from abag.head.closed_form.linear import fit_linear
@@ -44,9 +44,9 @@ def expected_labels(
         Normal distribution of the hidden label if no bound were known.
     """
     allowed = censored * (mean - label) / sigma  # sigmas from the bound, above 0 if it is satisfied
-    ratio = np.exp(-np.square(allowed) / 2 - log_ndtr(allowed)) / np.sqrt(2 * np.pi)
+    ratio = np.sqrt(2 / np.pi) / erfcx(-allowed / np.sqrt(2))  # normal density / probability
     expected = np.where(censored == 0, label, mean + censored * sigma * ratio)
-    left = np.maximum(1 - ratio * (allowed + ratio), 0)  # share of the variance
+    left = np.clip(1 - ratio * (allowed + ratio), 0, 1)  # share of the variance
     return expected, np.where(censored == 0, 0.0, np.square(sigma) * left)
 
 
@@ -59,7 +59,7 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
     pkd, side = pairs.pkd.copy(), pairs.censored.copy()
     side[rows] = 0
     training = replace(training, pairs=replace(pairs, pkd=pkd, censored=side))
-    sigma, moved = float(bound.std()), np.inf
+    sigma = float(bound.std())
     for _ in range(ROUNDS):
         mean = fit_linear(training).inner
         label, variance = expected_labels(bound, censored, mean, max(sigma, LEAST_SIGMA))

@@ -187,6 +187,8 @@ class _Unseen:
     """Label or bound minus predicted pKd by model, (R,); NaN where all networks saw the pair."""
     variance: Floats
     """Mean of the models that have one, (R,) in pKd^2; 0 if none has."""
+    rows: Ints
+    """Index of each pair, (R,)."""
     fold: NDArray[np.int64]
     """Inner fold of each pair, (R,)."""
     group: Ints
@@ -233,7 +235,12 @@ class _Unseen:
         used = weight_R >= LEAST_WEIGHT
         error = (np.where(known, self.table(), 0) @ weight)[used] / weight_R[used]
         return calibrate_unseen(
-            error, np.sqrt(self.variance[used]), self.group[used], labels, self.censored[used]
+            error,
+            np.sqrt(self.variance[used]),
+            self.rows[used],
+            self.group[used],
+            labels,
+            self.censored[used],
         )
 
 
@@ -264,6 +271,7 @@ def _predict_unseen(
         where,
         {name: pairs.pkd[rows] - column for name, column in columns.items()},
         np.mean(variances or [np.zeros(len(rows))], axis=0),
+        rows,
         fold,
         split.group[rows],
         pairs.censored[rows],

@@ -10,8 +10,8 @@ somewhat too small.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -45,18 +45,6 @@ SMALLEST = 1e-6
 """Smallest noise, in pKd."""
 
 
-class PredictedPairs(Protocol):
-    """The head of one split and its predictions of all P pairs."""
-
-    @property
-    def predicted(self) -> NDArray[np.float64]:
-        """Predicted pKd, (P,)."""
-
-    @property
-    def variance(self) -> NDArray[np.float64]:
-        """Variance of each prediction in pKd^2, (P,), which sigma scales."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sigma:
     """How sigma follows from the variance of a prediction, and what it was fitted to."""
@@ -67,9 +55,10 @@ class Sigma:
     """Residual noise in pKd."""
     calibrated: bool
     """Whether fitted to groups that neither training nor early stopping had seen."""
-    rows: int
-    """Number of exact pairs that it was fitted to, and of their groups."""
-    groups: int
+    rows: NDArray[np.int64]
+    """Pairs that it was fitted to, (R,); several folds may have predicted the same one."""
+    groups: NDArray[np.int64]
+    """Their groups, (R,)."""
 
     def of(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the uncertainty in pKd, (P,), of predictions with a variance, (P,); float64."""
@@ -92,17 +81,18 @@ def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigm
         larger = heads / (heads - 1)
         spread = float(np.sqrt(max(0.0, spread**2 - fewer) * larger))
         wider = few_groups(groups)
-        return Sigma(spread * wider, noise * wider, True, len(rows), groups)
+        return Sigma(spread * wider, noise * wider, True, rows, split.group[rows])
     rows = np.flatnonzero((split.part == VALIDATION) & (pairs.censored == 0))
     error = pairs.pkd[rows] - trained.predicted[rows]
     # The shrinkage is fitted to these pairs, and fits a single one without error.
     noise = float(np.sqrt(np.mean(error**2)) if len(rows) > 1 else np.std(pairs.pkd))
-    return Sigma(1.0, max(noise, SMALLEST), False, len(rows), len(distinct(split.group[rows])))
+    return Sigma(1.0, max(noise, SMALLEST), False, rows, split.group[rows])
 
 
 def calibrate_unseen(
     error: NDArray[np.float64],
     deviation: NDArray[np.float64],
+    rows: NDArray[np.int64],
     group: NDArray[np.int64],
     labels: NDArray[np.float64],
     censored: NDArray[np.int8] | None = None,
@@ -113,7 +103,8 @@ def calibrate_unseen(
     ----------
     error, deviation : NDArray, shape=(R,), dtype=float64
         Measured minus predicted pKd, and the standard deviation of the prediction.
-    group : NDArray, shape=(R,), dtype=int64
+    rows, group : NDArray, shape=(R,), dtype=int64
+        Index of each pair, and its group.
     labels : NDArray, dtype=float64
         Training labels; without errors, their standard deviation is the noise.
     censored : NDArray, shape=(R,), dtype=int8, optional
@@ -121,10 +112,10 @@ def calibrate_unseen(
     """
     groups = len(distinct(group))
     if not groups:
-        return Sigma(0.0, float(labels.std()), False, 0, 0)
+        return Sigma(0.0, float(labels.std()), False, rows, group)
     spread, noise = fit_sigma(error, deviation, censored)
     wider = few_groups(groups) if groups >= LEAST_GROUPS else 1.0
-    return Sigma(spread * wider, noise * wider, groups >= LEAST_GROUPS, len(error), groups)
+    return Sigma(spread * wider, noise * wider, groups >= LEAST_GROUPS, rows, group)
 
 
 def _moments(
@@ -204,34 +195,40 @@ def combine(sigmas: Sequence[Sigma]) -> Sigma:
         spread=float(np.mean([s.spread for s in sigmas])),
         noise=float(np.sqrt(np.mean([s.noise**2 for s in sigmas]))),
         calibrated=all(s.calibrated for s in sigmas),
-        rows=sum(s.rows for s in sigmas),
-        groups=sum(s.groups for s in sigmas),
+        rows=np.concatenate([s.rows for s in sigmas]),
+        groups=np.concatenate([s.groups for s in sigmas]),
     )
 
 
 def summarise(
     pairs: MeasuredPairs,
     splits: Sequence[Split],
-    heads: Sequence[PredictedPairs],
-    sigmas: Sequence[Sigma],
+    predicted: Sequence[NDArray[np.float64]],
+    sigmas: Sequence[NDArray[np.float64]],
+    fitted: Sequence[Sigma],
 ) -> dict[str, Any]:
-    """Summarize sigma and its coverage on the test part of each fold.
+    """Summarize sigma and its coverage on the exact test pairs of each fold.
 
-    The keys are the fields of `Sigma` over all folds, ``coverage`` by nominal level, its
+    `predicted` and `sigmas`, (P,), are those of ``predictions.parquet``; `fitted` is what they
+    follow from. The keys are the fields of `Sigma` over all folds, with the number of different
+    pairs and groups, and of ``predictions`` of these pairs; ``coverage`` by nominal level, its
     ``coverage_folds``, and ``error_spearman``: the rank correlation of |error| with sigma; means
     over folds.
     """
     covered, follows = [], []
-    for split, one, sigma in zip(splits, heads, sigmas, strict=True):
+    for split, pkd, sigma in zip(splits, predicted, sigmas, strict=True):
         rows = np.flatnonzero((split.part == TEST) & (pairs.censored == 0))
-        error = pairs.pkd[rows] - one.predicted[rows]
-        width = sigma.of(one.variance[rows])
-        covered.append(coverage(error, width))
-        follows.append({"error_spearman": spearman(np.abs(error), width)})
-    whole = combine(sigmas)
+        error = pairs.pkd[rows] - pkd[rows]
+        covered.append(coverage(error, sigma[rows]))
+        follows.append({"error_spearman": spearman(np.abs(error), sigma[rows])})
+    whole = combine(fitted)
     return {
         "calibrated": whole.calibrated,  # first in the report
-        **asdict(whole),
+        "spread": whole.spread,
+        "noise": whole.noise,
+        "rows": len(distinct(whole.rows)),
+        "predictions": len(whole.rows),
+        "groups": len(distinct(whole.groups)),
         "coverage": {k: v["mean"] for k, v in average_folds(covered).items()},
         "coverage_folds": {level: [fold[level] for fold in covered] for level in covered[0]},
         "error_spearman": average_folds(follows)["error_spearman"]["mean"],
@@ -250,7 +247,7 @@ def describe_sigma(summary: Mapping[str, Any]) -> str:
     if summary["calibrated"]:
         noise += (
             f" + {summary['spread']:.2f} x the standard deviation of the prediction, calibrated "
-            f"on {summary['rows']} pairs of {summary['groups']} groups that it had not seen"
+            f"on {_calibration_pairs(summary)}"
         )
     else:
         noise += (
@@ -258,6 +255,17 @@ def describe_sigma(summary: Mapping[str, Any]) -> str:
             "small for new groups; use --members 8 or more to calibrate it"
         )
     return f"{noise}; test pairs: {found}" if found else noise
+
+
+def _calibration_pairs(summary: Mapping[str, Any]) -> str:
+    rows, predictions = summary["rows"], summary.get("predictions")
+    if predictions is None:  # older versions counted a pair once per fold
+        return "pairs that it had not seen"
+    text = f"{rows} pairs of {summary['groups']} groups that it had not seen"
+    if predictions % rows:
+        return f"{text}, each predicted {predictions / rows:.1f} times on average"
+    times = predictions // rows
+    return text + f", each predicted {times} times" * (times > 1)
 
 
 def _worst_fold(shares: Sequence[float | None]) -> str:
