@@ -138,7 +138,7 @@ def _network_tasks(
                 antibody_ND=antibody_ND,
                 antigen_ME=antigen_ME,
                 folds=[
-                    FoldInputs(splits[i], training[i].pairs, paths[i].log, folds.names[i])
+                    FoldInputs(splits[i], paths[i].log, folds.names[i], training[i].pairs)
                     for i in group
                 ],
                 config=folds.config,

@@ -176,6 +176,8 @@ class StackedHeads:
 
     Parameters
     ----------
+    pairs : sequence of LabelledPairs
+        The same pairs with the labels of each fold.
     antibody_ND, antigen_ME : NDArray, dtype=float32
         One vector per unique sequence.
     scalings : sequence of PairStandardizer
@@ -196,7 +198,7 @@ class StackedHeads:
 
     def __init__(
         self,
-        labels: Sequence[LabelledPairs],
+        pairs: Sequence[LabelledPairs],
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
         scalings: Sequence[PairStandardizer],
@@ -208,7 +210,6 @@ class StackedHeads:
         device: torch.device,
         batch: tuple[int, int] | None = None,
     ) -> None:
-        pairs = labels[0]
         self.scalings, self.members, self.config, self.device = scalings, members, config, device
         self.training_sets, self.epoch_pairs = training_sets, epoch_pairs
         self.batch_size, self.accumulate = batch or config.fitting_batch(epoch_pairs[0])
@@ -218,16 +219,16 @@ class StackedHeads:
         axis = (len(training_sets),) if self.stacked else ()
         shape = (self.steps, self.accumulate, *axis, self.batch_size)
         folds, sets_per_fold = range(len(scalings)), len(training_sets) // len(scalings)
-        self.first_row_G = np.repeat([fold * len(pairs) for fold in folds], sets_per_fold)
+        self.first_row_G = np.repeat([fold * len(pairs[0]) for fold in folds], sets_per_fold)
         targets = [
             ((one.pkd - s.pkd_mean) / s.pkd_scale).astype(np.float32)
-            for one, s in zip(labels, scalings, strict=True)
+            for one, s in zip(pairs, scalings, strict=True)
         ]
         columns = (
-            _join([pairs.antibody + fold * len(antibody_ND) for fold in folds]),
-            _join([pairs.antigen + fold * len(antigen_ME) for fold in folds]),
+            _join([pairs[0].antibody + fold * len(antibody_ND) for fold in folds]),
+            _join([pairs[0].antigen + fold * len(antigen_ME) for fold in folds]),
             _join(targets),
-            _join([one.censored for one in labels]),
+            _join([one.censored for one in pairs]),
         )
         on_device = TrainingPairs(*(torch.from_numpy(column).to(device) for column in columns))
         vectors = (

@@ -88,12 +88,12 @@ class FoldInputs:
     """A split to train on."""
 
     split: Split
-    pairs: LabelledPairs
-    """Those of the training; censored training pairs have expected labels."""
     log: Path
     """File with one line of JSON per step."""
     name: str
     """Used in messages."""
+    pairs: LabelledPairs
+    """Those of `TrainingInputs`, with expected labels where training pairs are censored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

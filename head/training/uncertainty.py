@@ -262,10 +262,10 @@ def _calibration_pairs(summary: Mapping[str, Any]) -> str:
     if predictions is None:  # older versions counted a pair once per fold
         return "pairs that it had not seen"
     text = f"{rows} pairs of {summary['groups']} groups that it had not seen"
-    if predictions % rows:
-        return f"{text}, each predicted {predictions / rows:.1f} times on average"
-    times = predictions // rows
-    return text + f", each predicted {times} times" * (times > 1)
+    if predictions == rows:
+        return text
+    average = " on average" if predictions % rows else ""
+    return f"{text}, each predicted {predictions / rows:.3g} times{average}"
 
 
 def _worst_fold(shares: Sequence[float | None]) -> str:
