@@ -108,7 +108,7 @@ class Library:
         if variance is None:
             return Model(mean, {})
         deviation = np.sqrt(fit.inner_variance)
-        fitted = calibrate_unseen(labels[rows] - fit.inner, deviation, group, labels[rows])
+        fitted = calibrate_unseen(labels[rows] - fit.inner, deviation, rows, group, labels[rows])
         return Model(mean, {"calibrated": fitted.of(variance), "model": np.sqrt(variance)})
 
     def choose(self, policy: Policy, model: Model, known: np.ndarray, batch: int) -> np.ndarray:

@@ -98,7 +98,7 @@ def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> 
         pairs=pairs,
         antibody_ND=antibody_ND,
         antigen_ME=antigen_ME,
-        folds=[FoldInputs(random_split(len(pairs)), folder / "metrics.jsonl", "bench")],
+        folds=[FoldInputs(random_split(len(pairs)), folder / "metrics.jsonl", "bench", pairs)],
         config=config,
         device=device,
         checkpoints=folder / "checkpoints",

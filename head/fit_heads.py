@@ -6,14 +6,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from abag.core.arrays import Floats, Ints
 from abag.core.messages import say
+from abag.head.closed_form.censored import impute_censored
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.evaluation.baselines import (
     BaselineInputs,
-    inner_folds_of_pairs,
+    inner_folds,
     predict_baselines,
 )
 from abag.head.evaluation.residue_features import ResidueFeatures
@@ -62,12 +61,13 @@ def fit_heads(
 ) -> tuple[list[FittedHead], list[Mapping[str, Floats]]]:
     """Fit the head of every split; also predict all pairs by the baselines of every split."""
     config, names, count = folds.config, folds.names, len(folds.splits)
+    pairs = folds.inputs.pairs
     training = [_training_rows(folds, split) for split in folds.splits]
     trained: dict[int, TrainedHeads] = {}
     closed: dict[int, ClosedForms] = {}
     baselines: dict[int, Mapping[str, Floats]] = {}
 
-    inputs = _baseline_inputs(folds) if with_baselines else []
+    inputs = _baseline_inputs(folds, training) if with_baselines else []
 
     def fit_one(i: int) -> None:
         closed[i] = fit_closed_forms(training[i], config, names[i])
@@ -80,7 +80,7 @@ def fit_heads(
         if with_baselines:  # some are models of the head, too
             baselines[i] = predict_baselines(replace(inputs[i], known=closed[i].models.predicted))
 
-    networks = _network_tasks(folds, trained)
+    networks = _network_tasks(folds, training, trained)
     n_training = max(len(one.rows) for one in training)
     if folds.device.type == "cpu":
         share = (CLOSED_FORMS_SHARE + BASELINES_SHARE * with_baselines) / count
@@ -93,7 +93,7 @@ def fit_heads(
         preparing = [Task(one.prepare, share) for one in inputs]
         run_in_lanes([*networks, *predicting], models, n_training, beside=preparing)
     fitted = [
-        fit_head(one, split, config, closed[i], trained.get(i), names[i])
+        fit_head(pairs, one, split, config, closed[i], trained.get(i), names[i])
         for i, (one, split) in enumerate(zip(training, folds.splits, strict=True))
     ]
     return fitted, _of_every_fold([baselines[i] for i in sorted(baselines)])
@@ -108,7 +108,9 @@ def _of_every_fold(baselines: list[Mapping[str, Floats]]) -> list[Mapping[str, F
     return [{name: one[name] for name in one if name in everywhere} for one in baselines]
 
 
-def _network_tasks(folds: FoldFits, trained: dict[int, TrainedHeads]) -> list[Task]:
+def _network_tasks(
+    folds: FoldFits, training: Sequence[TrainingRows], trained: dict[int, TrainedHeads]
+) -> list[Task]:
     """Return tasks that train the networks of every split, the longest first.
 
     Folds whose steps have the same shapes train as one stack.
@@ -135,7 +137,10 @@ def _network_tasks(folds: FoldFits, trained: dict[int, TrainedHeads]) -> list[Ta
                 pairs=inputs.pairs,
                 antibody_ND=antibody_ND,
                 antigen_ME=antigen_ME,
-                folds=[FoldInputs(splits[i], paths[i].log, folds.names[i]) for i in group],
+                folds=[
+                    FoldInputs(splits[i], paths[i].log, folds.names[i], training[i].pairs)
+                    for i in group
+                ],
                 config=folds.config,
                 device=folds.device,
                 checkpoints=stack if group[1:] else paths[first].checkpoints,
@@ -151,26 +156,26 @@ def _network_tasks(folds: FoldFits, trained: dict[int, TrainedHeads]) -> list[Ta
 
 
 def _training_rows(folds: FoldFits, split: Split) -> TrainingRows:
-    """Return the exact training pairs of a split."""
+    """Return the training pairs of a split; censored ones have expected labels."""
     pairs = folds.inputs.pairs
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in folds.inputs.vectors.values())
-    rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
+    rows = split.rows(TRAIN)
     chains = pairs.table.antibodies.chains
     vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen, chains)
-    inner = inner_folds_of_pairs(pairs, split)[rows]
+    inner = inner_folds(split.group[rows])
     # in a lane beside a training it must not use the GPU: a graph may be captured at that moment
     use_gpu = folds.device.type == "cuda" and len(rows) > LANE_PAIRS
-    return TrainingRows(pairs, vectors, rows, inner, folds.device if use_gpu else None)
+    device = folds.device if use_gpu else None
+    return impute_censored(TrainingRows(pairs, vectors, rows, inner, device))
 
 
-def _baseline_inputs(folds: FoldFits) -> list[BaselineInputs]:
+def _baseline_inputs(folds: FoldFits, training: Sequence[TrainingRows]) -> list[BaselineInputs]:
     """Return what the baselines of each split learn from."""
-    pairs, vectors = folds.inputs.pairs, folds.inputs.vectors
-    antibody_ND, antigen_ME = (vectors.x_ND for vectors in vectors.values())
-    residues = ResidueFeatures(pairs.table)
+    antibody_ND, antigen_ME = (vectors.x_ND for vectors in folds.inputs.vectors.values())
+    residues = ResidueFeatures(folds.inputs.pairs.table)
     return [
         BaselineInputs(
-            pairs,
+            one.pairs,
             split,
             antibody_ND,
             antigen_ME,
@@ -178,5 +183,5 @@ def _baseline_inputs(folds: FoldFits) -> list[BaselineInputs]:
             antibody_cluster=folds.antibody_cluster,
             residues=residues,
         )
-        for split in folds.splits
+        for one, split in zip(training, folds.splits, strict=True)
     ]

@@ -122,4 +122,4 @@ def check_training(pairs: LabelledPairs, split: Split, config: FitConfig) -> Non
     rows = split.rows(TRAIN)
     training_labels(pairs, rows)
     if check := CHECKS.get(str(config.filled().head)):
-        check(pairs.table.antibodies.chains, pairs.antibody[rows[pairs.censored[rows] == 0]])
+        check(pairs.table.antibodies.chains, pairs.antibody[rows])

@@ -59,7 +59,7 @@ def make_stack(members, training_sets=(EVERY,), **options):
     antigen_ME = rng.standard_normal((5, 4), dtype=np.float32)
     small = {} if options.get("head") == "lowrank" else {"widths": (8, 4)}
     return StackedHeads(
-        pairs,
+        [pairs],
         antibody_ND,
         antigen_ME,
         [PairStandardizer.of(pairs, EVERY, antibody_ND, antigen_ME)],

@@ -53,12 +53,15 @@ FOLDS = [split(fold, n) for fold, n in enumerate((60, 57, 50, 59))]
 def train_folds(folder, folds, **options):
     rng = np.random.default_rng(1)
     config = FitConfig(**{"widths": (8, 4), "epochs": 4, "batch_size": 16} | options)
+    pairs = drawn_pairs()
     return train(
         TrainingInputs(
-            pairs=drawn_pairs(),
+            pairs=pairs,
             antibody_ND=rng.standard_normal((30, 6), dtype=np.float32),
             antigen_ME=rng.standard_normal((5, 4), dtype=np.float32),
-            folds=[FoldInputs(one, folder / f"{one.fold}.jsonl", f"{one.fold}") for one in folds],
+            folds=[
+                FoldInputs(one, folder / f"{one.fold}.jsonl", f"{one.fold}", pairs) for one in folds
+            ],
             config=config,
             device=torch.device("cpu"),
             checkpoints=folder / "checkpoints",

@@ -201,14 +201,20 @@ def test_without_censoring_concordance_is_kendalls_tau_rescaled():
     assert found["concordance"] == pytest.approx((stats.kendalltau(y, p).statistic + 1) / 2)
 
 
-def test_censored_rows_count_only_in_concordance():
+def test_censored_rows_count_only_in_concordance_and_beyond_their_bound():
     rng = np.random.default_rng(2)
     y, p, antigen = rng.normal(7, 1, 40), rng.normal(7, 1, 40), np.zeros(40, int)
     censored = np.zeros(40, int)
     censored[30:] = -1
     exact, all_rows = score(y[:30], p[:30], antigen[:30]), score(y, p, antigen, censored)
     differ = {name for name in exact if exact[name] != all_rows[name]}
-    assert differ == {"n", "n_censored", "concordance", "decidable_pairs"}
+    assert differ == {"n", "n_censored", "concordance", "decidable_pairs", "beyond_bound"}
+
+
+def test_the_share_of_predictions_beyond_their_bound_is_that_of_censored_rows():
+    y, p, censored = [6, 6, 6, 6], [7, 5, 5, 9], [-1, -1, 1, 0]
+    assert score(y, p, [0] * 4, censored)["beyond_bound"] == pytest.approx(2 / 3)
+    assert score(y, p, [0] * 4)["beyond_bound"] is None
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_a_registered_loss_is_accepted_and_trained_with(monkeypatch):
     antibody_ND, antigen_ME = (x.astype(np.float32) for x in vectors)
     every = np.arange(8)
     stack = StackedHeads(
-        pairs,
+        [pairs],
         antibody_ND,
         antigen_ME,
         [PairStandardizer.of(pairs, every, antibody_ND, antigen_ME)],

@@ -184,6 +184,11 @@ def test_a_floor_is_kept_dropped_or_censored(floor, size, sides):
     assert pairs.counts["floor_rows"] == 1
 
 
+def test_a_floor_is_that_of_the_exact_labels():
+    rows = [("a", "MKT", 5.0, ">"), ("a", "MKV", 6.0, ""), ("b", "MKT", 7.0, "")]
+    assert sorted(labelled(rows, floor="censor").censored) == [-1, -1, 0]
+
+
 @settings(deadline=None)
 @given(st.permutations(range(6)))
 def test_the_order_of_rows_does_not_matter(order):

@@ -64,7 +64,7 @@ class PairVectors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """The exact training pairs that a closed-form head learns from."""
+    """The training pairs that a head learns from; `impute_censored` makes all of them exact."""
 
     pairs: LabelledPairs
     vectors: PairVectors

@@ -228,9 +228,10 @@ def _how_to_fix(label: object) -> str:
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor) -> tuple[pd.DataFrame, int]:
     """Drop or censor the rows at the floor if there is one, and count them."""
-    at_floor = (rows["pkd"] == rows["pkd"].min()) & (rows["censored"] == 0)
+    exact = rows["censored"] == 0
+    at_floor = exact & (rows["pkd"] == rows["pkd"][exact].min())
     count = int(at_floor.sum())
-    if count <= FLOOR_SHARE * len(rows) or count == len(rows):
+    if count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
         return rows, 0
     if floor == "drop":
         rows = rows[~at_floor]

@@ -181,22 +181,6 @@ def inner_folds(group: Ints) -> Ints:
     return grouped_folds(group, min(INNER_FOLDS, groups), seed=0)
 
 
-def inner_folds_of_pairs(pairs: LabelledPairs, split: Split) -> Ints:
-    """Return the inner fold of each of all pairs, (P,); -1 outside the training part.
-
-    The exact training pairs make the folds. A censored pair is in the fold of its group, or in
-    none, -1, if the group has no exact pair.
-    """
-    exact = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
-    fold = np.full(len(pairs.pkd), -1)
-    fold[exact] = inner_folds(split.group[exact])
-    if len(distinct(split.group[exact])) > 1:
-        of_group = dict(zip(split.group[exact].tolist(), fold[exact].tolist(), strict=True))
-        for pair in split.rows(TRAIN)[pairs.censored[split.rows(TRAIN)] != 0].tolist():
-            fold[pair] = of_group.get(int(split.group[pair]), -1)
-    return fold
-
-
 def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats:
     """Predict the mean label of the training rows in the same group.
 

@@ -8,7 +8,7 @@ To add a metric, write its function and register it in `METRICS`. Scores, compar
 the choices of ``--select`` all derive from the registry.
 
 A censored row has a bound instead of a label: -1 if its pKd lies below the bound, +1 if above. It
-counts only in `concordance`, in the pairs of rows with a known order.
+counts only in `concordance`, in the pairs of rows with a known order, and in `beyond_bound`.
 """
 
 from __future__ import annotations
@@ -283,6 +283,12 @@ def calibration(pkd: Floats, predicted: Floats) -> Scores:
     return {"calibration_slope": finite(slope), "calibration_intercept": finite(intercept)}
 
 
+def beyond_bound(pkd: Floats, predicted: Floats, censored: NDArray[np.int8]) -> float | None:
+    """Share of the censored rows, (N,) each, whose prediction is not within their bound."""
+    wrong = censored * (predicted - pkd) < 0
+    return finite(wrong[censored != 0].mean()) if censored.any() else None
+
+
 def spread_ratio(pkd: Floats, predicted: Floats) -> float | None:
     """Standard deviation of predicted relative to measured pKd, (N,) each; None for constants."""
     return finite(predicted.std() / pkd.std()) if len(pkd) and np.ptp(pkd) else None
@@ -418,6 +424,12 @@ METRICS: dict[str, Metric] = {
     **_joint("confident_pairs", "confident_pairs"),
     **_joint("concordance", "concordance", in_report=True),
     **_joint("concordance", "decidable_pairs"),
+    "beyond_bound": Metric(
+        function=lambda rows: beyond_bound(
+            rows.measured.every_pkd, rows.every_predicted, rows.measured.censored
+        ),
+        lower_is_better=True, best=0.0,
+    ),
     **_joint("calibration", "calibration_slope", "calibration_intercept"),
 }  # fmt: skip
 """All metrics by name, in the order of the keys of `score`."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
 SMALL_TEST_ROWS = 50
+MANY_CENSORED = 0.05
+"""Share of censored test rows above which scores of the others are not those of the table."""
 ROUNDING = 1e-5
 """Difference of scores, in pKd or shares, that the same model fitted twice can have."""
 
@@ -209,9 +211,23 @@ def _beside(
     return f", {words.get(found or '', 'but not clearly better than')} the best baseline, {best}"
 
 
-def warnings(pairs: LabelledPairs, splits: Sequence[Split]) -> list[str]:
-    """Describe properties of the labels and of the split that limit what the scores mean."""
-    return [*label_problems(pairs), *_split_warnings(splits)]
+def warnings(
+    pairs: LabelledPairs, splits: Sequence[Split], test: Scores | None = None
+) -> list[str]:
+    """Describe what limits the meaning of the scores on test: labels, censored rows, the split."""
+    lines = [*label_problems(pairs), *_split_warnings(splits)]
+    return lines + _censored_test_rows(test) if test else lines
+
+
+def _censored_test_rows(test: Scores) -> list[str]:
+    n, censored, beyond = test["n"] or 0, test["n_censored"] or 0, test["beyond_bound"]
+    if censored <= MANY_CENSORED * n:
+        return []
+    wrong = "" if beyond is None else f" {beyond:.0%} of these are predicted beyond their bound."
+    return [
+        f"{censored:,} of {n:,} test rows are censored.{wrong} RMSE, correlations and coverage "
+        "describe the other rows only."
+    ]
 
 
 def _split_warnings(splits: Sequence[Split]) -> list[str]:

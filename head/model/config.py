@@ -134,7 +134,7 @@ class OptimizationOptions(Options, group="Training"):
     loss: str = option(
         "mse",
         choices=loss_names,
-        help="Training loss; rank: pairwise logistic plus mse. Censored rows are one-sided.",
+        help="Training loss; rank: pairwise logistic plus mse.",
     )
     rank_scope: RankScope = option(
         "antigen",

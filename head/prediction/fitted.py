@@ -35,6 +35,7 @@ from abag.head.training.uncertainty import calibrate, calibrate_unseen
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from abag.head.data.labels import LabelledPairs
     from abag.head.model.config import FitConfig
     from abag.head.splits.splits import Split
     from abag.head.training.train import TrainedHeads
@@ -115,6 +116,7 @@ def fit_closed_forms(training: TrainingRows, config: FitConfig, name: str) -> Cl
 
 
 def fit_head(
+    pairs: LabelledPairs,
     training: TrainingRows,
     split: Split,
     config: FitConfig,
@@ -126,6 +128,8 @@ def fit_head(
 
     Parameters
     ----------
+    pairs : LabelledPairs
+        With the bounds that `training` has replaced.
     name : str
         Name of this fit in messages.
     """
@@ -136,7 +140,7 @@ def fit_head(
             members=network_members(config, trained),
             predicted=trained.predicted,
             variance=trained.variance,
-            sigma=calibrate(training.pairs, split, trained),
+            sigma=calibrate(pairs, split, trained),
             shares={chosen: 1.0},
             trained=trained,
             seconds=trained.progress.seconds,
@@ -147,10 +151,10 @@ def fit_head(
     if config.stacks:
         predicted[MEAN] = np.full(len(training.pairs), training.pkd.mean())
     models = Models(predicted, closed.models.variance)
-    unseen = _predict_unseen(training, split, fits, trained, models)
+    unseen = _predict_unseen(pairs, training, split, fits, trained, models)
     shares = dict.fromkeys(unseen.error, 1.0)
     if config.stacks:
-        shares = (_choose_best if chosen == "auto" else _stack)(unseen)
+        shares = (_choose_best if chosen == "auto" else _stack)(unseen.one_sided())
         used = ", ".join(f"{one} {share:.2f}" for one, share in shares.items() if share)
         rows = f"{unseen.complete.sum():,} {unseen.source}"
         detail(f"{name}: {chosen}: {used}, by the errors on {rows}")
@@ -180,13 +184,17 @@ class _Unseen:
 
     source: str
     error: Mapping[str, Floats]
-    """Measured minus predicted pKd by model, (R,) each; NaN where all networks saw the pair."""
+    """Label or bound minus predicted pKd by model, (R,); NaN where all networks saw the pair."""
     variance: Floats
     """Mean of the models that have one, (R,) in pKd^2; 0 if none has."""
+    rows: Ints
+    """Index of each pair, (R,)."""
     fold: NDArray[np.int64]
     """Inner fold of each pair, (R,)."""
     group: Ints
     """Group of the split of each pair, (R,)."""
+    censored: NDArray[np.int8]
+    """As in `LabelledPairs`, (R,)."""
 
     @property
     def complete(self) -> NDArray[np.bool_]:
@@ -208,6 +216,13 @@ class _Unseen:
         """Return the errors as columns, (R, K)."""
         return np.stack(list(self.error.values()), axis=1)
 
+    def one_sided(self) -> _Unseen:
+        """Set the errors of predictions that satisfy their bound to 0."""
+        error = {
+            name: np.where(self.censored * one < 0, 0.0, one) for name, one in self.error.items()
+        }
+        return replace(self, error=error)
+
     def calibrate(self, shares: Mapping[str, float], labels: Floats) -> Sigma:
         """Fit sigma to the errors of the weighted models.
 
@@ -219,10 +234,18 @@ class _Unseen:
         weight_R = known @ weight
         used = weight_R >= LEAST_WEIGHT
         error = (np.where(known, self.table(), 0) @ weight)[used] / weight_R[used]
-        return calibrate_unseen(error, np.sqrt(self.variance[used]), self.group[used], labels)
+        return calibrate_unseen(
+            error,
+            np.sqrt(self.variance[used]),
+            self.rows[used],
+            self.group[used],
+            labels,
+            self.censored[used],
+        )
 
 
 def _predict_unseen(
+    pairs: LabelledPairs,
     training: TrainingRows,
     split: Split,
     fits: Mapping[str, ClosedFormFit],
@@ -230,7 +253,7 @@ def _predict_unseen(
     models: Models,
 ) -> _Unseen:
     """Predict the training pairs from the other inner folds, or else the validation pairs."""
-    pairs, rows, fold = training.pairs, training.rows, training.fold
+    rows, fold = training.rows, training.fold
     columns = {name: fit.inner for name, fit in fits.items()}
     variances = [fit.inner_variance for fit in fits.values() if fit.inner_variance is not None]
     if trained is not None:
@@ -240,7 +263,6 @@ def _predict_unseen(
     where = "training pairs, each predicted from other groups"
     if not np.isfinite(list(columns.values())).all(axis=0).any():
         rows = split.rows(VALIDATION)
-        rows = rows[pairs.censored[rows] == 0]
         fold = inner_folds(split.group[rows]) if len(rows) else rows
         columns = {name: predicted[rows] for name, predicted in models.predicted.items()}
         variances = [variance[rows] for variance in models.variance.values()]
@@ -249,8 +271,10 @@ def _predict_unseen(
         where,
         {name: pairs.pkd[rows] - column for name, column in columns.items()},
         np.mean(variances or [np.zeros(len(rows))], axis=0),
+        rows,
         fold,
         split.group[rows],
+        pairs.censored[rows],
     )
 
 

@@ -70,6 +70,7 @@ class _Sigma(TypedDict):
     spread: float
     noise: float
     rows: int
+    predictions: NotRequired[int]
     groups: int
     coverage: dict[str, float | None]
     coverage_folds: dict[str, list[float | None]]

@@ -148,7 +148,9 @@ def _summarise(
             name: float(np.mean([one.shares.get(name, 0.0) for one in fitted]))
             for name in dict.fromkeys(name for one in fitted for name in one.shares)
         },
-        "sigma": uncertainty.summarise(pairs, splits, fitted, [one.sigma for one in fitted]),
+        "sigma": uncertainty.summarise(
+            pairs, splits, results.predicted, results.sigma, [one.sigma for one in fitted]
+        ),
     }
     summary = cast("RunSummary", own | score_models(pairs, results))
     if results.learning_curve:
@@ -191,7 +193,7 @@ def score_models(pairs: LabelledPairs, results: RunResults) -> ModelScores:
     scores = {name: [fold[name] for fold in of_folds] for name in predicted}
     means = {name: average_parts(folds) for name, folds in scores.items()}
     found: ModelScores = {
-        "warnings": warnings(pairs, splits),
+        "warnings": warnings(pairs, splits, means["head"]["test"]),
         "verdict": plain_verdict(results.compared_with, means, splits[0].name),
         "verdicts": verdicts(results.compared_with, means),
         "metrics": {**(own := means.pop("head"))},
@@ -226,14 +228,15 @@ def score_models_of_fold(
 
 
 def average_parts(folds: list[dict[str, metrics.Scores]]) -> dict[str, metrics.Scores]:
-    """Average the scores of `score_parts` over folds; ``n`` is the sum over folds."""
+    """Average the scores of `score_parts` over folds; numbers of rows are sums over folds."""
     if len(folds) == 1:
         return folds[0]
     means = {}
     for part in SCORED_PARTS:
         scores = [fold[part] for fold in folds]
         means[part] = {k: v["mean"] for k, v in metrics.average_folds(scores).items()}
-        means[part]["n"] = sum(int(score["n"] or 0) for score in scores)
+        for count in ("n", "n_censored"):
+            means[part][count] = sum(int(score[count] or 0) for score in scores)
     return means
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from abag.core.arrays import distinct
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
+from abag.head.closed_form.censored import impute_censored
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.data.labels import LabelledPairs
@@ -209,11 +210,10 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     vectors = PairVectors(table_ND, table_ME, pairs.antibody, pairs.antigen)
     predicted = []
     for fold in range(problem.folds):
-        rows = np.flatnonzero((problem.fold != fold) & (pairs.censored == 0))
+        rows = np.flatnonzero(problem.fold != fold)
         inside = pairs_inner_folds(problem.group[rows])
-        fitted = CLOSED_FORM[fit_options(params)["head"]](
-            TrainingRows(pairs, vectors, rows, inside)
-        )
+        training = impute_censored(TrainingRows(pairs, vectors, rows, inside))
+        fitted = CLOSED_FORM[fit_options(params)["head"]](training)
         predicted.append(fitted.model.predict(vectors)[scored[fold]])
     return _mean_score(problem, labels, predicted)
 
@@ -239,7 +239,7 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
     everything = np.arange(len(problem.pairs))
     with reporting(silent=True):  # else every batch reports where its vectors are
         return StackedHeads(
-            problem.pairs,
+            [problem.pairs],
             antibody_ND,
             antigen_ME,
             [PairStandardizer.of(problem.pairs, everything, antibody_ND, antigen_ME)],

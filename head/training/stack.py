@@ -24,7 +24,7 @@ from abag.core.messages import detail
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.data.labels import training_labels
 from abag.head.data.scaling import Standardizer
-from abag.head.evaluation.baselines import INNER_FOLDS, inner_folds_of_pairs
+from abag.head.evaluation.baselines import INNER_FOLDS, inner_folds
 from abag.head.model.config import STACK_NETWORKS
 from abag.head.model.heads import build_stacked_heads
 from abag.head.model.vector_tables import (
@@ -135,7 +135,7 @@ def make_training_sets(
     """
     training = split.rows(TRAIN)
     if leaves_folds_out(config, len(training)):
-        fold = inner_folds_of_pairs(pairs, split)[training]
+        fold = inner_folds(split.group[training])
         heads = range(max(config.members, STACK_NETWORKS))
         return [training[fold != k % (fold.max() + 1)] for k in heads]
     if config.members == 1 or not config.bootstrap:
@@ -176,6 +176,8 @@ class StackedHeads:
 
     Parameters
     ----------
+    pairs : sequence of LabelledPairs
+        The same pairs with the labels of each fold.
     antibody_ND, antigen_ME : NDArray, dtype=float32
         One vector per unique sequence.
     scalings : sequence of PairStandardizer
@@ -196,7 +198,7 @@ class StackedHeads:
 
     def __init__(
         self,
-        pairs: LabelledPairs,
+        pairs: Sequence[LabelledPairs],
         antibody_ND: NDArray[np.float32],
         antigen_ME: NDArray[np.float32],
         scalings: Sequence[PairStandardizer],
@@ -217,13 +219,16 @@ class StackedHeads:
         axis = (len(training_sets),) if self.stacked else ()
         shape = (self.steps, self.accumulate, *axis, self.batch_size)
         folds, sets_per_fold = range(len(scalings)), len(training_sets) // len(scalings)
-        self.first_row_G = np.repeat([fold * len(pairs) for fold in folds], sets_per_fold)
-        targets = [((pairs.pkd - s.pkd_mean) / s.pkd_scale).astype(np.float32) for s in scalings]
+        self.first_row_G = np.repeat([fold * len(pairs[0]) for fold in folds], sets_per_fold)
+        targets = [
+            ((one.pkd - s.pkd_mean) / s.pkd_scale).astype(np.float32)
+            for one, s in zip(pairs, scalings, strict=True)
+        ]
         columns = (
-            _join([pairs.antibody + fold * len(antibody_ND) for fold in folds]),
-            _join([pairs.antigen + fold * len(antigen_ME) for fold in folds]),
+            _join([pairs[0].antibody + fold * len(antibody_ND) for fold in folds]),
+            _join([pairs[0].antigen + fold * len(antigen_ME) for fold in folds]),
             _join(targets),
-            np.tile(pairs.censored, len(scalings)),
+            _join([one.censored for one in pairs]),
         )
         on_device = TrainingPairs(*(torch.from_numpy(column).to(device) for column in columns))
         vectors = (

@@ -92,6 +92,8 @@ class FoldInputs:
     """File with one line of JSON per step."""
     name: str
     """Used in messages."""
+    pairs: LabelledPairs
+    """Those of `TrainingInputs`, with expected labels where training pairs are censored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +164,14 @@ class HeadTraining(ResumableTraining):
         ]
         sets_per_fold = len(sets) // len(training)
         self.inputs, self.config = inputs, config
+        of_folds = [fold.pairs for fold in inputs.folds]
         self.stack = StackedHeads(
-            pairs,
+            of_folds,
             *vectors,
-            [PairStandardizer.of(pairs, rows, *vectors) for rows in training],
+            [
+                PairStandardizer.of(one, rows, *vectors)
+                for one, rows in zip(of_folds, training, strict=True)
+            ],
             sets,
             [
                 member

@@ -10,13 +10,14 @@ somewhat too small.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from abag.core.arrays import distinct
+from abag.head.closed_form.censored import expected_labels
 from abag.head.evaluation.correlations import spearman
 from abag.head.evaluation.metrics import average_folds
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION
@@ -38,20 +39,10 @@ RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
 """Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
 RANKS_ERRORS = 0.1
 """Rank correlation of |error| with sigma below which sigma says nothing of single pairs."""
+CENSORED_ROUNDS = 20
+"""Rounds of expectation maximisation if there are censored pairs."""
 SMALLEST = 1e-6
 """Smallest noise, in pKd."""
-
-
-class PredictedPairs(Protocol):
-    """The head of one split and its predictions of all P pairs."""
-
-    @property
-    def predicted(self) -> NDArray[np.float64]:
-        """Predicted pKd, (P,)."""
-
-    @property
-    def variance(self) -> NDArray[np.float64]:
-        """Variance of each prediction in pKd^2, (P,), which sigma scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +55,10 @@ class Sigma:
     """Residual noise in pKd."""
     calibrated: bool
     """Whether fitted to groups that neither training nor early stopping had seen."""
-    rows: int
-    """Number of exact pairs that it was fitted to, and of their groups."""
-    groups: int
+    rows: NDArray[np.int64]
+    """Pairs that it was fitted to, (R,); several folds may have predicted the same one."""
+    groups: NDArray[np.int64]
+    """Their groups, (R,)."""
 
     def of(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the uncertainty in pKd, (P,), of predictions with a variance, (P,); float64."""
@@ -74,34 +66,36 @@ class Sigma:
 
 
 def calibrate(pairs: MeasuredPairs, split: Split, trained: TrainedHeads) -> Sigma:
-    """Fit sigma to the heads of one split; censored pairs are left out."""
+    """Fit sigma to the heads of one split."""
     predicted_MP = trained.predicted_MP
     heads = len(predicted_MP)
-    unseen_MP = ~trained.in_bag_MP & (split.part == TRAIN) & (pairs.censored == 0)
+    unseen_MP = ~trained.in_bag_MP & (split.part == TRAIN)
     rows = np.flatnonzero(unseen_MP.sum(axis=0) >= 2)
     groups = len(distinct(split.group[rows]))
     if groups >= LEAST_GROUPS:
         mean, deviation = _moments(predicted_MP[:, rows], unseen_MP[:, rows])
-        spread, noise = fit_sigma(pairs.pkd[rows] - mean, deviation)
+        spread, noise = fit_sigma(pairs.pkd[rows] - mean, deviation, pairs.censored[rows])
         # The mean of fewer heads has a larger error, by a share of their variance.
         fewer = np.mean(1 / unseen_MP[:, rows].sum(axis=0)) - 1 / heads
         # `Sigma.of` uses the deviation from the mean of all heads, which is smaller.
         larger = heads / (heads - 1)
         spread = float(np.sqrt(max(0.0, spread**2 - fewer) * larger))
         wider = few_groups(groups)
-        return Sigma(spread * wider, noise * wider, True, len(rows), groups)
+        return Sigma(spread * wider, noise * wider, True, rows, split.group[rows])
     rows = np.flatnonzero((split.part == VALIDATION) & (pairs.censored == 0))
     error = pairs.pkd[rows] - trained.predicted[rows]
     # The shrinkage is fitted to these pairs, and fits a single one without error.
     noise = float(np.sqrt(np.mean(error**2)) if len(rows) > 1 else np.std(pairs.pkd))
-    return Sigma(1.0, max(noise, SMALLEST), False, len(rows), len(distinct(split.group[rows])))
+    return Sigma(1.0, max(noise, SMALLEST), False, rows, split.group[rows])
 
 
 def calibrate_unseen(
     error: NDArray[np.float64],
     deviation: NDArray[np.float64],
+    rows: NDArray[np.int64],
     group: NDArray[np.int64],
     labels: NDArray[np.float64],
+    censored: NDArray[np.int8] | None = None,
 ) -> Sigma:
     """Fit sigma to errors on pairs whose groups the models have not seen.
 
@@ -109,16 +103,19 @@ def calibrate_unseen(
     ----------
     error, deviation : NDArray, shape=(R,), dtype=float64
         Measured minus predicted pKd, and the standard deviation of the prediction.
-    group : NDArray, shape=(R,), dtype=int64
+    rows, group : NDArray, shape=(R,), dtype=int64
+        Index of each pair, and its group.
     labels : NDArray, dtype=float64
         Training labels; without errors, their standard deviation is the noise.
+    censored : NDArray, shape=(R,), dtype=int8, optional
+        See `fit_sigma`.
     """
     groups = len(distinct(group))
     if not groups:
-        return Sigma(0.0, float(labels.std()), False, 0, 0)
-    spread, noise = fit_sigma(error, deviation)
+        return Sigma(0.0, float(labels.std()), False, rows, group)
+    spread, noise = fit_sigma(error, deviation, censored)
     wider = few_groups(groups) if groups >= LEAST_GROUPS else 1.0
-    return Sigma(spread * wider, noise * wider, groups >= LEAST_GROUPS, len(error), groups)
+    return Sigma(spread * wider, noise * wider, groups >= LEAST_GROUPS, rows, group)
 
 
 def _moments(
@@ -141,7 +138,11 @@ def few_groups(groups: int) -> float:
     return float(stdtrit(groups - 1, level) / ndtri(level) * np.sqrt(1 + 1 / groups))
 
 
-def fit_sigma(error: NDArray[np.float64], deviation: NDArray[np.float64]) -> tuple[float, float]:
+def fit_sigma(
+    error: NDArray[np.float64],
+    deviation: NDArray[np.float64],
+    censored: NDArray[np.int8] | None = None,
+) -> tuple[float, float]:
     """Fit spread and noise by the likelihood of normally distributed errors.
 
     The spread is 0 if the deviation is uninformative; the noise is above 0.
@@ -149,11 +150,28 @@ def fit_sigma(error: NDArray[np.float64], deviation: NDArray[np.float64]) -> tup
     Parameters
     ----------
     error, deviation : NDArray, shape=(R,)
-        Measured minus predicted, and the standard deviation of the heads, in pKd.
+        Label or bound minus predicted, and the standard deviation of the heads, in pKd.
+    censored : NDArray, shape=(R,), dtype=int8, optional
+        -1: the error is below the bound minus predicted; +1: above; 0 or None: exact.
     """
+    square = error**2
+    spread, noise = _fit_squares(square, deviation)
+    if censored is None or not censored.any():
+        return spread, noise
+    for _ in range(CENSORED_ROUNDS):
+        sigma = np.sqrt(spread**2 * deviation**2 + noise**2)
+        mean, variance = expected_labels(error, censored, np.zeros_like(error), sigma)
+        spread, noise = _fit_squares(mean**2 + variance, deviation)
+    return spread, noise
+
+
+def _fit_squares(
+    square: NDArray[np.float64], deviation: NDArray[np.float64]
+) -> tuple[float, float]:
+    """Fit spread and noise to squared errors, see `fit_sigma`."""
     # sigma^2 = noise^2 (1 + ratio x deviation^2): the best noise for a given ratio is a mean.
     factor_KR = 1 + RATIOS[:, None] * deviation**2
-    noise2_K = np.maximum(np.mean(error**2 / factor_KR, axis=1), SMALLEST**2)
+    noise2_K = np.maximum(np.mean(square / factor_KR, axis=1), SMALLEST**2)
     best = int(np.argmin(np.log(noise2_K) + np.mean(np.log(factor_KR), axis=1)))
     noise = np.sqrt(noise2_K[best])
     return float(noise * np.sqrt(RATIOS[best])), float(noise)
@@ -177,34 +195,40 @@ def combine(sigmas: Sequence[Sigma]) -> Sigma:
         spread=float(np.mean([s.spread for s in sigmas])),
         noise=float(np.sqrt(np.mean([s.noise**2 for s in sigmas]))),
         calibrated=all(s.calibrated for s in sigmas),
-        rows=sum(s.rows for s in sigmas),
-        groups=sum(s.groups for s in sigmas),
+        rows=np.concatenate([s.rows for s in sigmas]),
+        groups=np.concatenate([s.groups for s in sigmas]),
     )
 
 
 def summarise(
     pairs: MeasuredPairs,
     splits: Sequence[Split],
-    heads: Sequence[PredictedPairs],
-    sigmas: Sequence[Sigma],
+    predicted: Sequence[NDArray[np.float64]],
+    sigmas: Sequence[NDArray[np.float64]],
+    fitted: Sequence[Sigma],
 ) -> dict[str, Any]:
-    """Summarize sigma and its coverage on the test part of each fold.
+    """Summarize sigma and its coverage on the exact test pairs of each fold.
 
-    The keys are the fields of `Sigma` over all folds, ``coverage`` by nominal level, its
+    `predicted` and `sigmas`, (P,), are those of ``predictions.parquet``; `fitted` is what they
+    follow from. The keys are the fields of `Sigma` over all folds, with the number of different
+    pairs and groups, and of ``predictions`` of these pairs; ``coverage`` by nominal level, its
     ``coverage_folds``, and ``error_spearman``: the rank correlation of |error| with sigma; means
     over folds.
     """
     covered, follows = [], []
-    for split, one, sigma in zip(splits, heads, sigmas, strict=True):
+    for split, pkd, sigma in zip(splits, predicted, sigmas, strict=True):
         rows = np.flatnonzero((split.part == TEST) & (pairs.censored == 0))
-        error = pairs.pkd[rows] - one.predicted[rows]
-        width = sigma.of(one.variance[rows])
-        covered.append(coverage(error, width))
-        follows.append({"error_spearman": spearman(np.abs(error), width)})
-    whole = combine(sigmas)
+        error = pairs.pkd[rows] - pkd[rows]
+        covered.append(coverage(error, sigma[rows]))
+        follows.append({"error_spearman": spearman(np.abs(error), sigma[rows])})
+    whole = combine(fitted)
     return {
         "calibrated": whole.calibrated,  # first in the report
-        **asdict(whole),
+        "spread": whole.spread,
+        "noise": whole.noise,
+        "rows": len(distinct(whole.rows)),
+        "predictions": len(whole.rows),
+        "groups": len(distinct(whole.groups)),
         "coverage": {k: v["mean"] for k, v in average_folds(covered).items()},
         "coverage_folds": {level: [fold[level] for fold in covered] for level in covered[0]},
         "error_spearman": average_folds(follows)["error_spearman"]["mean"],
@@ -223,7 +247,7 @@ def describe_sigma(summary: Mapping[str, Any]) -> str:
     if summary["calibrated"]:
         noise += (
             f" + {summary['spread']:.2f} x the standard deviation of the prediction, calibrated "
-            f"on {summary['rows']} pairs of {summary['groups']} groups that it had not seen"
+            f"on {_calibration_pairs(summary)}"
         )
     else:
         noise += (
@@ -231,6 +255,17 @@ def describe_sigma(summary: Mapping[str, Any]) -> str:
             "small for new groups; use --members 8 or more to calibrate it"
         )
     return f"{noise}; test pairs: {found}" if found else noise
+
+
+def _calibration_pairs(summary: Mapping[str, Any]) -> str:
+    rows, predictions = summary["rows"], summary.get("predictions")
+    if predictions is None:  # older versions counted a pair once per fold
+        return "pairs that it had not seen"
+    text = f"{rows} pairs of {summary['groups']} groups that it had not seen"
+    if predictions == rows:
+        return text
+    average = " on average" if predictions % rows else ""
+    return f"{text}, each predicted {predictions / rows:.3g} times{average}"
 
 
 def _worst_fold(shares: Sequence[float | None]) -> str:

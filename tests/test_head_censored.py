@@ -1,0 +1,167 @@
+"""Censored labels: what heads learn from them, and what scores say of them."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from drawn import write_vectors
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import truncnorm
+
+import abag
+from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store import open_store
+from abag.head.closed_form.censored import expected_labels, impute_censored
+from abag.head.closed_form.pair_model import PairVectors, TrainingRows
+from abag.head.evaluation.baselines import inner_folds
+from abag.head.prediction.fitted import _Unseen
+from abag.head.training.uncertainty import coverage, fit_sigma
+
+RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
+LIMIT = 8.0
+"""Half of the labels lie below it."""
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    """A table whose hidden labels are a linear function of the stored vectors, plus noise."""
+    at, rng = tmp_path_factory.mktemp("censored"), np.random.default_rng(0)
+    heavy = ["".join(rng.choice(RESIDUES, 15)) for _ in range(60)]
+    antigen = ["".join(rng.choice(RESIDUES, 15)) for _ in range(3)]
+    frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
+    table, store = read_pairs(frame), open_store(at / "store", create=True)
+    hidden = 8 + 0.4 * rng.normal(size=len(frame))
+    for kind, unique in table.sequences.items():
+        x_ND = rng.normal(size=(len(unique.keys), 4)).astype(np.float32)
+        hidden += x_ND[unique.of_row, 0]
+        write_vectors(store, kind, unique.keys, x_ND)
+    hidden += LIMIT - np.median(hidden)
+    floored = frame.assign(pKd=np.maximum(hidden, LIMIT))
+    marked = floored.assign(censored=np.where(hidden < LIMIT, ">", ""))
+    return SimpleNamespace(hidden=hidden, floored=floored, marked=marked, store=at / "store")
+
+
+def fit(case, frame, run, **options):
+    quick = {"report": False, "split": "antibody", "device": "cpu", "folds": 3} | options
+    summary = abag.fit(frame, case.store, run, say=lambda _text: None, **quick)
+    found = pd.read_parquet(run / "predictions.parquet")
+    return summary, found[found["split"] == "test"].sort_values("row")
+
+
+@given(side=st.sampled_from([-1, 1]), mean=st.floats(-20, 20), sigma=st.floats(0.1, 5))
+def test_the_expected_label_is_the_mean_of_the_truncated_normal(side, mean, sigma):
+    found = expected_labels(np.zeros(1), np.array([side], np.int8), np.array([mean]), sigma)
+    ends = (-np.inf, -mean / sigma) if side < 0 else (-mean / sigma, np.inf)
+    if abs(mean) < 5 * sigma:  # further out scipy's own numbers are wrong
+        wanted = truncnorm.stats(*ends, mean, sigma)
+        np.testing.assert_allclose(np.ravel(found), wanted, rtol=1e-6, atol=1e-9)
+    assert side * found[0] >= -1e-9
+    assert 0 <= found[1] <= sigma**2
+
+
+@dataclass
+class Labels:
+    pkd: np.ndarray
+    censored: np.ndarray
+    measurements: np.ndarray
+
+
+def training_rows(below):
+    """Pairs of one antigen whose labels follow the first column; those below 7 may be censored."""
+    rng = np.random.default_rng(0)
+    x_ND, rows = rng.normal(size=(300, 3)).astype(np.float32), np.arange(300)
+    hidden = 7 + x_ND[:, 0] + 0.3 * rng.normal(size=300)
+    censored = np.where(below & (hidden < 7), -1, 0).astype(np.int8)
+    labels = Labels(np.where(censored, 7, hidden), censored, np.ones(300, np.int64))
+    vectors = PairVectors(x_ND, np.ones((1, 2), np.float32), rows, 0 * rows)
+    return TrainingRows(labels, vectors, rows, inner_folds(rows)), hidden
+
+
+def test_bounds_are_replaced_by_labels_near_the_hidden_ones():
+    training, hidden = training_rows(True)
+    imputed = impute_censored(training)
+    bound = training.pairs.censored != 0
+    assert not imputed.pairs.censored.any()
+    assert (imputed.pkd[bound] <= 7).all()
+    np.testing.assert_array_equal(imputed.pkd[~bound], hidden[~bound])
+    error = (imputed.pkd - hidden)[bound]
+    assert abs(error.mean()) < 0.1
+    assert np.sqrt(np.mean(error**2)) < 0.5 * np.sqrt(np.mean((7 - hidden[bound]) ** 2))
+    np.testing.assert_array_equal(impute_censored(training).pkd, imputed.pkd)
+
+
+def test_exact_training_pairs_stay_as_they_are():
+    training, _ = training_rows(False)
+    assert impute_censored(training) is training
+
+
+@pytest.mark.parametrize("head", ["ridge", "kernel", "mlp", "stack"])
+def test_marked_labels_are_predicted_better_than_the_limit_taken_as_exact(case, tmp_path, head):
+    error = {}
+    for name in ("floored", "marked"):
+        _, found = fit(case, getattr(case, name), tmp_path / name, head=head)
+        error[name] = found["pkd_predicted"].to_numpy() - case.hidden
+    for rows in (slice(None), case.hidden < LIMIT):
+        floored, marked = error["floored"][rows], error["marked"][rows]
+        assert np.sqrt(np.mean(marked**2)) < 0.8 * np.sqrt(np.mean(floored**2))
+        assert abs(marked.mean()) < 0.5 * abs(floored.mean())
+
+
+def test_a_floor_that_is_censored_is_fitted_as_rows_that_are_marked(case, tmp_path):
+    of_floor, of_marks = (
+        fit(case, frame, tmp_path / name, head="ridge", floor=floor)
+        for name, frame, floor in (("a", case.floored, "censor"), ("b", case.marked, "keep"))
+    )
+    pd.testing.assert_frame_equal(of_floor[1], of_marks[1])
+    assert of_floor[0]["counts"]["floor_rows"] == of_floor[0]["counts"]["censored_pairs"]
+
+
+def test_a_fit_warns_that_its_scores_describe_the_exact_rows_only(case, tmp_path):
+    summary, found = fit(case, case.marked, tmp_path / "run", head="ridge")
+    censored = found[found["censored"] != 0]
+    beyond = np.mean(
+        [(fold["pkd_predicted"] > fold["pkd"]).mean() for _, fold in censored.groupby("fold")]
+    )
+    assert summary["metrics"]["test"]["beyond_bound"] == pytest.approx(beyond)
+    assert summary["metrics"]["test"]["n_censored"] == len(censored)
+    (line,) = [line for line in summary["warnings"] if "describe the other rows only" in line]
+    assert f"{len(censored)} of {len(found)} test rows are censored" in line
+    assert f"{beyond:.0%} of these are predicted beyond their bound" in line
+
+
+def test_the_reported_coverage_is_that_of_the_written_sigma(case, tmp_path):
+    summary, found = fit(case, case.marked, tmp_path / "run", head="kernel", split="random")
+    exact = found[found["censored"] == 0]
+    of_folds = [
+        coverage((one["pkd"] - one["pkd_predicted"]).to_numpy(), one["sigma"].to_numpy())
+        for _, one in exact.groupby("fold")
+    ]
+    for level, share in summary["sigma"]["coverage"].items():
+        assert share == pytest.approx(np.mean([fold[level] for fold in of_folds]))
+
+
+def test_a_pair_that_several_folds_predict_counts_once_in_the_calibration(case, tmp_path):
+    sigma = fit(case, case.floored, tmp_path / "run", head="ridge", repeats=2)[0]["sigma"]
+    parts = pd.read_parquet(tmp_path / "run/predictions.parquet")["split"]
+    assert (sigma["rows"], sigma["groups"]) == (180, 60)
+    assert sigma["predictions"] == (parts == "train").sum() == 648
+
+
+def test_a_bound_that_a_model_satisfies_is_no_error_in_the_weights_of_a_stack():
+    error, side = np.array([-2.0, 1.0, 1.0, 3.0]), np.array([-1, -1, 1, 0], np.int8)
+    nothing = np.zeros(4)
+    unseen = _Unseen("", {"one": error, "nan": error * np.nan}, *[nothing] * 4, side)
+    assert unseen.one_sided().error["one"].tolist() == [-2.0, 0.0, 1.0, 3.0]
+    assert np.isnan(unseen.one_sided().error["nan"]).all()
+
+
+def test_sigma_is_fitted_to_exact_errors_and_to_bounds_of_errors():
+    rng = np.random.default_rng(0)
+    error = 0.7 * rng.normal(size=4000)
+    side = np.where(error < 0.2, -1, 0).astype(np.int8)
+    bounded = np.maximum(error, 0.2)
+    assert fit_sigma(bounded, np.zeros(4000), side)[1] == pytest.approx(0.7, rel=0.05)
+    assert fit_sigma(bounded, np.zeros(4000))[1] < 0.55
