@@ -315,6 +315,48 @@ def test_both_stages_run_from_the_command_line_and_again_to_no_effect(pairs, tmp
     assert "nothing to do" in again.stderr
 
 
+def test_a_tilde_is_the_home_folder_wherever_a_path_enters(pairs, tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    run("embed", pairs, "--store", "~/store", *COMPOSITION)
+    quick = ["--head", "ridge", "--split", "random"]
+    run("fit", pairs, "--store", "~/store", "--run", "~/run", *quick)
+    quick[-1] = "file=~/run/splits.parquet"
+    run("fit", pairs, "--store", "~/store", "--run", "~/again", *quick)
+    run("predict", pairs, "--run", "~/run", "--out", "~/scored.parquet")
+    assert len(abag.runs(["~/run", "~/again"])["runs"]) == 2
+    assert abag.predict(pairs, "~/run", "~/python.csv")["rows"] == 160
+    assert len(abag.load_predictor("~/run").predict("QVQLVESGG", antigen="MKTAYIAK")) == 1
+    assert abag.open_store("~/store").path == tmp_path / "home" / "store"
+    assert not (tmp_path / "~").exists()
+
+
+def test_a_folder_called_tilde_is_reached_as_such(pairs, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    run("embed", pairs, "--store", "store", *COMPOSITION)
+    quick = ["--head", "ridge", "--split", "random"]
+    fitted = run("fit", pairs, "--store", "store", "--run", "./~/run", *quick, "--json")
+    assert (tmp_path / "~" / "run" / "splits.parquet").exists()
+    scored = run("evaluate", "--run", "./~/run", "--json")
+    assert json.loads(scored.stdout)["metrics"] == json.loads(fitted.stdout)["metrics"]
+    assert not (tmp_path / "home" / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (["store", "info", ""], "STORE"),
+        (["evaluate", "--run", ""], "--run"),
+        (["predict", "pairs.csv", "--run", "r", "--out", "o.csv", "--store", ""], "--store"),
+        (["store", "export", "s", "--to", ""], "--to"),
+    ],
+)
+def test_an_empty_path_is_refused(line, name):
+    assert f"Error: {name}: is empty; expected a path." in run(*line, code=1).stderr
+
+
 def test_fit_names_how_many_vectors_are_missing_and_the_command_that_makes_them(pairs, tmp_path):
     run("embed", pairs, "--store", tmp_path / "store", "--limit", 5, *COMPOSITION)
     line = run("fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", code=1).stderr

@@ -20,6 +20,7 @@ from abag import AbagError
 from abag.core.files import Files
 from abag.core.messages import say
 from abag.core.names import check_names
+from abag.core.options import user_path
 from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.chains import Chains, Kind, antibody, antigen, keys_array
 from abag.embed.sequences.tables import TableLike
@@ -234,7 +235,7 @@ def open_store(path: Path | str, *, create: bool = False, files: Files | None = 
     StoreUnreachable
         If the path cannot be read, or is for a Drive that is not mounted.
     """
-    path, files = Path(path), files or Files()
+    path, files = user_path(path, "store"), files or Files()
     return access(path, lambda: _open(path, files, create=create))
 
 

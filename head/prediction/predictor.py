@@ -22,6 +22,7 @@ from abag import AbagError
 from abag.core.files import is_partial
 from abag.core.keys import distinct_keys
 from abag.core.messages import counted, reporting, say
+from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
 from abag.embed.sequences.chains import KINDS, ParsedSequence, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
@@ -311,7 +312,7 @@ class Predictor(Ensemble):
                 "does not exist. Give --store DIR."
             )
             raise VectorsMissing(msg)
-        return Path(given or self.store or "")
+        return self.store if given is None else user_path(given, "--store")
 
     @contextmanager
     def _working_store(self, given: Path | str | None) -> Iterator[Path]:
