@@ -369,9 +369,18 @@ def test_fit_asks_which_of_several_encoders_to_take(pairs, tmp_path):
     tiny = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "composition"]
     run("embed", pairs, "--store", tmp_path / "store", "--limit", 3, *tiny)
     line = run("fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", code=1).stderr
-    assert "composition" in line
-    assert "tiny-igt5" in line
-    assert "--antibody-encoder" in line
+    assert "more than one antibody encoder: composition, tiny-igt5. Give --antibody-enc" in line
+
+
+def test_a_finished_fit_has_nothing_to_do_after_another_encoder_was_stored(pairs, tmp_path):
+    run("embed", pairs, "--store", tmp_path / "store", *COMPOSITION)
+    fit = ["fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", "--json"]
+    first = run(*fit, "--head", "ridge", "--split", "random").stdout
+    tiny = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
+    run("embed", pairs, "--store", tmp_path / "store", "--limit", 3, *tiny)
+    again = run(*fit, "--head", "ridge", "--split", "random")
+    assert again.stdout == first
+    assert "nothing to do" in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from abag.embed.sequences.chains import KINDS, ParsedSequence, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
-from abag.embed.store.store import NoSuchEncoder, open_store
+from abag.embed.store.store import NoSuchEncoder, name_encoders, open_store
 from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.prediction.antigen_changes import TrainingAntigens
@@ -235,7 +235,7 @@ class Predictor(Ensemble):
         """Raise `VectorsMissing` if sequences, keys (N, 16), lack a vector of the run's encoder."""
         spec, missing = self.spec(kind), int(self.missing(store, kind, keys).sum())
         if missing:
-            stored = ", ".join(f.path.name for f in store.folders(kind)) or "none"
+            stored = name_encoders(store.folders(kind))
             msg = (
                 f"{store.path}: {missing} of {len(keys)} {kind} sequences have no vector from "
                 f"{spec.name} ({spec.fingerprint[:8]}); the store has vectors of {stored}. Run "
