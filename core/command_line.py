@@ -156,7 +156,7 @@ class UserPath(click.Path):
         ctx: click.Context | None,
     ) -> Path:
         """Read the path; an empty one is refused."""
-        name = param.get_error_hint(ctx) if param else "path"  # type: ignore[arg-type]
+        name = param.get_error_hint(ctx) if param else "path"
         return Path(str(super().convert(user_path(value, name.strip("'")), param, ctx)))
 
 

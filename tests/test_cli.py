@@ -78,7 +78,7 @@ OPTIONS = {
     "replicates save-every scale-lr seed select split split-seed store sweep tables threads "
     "trials "
     "validate-every validate-pairs warmup",
-    "evaluate": "affinity-type antigen column json predictions run store",
+    "evaluate": "affinity-type antigen bad-rows column json predictions run store",
     "report": "json",
     "plan": "affinity-type antibody-encoder antibody-region antigen antigen-encoder bad-rows "
     "chains "

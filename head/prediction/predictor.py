@@ -101,6 +101,9 @@ class Predictor(Ensemble):
     """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None
     """The store of the run, if it is known and exists."""
+    store_is_far: bool = False
+    """Whether only the run names it, which may be somebody else's: nothing is written to it unless
+    the user names it, too."""
     embed: EmbedFunction | None = None
     """Encodes sequences that a store lacks; None: they are refused."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
@@ -304,15 +307,24 @@ class Predictor(Ensemble):
         Raises
         ------
         VectorsMissing
-            If neither is known.
+            If neither is known, or new vectors could be written to a store far from the run.
         """
-        if given is None and self.store is None:
+        if given is not None:
+            return user_path(given, "--store")
+        if self.store is None:
             msg = (
                 "--store: not given, and the store that the run was trained from is unknown or "
                 "does not exist. Give --store DIR."
             )
             raise VectorsMissing(msg)
-        return self.store if given is None else user_path(given, "--store")
+        if self.embed is not None and self.store_is_far:
+            msg = (
+                f"--store: not given, and {self.store}, the store that the run names, is neither "
+                "near the run nor in the current folder; expected a store that may receive new "
+                f"vectors. If it is yours, give --store {self.store}."
+            )
+            raise VectorsMissing(msg)
+        return self.store
 
     @contextmanager
     def _working_store(self, given: Path | str | None) -> Iterator[Path]:
