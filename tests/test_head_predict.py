@@ -384,14 +384,14 @@ def foreign(case, tmp_path):
     run = tmp_path / "theirs" / "runs" / "first"
     shutil.copytree(case.run, run)
     config = json.loads((run / "config.json").read_text())
-    store = tmp_path / "mine"
-    store.mkdir()
+    store = tmp_path / "mine" / "store"
+    store.mkdir(parents=True)
     (run / "config.json").write_text(json.dumps(config | {"store": str(store)}))
     return run
 
 
 def test_a_foreign_run_does_not_choose_where_vectors_are_written(foreign, new, tmp_path):
-    calls, mine = [], tmp_path / "mine"
+    calls, mine = [], tmp_path / "mine" / "store"
     predictor = load_predictor(foreign, embed=partial(fake_embed, calls=calls))
     with pytest.raises(VectorsMissing, match=f"If it is yours, give --store {mine}"):
         predict(new, predictor, tmp_path / "out.csv")
@@ -403,15 +403,15 @@ def test_a_foreign_run_does_not_choose_where_vectors_are_written(foreign, new, t
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("place", ["theirs/store", "theirs/runs/first/store", "mine"])
+@pytest.mark.parametrize("place", ["theirs/store", "theirs/runs/store", "mine/store"])
 def test_the_store_near_a_run_or_in_the_current_folder_is_used(foreign, place, monkeypatch):
     project = foreign.parents[2]
     config = json.loads((foreign / "config.json").read_text())
     (project / place).mkdir(exist_ok=True)
     config["store"] = str(project / place)
     (foreign / "config.json").write_text(json.dumps(config))
-    if place == "mine":
-        monkeypatch.chdir(project)
+    if place == "mine/store":
+        monkeypatch.chdir(project / "mine")
     predictor = load_predictor(foreign, embed=fake_embed)
     assert predictor.resolve_store(None) == project / place
 

@@ -309,6 +309,10 @@ def store_of_run(run: Path) -> Path | None:
 
 
 def _is_near(store: Path, run: Path) -> bool:
-    """Whether a store is below the current folder, or the folder two levels above the run."""
-    folders = Path.cwd(), *run.resolve().parents[:2]  # the run may be close to the root
-    return any(store.resolve().is_relative_to(folder) for folder in folders)
+    """Whether a store is below the current folder or the folder of the runs, or beside the latter.
+
+    All of what is below the next folder would be too much: it may be that of everybody's homes.
+    """
+    store, runs = store.resolve(), run.resolve().parent
+    is_below = store.is_relative_to(runs) or store.is_relative_to(Path.cwd())
+    return is_below or store.parent == runs.parent
