@@ -214,6 +214,7 @@ def evaluate(
     store: Path | str | None = None,
     predictions: Path | str | Any | None = None,
     affinity_type: str | None = None,
+    bad_rows: Literal['error', 'skip'] | None = None,
 ) -> RunSummary: ...
 def fit(
     table: Path | str | pd.DataFrame,

@@ -16,6 +16,7 @@ from abag.core.command_line import (
     CommandGroup,
     GroupedOption,
     OptionsCommand,
+    UserPath,
     click_options,
     outline,
 )
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Path(click.Path):
+class _Path(UserPath):
     """A path that is not a checkpoint or array file of the old notebooks."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own signature
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ANN401 - click's own signature
         """Refuse a file that only the old notebooks could read, by its first bytes."""
         from abag.embed.weights.legacy_files import refuse_legacy_file
 
-        path = Path(str(super().convert(value, param, ctx)))
+        path = super().convert(value, param, ctx)
         refuse_legacy_file(path)
         return path
 
@@ -597,7 +598,7 @@ def store_pull(address: str, store: Path, as_json: bool) -> None:
 
 @_command("embed.store.options:ExportOptions", group=store_group, name="export")
 @_STORE_ARGUMENT
-@click.option("--to", type=click.Path(path_type=Path), required=True,
+@click.option("--to", type=UserPath(), required=True,
               help="File to write: .npz, .parquet, .h5ad or .csv.")  # fmt: skip
 @_JSON
 def store_export(store: Path, to: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401

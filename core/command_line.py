@@ -18,7 +18,7 @@ import click
 from abag import AbagError
 from abag.core.garbage import one_command
 from abag.core.messages import printable
-from abag.core.options import Options, OptionSchema, schema
+from abag.core.options import Options, OptionSchema, schema, user_path
 
 
 class _Stopped(BaseException):
@@ -144,6 +144,20 @@ def _raising_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if stopped else handler)
+
+
+class UserPath(click.Path):
+    """A path in which a leading ``~`` is expanded, as shells do not in ``--run=~/runs``."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - click's own signature
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Path:
+        """Read the path; an empty one is refused."""
+        name = param.get_error_hint(ctx) if param else "path"
+        return Path(str(super().convert(user_path(value, name.strip("'")), param, ctx)))
 
 
 class GroupedOption(click.Option):

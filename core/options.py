@@ -8,6 +8,7 @@ the modules that declare options import neither torch nor pandas, so that help i
 from __future__ import annotations
 
 import math
+import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -27,6 +28,24 @@ Precision = Literal["auto", "bf16", "fp16", "fp32"]
 
 class BadOption(AbagError):
     """An option is unknown, or its value is invalid."""
+
+
+def user_path(given: str | PathLike[str], name: str = "path") -> Path:
+    """Return a path that the user gave, with a leading ``~`` expanded.
+
+    The result never begins with ``~``: nothing, such as pandas or pyarrow, can expand it again.
+
+    Raises
+    ------
+    BadOption
+        If it is empty, and would mean the current folder; `name` is what it was given for.
+    """
+    text = os.fspath(given)
+    if not text:
+        msg = f"{name}: is empty; expected a path. Give one; the current folder is a dot (.)."
+        raise BadOption(msg)
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path("./~") is Path("~")
+    return path.absolute() if str(path).startswith("~") else path
 
 
 class Bounds(NamedTuple):

@@ -14,13 +14,21 @@ import re
 import typing
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from abag import AbagError
 from abag.core.messages import reporting
-from abag.core.options import BadOption, Options, OptionSchema, schema, unknown_option
+from abag.core.options import (
+    BadOption,
+    Options,
+    OptionSchema,
+    schema,
+    unknown_option,
+    user_path,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +36,8 @@ SHOWN_LINES, SHOWN_WIDTH = 5, 160
 _FLAG = re.compile(
     r"(?<![\w-])(?P<flag>--[a-z][a-z-]*[a-z])(?P<value> [\w=-]*\w)?(?P<colon>(?=:))?"
 )
+_PATH = re.compile(r"\b(Path|TableLike)\b")
+"""In the annotation of an argument that may be a path."""
 _COMMAND = re.compile(r"\babag [a-z]+ ")
 
 
@@ -83,6 +93,13 @@ class PublicFunction(NamedTuple):
         """Import the function and make its public form."""
         function, signature, options = resolve_name(self.place), self.signature(), self.options()
         describe = resolve_name(self.shown_by) if self.shown_by else None
+        function.__qualname__ = name  # which Python's errors of missing arguments name
+        names = [*signature.parameters]
+        paths = {n for n in names if _PATH.search(signature.parameters[n].annotation)}
+
+        def read(keyword: str, value: Any) -> Any:  # noqa: ANN401 - any argument
+            is_path = keyword in paths and isinstance(value, str | PathLike)
+            return user_path(value, keyword) if is_path else value
 
         @functools.wraps(function)
         def public(*args: Any, **keywords: Any) -> Any:  # noqa: ANN401 - see __signature__
@@ -91,6 +108,8 @@ class PublicFunction(NamedTuple):
                     msg = f"{keyword}: is chosen by {name} itself. Leave it out."
                     raise BadOption(msg)
                 raise unknown_option(keyword, list(options.values()), name)
+            keywords = {keyword: read(keyword, value) for keyword, value in keywords.items()}
+            args = (*map(read, names, args), *args[len(names) :])
             with naming_keywords(options, signature.parameters) as spelled:
                 result = function(*args, **keywords)
             if describe is None:

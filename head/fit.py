@@ -92,7 +92,7 @@ def _fit(
 ) -> RunSummary:
     stage("reading", READING_SHARE)
     config = keep_recorded_head(run, config)
-    inputs = read_inputs(table, store, config)
+    inputs = read_inputs(table, store, config, run)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
         say(f"{run}: nothing to do, this run has finished")

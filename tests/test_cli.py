@@ -78,7 +78,7 @@ OPTIONS = {
     "replicates save-every scale-lr seed select split split-seed store sweep tables threads "
     "trials "
     "validate-every validate-pairs warmup",
-    "evaluate": "affinity-type antigen column json predictions run store",
+    "evaluate": "affinity-type antigen bad-rows column json predictions run store",
     "report": "json",
     "plan": "affinity-type antibody-encoder antibody-region antigen antigen-encoder bad-rows "
     "chains "
@@ -315,6 +315,48 @@ def test_both_stages_run_from_the_command_line_and_again_to_no_effect(pairs, tmp
     assert "nothing to do" in again.stderr
 
 
+def test_a_tilde_is_the_home_folder_wherever_a_path_enters(pairs, tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    run("embed", pairs, "--store", "~/store", *COMPOSITION)
+    quick = ["--head", "ridge", "--split", "random"]
+    run("fit", pairs, "--store", "~/store", "--run", "~/run", *quick)
+    quick[-1] = "file=~/run/splits.parquet"
+    run("fit", pairs, "--store", "~/store", "--run", "~/again", *quick)
+    run("predict", pairs, "--run", "~/run", "--out", "~/scored.parquet")
+    assert len(abag.runs(["~/run", "~/again"])["runs"]) == 2
+    assert abag.predict(pairs, "~/run", "~/python.csv")["rows"] == 160
+    assert len(abag.load_predictor("~/run").predict("QVQLVESGG", antigen="MKTAYIAK")) == 1
+    assert abag.open_store("~/store").path == tmp_path / "home" / "store"
+    assert not (tmp_path / "~").exists()
+
+
+def test_a_folder_called_tilde_is_reached_as_such(pairs, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    run("embed", pairs, "--store", "store", *COMPOSITION)
+    quick = ["--head", "ridge", "--split", "random"]
+    fitted = run("fit", pairs, "--store", "store", "--run", "./~/run", *quick, "--json")
+    assert (tmp_path / "~" / "run" / "splits.parquet").exists()
+    scored = run("evaluate", "--run", "./~/run", "--json")
+    assert json.loads(scored.stdout)["metrics"] == json.loads(fitted.stdout)["metrics"]
+    assert not (tmp_path / "home" / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (["store", "info", ""], "STORE"),
+        (["evaluate", "--run", ""], "--run"),
+        (["predict", "pairs.csv", "--run", "r", "--out", "o.csv", "--store", ""], "--store"),
+        (["store", "export", "s", "--to", ""], "--to"),
+    ],
+)
+def test_an_empty_path_is_refused(line, name):
+    assert f"Error: {name}: is empty; expected a path." in run(*line, code=1).stderr
+
+
 def test_fit_names_how_many_vectors_are_missing_and_the_command_that_makes_them(pairs, tmp_path):
     run("embed", pairs, "--store", tmp_path / "store", "--limit", 5, *COMPOSITION)
     line = run("fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", code=1).stderr
@@ -327,9 +369,18 @@ def test_fit_asks_which_of_several_encoders_to_take(pairs, tmp_path):
     tiny = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "composition"]
     run("embed", pairs, "--store", tmp_path / "store", "--limit", 3, *tiny)
     line = run("fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", code=1).stderr
-    assert "composition" in line
-    assert "tiny-igt5" in line
-    assert "--antibody-encoder" in line
+    assert "more than one antibody encoder: composition, tiny-igt5. Give --antibody-enc" in line
+
+
+def test_a_finished_fit_has_nothing_to_do_after_another_encoder_was_stored(pairs, tmp_path):
+    run("embed", pairs, "--store", tmp_path / "store", *COMPOSITION)
+    fit = ["fit", pairs, "--store", tmp_path / "store", "--run", tmp_path / "r", "--json"]
+    first = run(*fit, "--head", "ridge", "--split", "random").stdout
+    tiny = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2"]
+    run("embed", pairs, "--store", tmp_path / "store", "--limit", 3, *tiny)
+    again = run(*fit, "--head", "ridge", "--split", "random")
+    assert again.stdout == first
+    assert "nothing to do" in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,10 @@ def test_a_regressor_and_abag_fit_train_the_same_network(store, X, y, tmp_path):
     abag.embed_table(table, store, **COMPOSITION)
     abag.fit(table, store, tmp_path / "run", **options | {"split": "column=part"}, report=False)
     predictor = abag.load_predictor(tmp_path / "run")
-    expected = predictor.predict(list(X["heavy"]), list(X["light"]), list(X["antigen"]))
+    rows = list(X["heavy"]), list(X["light"]), list(X["antigen"])
+    expected = predictor.predict(*rows, store=store)
     np.testing.assert_allclose(model.predict(X), expected["pkd_predicted"], atol=1e-4)
-    plain = model.predictor_.predict(list(X["heavy"]), list(X["light"]), list(X["antigen"]))
+    plain = model.predictor_.predict(*rows)
     assert np.array_equal(model.predict(X), plain["pkd_predicted"])
 
 

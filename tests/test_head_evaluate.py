@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import add_vectors
+from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
+from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.evaluation import correlations, metrics
 from abag.head.evaluation.baselines import BASELINES
@@ -296,6 +298,25 @@ def test_labels_are_read_with_the_options_of_the_run(case):
     found, _ = run_evaluate(case, "molar", table=twice)
     assert found["table"]["pairs"] == len(new)
     assert found["metrics"]["table"]["mae"] < 5
+
+
+def test_bad_rows_are_refused_or_skipped_and_reported(case):
+    table = pd.DataFrame(
+        {"antibody": case.new["heavy"] + "|", "antigen": case.new["antigen"], "pKd": 8.0}
+    )
+    table.loc[2, "antibody"] = HEAVY + HEAVY + LIGHT
+    table["pKd"] = table["pKd"].astype(object)
+    table.loc[4, "pKd"] = "unknown"
+    with pytest.raises(UnsureDomains, match=r"row 3, .* heavy \+ heavy \+ light"):
+        run_evaluate(case, table=table)
+    summary, said = run_evaluate(case, table=table, bad_rows="skip")
+    assert summary["table"]["pairs"] == len(table) - 2
+    assert "1 bad row skipped" in said[0]
+    table = table.drop(4).assign(pkd_predicted=8.0)
+    with pytest.raises(UnsureDomains):
+        run_evaluate(case, predictions=table)
+    with pytest.raises(PredictionsMismatch, match="not in the run"):
+        run_evaluate(case, predictions=table, bad_rows="skip")
 
 
 def test_a_table_without_vectors_is_refused_with_what_to_do(case):

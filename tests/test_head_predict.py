@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -374,6 +376,44 @@ def new(case):
 def test_missing_vectors_are_refused_if_they_cannot_be_encoded(case, tmp_path, new):
     with pytest.raises(VectorsMissing, match="3 of 4 antibody"):
         run_predict(case, new, tmp_path / "out.csv")
+
+
+@pytest.fixture
+def foreign(case, tmp_path):
+    """Return a copy of the run whose config.json names a store that is not near it."""
+    run = tmp_path / "theirs" / "runs" / "first"
+    shutil.copytree(case.run, run)
+    config = json.loads((run / "config.json").read_text())
+    store = tmp_path / "mine" / "store"
+    store.mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps(config | {"store": str(store)}))
+    return run
+
+
+def test_a_foreign_run_does_not_choose_where_vectors_are_written(foreign, new, tmp_path):
+    calls, mine = [], tmp_path / "mine" / "store"
+    predictor = load_predictor(foreign, embed=partial(fake_embed, calls=calls))
+    with pytest.raises(VectorsMissing, match=f"If it is yours, give --store {mine}"):
+        predict(new, predictor, tmp_path / "out.csv")
+    with pytest.raises(VectorsMissing, match=f"If it is yours, give store {mine}"):
+        predictor.predict([*new["heavy"]], antigen=new["antigen"][0])
+    assert not calls
+    assert not [*mine.iterdir()]
+    predict(new, predictor, tmp_path / "out.csv", store=mine)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("place", ["theirs/store", "theirs/runs/store", "mine/store"])
+def test_the_store_near_a_run_or_in_the_current_folder_is_used(foreign, place, monkeypatch):
+    project = foreign.parents[2]
+    config = json.loads((foreign / "config.json").read_text())
+    (project / place).mkdir(exist_ok=True)
+    config["store"] = str(project / place)
+    (foreign / "config.json").write_text(json.dumps(config))
+    if place == "mine/store":
+        monkeypatch.chdir(project / "mine")
+    predictor = load_predictor(foreign, embed=fake_embed)
+    assert predictor.resolve_store(None) == project / place
 
 
 def test_only_new_sequences_are_encoded_into_the_store_and_reported(case, tmp_path, new):

@@ -37,6 +37,19 @@ def test_the_function_behind_predict_takes_its_arguments_and_more():
     assert inner <= inspect.signature(abag.predict).parameters.keys()
 
 
+@pytest.mark.parametrize("function", ["predict", "scan", "fit"])
+def test_a_missing_argument_is_one_of_the_public_function(function):
+    with pytest.raises(TypeError, match=rf"^{function}\(\) missing "):
+        getattr(abag, function)()
+
+
+def test_an_empty_path_is_refused():
+    with pytest.raises(BadOption, match=r"^store: is empty; expected a path"):
+        abag.fit("pairs.csv", "", "run")
+    with pytest.raises(BadOption, match=r"^store: is empty; expected a path"):
+        abag.open_store("")
+
+
 def test_the_signature_of_fit_has_every_option_with_its_default():
     parameters = inspect.signature(abag.fit).parameters
     for one in schema(abag.FitConfig):

@@ -11,6 +11,7 @@ from typing import Any
 from abag import cache_dir
 from abag.core.files import write_bytes
 from abag.core.messages import first_line
+from abag.core.options import user_path
 from abag.embed.encoders.near_names import near_aliases
 from abag.embed.encoders.random_weights import TINY_CONFIG, random_checkpoint_files
 from abag.embed.families.family import Family
@@ -51,9 +52,10 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
         return _open(_tiny_folder(name), name, name, random=True)
     if alias is not None and alias.hub_name is None:
         return FAMILIES[alias.family].builtin_checkpoint(name)
-    refuse_legacy_file(Path(name))
-    if Path(name).is_dir():
-        return _open(Path(name), _slug(Path(name).resolve().name), name)
+    folder = user_path(name, "encoder")
+    refuse_legacy_file(folder)
+    if folder.is_dir():
+        return _open(folder, _slug(folder.resolve().name), name)
     source = hub_source(name)
     if "/" not in source.name or source.name.startswith((".", "/")):
         near = near_aliases(name)

@@ -7,6 +7,7 @@ written atomically. docs/store-format.md is the specification.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,17 @@ from abag import AbagError
 from abag.core.files import Files
 from abag.core.messages import say
 from abag.core.names import check_names
+from abag.core.options import user_path
 from abag.core.python_surface import as_html, shorten
-from abag.embed.sequences.chains import Chains, Kind, antibody, antigen, keys_array
+from abag.embed.sequences.chains import (
+    Chains,
+    Kind,
+    antibody,
+    antigen,
+    keys_array,
+    parse_antibody,
+    sequence_text,
+)
 from abag.embed.sequences.tables import TableLike
 from abag.embed.shards.filesystem import COLAB_DRIVE, StoreUnreachable, access, is_unmounted_drive
 from abag.embed.shards.regular_files import DamagedShard
@@ -124,7 +134,7 @@ class Store:
         found = [f for f in found if f.fingerprint == encoder] or found
         if len(found) > 1:
             found = [f for f in found if f.rows] or found
-        listed = ", ".join(f.path.name for f in found or folders) or "none"
+        listed = name_encoders(found or folders)
         wanted = f"{kind} encoder {encoder!r}" if encoder else f"{kind} encoder"
         if not found:
             msg = f"{self.path}: no {wanted}; stored: {listed}. Run abag embed first."
@@ -195,8 +205,9 @@ class Store:
         Parameters
         ----------
         sequences : sequence
-            Antibodies as (heavy, light), one of which may be empty; antigens as text, their
-            chains joined by ``|``.
+            Antibodies as (heavy, light), one of which may be empty, or as in the antibody column
+            of a table: ``heavy|light``, or one text that is split by its variable domains.
+            Antigens as text, their chains joined by ``|``.
         encoder : str, optional
             As for :meth:`folder`.
 
@@ -207,7 +218,7 @@ class Store:
         Raises
         ------
         MissingVectors, NoSuchEncoder, AmbiguousEncoder, UnknownPooling
-        UnknownResidue, EmptySequence
+        UnknownResidue, EmptySequence, UnsureDomains
             If a sequence is not valid.
         """
         chains = [_chains(kind, sequence) for sequence in sequences]
@@ -234,7 +245,7 @@ def open_store(path: Path | str, *, create: bool = False, files: Files | None = 
     StoreUnreachable
         If the path cannot be read, or is for a Drive that is not mounted.
     """
-    path, files = Path(path), files or Files()
+    path, files = user_path(path, "store"), files or Files()
     return access(path, lambda: _open(path, files, create=create))
 
 
@@ -313,6 +324,13 @@ def _open_packed(path: Path) -> Store:
     return Store(path, packed=folders)
 
 
+def name_encoders(folders: Sequence[EncoderFolder]) -> str:
+    """List encoders of one kind by name, or by fingerprint where names are equal."""
+    names = Counter(folder.name for folder in folders)
+    listed = (f.name if names[f.name] == 1 else f"{f.fingerprint[:8]} ({f.name})" for f in folders)
+    return ", ".join(listed) or "none"
+
+
 def _matches(folder: EncoderFolder, encoder: str) -> bool:
     return encoder in (folder.name, folder.path.name) or (
         len(encoder) >= 4 and any(f.startswith(encoder) for f in folder.fingerprints)
@@ -320,8 +338,7 @@ def _matches(folder: EncoderFolder, encoder: str) -> bool:
 
 
 def _chains(kind: Kind, sequence: str | Chains) -> Chains:
-    if kind == "antibody":
-        heavy, light = (sequence, "") if isinstance(sequence, str) else sequence
-        return antibody(heavy, light)
     is_cell = sequence is None or isinstance(sequence, str | float)  # a float: pandas' missing cell
+    if kind == "antibody":
+        return parse_antibody(sequence_text(sequence)).chains if is_cell else antibody(*sequence)
     return antigen(sequence if is_cell else "|".join(sequence))

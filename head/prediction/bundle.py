@@ -187,6 +187,7 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
     path = Path(path)
     folder = path / "predictor" if (path / "predictor").is_dir() else path
     record, tensors, digest = _read(folder)
+    store = store_of_run(folder.parent)
     kinds: dict[Kind, VectorSpec] = {"antibody": record.antibody, "antigen": record.antigen}
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
@@ -203,7 +204,8 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
             },
             novelty=Novelty.from_json(record.novelty) if record.novelty else None,
             antibody_region=record.antibody_region,
-            store=store_of_run(folder.parent),
+            store=store,
+            store_is_far=store is not None and not _is_near(store, folder.parent),
             embed=embed,
             adapters={k: path for k in kinds if (path := folder / f"{k}-adapter").is_dir()},
         )
@@ -304,3 +306,13 @@ def store_of_run(run: Path) -> Path | None:
         return next((place for place in places if place.exists()), None)
     except (OSError, FileDamaged, ValueError, KeyError, TypeError):
         return None
+
+
+def _is_near(store: Path, run: Path) -> bool:
+    """Whether a store is below the current folder or the folder of the runs, or beside the latter.
+
+    All of what is below the next folder would be too much: it may be that of everybody's homes.
+    """
+    store, runs = store.resolve(), run.resolve().parent
+    is_below = store.is_relative_to(runs) or store.is_relative_to(Path.cwd())
+    return is_below or store.parent == runs.parent

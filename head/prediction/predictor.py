@@ -22,12 +22,13 @@ from abag import AbagError
 from abag.core.files import is_partial
 from abag.core.keys import distinct_keys
 from abag.core.messages import counted, reporting, say
+from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
 from abag.embed.sequences.chains import KINDS, ParsedSequence, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
-from abag.embed.store.store import NoSuchEncoder, open_store
+from abag.embed.store.store import NoSuchEncoder, name_encoders, open_store
 from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.prediction.antigen_changes import TrainingAntigens
@@ -100,6 +101,9 @@ class Predictor(Ensemble):
     """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None
     """The store of the run, if it is known and exists."""
+    store_is_far: bool = False
+    """Whether only the run names it, which may be somebody else's: nothing is written to it unless
+    the user names it, too."""
     embed: EmbedFunction | None = None
     """Encodes sequences that a store lacks; None: they are refused."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
@@ -234,7 +238,7 @@ class Predictor(Ensemble):
         """Raise `VectorsMissing` if sequences, keys (N, 16), lack a vector of the run's encoder."""
         spec, missing = self.spec(kind), int(self.missing(store, kind, keys).sum())
         if missing:
-            stored = ", ".join(f.path.name for f in store.folders(kind)) or "none"
+            stored = name_encoders(store.folders(kind))
             msg = (
                 f"{store.path}: {missing} of {len(keys)} {kind} sequences have no vector from "
                 f"{spec.name} ({spec.fingerprint[:8]}); the store has vectors of {stored}. Run "
@@ -303,15 +307,24 @@ class Predictor(Ensemble):
         Raises
         ------
         VectorsMissing
-            If neither is known.
+            If neither is known, or new vectors could be written to a store far from the run.
         """
-        if given is None and self.store is None:
+        if given is not None:
+            return user_path(given, "--store")
+        if self.store is None:
             msg = (
                 "--store: not given, and the store that the run was trained from is unknown or "
                 "does not exist. Give --store DIR."
             )
             raise VectorsMissing(msg)
-        return Path(given or self.store or "")
+        if self.embed is not None and self.store_is_far:
+            msg = (
+                f"--store: not given, and {self.store}, the store that the run names, is neither "
+                "near the run nor in the current folder; expected a store that may receive new "
+                f"vectors. If it is yours, give --store {self.store}."
+            )
+            raise VectorsMissing(msg)
+        return self.store
 
     @contextmanager
     def _working_store(self, given: Path | str | None) -> Iterator[Path]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from abag import AbagError
 from abag.core.arrays import Floats
+from abag.core.options import user_path
 from abag.head.evaluation.comparison import ScoreInterval, compare, score_interval
 from abag.head.evaluation.metrics import METRICS, Scores, headline_metrics
 from abag.head.evaluation.verdicts import verdict
@@ -86,7 +87,7 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
         If a folder contains no run, or the configuration of a run cannot be read.
     """
     given = [folders] if isinstance(folders, Path | str) else folders
-    paths = list(dict.fromkeys(run for folder in given for run in find_runs(Path(folder))))
+    paths = list(dict.fromkeys(run for folder in given for run in find_runs(user_path(folder))))
     configs = {str(path): _read_config(path) for path in paths}
     states, tested = [], {}
     for path in paths:

@@ -106,11 +106,13 @@ def evaluate(
             columns=chosen.columns, antigen=chosen.antigen,
             antibody_region=saved.config.get("antibody_region", "as-given"),
             chains=saved.config.get("chains", "as-given"),
+            bad_rows=chosen.bad_rows or saved.config["bad_rows"],
         )  # fmt: skip
         if table is not None:
-            other = read_pairs(table, replace(reading, bad_rows=saved.config["bad_rows"]))
+            other = read_pairs(table, reading)
             other.column("pkd")  # the advice of `label_pairs` has options that evaluate lacks
-            pairs = label_pairs(other, _label_options(saved, other, chosen.affinity_type))
+            labels = _label_options(saved, other, chosen.affinity_type)
+            pairs = label_pairs(other, replace(labels, bad_rows=reading.bad_rows))
             report_counts(pairs)
             score_table(summary, Path(run), saved, pairs, chosen.store)
         if chosen.predictions is not None:
@@ -131,8 +133,12 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
     if table is None and (options.store or options.affinity_type):
         msg = "evaluate: --store and --affinity-type need a TABLE. Give one, or omit these options."
         raise NothingToEvaluate(msg)
-    if table is None and options.predictions is None and (options.columns or options.antigen):
-        msg = "evaluate: --column and --antigen need a TABLE or --predictions. Give one of them."
+    of_tables = options.columns or options.antigen or options.bad_rows
+    if table is None and options.predictions is None and of_tables:
+        msg = (
+            "evaluate: --column, --antigen and --bad-rows need a TABLE or --predictions. Give one "
+            "of them."
+        )
         raise NothingToEvaluate(msg)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from abag.core.options import EncoderOptions, option
 from abag.embed.sequences.options import ColumnOptions, TableOptions
@@ -23,6 +23,11 @@ class EvaluateOptions(ColumnOptions, group="Data"):
     )
     affinity_type: str | None = option(
         None, metavar="NAME", default_text="as in the run", help="Rows of TABLE to score."
+    )
+    bad_rows: Literal["error", "skip"] | None = option(
+        None,
+        default_text="as in the run",
+        help="Reject a table with an invalid row, or skip and count such rows.",
     )
 
 

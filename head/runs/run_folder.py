@@ -50,9 +50,14 @@ class RunInputs:
 
 
 def read_inputs(
-    table: Path | str | pd.DataFrame, store: Path | str, config: FitConfig
+    table: Path | str | pd.DataFrame,
+    store: Path | str,
+    config: FitConfig,
+    run: Path | None = None,
 ) -> RunInputs:
     """Read the labelled pairs of a table and their vectors, and report what was read.
+
+    Of several encoders in the store, those of `run` are used, if it was started and none is given.
 
     Raises
     ------
@@ -64,10 +69,14 @@ def read_inputs(
     for problem in label_sense(pairs.table, config.label)[1]:
         say(f"{pairs.table.source}: {problem}")
     opened = open_store(store)
-    vectors = {
-        kind: read_vectors(opened, pairs.table, kind, **config.vectors_of(kind))
-        for kind in pairs.table.sequences
-    }
+    path = run and run / "config.json"
+    before = read_json(path) if path and path.exists() else {}
+    vectors = {}
+    for kind in pairs.table.sequences:
+        chosen, known = config.vectors_of(kind), before.get(f"{kind}_fingerprint")
+        if chosen["encoder"] is None and any(known in f.fingerprints for f in opened.folders(kind)):
+            chosen["encoder"] = known
+        vectors[kind] = read_vectors(opened, pairs.table, kind, **chosen)
     return RunInputs(pairs, opened, vectors)
 
 

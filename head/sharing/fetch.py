@@ -27,6 +27,7 @@ from abag.core.hub import (
     parse_address,
 )
 from abag.core.messages import say
+from abag.core.options import user_path
 from abag.head.prediction.bundle import RECORD
 from abag.head.prediction.ensemble import PredictorDamaged
 from abag.head.sharing.manifest import MANIFEST, MOST_JSON_BYTES, check_manifest, read_manifest
@@ -43,7 +44,7 @@ def predictor_folder(path: Path | str) -> Path:
         If the files are not those of the manifest.
     """
     if not is_hub_address(path):
-        folder = Path(path)
+        folder = user_path(path, "run")
         if (folder / MANIFEST).exists():
             check_manifest(folder)
         return folder

@@ -104,7 +104,8 @@ def _read_frame(path: Path) -> pd.DataFrame:
         msg = f"--split file={path}: no such file; expected the splits.parquet of a run."
         raise BadSplit(msg)
     try:
-        frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+        with path.open("rb") as file:  # pandas would expand ~ in a path, and open addresses
+            frame = pd.read_csv(file) if path.suffix == ".csv" else pd.read_parquet(file)
     except (OSError, ValueError) as error:
         msg = (
             f"{path}: cannot be read: {' '.join(str(error).split())}; expected Parquet or CSV. "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Ints
 from abag.core.messages import say
+from abag.core.options import user_path
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.split_files import read_splits
 from abag.head.splits.split_options import SplitOptions
@@ -134,7 +134,7 @@ def _count_divided(pairs: LabelledPairs, value: NDArray[np.object_]) -> int:
 
 def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Use the parts of a split file, see `read_splits`."""
-    return read_splits(Path(options.split_value), groups.pairs)
+    return read_splits(user_path(options.split_value, "--split file"), groups.pairs)
 
 
 def _hold_out_groups(group: Ints, options: SplitOptions, attempt: int = 0) -> list[Split]:
