@@ -390,6 +390,13 @@ def test_a_cell_of_a_downloaded_csv_is_never_a_formula(cell, written):
     assert done.stdout.decode() == written
 
 
+def test_the_report_shows_the_weights_of_a_stack(single):
+    shares = {"kernel": 0.25, "one_hot_kernel": 0.0, "network": 0.75}
+    page = render(single, summary_of(single) | {"shares": shares}, DATE)
+    assert "weighted mean of: kernel 0.25, one hot kernel 0.00, network 0.75." in page
+    assert "weighted mean" not in render(single, summary_of(single) | {"shares": {"gp": 1.0}}, DATE)
+
+
 def test_names_in_a_model_card_are_neither_html_nor_markdown(single):
     hostile = "<img src=x> [win](https://x.y) `qq` **qq** |"
     summary = summary_of(single) | {

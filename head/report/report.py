@@ -69,6 +69,7 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         verdicts=summary["verdicts"],
         warnings=summary["warnings"],
         sigma=sigma_in_words(summary),
+        shares={name: share for name, share in summary.get("shares", {}).items() if share < 1},
         scores=_score_tables(r, summary),
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
         least_rows=MIN_ROWS_PER_ANTIGEN,
