@@ -390,6 +390,15 @@ def test_a_cell_of_a_downloaded_csv_is_never_a_formula(cell, written):
     assert done.stdout.decode() == written
 
 
+def test_report_and_card_call_labels_by_what_they_are(single):
+    summary = summary_of(single) | {"data": {"quantity": "pIC50"}}
+    page = render(single, summary, DATE)
+    assert "pIC50 = -log10(IC50 in M)" in page
+    assert '"quantity":"pIC50"' in page
+    assert "pKd" not in page
+    assert "pKd = -log10(Kd in M)" in render(single, summary_of(single), DATE)
+
+
 def test_the_report_shows_the_weights_of_a_stack(single):
     shares = {"kernel": 0.25, "one_hot_kernel": 0.0, "network": 0.75}
     page = render(single, summary_of(single) | {"shares": shares}, DATE)
