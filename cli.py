@@ -356,8 +356,9 @@ def rank(predictions: Path, out: Path, as_json: bool, **options: Any) -> None:  
 def share(run: Path, to: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Send a run's predictor to the hub, or write it to a folder.
 
-    What is sent is listed first: the predictor, its card with the test scores, a note on licences
-    and digests. Training pairs and paths of this machine are not.
+    What is sent is listed first, with what it contains of the training data: at least vectors of
+    training sequences and the residues of the training antibodies by position. Paths of this
+    machine are not sent.
 
     \b
     Example:

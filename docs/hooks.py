@@ -29,6 +29,8 @@ _EXAMPLE = re.compile(r"<p>Example:\n(.*?)</p>", re.DOTALL)
 _SKIP = re.compile(r'^(```\w+) data-skip="[^"]*"$', re.MULTILINE)
 _OPTIONS = re.compile(r"^<!-- options of (\S+) -->$", re.MULTILINE)
 _ENCODERS = "<!-- encoders -->"
+_TABLE_ROW = re.compile(r"^\|.*$", re.MULTILINE)
+_CODE = re.compile(r"`[^`]+`")
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 
 
@@ -62,9 +64,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Adjust links that leave docs/, and remove `data-skip` attributes from code fences.
+    """Adjust links that leave docs/, code with pipes in tables and `data-skip` of code fences.
 
-    With the attribute, Markdown would not recognize the fence.
+    With the attribute, Markdown would not recognize the fence. A pipe in the code of a table has to
+    be escaped on GitHub, where the backslash is not shown, but here it would be.
     """
     listing = "measurements/index.md"
     to_site = {**places(), RESULTS: listing, f"{RESULTS}/index.md": listing}
@@ -81,7 +84,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     markdown = markdown.replace(_ENCODERS, encoder_table())
     markdown = _OPTIONS.sub(lambda m: _option_table(resolve_name(m[1])), markdown)
+    markdown = _TABLE_ROW.sub(lambda row: _CODE.sub(_without_escapes, row[0]), markdown)
     return _LINK.sub(moved, _SKIP.sub(r"\1", markdown))
+
+
+def _without_escapes(code: re.Match[str]) -> str:
+    return code[0].replace("\\|", "|")
 
 
 def _option_table(cls: type[Options]) -> str:

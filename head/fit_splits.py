@@ -12,7 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from abag import cache_dir
-from abag.core.messages import detail
+from abag.core.messages import detail, say
 from abag.core.threads import meanwhile
 from abag.head.closed_form.registry import CHECKS
 from abag.head.data.labels import training_labels
@@ -83,7 +83,9 @@ class FitSplits:
             replace(split, description=whole.description | split.description)
             for split, whole in zip(self._undescribed, self._division.described(), strict=True)
         ]
-        for line in describe_splits(described):
+        chosen, *rest = describe_splits(described)
+        (say if self._config.split == "auto" else detail)(chosen)
+        for line in rest:
             detail(line)
         return described
 

@@ -92,6 +92,11 @@ def test_the_site_lists_every_encoder_with_its_licence(site):
         assert ("no commercial use" in row) != alias.commercial
 
 
+def test_no_table_of_the_site_shows_an_escape(site):
+    pages = {page.name: page.read_text() for page in site.rglob("*.html")}
+    assert [n for n, page in pages.items() if re.search(r"<td>[^\n]*\\\|", page)] == []
+
+
 def test_a_skipped_block_is_shown_as_code(site):
     page = (site / "tutorial.html").read_text()
     assert "data-skip" not in page

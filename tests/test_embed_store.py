@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import abag
 from abag import AbagError
 from abag.core.files import STALE_SECONDS, Files, host_name
 from abag.core.messages import reporting
+from abag.core.names import UnsafeFile
 from abag.embed.sequences.chains import EmptySequence, keys_array
 from abag.embed.shards import filesystem
 from abag.embed.shards import hdf5_layout as hdf5
@@ -721,6 +723,20 @@ def test_a_linked_encoder_folder_is_not_followed(filled, tmp_path):
     filled.path.rename(tmp_path / filled.path.name)
     filled.path.symlink_to(tmp_path / filled.path.name)
     assert open_store(filled.path.parent).folders() == []
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_vectors_are_not_written_through_a_linked_encoder_folder(filled, tmp_path, dangling):
+    outside = tmp_path / "outside"
+    filled.path.rename(outside)
+    filled.path.symlink_to(outside)
+    if dangling:
+        shutil.rmtree(outside)
+    store = open_store(filled.path.parent, create=True)
+    for find in (store.find_folder, store.create_folder):
+        with pytest.raises(UnsafeFile, match="is a link; expected a folder"):
+            find("antibody", INFO)
+    assert outside.exists() is not dangling
 
 
 @pytest.mark.parametrize("how", ["external link", "soft link", "external storage", "virtual"])

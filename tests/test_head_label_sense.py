@@ -12,7 +12,7 @@ from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
-from abag.head.data.label_sense import label_sense
+from abag.head.data.label_sense import label_sense, quantity
 from abag.head.data.label_units import TO_PKD, BadLabel, fitting_units
 from abag.head.data.labels import label_pairs
 from abag.head.plan import plan
@@ -41,6 +41,16 @@ def test_every_unit_is_converted_to_pkd(unit):
     pairs = label_pairs(read_pairs(frame), LabelOptions(label=unit))
     np.testing.assert_allclose(np.sort(pairs.pkd), PKD, atol=2e-3)
     assert unit in fitting_units(IN_UNIT[unit])
+
+
+@pytest.mark.parametrize(
+    ("column", "types", "expected"),
+    [("pIC50", None, "pIC50"), ("pkd", None, "pKd"), ("pkd", "IC50", "pIC50"), ("pkd", "Kd", "pKd"),
+     ("pEC50", None, "pEC50")],
+)  # fmt: skip
+def test_labels_are_called_by_their_column_or_affinity_type(column, types, expected):
+    frame = table(**{column: PKD}, **({"affinity_type": types} if types else {}))
+    assert quantity(read_pairs(frame), None) == expected
 
 
 def test_an_ic50_in_ug_per_ml_is_that_of_an_antibody_of_150_kda():

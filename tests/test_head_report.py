@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib import resources
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ from abag.head.model.config import FitConfig
 from abag.head.report import chart_data
 from abag.head.report.chart_data import principal_plane
 from abag.head.report.names import PairNames
-from abag.head.report.report import render
+from abag.head.report.report import model_card, render
 from abag.head.report.results import RunResults
 from abag.head.runs.summary import score_models, split_facts
 from abag.head.splits.partition import make_splits
@@ -362,6 +363,63 @@ def test_an_unusual_run_gives_a_page(name):
     head = Page(html).tables["differences"][0]
     assert len(set(head)) == len(head) == (2 if name == "five rows" else 3)
     assert len(data_of(html)["views"]) == 1
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("-2+3+cmd|' /C calc'!A0", "'-2+3+cmd|' /C calc'!A0"),
+        ("+1+1", "'+1+1"),
+        ("＝1+1", "'＝1+1"),
+        ("＠SUM(1)", "'＠SUM(1)"),
+        (" =1+1", "' =1+1"),
+        ("\r=1", '"\'\r=1"'),
+        ("\tx", "'\tx"),
+        ("-0.422", "-0.422"),
+        ("+1.5e-7", "+1.5e-7"),
+        ("-0.4 [-0.5, +0.2] and [-0.6, +0.3]", '"-0.4 [-0.5, +0.2] and [-0.6, +0.3]"'),
+        ("pair 1", "pair 1"),
+    ],
+)
+def test_a_cell_of_a_downloaded_csv_is_never_a_formula(cell, written):
+    page = (resources.files("abag.head.report") / "templates" / "page.js").read_text("utf-8")
+    quote = page[page.index("const FORMULA") : page.index('document.querySelectorAll("table')]
+    script = f"{quote}\nprocess.stdout.write(quote({json.dumps(cell)}))"
+    done = subprocess.run(["node", "-e", script], capture_output=True, check=True)
+    assert done.stdout.decode() == written
+
+
+def test_report_and_card_call_labels_by_what_they_are(single):
+    summary = summary_of(single) | {"data": {"quantity": "pIC50"}}
+    page = render(single, summary, DATE)
+    assert "pIC50 = -log10(IC50 in M)" in page
+    assert '"quantity":"pIC50"' in page
+    assert "pKd" not in page
+    assert "pKd = -log10(Kd in M)" in render(single, summary_of(single), DATE)
+
+
+def test_the_report_shows_the_weights_of_a_stack(single):
+    shares = {"kernel": 0.25, "one_hot_kernel": 0.0, "network": 0.75}
+    page = render(single, summary_of(single) | {"shares": shares}, DATE)
+    assert "weighted mean of: kernel 0.25, one hot kernel 0.00, network 0.75." in page
+    assert "weighted mean" not in render(single, summary_of(single) | {"shares": {"gp": 1.0}}, DATE)
+
+
+def test_names_in_a_model_card_are_neither_html_nor_markdown(single):
+    hostile = "<img src=x> [win](https://x.y) `qq` **qq** |"
+    summary = summary_of(single) | {
+        "counts": {}, "noise": None, "kept": 1.0, "shares": {}, "warnings": [hostile],
+        "split": {"name": f"column={hostile}", "folds": 1, "why": hostile},
+    }  # fmt: skip
+    config = FitConfig(affinity_type=hostile).to_json() | {"pairs": 120}
+    config |= dict.fromkeys(("antibody_encoder", "antigen_encoder"), hostile)
+    config |= dict.fromkeys(("antibody_fingerprint", "antigen_fingerprint"), "ab" * 16)
+    card = model_card(f"{hostile}\n\n# x", config, summary)
+    text = re.sub(r"(?m)(?<!`)``(?!`) .*? ``(?!`)", "", card)  # without spans of code
+    assert text.count("img") == 6
+    assert not re.search(r"(?<!\\)<img|\]\(|(?<!\\)(\*\*|`)qq", text)
+    assert "\n# x" not in card
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")

@@ -23,6 +23,7 @@ from scipy.stats import chisquare
 import abag
 from abag.core.device import DeviceUnavailable
 from abag.core.files import DiskFull, FileDamaged, FolderBusy, host_name, only_writer, write_json
+from abag.core.messages import reporting
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
@@ -194,6 +195,14 @@ def test_fit_reports_the_split_and_its_leaks(case):
         for line in said
     )
     assert any(line.startswith("antigen clusters by identity: exact 4") for line in said)
+
+
+def test_the_reason_of_an_automatic_split_is_said_without_details(case):
+    with reporting(details=False):
+        _, said = quick_fit(case, split="auto")
+        _, asked = quick_fit(case, "asked", split="random")
+    assert [line.split(":")[0] for line in said if line.startswith("split ")] == ["split antibody"]
+    assert not [line for line in asked if line.startswith("split ")]
 
 
 def test_the_run_folder_contains_the_documented_files(case):

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypedDict
 
 from abag.core.files import adopt, make_folder, scratch_folder
@@ -74,9 +75,11 @@ def pull(address: str, store: Path | str) -> PullSummary:
             raise NotAStore(msg)
         if source.commit is None:
             say(f"{source}: commit {commit}; to pull exactly this again, add @{commit}.")
+        with TemporaryDirectory() as records:  # a repository that is refused leaves no folder
+            encoders = listing.fetch_encoders(hub, Path(records))
         access(target.path, partial(make_folder, target.path))
         with scratch_folder(target.path) as scratch:
-            return _Pull(hub, listing, target, scratch).run()
+            return _Pull(hub, listing, target, scratch).run(encoders)
 
 
 class _Pull:
@@ -88,8 +91,7 @@ class _Pull:
         self._hub, self._listing = hub, listing
         self._target, self._scratch = target, scratch
 
-    def run(self) -> PullSummary:
-        encoders = self._listing.fetch_encoders(self._hub, self._scratch)
+    def run(self, encoders: Mapping[str, EncoderFolder]) -> PullSummary:
         for folder in encoders.values():  # all of them first: nothing is added to a wrong store
             refuse_other_poolings(folder, self._target.find_folder(folder.kind, folder.info))
         missing = [file for file in self._listing.shards() if not self._is_here(file)]

@@ -6,7 +6,6 @@ written atomically. docs/store-format.md is the specification.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ import abag
 from abag import AbagError
 from abag.core.files import Files
 from abag.core.messages import say
-from abag.core.names import check_names
+from abag.core.names import UnsafeFile, check_names
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.chains import (
@@ -44,6 +43,7 @@ from abag.embed.store.store_files import (
     STORE_MARK,
     check_encoder_info,
     create_store,
+    folder_name,
     read_encoder_info,
     read_json,
     read_or_create_info,
@@ -160,6 +160,8 @@ class Store:
             If the store is packed.
         DamagedShard
             If `info` is not valid.
+        UnsafeFile
+            If the folder is a link.
         """
         path, known = self._folder_of(kind, info)
         if not access(self.path, partial(_is_store, self.path)):
@@ -176,7 +178,7 @@ class Store:
 
         Raises
         ------
-        StoreMismatch, ReadOnlyStore, DamagedShard
+        StoreMismatch, ReadOnlyStore, DamagedShard, UnsafeFile
         """
         path, known = self._folder_of(kind, info)
         if access(path, path.exists):
@@ -188,9 +190,12 @@ class Store:
         if self._is_packed:
             msg = f"{self.path}: is packed; expected a folder. Add to the store it was made from."
             raise ReadOnlyStore(msg)
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", str(info["name"]))
-        path = self.path / f"{kind}-{name}-{str(info['fingerprint'])[:8]}"
-        return path, check_encoder_info(path, {**info, "kind": kind})
+        info = {**info, "kind": kind}
+        path = self.path / folder_name(info)
+        if access(path, path.is_symlink):  # its vectors would be written, but never read
+            msg = f"{path}: is a link; expected a folder. Move the folder itself to this place."
+            raise UnsafeFile(msg)
+        return path, check_encoder_info(path, info)
 
     def vectors(
         self,

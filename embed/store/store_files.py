@@ -79,6 +79,12 @@ def read_encoder_info(path: Path) -> dict[str, Any]:
         raise DamagedShard(msg) from error
 
 
+def folder_name(info: Mapping[str, object]) -> str:
+    """Return the name of an encoder's folder, from the content of its encoder.json."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", str(info.get("name")))
+    return f"{info.get('kind')}-{name}-{str(info.get('fingerprint'))[:8]}"
+
+
 def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
     """Return the content of encoder.json if it is valid and agrees with the folder's name.
 
@@ -86,11 +92,9 @@ def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
     ------
     DamagedShard
     """
-    match = FOLDER_NAME.fullmatch(path.name)
-    if match and isinstance(info, dict) and isinstance(info.get("name"), str):
-        fingerprint = str(info.get("fingerprint"))
-        known = info.get("kind") == match[1] and _FINGERPRINT.fullmatch(fingerprint)
-        if known and fingerprint.startswith(match[3]):
+    if isinstance(info, dict) and isinstance(info.get("name"), str):
+        known = FOLDER_NAME.fullmatch(path.name) and path.name == folder_name(info)
+        if known and _FINGERPRINT.fullmatch(str(info.get("fingerprint"))):
             layers = info.get("layers", [])
             if isinstance(layers, list) and all(type(n) is int and n > 0 for n in layers):
                 return info

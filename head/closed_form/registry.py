@@ -37,8 +37,8 @@ STACKED = ("kernel", "gp", "one_hot_kernel", "ridge")
 Gaussian process most of its search."""
 BASELINES = ("antibody_ridge", "antigen_ridge", "one_hot_ridge")
 """Baselines that ``--head auto`` may choose, beside the models of a stack. The others need what a
-predictor does not have: labels of the same antigen, assay or nearest antibody, or clusters; the
-ridge on composition is a ridge on vectors of the encoder ``composition``."""
+predictor does not have: labels of the same antigen, assay or nearest antibody, or clusters;
+the ridge on composition needs the frequencies of residues."""
 ON_VECTORS = ("ridge", "kernel", "gp")
 """Heads whose results depend on the pooling of both vectors, which a sweep tries."""
 LARGEST = {"kernel": 12_000, "gp": INNER_PAIRS, "one_hot_kernel": 12_000}

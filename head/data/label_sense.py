@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,15 @@ def label_sense(table: SequenceTable, label: Label) -> tuple[str, list[str]]:
     stronger = "higher" if label == "pkd" else "lower"
     text = f"labels: {column!r} read as {label}, {stronger} is stronger ({'; '.join(evidence)})"
     return text, problems
+
+
+def quantity(table: SequenceTable, affinity_type: str | None) -> str:
+    """Name what the labels are: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
+    says = [table.column("pkd"), affinity_type or ""]
+    if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
+        says += table.frame[table.column("affinity_type")].astype(str).unique().tolist()
+    found = re.search("(ic|ec)50", " ".join(says).lower())
+    return f"p{found[0].upper()}" if found else "pKd"
 
 
 def suggest_label(table: SequenceTable) -> list[str]:

@@ -193,7 +193,7 @@ def plain_verdict(
     if order is not None and relation(order, within) == "better":
         return (
             f"{where} this model orders the antibodies of one antigen better than chance, but its "
-            f"pKd values are {than}: use the order, not the values."
+            f"values are {than}: use the order, not the values."
         )
     return f"{where} this model is {than}: do not use it to {use}."
 

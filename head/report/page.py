@@ -5,6 +5,7 @@ Every page has the style ``report.css`` and begins its script with ``page.js``.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -14,6 +15,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from abag import __version__
+from abag.core.messages import printable
 
 
 def render_page(
@@ -46,7 +48,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"cell": _format_cell, "label": lambda name: name.replace("_", " ")}
+    environment.filters |= {
+        "cell": _format_cell,
+        "label": lambda name: name.replace("_", " "),
+        "plain": _plain_markdown,
+        "code": _code_span,
+    }
     return environment
 
 
@@ -55,6 +62,19 @@ def _read(name: str) -> str:
     environment = _environment()
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0]
+
+
+def _plain_markdown(text: object) -> str:
+    """Escape what Markdown reads as HTML, emphasis, code or a link: names are not ours."""
+    return re.sub(r"[\\`*<&|]|(?<=\])\(", r"\\\g<0>", " ".join(printable(str(text)).split()))
+
+
+def _code_span(text: object) -> str:
+    """Write text as code in Markdown, between more backticks than it has in a row."""
+    shown = printable(str(text)).replace("\n", " ")
+    runs = re.findall("`+", shown)
+    fence = "`" * (len(max(runs, default="")) + 1)
+    return f"{fence} {shown} {fence}" if runs else f"{fence}{shown}{fence}"
 
 
 def _format_cell(value: object) -> object:

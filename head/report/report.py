@@ -53,12 +53,14 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         [point["training_pairs"], *(point["test"][name] for name in ("spearman", "rmse"))]
         for point in summary.get("learning_curve", ())
     ]
+    charts["quantity"] = _quantity(summary)
     shown, tested = sum(len(one["pair"]) for one in charts["tests"]), sum(charts["tested"])
     return render_page(
         "report.html.j2",
         charts,
         ("page.js", "report.js"),
         title=r.title,
+        quantity=charts["quantity"],
         date=date,
         source=r.source,
         digest=r.facts.get("pairs_digest", "unknown"),
@@ -69,6 +71,7 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         verdicts=summary["verdicts"],
         warnings=summary["warnings"],
         sigma=sigma_in_words(summary),
+        shares={name: share for name, share in summary.get("shares", {}).items() if share < 1},
         scores=_score_tables(r, summary),
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
         least_rows=MIN_ROWS_PER_ANTIGEN,
@@ -160,7 +163,12 @@ def model_card(source: str, config: Mapping[str, object], summary: RunSummary) -
         metrics=table_metrics(),
         metric_label=metric_label,
         licences=LICENCES,
+        quantity=_quantity(summary),
     )
+
+
+def _quantity(summary: RunSummary) -> str:
+    return str(summary.get("data", {}).get("quantity", "pKd"))
 
 
 def _score_tables(r: RunResults, found: ModelScores) -> dict[str, Any]:

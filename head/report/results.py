@@ -144,7 +144,8 @@ class RunSummary(ModelScores):
     runs have none."""
     split: dict[str, Any]
     data: NotRequired[dict[str, str | int]]
-    """The table's ``source``, and how many ``pairs``, ``antibodies`` and ``antigens`` it has."""
+    """The table's ``source``, how many ``pairs``, ``antibodies`` and ``antigens`` it has, and the
+    ``quantity`` of its labels, such as pKd or pIC50; older runs have no quantity."""
     noise: float | None
     counts: Mapping[str, int]
     members: int

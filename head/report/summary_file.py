@@ -52,6 +52,7 @@ class _Data(TypedDict):
     pairs: int
     antibodies: int
     antigens: int
+    quantity: NotRequired[str]
 
 
 class _Read(TypedDict):

@@ -13,6 +13,7 @@ from abag.core.arrays import Floats, distinct
 from abag.core.files import replacing, write_json, write_text
 from abag.core.threads import meanwhile
 from abag.embed.sequences.chains import KINDS
+from abag.head.data.label_sense import quantity
 from abag.head.evaluation import metrics
 from abag.head.evaluation.bootstrap import MeasuredPairs
 from abag.head.evaluation.comparison import rows_to_score, score_intervals
@@ -139,6 +140,7 @@ def _summarise(
             "pairs": len(pairs),
             "antibodies": len(distinct(pairs.antibody)),
             "antigens": len(distinct(pairs.antigen)),
+            "quantity": quantity(pairs.table, results.facts.get("affinity_type")),
         },
         "noise": pairs.noise,
         "counts": pairs.counts,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,6 +18,8 @@ from abag.core.names import read_inside
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS
 from abag.embed.store.public_records import PrivatePath, public_adapter_files, public_origin
+from abag.head.closed_form.gaussian_process import GaussianProcess
+from abag.head.closed_form.one_hot_kernel import OneHotKernel
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor
 from abag.head.prediction.predictor import Predictor
 from abag.head.prediction.predictor_record import record_digest
@@ -55,8 +59,8 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
     """Write the predictor of a run for others: into a folder, or into a repository on the hub.
 
     The files are the predictor, its card with the data that the hub shows, a note on licences and
-    a manifest with digests. Paths of this machine are left out. Sharing the same predictor again
-    changes nothing.
+    a manifest with digests. What they contain of the training data is reported before they are
+    written. Paths of this machine are left out. Sharing the same predictor again changes nothing.
 
     Parameters
     ----------
@@ -80,11 +84,14 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
     """
     chosen = ShareOptions.from_keywords(options, "share")
     folder = predictor_folder(run)
+    predictor = load_predictor(folder)  # checks all of it
+    held = _held_of_training(predictor)
     if not is_hub_address(to):
-        return _write(public_files(folder, chosen.license), Path(to))
+        files = public_files(folder, predictor, chosen.license, Path(to).resolve().name)
+        return _write(files, Path(to), held)
     address = parse_address(to, "model")
-    files = public_files(folder, chosen.license, address)
-    return _send(files, address, private=chosen.private)
+    files = public_files(folder, predictor, chosen.license, str(address))
+    return _send(files, address, held, private=chosen.private)
 
 
 def describe_share(summary: ShareSummary) -> str:
@@ -98,27 +105,44 @@ def describe_share(summary: ShareSummary) -> str:
 # --- what is shared ------------------------------------------------------------------------------
 
 
+def _held_of_training(predictor: Predictor) -> str:
+    """Say what a predictor holds of the data that it was trained on."""
+    models = [member.model for member in predictor.members]
+    has_pairs = any(isinstance(one, GaussianProcess | OneHotKernel) for one in models)
+    antibodies, antigens = (
+        spec.training_sequences if has_pairs else len(predictor.applicability[kind].vectors_RD)
+        for kind, spec in zip(KINDS, (predictor.antibody, predictor.antigen), strict=True)
+    )
+    held = [f"vectors of up to {antibodies:,} training antibodies and {antigens:,} antigens"]
+    if has_pairs:
+        held.append("which of them are training pairs, with weights that follow from their labels")
+    if predictor.novelty is not None:
+        held.append("the residues of the training antibodies by position")
+    if any(isinstance(one, OneHotKernel) for one in models):
+        held.append("sequences of training antibodies")
+    if predictor.adapters:
+        held.append("the keys of the pairs that its adapters were trained on")
+    return f"It contains {'; '.join(held)}. Share it only where you may share these."
+
+
 def public_files(
-    run: Path, licence: str | None, address: HubAddress | None = None
+    run: Path, predictor: Predictor, licence: str | None, where: str
 ) -> dict[str, bytes]:
     """Return the files of a predictor by name, without paths of this machine.
 
-    `address` is where they go on the hub; the card then says how to load them from there.
+    `where` is the name of the folder, or the address on the hub, from which the card loads it.
 
     Raises
     ------
     PredictorDamaged, PrivatePath, UnsafeFile
     """
-    predictor = load_predictor(run)  # checks all of it
     folder = run / "predictor" if (run / "predictor").is_dir() else run
     files = {WEIGHTS: read_inside(folder, WEIGHTS), RECORD: _public_record(folder)}
     adapters = {name: folder / name for name in ADAPTER_FILES if (folder / name).exists()}
     contents = {name: read_inside(folder, name) for name in adapters}
     files |= public_adapter_files(folder, contents)
     files[LICENCE] = _licence_note(predictor, licence)
-    files[CARD] = _card(folder, predictor, _test_scores(run), licence)
-    if address is not None:
-        files[CARD] = _loaded_from(files[CARD].decode(), address).encode()
+    files[CARD] = _card(folder, predictor, _test_scores(run, where), licence, where)
     _refuse_paths(folder, files)
     return {**files, MANIFEST: make_manifest(files)}
 
@@ -157,12 +181,15 @@ def _encoder_line(kind: str, predictor: Predictor) -> str:
     return f"{kind}: {spec.name} ({public_origin(spec.origin)}), {licence}"
 
 
-def _card(folder: Path, predictor: Predictor, scores: dict[str, Any], licence: str | None) -> bytes:
+def _card(
+    folder: Path, predictor: Predictor, scores: dict[str, Any], licence: str | None, where: str
+) -> bytes:
     """Return the model card with the metadata that the page of the hub shows."""
     try:
         text = read_inside(folder, CARD).decode(errors="replace")
     except FileNotFoundError:
         text = "# Antibody-antigen affinity predictor\n\nMade with abag.\n"
+    text = _loaded_from(text, where)
     if text.startswith("---\n"):  # shared before
         return text.encode()
     base = [hub_source(spec.origin).name for spec in (predictor.antibody, predictor.antigen)
@@ -182,15 +209,15 @@ def _card(folder: Path, predictor: Predictor, scores: dict[str, Any], licence: s
     return "\n".join(["---", *lines, "---", "", text]).encode()
 
 
-def _loaded_from(card: str, address: HubAddress) -> str:
-    """Replace the local folder in the examples of a card by an address on the hub."""
-    card = card.replace(
-        'load_predictor("predictor")  # this folder', f'load_predictor("{address}")'
-    )
-    return card.replace("--run predictor ", f"--run {address} ")
+def _loaded_from(card: str, where: str) -> str:
+    """Replace the folder or address in the examples of a card."""
+    comment = "" if is_hub_address(where) else "  # this folder"
+    python, shell = f"load_predictor({json.dumps(where)}){comment}", f"--run {shlex.quote(where)} "
+    card = re.sub(r'load_predictor\("[^"\n]*"\)(  # this folder)?', lambda _: python, card)
+    return re.sub(r"--run [^`\n]*?(?=--store store)", lambda _: shell, card)
 
 
-def _test_scores(run: Path) -> dict[str, Any]:
+def _test_scores(run: Path, where: str) -> dict[str, Any]:
     """Return the test scores of a run as the hub's ``model-index``; empty if there are none."""
     try:
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
@@ -210,7 +237,8 @@ def _test_scores(run: Path) -> dict[str, Any]:
             for name, value in found.items()
         ],
     }
-    return {"model-index": [{"name": "predictor", "results": [result]}]} if found else {}
+    name = where.partition("@")[0].rpartition("/")[2]
+    return {"model-index": [{"name": name, "results": [result]}]} if found else {}
 
 
 def _refuse_paths(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -228,12 +256,12 @@ def _refuse_paths(folder: Path, files: Mapping[str, bytes]) -> None:
 # --- where it goes -------------------------------------------------------------------------------
 
 
-def _announce(where: object, files: Mapping[str, bytes], verb: str) -> None:
+def _announce(where: object, files: Mapping[str, bytes], verb: str, held: str) -> None:
     listed = ", ".join(f"{name} ({len(content):,} bytes)" for name, content in files.items())
-    say(f"{where}: {verb} {listed}")
+    say(f"{where}: {verb} {listed}. {held}")
 
 
-def _write(files: Mapping[str, bytes], folder: Path) -> ShareSummary:
+def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
     """Write files into a folder that is new, or holds some of the same files."""
     found = [path for path in folder.rglob("*") if path.is_file() and not is_partial(path)]
     for path in [folder] if folder.is_file() else found:
@@ -243,7 +271,7 @@ def _write(files: Mapping[str, bytes], folder: Path) -> ShareSummary:
             raise FolderTaken(msg)
     new = {name: c for name, c in files.items() if not (folder / name).is_file()}
     if new:
-        _announce(folder, new, "writing")
+        _announce(folder, new, "writing", held)
     for name in files:  # a killed process leaves its host's name there
         sweep_partials_of(folder / name)
     for name, content in new.items():  # the manifest comes last
@@ -252,7 +280,9 @@ def _write(files: Mapping[str, bytes], folder: Path) -> ShareSummary:
     return _summary(str(folder), None, files, new)
 
 
-def _send(files: Mapping[str, bytes], address: HubAddress, *, private: bool) -> ShareSummary:
+def _send(
+    files: Mapping[str, bytes], address: HubAddress, held: str, *, private: bool
+) -> ShareSummary:
     """Send what a repository lacks, in one commit that also removes what no longer belongs."""
     with open_repository(address) as hub:
         hub.create(private=private)
@@ -262,7 +292,7 @@ def _send(files: Mapping[str, bytes], address: HubAddress, *, private: bool) -> 
         stale = sorted(NAMES & listed.keys() - files.keys())
         if new:
             replaced = ", which replaces what is there," * any(name in listed for name in new)
-            _announce(address, new, f"sending{replaced}")
+            _announce(address, new, f"sending{replaced}", held)
         if stale:
             say(f"{address}: removing {', '.join(stale)}, which this predictor does not have")
         if new or stale:

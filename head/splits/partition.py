@@ -119,7 +119,7 @@ def _count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
 
 
 def choose_split(groups: PairGroups, options: SplitOptions) -> tuple[SplitOptions, str]:
-    """Find the strictest split that the table allows, and give the reason."""
+    """Find the strictest split by clusters of one kind, or else by variants; give the reason."""
     for method in ("antigen", "antibody"):
         sizes = np.bincount(groups.of_method(method))
         share = sizes.max() / sizes.sum()

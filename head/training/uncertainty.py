@@ -237,7 +237,7 @@ def summarise(
 
 def describe_sigma(summary: Mapping[str, Any]) -> str:
     """Describe in one line how sigma was fitted and what it covers."""
-    noise = f"sigma: residual noise {summary['noise']:.2f} pKd"
+    noise = f"sigma: residual noise {summary['noise']:.2f}"
     found = ", ".join(
         f"{share:.0%}{_worst_fold(summary['coverage_folds'][level])} within its {level} % interval"
         for level, share in summary["coverage"].items()

@@ -77,7 +77,9 @@ def test_the_card_is_read_by_huggingface_hub_with_scores_tags_and_licence(traine
     measured = {one.metric_type: one.metric_value for one in card.data.eval_results}
     test = json.loads((trained.run / "summary.json").read_text())["metrics"]["test"]
     assert measured["rmse"] == pytest.approx(test["rmse"], abs=1e-4)
-    assert card.text.strip() == (trained.run / "predictor" / "README.md").read_text().strip()
+    own = (trained.run / "predictor" / "README.md").read_text().replace('"predictor"', '"shared"')
+    assert card.text.strip() == own.replace("--run predictor ", "--run shared ").strip()
+    assert card.data.model_name == "shared"
     abag.share(trained.run, tmp_path / "other")
     about = yaml.safe_load((tmp_path / "other" / "README.md").read_text().split("---\n")[1])
     assert (about["license"], about["license_link"]) == ("other", "LICENSE")
@@ -114,6 +116,23 @@ def with_origin(run, origin):
     (folder / "predictor.json").write_text(json.dumps(record))
     (folder / "antigens.json").unlink()  # it belongs to another digest now
     return record
+
+
+def test_what_a_predictor_contains_of_the_training_data_is_said_before_it_is_written(
+    trained, tmp_path, monkeypatch
+):
+    def refuse(*_arguments):
+        raise OSError
+
+    monkeypatch.setattr("abag.head.sharing.share.write_bytes", refuse)
+    said = []
+    with pytest.raises(OSError), reporting(said.append):  # noqa: PT011 - any write
+        abag.share(trained.run, tmp_path / "shared")
+    record = json.loads((trained.run / "predictor" / "predictor.json").read_text())
+    counts = [record[kind]["training_sequences"] for kind in ("antibody", "antigen")]
+    assert f"vectors of up to {counts[0]} training antibodies and {counts[1]} antigens" in said[0]
+    assert "weights that follow from their labels" in said[0]
+    assert "residues of the training antibodies by position" in said[0]
 
 
 def test_a_card_that_was_edited_to_name_a_path_is_refused(trained, tmp_path):

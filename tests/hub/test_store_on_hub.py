@@ -434,7 +434,29 @@ def test_a_repository_with_a_wrong_record_is_refused(hub, pushed, tmp_path, file
     hub.put("dataset", NAME, files)
     with pytest.raises(error):
         pull(ADDRESS, tmp_path / "new")
-    assert not shards_of(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["igt5", "<b>", "x y"])
+def test_an_encoder_named_unlike_its_folder_is_refused_and_adds_nothing(
+    hub, pushed, tmp_path, name
+):
+    add(tmp_path / "new", seed=2)
+    before = files_of(tmp_path / "new")
+    record = {"kind": "antibody", "name": name, "fingerprint": FINGERPRINT}
+    hub.put("dataset", NAME, {f"{FOLDER}/encoder.json": json.dumps(record).encode()})
+    with pytest.raises(DamagedShard, match="does not match the folder's name"):
+        pull(ADDRESS, tmp_path / "new")
+    assert files_of(tmp_path / "new") == before
+
+
+def test_a_pull_does_not_write_through_a_linked_encoder_folder(pushed, tmp_path):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / FOLDER).symlink_to(tmp_path / "outside")
+    (tmp_path / "new" / "abag-store.json").write_bytes((pushed / "abag-store.json").read_bytes())
+    with pytest.raises(UnsafeFile, match="is a link; expected a folder"):
+        pull(ADDRESS, tmp_path / "new")
+    assert not (tmp_path / "outside").exists()
 
 
 def test_a_repository_without_a_store_is_refused_and_nothing_is_created(hub, tmp_path):

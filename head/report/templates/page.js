@@ -44,10 +44,13 @@ function addCsv(after, name, rows) {
   });
 }
 
+// spreadsheets run cells that begin like this as formulas, also full-width, and the names are not ours
+const FORMULA = /^\s*[=+\-@＝＋－＠]|^[\t\r]/;
+const NUMBER = /^[+-]?[\d.]+(e[+-]?\d+)?( (and )?\[[+-]?[\d.]+, [+-]?[\d.]+\])*$/; // and its intervals
+
 function quote(text) {
-  // spreadsheets run cells that begin like this as formulas, and the names are not ours
-  const safe = /^[=@\t]|^[+-](?![\d.])/.test(text) ? `'${text}` : text;
-  return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  const safe = FORMULA.test(text) && !NUMBER.test(text) ? `'${text}` : text;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
 document.querySelectorAll("table[data-csv]").forEach((table) => {

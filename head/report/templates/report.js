@@ -1,6 +1,7 @@
 // Draws the charts of a report from the numbers in its data; page.js comes before it.
 const pairs = data.pairs;
 const several = data.tests.length > 1;
+const pkd = data.quantity; // what the labels are called, such as pIC50
 const hidden = new Set();
 let view = 0; // of data.views: with several folds the first shows all of them
 
@@ -47,7 +48,7 @@ const charts = {
     const exact = items.filter((one) => !pairs.bound[one.pair]);
     const censored = items.filter((one) => pairs.bound[one.pair]);
     return {
-      x: "measured pKd", y: "predicted pKd", equal: true, diagonal: true,
+      x: `measured ${pkd}`, y: `predicted ${pkd}`, equal: true, diagonal: true,
       series: [...byAntigen(exact), { name: "censored", colour: "hollow", items: censored }],
     };
   },
@@ -58,7 +59,7 @@ const charts = {
       tip: () => `${edges[i]} to ${edges[i + 1]}\n${y} test rows`,
     }));
     return {
-      x: "predicted − measured pKd", y: "test rows", from: 0,
+      x: `predicted − measured ${pkd}`, y: "test rows", from: 0,
       series: [{ name: "residuals", colour: "c1", kind: "bars", items }],
     };
   },
@@ -77,7 +78,7 @@ const charts = {
       `mean predicted ${x}\nmean measured ${y} ± ${calibration.error[i]}`);
     items.forEach((one, i) => { one.error = calibration.error[i]; });
     return {
-      x: "predicted pKd, mean per bin", y: "measured pKd, mean ± s.e.", diagonal: true,
+      x: `predicted ${pkd}, mean per bin`, y: `measured ${pkd}, mean ± s.e.`, diagonal: true,
       series: [{ name: "bins", colour: "c1", kind: "line", items }],
       note: calibration.slope === null ? "" : `Slope ${calibration.slope.toFixed(3)}.`,
     };
@@ -97,7 +98,7 @@ const charts = {
     }));
     const line = zip(deciles?.x ?? [], deciles?.y ?? [], (x, y) => `mean sigma ${x}\nRMSE ${y}`);
     return {
-      x: "sigma, pKd", y: "|predicted − measured|, pKd", from: 0, diagonal: true,
+      x: `sigma, ${pkd}`, y: `|predicted − measured|, ${pkd}`, from: 0, diagonal: true,
       series: [
         { name: "test rows", colour: "c0", items },
         { name: "RMSE per decile of sigma", colour: "c2", kind: "line", items: line },
@@ -134,7 +135,7 @@ const charts = {
     const ends = [0.2, 0.4, 0.6, 0.8, 1].map((q) => sorted[Math.ceil(q * sorted.length) - 1]);
     const classes = [...new Set(ends)];
     return mapChart(classes.map((end, i) => ({
-      name: `pKd ${i ? "to" : "up to"} ${end}`, colour: `r${i}`,
+      name: `${pkd} ${i ? "to" : "up to"} ${end}`, colour: `r${i}`,
       holds: (k) => classes.findIndex((e) => pairs.pkd[data.map.pair[k]] <= e) === i,
     })));
   },
