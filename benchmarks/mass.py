@@ -1,0 +1,64 @@
+"""Print the size of abag in modules and lines, as Markdown: the product's by package, and the tests'.
+
+    python benchmarks/mass.py [CHECKOUT]
+
+The product is what is installed: Python files outside tests, benchmarks, docs and packaging.
+Code lines have neither only a comment nor only part of a docstring, and are not empty.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("core", "embed", "head", "adapt")
+OUTSIDE = ("tests", "benchmarks", "docs", "packaging", "notebooks", "data")
+
+
+def sizes(paths: list[Path]) -> tuple[int, int, int]:
+    """Return the number of files, of their lines and of their lines of code."""
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    return len(texts), sum(text.count("\n") for text in texts), sum(map(code_lines, texts))
+
+
+def code_lines(text: str) -> int:
+    """Count the lines that hold code."""
+    documented = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            documented |= set(range(node.lineno, node.end_lineno + 1))
+    lines = enumerate(text.splitlines(), 1)
+    return sum(bool(x.strip()) and x.strip()[0] != "#" for i, x in lines if i not in documented)
+
+
+def python_files(root: Path) -> dict[Path, str]:
+    """Return each Python file of a checkout and its first folder, hidden folders left out."""
+    inside = {path: path.relative_to(root).parts for path in sorted(root.rglob("*.py"))}
+    return {path: parts[0] for path, parts in inside.items() if parts[0][0] != "."}
+
+
+def main() -> None:
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
+    files = python_files(root)
+    product = [path for path, first in files.items() if first not in OUTSIDE]
+    rows = {"product": product}
+    rows["root (`cli.py`, `__init__.py`)"] = [path for path in product if path.parent == root]
+    for name in PACKAGES:
+        here = [path for path in product if files[path] == name]
+        rows[f"`{name}`"] = here
+        for folder in sorted({path.relative_to(root).parts[1] for path in here}):
+            if not folder.endswith(".py"):
+                rows[f"- `{name}/{folder}`"] = [
+                    p for p in here if p.is_relative_to(root / name / folder)
+                ]
+    rows["tests"] = [path for path, first in files.items() if first == "tests"]
+    rows["benchmarks"] = [path for path, first in files.items() if first == "benchmarks"]
+    print("| | modules | lines | code lines |\n|---|--:|--:|--:|")
+    for name, paths in rows.items():
+        print(f"| {name} | {' | '.join(f'{n:,}' for n in sizes(paths))} |")
+
+
+if __name__ == "__main__":
+    main()

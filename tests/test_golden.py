@@ -1,0 +1,50 @@
+"""The commands do what was recorded in ``tests/golden``; its script says how to record it again."""
+
+import copy
+from typing import get_args
+
+import pytest
+from golden.make_golden import PARTS, Folder, differences, read_golden, record
+
+from abag.head.design.rules import RULES
+from abag.head.evaluation.baselines import BASELINES
+from abag.head.model.config import HeadName
+from abag.head.splits.split_options import SPLIT_VALUES
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """Return a folder whose stores and runs all parts share."""
+    return Folder(tmp_path_factory.mktemp("golden"))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_commands_do_what_was_recorded(part, folder):
+    found = differences(read_golden(part), record(part, folder), part)
+    if found:
+        again = "If this is intended: python tests/golden/make_golden.py --write"
+        pytest.fail("\n".join([f"{len(found)} differences", *found, again]), pytrace=False)
+
+
+def test_every_head_split_baseline_and_rule_is_recorded():
+    heads = [read_golden(f"scores/heads on {what}") for what in ("pairs", "variants", "folds")]
+    assert set().union(*heads) == set(get_args(HeadName))
+    assert {how.partition("=")[0] for how in read_golden("splits/splits")} == set(SPLIT_VALUES)
+    baselines = read_golden("baselines/baselines").values()
+    assert set().union(*(table["baselines"] for table in baselines)) == set(BASELINES)
+    assert {rule.split()[0] for rule in read_golden("predictions/rank")} == set(RULES)
+
+
+def test_each_difference_is_listed_with_both_values():
+    before = {"a": {"rmse": 1.5, "n": 7}, "text": ["one", "two"], "gone": True, "ids": [1, 2]}
+    now = copy.deepcopy(before)
+    now["a"] = {"rmse": 1.501, "n": 7}
+    assert differences(before, now, "x") == []
+    now["a"] = {"rmse": 1.51, "n": 8}
+    now["text"] = ["one", "2"]
+    del now["gone"]
+    now["ids"] = [2, 1]
+    assert differences(before, now, "x") == [
+        "x/a/n: was 7, is 8", "x/a/rmse: was 1.5, is 1.51", "x/gone: was True, is '(absent)'",
+        "x/ids/0: was 1, is 2", "x/ids/1: was 2, is 1", "x/text: - two", "x/text: + 2",
+    ]  # fmt: skip
