@@ -1,10 +1,15 @@
 """Measure time and memory of `abag predict`, for --cross and for tables of different lengths.
 
     python benchmarks/bench_predict.py --out FOLDER [--cross N] [--pairs P ...] [--tiny]
+    python benchmarks/bench_predict.py --out FOLDER --mutants R ... [--head NAME] [--python NAME=PATH ...]
 
 Vectors are random and have the real widths (1,024 and 1,280), and the head is trained on random labels:
 speed and memory do not depend on them. Every case runs in its own process, which reports its peak
 resident memory.
+
+With --mutants, tables of R pairs and R / 5 mutants of the demo's antibodies are predicted instead, with
+stored vectors of `composition`: random sequences have no IMGT numbers, whose counting takes time. Each
+Python of --python, which has its own abag, predicts the same tables.
 """
 
 from __future__ import annotations
@@ -26,9 +31,11 @@ import torch
 import abag
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.head.data.demo import demo_table
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 WIDTHS = {"antibody": 1024, "antigen": 1280}
+ROWS_PER_MUTANT, CHANGES = 5, 3
 # VmHWM, since getrusage and wait4 would count the peak of this process, its parent
 SCRIPT = """
 import atexit, sys
@@ -106,9 +113,28 @@ def pairs_table(path, left, right, pairs):
     writer.close()
 
 
-def timed(folder, *arguments):
+def mutants_table(path, pairs):
+    """Write a table of random pairs of mutants of the demo's antibodies; return it."""
+    rng, demo = np.random.default_rng(2), demo_table()
+    parents, antigens = demo[["heavy", "light"]].drop_duplicates(), demo["antigen"].unique()
+    drawn = parents.iloc[rng.integers(len(parents), size=pairs // ROWS_PER_MUTANT)]
+    mutants = drawn.map(lambda chain: mutate(rng, chain))
+    table = mutants.iloc[rng.integers(len(mutants), size=pairs)]
+    table = table.assign(antigen=antigens[rng.integers(len(antigens), size=pairs)])
+    table.to_csv(path, index=False)
+    return table
+
+
+def mutate(rng, chain):
+    residues = list(chain)
+    for at in rng.integers(len(chain), size=CHANGES) if chain else ():
+        residues[at] = rng.choice(RESIDUES)
+    return "".join(residues)
+
+
+def timed(folder, *arguments, python=sys.executable):
     """Run a command; return its seconds, processor seconds and peak GiB."""
-    command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
+    command = [python, "-c", SCRIPT, *map(str, arguments)]
     begun = time.perf_counter()
     child = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     errors = child.stderr.read().decode()
@@ -126,10 +152,20 @@ def main() -> None:
     parser.add_argument("--cross", type=int, default=1000, help="antibodies, and antigens")
     parser.add_argument("--pairs", type=int, nargs="*", default=[1_000_000, 10_000_000])
     parser.add_argument("--antibodies", type=int, default=10_000, help="distinct, in the pairs")
+    parser.add_argument("--mutants", type=int, nargs="*", default=[], help="pairs of mutants")
+    parser.add_argument("--head", default="ridge", help="of the predictor for --mutants")
+    parser.add_argument("--python", nargs="*", default=[f"this={sys.executable}"])
     parser.add_argument("--tiny", action="store_true", help="small sizes, for a quick check")
     args = parser.parse_args()
     if args.tiny:
         args.cross, args.pairs, args.antibodies = 20, [300], 30
+    if args.mutants:
+        pythons = dict(one.split("=", 1) for one in args.python)
+        with tempfile.TemporaryDirectory(prefix="abag-bench-") as name:
+            rows = [*mutants(Path(name), args.mutants, args.head, pythons)]
+        about = f"Stored vectors of `composition`, head `{args.head}`; tables are read as CSV"
+        write_report(args.out, rows, f"{about} and written as Parquet. Times include imports.")
+        return
     widths = dict.fromkeys(WIDTHS, 8) if args.tiny else WIDTHS
     rows = []
     with tempfile.TemporaryDirectory(prefix="abag-bench-") as name:
@@ -143,7 +179,8 @@ def main() -> None:
         )  # fmt: skip
         rows += crosses(folder, left, args.cross)
         rows += tables(folder, left, right, args.pairs)
-    write_report(args.out, rows)
+    about = "Random vectors of the real widths, preset `small`, one member. Times include imports. "
+    write_report(args.out, rows, f"{about}Tables of pairs are read and written as Parquet.")
 
 
 def crosses(folder, left, n):
@@ -168,7 +205,23 @@ def tables(folder, left, right, sizes):
         )
 
 
-def write_report(out, rows):
+def mutants(folder, sizes, head, pythons):
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    abag.embed_table(demo_table(), folder / "store", **encoders)
+    abag.fit(demo_table(), folder / "store", folder / "run", split="random", head=head, report=False)
+    for pairs in sizes:
+        table = mutants_table(folder / "mutants.csv", pairs)
+        antibodies = len(table[["heavy", "light"]].drop_duplicates())
+        abag.embed_table(table, folder / "store", **encoders)
+        for name, python in pythons.items():
+            out = folder / "scored.parquet"
+            took = timed(folder, "predict", "mutants.csv", "--run", "run", "--out", out, "--force",
+                         python=python)  # fmt: skip
+            what = f"{name}: table of {pairs:,} pairs, {antibodies:,} antibodies"
+            yield what, pairs, *took, out.stat().st_size
+
+
+def write_report(out, rows, about):
     lines = [
         "# abag predict: seconds and memory",
         "",
@@ -178,8 +231,7 @@ def write_report(out, rows):
         "",
         f"    python benchmarks/bench_predict.py {' '.join(sys.argv[1:])}",
         "",
-        "Random vectors of the real widths, preset `small`, one member. Times include imports. "
-        "Tables of pairs are read and written as Parquet.",
+        about,
         "",
         "| what | pairs | s | processor s | pairs per processor s | peak RSS, GiB | output, MB |",
         "|---|---|---|---|---|---|---|",

@@ -21,6 +21,12 @@ from abag.core.messages import printable
 from abag.core.options import Options, OptionSchema, schema, user_path
 
 
+NO_MEMORY = (
+    "Error: not enough memory ({}). What is committed is safe; use a machine with more memory, or "
+    "less data at a time."
+)
+
+
 class _Stopped(BaseException):
     """A signal asked to stop; not an Exception, so that only `CommandGroup` catches it."""
 
@@ -86,12 +92,19 @@ def _errors_in_one_line() -> Iterator[None]:
             msg = f"Error: {os.fsdecode(where)}: the disk is full. {fix}"
         _fail(msg)
     except MemoryError as error:  # also of a damaged file that says that it is huge
+        _fail(NO_MEMORY.format(str(error) or "no more is available"))
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
         msg = (
-            f"Error: not enough memory ({str(error) or 'no more is available'}). What is "
-            "committed is safe; use a machine with more memory, or less data at a time."
+            "Error: no thread can be started: this user or machine runs too many processes, or has "
+            "no memory left. Raise the limit (ulimit -u) or stop other programs, and run the "
+            "command again."
         )
         _fail(msg)
     except ImportError as error:
+        if "failed to map segment" in str(error) and "permitted" not in str(error):  # not noexec
+            _fail(NO_MEMORY.format(error))
         if error.name is None or error.name.partition(".")[0] == "abag":  # a mistake of ours
             raise
         package = error.name.partition(".")[0]

@@ -14,8 +14,16 @@ from hypothesis import settings
 # A shell that starts pytest in the background ignores SIGINT, and so would every process tested
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("abag", deadline=None)  # on busy cores any example can be slow
-settings.load_profile("abag")
+# On busy cores any example can be slow. Derandomised: the same commit draws the same examples.
+settings.register_profile("abag", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None)
+
+
+def pytest_configure(config):
+    """Choose how Hypothesis draws; its option --hypothesis-profile is read later and wins."""
+    usual = "random" if config.option.markexpr == "slow" else "abag"
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", usual))
+
 
 # Triton reads this when it is first imported, by whomever; without a GPU kernels are interpreted
 if not torch.cuda.is_available():

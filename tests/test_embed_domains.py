@@ -196,6 +196,17 @@ def test_without_immunum_the_error_says_what_to_do(monkeypatch):
     domains._annotator.cache_clear()
 
 
+def test_an_immunum_that_cannot_be_loaded_is_not_called_missing(monkeypatch, tmp_path):
+    broken = "raise ImportError('x.so: failed to map segment from shared object')"
+    (tmp_path / "immunum.py").write_text(broken)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "immunum", raising=False)
+    domains._annotator.cache_clear()
+    domains.find_domains.cache_clear()
+    with pytest.raises(ImportError, match="failed to map segment"):
+        split_domains(VH)
+
+
 def test_the_benchmark_counts_exact_and_refused_splits(tmp_path, capsys):
     table = tmp_path / "pairs.csv"
     unknown = "M" * 120

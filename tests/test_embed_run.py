@@ -63,6 +63,11 @@ def test_a_second_run_encodes_nothing_and_leaves_every_file_as_it_was(table, tmp
     assert {p: p.read_bytes() for p in (tmp_path / "store").rglob("*") if p.is_file()} == before
 
 
+def test_a_clock_that_stands_still_does_not_stop_a_run(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "perf_counter", lambda: 1.0)
+    assert embed_table(table, tmp_path / "store", **PLAIN)["antigens"]["encoded"]
+
+
 def test_torch_is_not_imported_where_nothing_is_missing(table, tmp_path):
     table.to_csv(tmp_path / "pairs.csv", index=False)
     embed_table(table, tmp_path / "store", **TINY)

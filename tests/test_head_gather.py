@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from abag.embed.sequences.pairs import UniqueSequences
 from abag.embed.sequences.tables import read_table_chunks
-from abag.head.prediction import inputs as gather
 from abag.head.prediction import predict as predict_module
+from abag.head.prediction.counters import NothingCounted
 from abag.head.prediction.inputs import CollectedSequences
 from abag.head.prediction.predict import _blocks
 
@@ -52,8 +52,8 @@ def test_compressed_parquet_is_read_like_uncompressed(tmp_path):
     pd.testing.assert_frame_equal(one, other)
 
 
-def part_of(keys, of_row):
-    chains = [("EVQL", "")] * len(keys)
+def part_of(keys, of_row, chains=None):
+    chains = chains or [("EVQL", "")] * len(keys)
     return UniqueSequences(
         kind="antibody",
         chains=chains,
@@ -66,21 +66,44 @@ def part_of(keys, of_row):
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=9))
-def test_every_row_keeps_its_key_after_any_number_of_merges(rows):
+def test_every_row_keeps_its_key_after_any_number_of_chunks(rows):
     every = np.random.default_rng(0).integers(0, 256, (10, 16)).astype(np.uint8)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "MERGE_KEYS", 3)
-        gathered = CollectedSequences("antibody")
-        for of_key in rows:
-            used, of_row = np.unique(of_key, return_inverse=True)
-            gathered.add(part_of(every[used], of_row), np.zeros(len(used), np.bool_))
+    gathered = CollectedSequences("antibody")
+    for of_key in rows:
+        used, of_row = np.unique(of_key, return_inverse=True)
+        gathered.add(part_of(every[used], of_row), np.zeros(len(used), np.bool_))
     keys, of_row = gathered.finish()
     assert keys[of_row].tolist() == every[np.concatenate(rows)].tolist()
     assert gathered.unique == len(keys) == len(set(np.concatenate(rows)))
 
 
-def test_keys_repeated_in_every_chunk_are_kept_once(monkeypatch, traced):
-    monkeypatch.setattr(gather, "MERGE_KEYS", 4_000)
+class Recorder(NothingCounted):
+    """Counts the last residue of each chain, and records which chains it was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def count(self, sequences):
+        self.asked += sequences
+        return np.array([[ord(heavy[-1])] for heavy, _ in sequences], np.int16)
+
+
+def test_what_is_new_is_counted_once_in_each_sequence_of_many_chunks():
+    keys = np.random.default_rng(0).integers(0, 256, (4, 16)).astype(np.uint8)
+    chains = [(f"EVQL{residue}", "") for residue in "ACDE"]
+    gathered = CollectedSequences("antibody", Recorder(), chains=[])
+    for numbers in ([0, 1], [1, 2], [0, 2, 3]):
+        part = part_of(keys[numbers], np.arange(len(numbers)), [chains[n] for n in numbers])
+        gathered.add(part, np.ones(len(numbers), np.bool_))
+    found, of_row = gathered.finish()
+    assert gathered.counter.asked == chains
+    assert gathered.new_NC[of_row, 0].tolist() == [ord("ACDE"[n]) for n in (0, 1, 1, 2, 0, 2, 3)]
+    assert [gathered.chains[row] for row in of_row[:4].tolist()] == [chains[n] for n in (0, 1, 1, 2)]
+    assert found[of_row[-1]].tolist() == keys[3].tolist()
+    assert [*gathered.new.values()] == chains
+
+
+def test_keys_repeated_in_every_chunk_are_kept_once(traced):
     keys = np.random.default_rng(0).integers(0, 256, (1_000, 16)).astype(np.uint8)
     part, parts = part_of(keys, np.arange(1_000)), 100
     gathered, none, before = CollectedSequences("antibody"), np.zeros(1_000, np.bool_), traced()[0]

@@ -224,14 +224,13 @@ def test_every_way_to_predict_gives_what_the_fit_wrote(case, runs, tmp_path, hea
 
 def test_chunks_and_slices_of_a_table_keep_their_antibodies(case, runs, tmp_path, monkeypatch):
     from abag.embed.sequences import tables
-    from abag.head.prediction import inputs, predict
+    from abag.head.prediction import predict
 
     said = lambda _text: None  # noqa: E731
     options = {"store": case.store, "say": said}
     abag.predict(case.frame, case.at / "stack", tmp_path / "whole.csv", **options)
     case.frame.to_csv(tmp_path / "in.csv", index=False)
     monkeypatch.setattr(tables, "CHUNK_ROWS", 50)
-    monkeypatch.setattr(inputs, "MERGE_KEYS", 40)
     monkeypatch.setattr(predict, "SLICE", 30)
     abag.predict(tmp_path / "in.csv", case.at / "stack", tmp_path / "parts.csv", **options)
     whole, parts = (pd.read_csv(tmp_path / name) for name in ("whole.csv", "parts.csv"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -21,6 +23,7 @@ from abag import AbagError
 from abag.cli import main
 from abag.core.options import BadOption
 from abag.embed.sequences.domains import locate_positions, number_domain
+from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.gaussian_process import GaussianProcess
 from abag.head.design import heat_map, mutant_scores
@@ -419,6 +422,19 @@ def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
 
 
 # ---- summary and page ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failing", [heat_map.HeatMap, TableWriter])
+def test_a_full_disk_leaves_neither_the_table_nor_the_page(case, tmp_path, monkeypatch, failing):
+    (tmp_path / "out").mkdir()
+
+    def refuse(*_arguments, **_options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(failing, "write", refuse)
+    with pytest.raises((OSError, AbagError), match=re.escape(os.strerror(errno.ENOSPC))):
+        run_scan(case, tmp_path / "out" / "scan.csv")
+    assert not [*(tmp_path / "out").iterdir()]
 
 
 def test_the_command_prints_at_most_twelve_lines_or_json(case, tmp_path):

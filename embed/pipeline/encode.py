@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 
@@ -55,6 +56,13 @@ class EncodeProgress:
     def __exit__(self, *_: object) -> None:
         self._bar.close()
 
+    @property
+    def rate(self) -> str:
+        """The speed so far, and on a GPU its share of the peak."""
+        seconds = self.seconds or math.inf  # a clock can stand still
+        peak = f", {self._flop / seconds / self._peak:.0%} of peak" if self._peak else ""
+        return f"{self.tokens / seconds:,.0f} tokens/s{peak}"
+
     def advance(self, vectors: Encoded, residues: int, committed: int) -> None:
         """Count one batch; `committed` is the number of sequences committed so far."""
         self.sequences += len(vectors.positions)
@@ -62,9 +70,7 @@ class EncodeProgress:
         self.residues += residues
         self._flop += count_flops(self._checkpoint, vectors.lengths)
         self.seconds = time.perf_counter() - self._start_s
-        peak = f", {self._flop / self.seconds / self._peak:.0%} of peak" if self._peak else ""
-        rate = f"{self.tokens / self.seconds:,.0f} tokens/s{peak}"
-        self._bar.set_postfix_str(f"{rate}, {committed:,} committed", refresh=False)
+        self._bar.set_postfix_str(f"{self.rate}, {committed:,} committed", refresh=False)
         self._bar.update(len(vectors.positions))
 
 

@@ -232,8 +232,7 @@ class KindJob:
         name = f"{rank}: " if rank.world > 1 else ""
         detail(
             f"{name}{progress.sequences:,} {self.plural}, {progress.tokens:,} tokens; loaded in "
-            f"{load_s:.1f} s, encoded in {progress.seconds:.2f} s = "
-            f"{progress.tokens / progress.seconds:,.0f} tokens/s"
+            f"{load_s:.1f} s, encoded in {progress.seconds:.2f} s = {progress.rate}"
         )
         return time.perf_counter() - start_s
 

@@ -91,7 +91,7 @@ def cluster(address: str) -> Iterator[str]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         msg = "--ray: the package ray is not installed; pip install 'abag[ray]'"
         raise RayUnavailable(msg) from error
     joined = ray.is_initialized()

@@ -226,7 +226,7 @@ def _is_domain(found: Any, sequence: str) -> bool:  # noqa: ANN401  # immunum sh
 def _annotator(genes: tuple[str, ...] = ("IGH", "IGK", "IGL")) -> Any:  # noqa: ANN401  # immunum ships no types
     try:
         from immunum import Annotator
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         msg = (
             "immunum: not installed, but needed to split an antibody string without separator. "
             "Run pip install immunum, or give two columns or heavy|light."

@@ -140,7 +140,7 @@ def _read_cells(file: IO[bytes], *, formulas: bool) -> dict[str, Cells]:
     """Return the cells of every sheet, with formulas or with the values stored for them."""
     try:
         import openpyxl
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         msg = "Excel files need openpyxl, which is not installed; run pip install 'abag[excel]'"
         raise ValueError(msg) from error
     sheets: dict[str, Cells] = {}

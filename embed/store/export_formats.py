@@ -109,7 +109,7 @@ def _write_h5ad(path: Path, exported: Exported) -> None:
     """Write an AnnData file: vectors in X, the rows in obs, the names of the numbers in var."""
     try:
         from anndata.io import write_elem
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         msg = (
             "--to FILE.h5ad needs the package anndata, which is not installed; expected it. "
             "Run: pip install 'abag[h5ad]'"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.core.files import write_text
 from abag.head.report.page import render_page
 
 if TYPE_CHECKING:
@@ -64,9 +63,9 @@ class HeatMap:
         self, path: Path, *, source: str, parent_pkd: NDArray[np.float64], best: pd.DataFrame,
         verdict: str,
     ) -> None:  # fmt: skip
-        """Write the page atomically."""
+        """Write the page."""
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        write_text(path, self.render(source, parent_pkd, best, verdict, now))
+        path.write_text(self.render(source, parent_pkd, best, verdict, now), "utf-8")
 
     def render(
         self,

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core import messages
+from abag.core.files import replacing
 from abag.embed.sequences.table_writer import TableWriter
 from abag.head.design.heat_map import HeatMap
 from abag.head.design.mutant_scores import MutantScorer
@@ -165,7 +166,8 @@ def scan(
         scanned = _Scanned(len(found.parents), chosen.pairs_of or 0)
         total = sum(1 for _ in _singles(found.parents, chosen.residues))
         scorer.encode(_singles(found.parents, chosen.residues))
-        with TableWriter(out) as writer:
+        # both are written before either gets its name, so that a full disk leaves neither
+        with replacing(page) as drawn, TableWriter(out) as writer:
             for scored in scorer.score(_singles(found.parents, chosen.residues), total):
                 writer.write(scored.frame)
                 heat_map.add(scored)
@@ -175,31 +177,31 @@ def scan(
                 for scored in scorer.score(doubles, len(doubles)):
                     writer.write(scored.frame)
                     scanned.add(scored)
-        summary: ScanSummary = {
-            "out": str(out),
-            "heat_map": str(page),
-            "parents": len(found.parents),
-            "skipped_parents": found.skipped,
-            "sites": sum(len(parent.sites) for parent in found.parents),
-            "rows": scanned.rows,
-            "double_mutants": scanned.rows - total,
-            "improved": scanned.improved,
-            "median_sigma": scanned.median_sigma,
-            "far_rows": scanned.far,
-            "far_parents": len(scorer.far_parents),
-            "best": scanned.describe_best(),
-            "parent_pkd": float(scorer.parent_pkd[0]) if len(found.parents) == 1 else None,
-            "antibodies": scorer.counts["antibody"],
-            "antigens": scorer.counts["antigen"],
-            "seconds": round(time.monotonic() - start_s, 3),
-        }
-        heat_map.write(
-            page,
-            source=f"encoders {predictor.antibody.name} and {predictor.antigen.name}",
-            parent_pkd=scorer.parent_pkd,
-            best=scanned.best,
-            verdict=describe_far(summary),
-        )
+            summary: ScanSummary = {
+                "out": str(out),
+                "heat_map": str(page),
+                "parents": len(found.parents),
+                "skipped_parents": found.skipped,
+                "sites": sum(len(parent.sites) for parent in found.parents),
+                "rows": scanned.rows,
+                "double_mutants": scanned.rows - total,
+                "improved": scanned.improved,
+                "median_sigma": scanned.median_sigma,
+                "far_rows": scanned.far,
+                "far_parents": len(scorer.far_parents),
+                "best": scanned.describe_best(),
+                "parent_pkd": float(scorer.parent_pkd[0]) if len(found.parents) == 1 else None,
+                "antibodies": scorer.counts["antibody"],
+                "antigens": scorer.counts["antigen"],
+                "seconds": round(time.monotonic() - start_s, 3),
+            }
+            heat_map.write(
+                drawn,
+                source=f"encoders {predictor.antibody.name} and {predictor.antigen.name}",
+                parent_pkd=scorer.parent_pkd,
+                best=scanned.best,
+                verdict=describe_far(summary),
+            )
     return summary
 
 

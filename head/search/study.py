@@ -54,7 +54,7 @@ def require_optuna() -> None:
     """Raise `OptunaMissing` if Optuna is not installed."""
     try:
         import optuna  # noqa: F401
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         msg = "abag sweep: needs Optuna, which is not installed. Run: pip install 'abag[sweep]'"
         raise OptunaMissing(msg) from error
 
