@@ -50,7 +50,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "cell": _format_cell,
-        "label": lambda name: name.replace("_", " "),
+        "label": lambda name: str(name).replace("_", " "),
         "plain": _plain_markdown,
         "code": _code_span,
     }
