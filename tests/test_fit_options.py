@@ -317,8 +317,8 @@ def test_a_baseline_that_does_not_apply_to_all_folds_is_left_out(tmp_path, monke
 def test_a_model_of_a_stack_that_some_folds_lack_has_no_share_there(tmp_path, monkeypatch):
     real = fit_heads_module.fit_head
 
-    def lacking(one, split, *others):
-        found = real(one, split, *others)
+    def lacking(pairs, one, split, *others):
+        found = real(pairs, one, split, *others)
         return replace(found, shares={"ridge": 0.5, "mean": 0.5}) if split.fold else found
 
     monkeypatch.setattr(fit_heads_module, "fit_head", lacking)
