@@ -315,7 +315,7 @@ def _open_packed(path: Path) -> Store:
 
 def _matches(folder: EncoderFolder, encoder: str) -> bool:
     return encoder in (folder.name, folder.path.name) or (
-        len(encoder) >= 4 and any(f.startswith(encoder) for f in folder.fingerprints)
+        len(encoder) >= 4 and folder.fingerprint.startswith(encoder)
     )
 
 
