@@ -46,13 +46,11 @@ from abag.head.prediction.network import NetworkModel, NetworkSettings
 from abag.head.prediction.novelty import Novelty
 from abag.head.prediction.predictor import EmbedFunction, Predictor, VectorSpec
 from abag.head.prediction.predictor_record import (
-    READABLE,
     SCHEMA,
     MemberRecord,
     PredictorRecord,
     parse_record,
     record_digest,
-    upgraded,
 )
 from abag.head.splits.splits import TRAIN
 
@@ -201,7 +199,7 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
                 kind: Applicability(tensors[f"{kind}.representatives"], spec.far_distance)
                 for kind, spec in kinds.items()
             },
-            novelty=Novelty.from_json(record.novelty) if record.novelty else None,
+            novelty=Novelty.from_json(record.novelty),
             antibody_region=record.antibody_region,
             store=store_of_run(folder.parent),
             embed=embed,
@@ -237,16 +235,16 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
         )
         raise PredictorDamaged(msg) from error
     schema: Any = written.get("schema") if isinstance(written, dict) else None
-    if schema not in READABLE:
+    if schema != SCHEMA:
         msg = (
-            f"{folder / RECORD}: schema {schema!r} is not supported; expected schema {SCHEMA}. Use "
-            "the version of abag that wrote it, or train the run again."
+            f"{folder / RECORD}: schema {schema!r} is not supported; this abag reads schema "
+            f"{SCHEMA}. Fit the run again, or use the version of abag that wrote it."
         )
         raise PredictorDamaged(msg)
     values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
     errors = (TypeError, LookupError, ArithmeticError)
-    with _refusing(folder / RECORD, f"invalid predictor of schema {schema}", *errors):
-        record = parse_record(PredictorRecord, upgraded(values, schema))
+    with _refusing(folder / RECORD, "invalid predictor", *errors):
+        record = parse_record(PredictorRecord, values)
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()
     digest = record_digest(values, weights)
