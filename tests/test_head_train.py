@@ -32,7 +32,7 @@ from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import NothingToLearn
 from abag.head.model.config import FitConfig, RunMismatch, is_used
 from abag.head.training import fold_groups
-from abag.head.training.checkpoint import load, save
+from abag.head.training.checkpoint import load
 from abag.head.training.loop import LossNotFinite
 from abag.head.training.step import (
     TrainingStep,
@@ -753,13 +753,6 @@ def test_a_checkpoint_of_another_training_is_refused(case, monkeypatch, change):
     latest.with_name("previous").unlink(missing_ok=True)
     with pytest.raises(RunMismatch, match="belong to another training"):
         quick_fit(case, "other", save_every=4, **change)
-
-
-def test_a_checkpoint_of_an_earlier_version_is_resumed(case, monkeypatch):
-    latest = stopped_run(case, monkeypatch) / "checkpoints" / "latest"
-    found = load(latest)
-    save(latest, found.tensors, {k: v for k, v in found.state.items() if k != "training"})
-    assert quick_fit(case, save_every=4)[0]["resumed_from_step"]
 
 
 def test_every_option_is_written_to_config_json(case):
