@@ -71,7 +71,7 @@ def identify(
 
     Raises
     ------
-    EncoderNotFound, BadCheckpoint, LegacyFile
+    EncoderNotFound, BadCheckpoint
         See `find_checkpoint`.
     AdapterNotFound, AdapterMismatch, AdapterDamaged
         See `with_adapter`.

@@ -174,8 +174,8 @@ def _read_record(folder: Path) -> _Record:
         raise AdapterNotFound(msg) from error
     if not isinstance(record, dict) or not ADAPTER_FORMAT.items() <= record.items():
         msg = (
-            f"{path}: not a supported adapter; expected {ADAPTER_FORMAT}. "
-            "Use the version of abag that wrote it."
+            f"{path}: not a supported adapter; this abag reads {ADAPTER_FORMAT}. Adapt again, or "
+            "use the version of abag that wrote it."
         )
         raise AdapterNotFound(msg)
     sides = record.get("sides")
