@@ -30,6 +30,7 @@ from abag.embed.store.encoder_folder import EncoderFolder, ReadOnlyStore
 from abag.embed.store.store_files import (
     ADAPTER_PATHS,
     FOLDER_NAME,
+    OTHER_VERSION,
     STORE_FILE,
     STORE_MARK,
     check_encoder_info,
@@ -272,7 +273,7 @@ def _is_store(path: Path) -> bool:
     except (FileNotFoundError, DamagedShard):  # copied encoder folders are a store too
         return any(_is_encoder_folder(folder) for folder in _list_folder(path))
     if mark != STORE_MARK:
-        msg = f"{path / STORE_FILE}: {mark}; this abag reads {STORE_MARK}. Use a newer abag."
+        msg = f"{path / STORE_FILE}: {mark}; {OTHER_VERSION}"
         raise NotAStore(msg)
     return True
 

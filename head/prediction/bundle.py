@@ -296,9 +296,7 @@ def store_of_run(run: Path) -> Path | None:
     """Return the store that a run was trained from; None if it is unknown or does not exist."""
     try:
         record = read_json(run / "config.json")
-        places = [Path(record["store"])]
-        if "store_from_run" in record:  # not in older runs
-            places.append(run / record["store_from_run"])
+        places = Path(record["store"]), run / record["store_from_run"]
         return next((place for place in places if place.exists()), None)
     except (OSError, FileDamaged, ValueError, KeyError, TypeError):
         return None
