@@ -36,7 +36,7 @@ FINGERPRINTS = {
 
 
 @pytest.mark.parametrize(("name", "kind"), FINGERPRINTS)
-def test_fingerprints_are_those_of_existing_stores(name, kind):
+def test_fingerprints_do_not_change(name, kind):
     assert identify(name, kind).fingerprint == FINGERPRINTS[name, kind]
 
 
