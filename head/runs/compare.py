@@ -18,7 +18,7 @@ import numpy as np
 
 from abag import AbagError
 from abag.core.arrays import Floats
-from abag.core.files import FileDamaged
+from abag.core.files import FileDamaged, read_json
 from abag.head.evaluation.comparison import ScoreInterval, compare, score_interval
 from abag.head.evaluation.metrics import METRICS, Scores, headline_metrics
 from abag.head.evaluation.verdicts import verdict
@@ -85,11 +85,11 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
     Raises
     ------
     NoRuns
-        If a folder contains no run, or the configuration of a run cannot be read.
+        If a folder contains no run.
     """
     given = [folders] if isinstance(folders, Path | str) else folders
     paths = list(dict.fromkeys(run for folder in given for run in find_runs(Path(folder))))
-    configs = {str(path): _read_config(path) for path in paths}
+    configs = {str(path): read_json(path / "config.json") for path in paths}
     states, tested = [], {}
     for path in paths:
         state, rows = _describe_run(path)
@@ -132,18 +132,9 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _is_run(folder: Path) -> bool:
     try:
-        return str(_read_config(folder).get("format")).startswith("abag-run")
-    except NoRuns:
+        return str(read_json(folder / "config.json").get("format")).startswith("abag-run")
+    except (OSError, FileDamaged):
         return False
-
-
-def _read_config(run: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        msg = f"{run}: config.json cannot be read ({error}). Copy the whole run folder again."
-        raise NoRuns(msg) from error
-    return config if isinstance(config, dict) else {}
 
 
 def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
