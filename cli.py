@@ -28,19 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Path(UserPath):
-    """A path that is not a checkpoint or array file of the old notebooks."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ANN401 - click's own signature
-        """Refuse a file that only the old notebooks could read, by its first bytes."""
-        from abag.embed.weights.legacy_files import refuse_legacy_file
-
-        path = super().convert(value, param, ctx)
-        refuse_legacy_file(path)
-        return path
-
-
-_PATH = _Path()
+_PATH = UserPath()
 _TABLE = click.argument("table", type=_PATH)
 _STORE = click.option("--store", cls=GroupedOption, group="Data", type=_PATH, required=True,
                       help="Folder of vectors.")  # fmt: skip
@@ -204,8 +192,8 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 def report(run: Path, as_json: bool) -> None:
     """Write the report of a finished run again.
 
-    RUN is the folder of a run, also one of an older version. The model card of its predictor is
-    written again, too. Nothing is trained or otherwise changed.
+    RUN is the folder of a run. The model card of its predictor is written again, too. Nothing is
+    trained or otherwise changed.
 
     \b
     Example:

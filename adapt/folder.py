@@ -77,29 +77,13 @@ def describe_inputs(
     identities: Mapping[Kind, Identity],
 ) -> dict[str, Any]:
     """Return the content of config.json: the options, and what they are applied to."""
-    fingerprints = {f"{kind}_fingerprint": identity for kind, identity in identities.items()}
-    before = _read_config(out)
     labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
     text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
     return config.to_json() | {
         "pairs": len(pairs),
         "pairs_digest": checkpoint.digest({}, text),
-        **{
-            name: identity.fingerprint_among(_known(before, name)) or identity.fingerprint
-            for name, identity in fingerprints.items()
-        },
+        **{f"{kind}_fingerprint": one.fingerprint for kind, one in identities.items()},
     }
-
-
-def _known(before: Mapping[str, Any], name: str) -> list[str]:
-    """Return the recorded fingerprint, if there is one: to compare with it may read all weights."""
-    return [str(before[name])] if name in before else []
-
-
-def _read_config(out: Path) -> dict[str, Any]:
-    """Read config.json; empty if there is none yet."""
-    path = out / "config.json"
-    return read_json(path) if path.exists() else {}
 
 
 def finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
@@ -119,7 +103,13 @@ def finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     if "config.json" not in names:
         msg = f"{out}: is not empty and contains no adapter. Use another --out folder."
         raise RunMismatch(msg)
-    check_same(out, _read_config(out), record, may_change=AdaptConfig.changeable(), option="--out")
+    check_same(
+        out,
+        read_json(out / "config.json"),
+        record,
+        may_change=AdaptConfig.changeable(),
+        option="--out",
+    )
     if ADAPTER_FILE not in names:
         return None
     summary = read_json(out / ADAPTER_FILE).get("summary")

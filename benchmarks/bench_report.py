@@ -58,7 +58,13 @@ def make_results(rows, folds):
             part=np.where(place == fold, TEST, np.where(place == fold + 1, VALIDATION, TRAIN)),
             group=np.arange(n),
             fold=fold,
-            description={"split": "random", "why": "as requested"},
+            description={
+                "split": "random",
+                "why": "as requested",
+                "test_pairs": n,
+                "clusters": {},
+                "leaks": {},
+            },
         )
         for fold in range(folds)
     ]
@@ -70,7 +76,7 @@ def make_results(rows, folds):
     predicted = [pairs.pkd + rng.normal(0, 1, n) for _ in splits]
     return RunResults(
         title=f"{rows:,} rows, {folds} folds",
-        facts=FitConfig().to_json() | {"store": "store"},
+        facts=FitConfig().to_json() | {"store": "store", "pairs_digest": "0" * 32},
         source=pairs.table.source,
         pairs=pairs,
         names=PairNames.of(pairs),

@@ -14,12 +14,7 @@ from abag.core.garbage import collection_paused, freeze_imports
 from abag.core.messages import reporting, say, stage, whole_bar
 from abag.head.fit_splits import FitSplits
 from abag.head.model.config import FitConfig
-from abag.head.runs.run_folder import (
-    describe_inputs,
-    finished_summary,
-    keep_recorded_head,
-    read_inputs,
-)
+from abag.head.runs.run_folder import describe_inputs, finished_summary, read_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +86,6 @@ def _fit(
     report: bool,
 ) -> RunSummary:
     stage("reading", READING_SHARE)
-    config = keep_recorded_head(run, config)
     inputs = read_inputs(table, store, config, run)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:

@@ -114,7 +114,6 @@ def test_every_partial_file_has_its_own_name_that_says_who_writes_it(tmp_path):
         assert name.startswith("0a1b.")
         assert is_partial(tmp_path / name)
         assert partial_owner(tmp_path / name) == (host_name(), os.getpid())
-    assert partial_owner(tmp_path / "0a1b.elsewhere.7.partial") == ("elsewhere", 7)  # older abag
     assert partial_owner(tmp_path / "config.json.partial") is None
     assert not is_partial(tmp_path / "config.json")
     write_text(tmp_path / ("\N{SNOWMAN}" * 80), "a name of 240 bytes")
@@ -148,7 +147,7 @@ def test_a_link_at_the_partial_name_is_not_followed(tmp_path, monkeypatch, write
 def test_writing_a_file_again_removes_only_what_dead_writers_of_it_left(tmp_path, write):
     dead, host = 999_999_999, host_name()
     for name in (
-        f"a.0123.{host}.{dead}.partial", f"a.{host}.{dead}.partial",  # this and an older version
+        f"a.0123.{host}.{dead}.partial",
         f"a.0123.{host}.{os.getpid()}.partial", f"b.0123.{host}.{dead}.partial",
         f"a.0123.elsewhere.{dead}.partial", "a.txt.partial", "a.download.partial",
     ):  # fmt: skip
@@ -156,5 +155,4 @@ def test_writing_a_file_again_removes_only_what_dead_writers_of_it_left(tmp_path
     os.utime(tmp_path / "a.txt.partial", (0, 0))
     before = set(names(tmp_path))
     write(tmp_path / "a.txt", "new")
-    gone = {f"a.0123.{host}.{dead}.partial", f"a.{host}.{dead}.partial"}
-    assert set(names(tmp_path)) == before - gone | {"a.txt"}
+    assert set(names(tmp_path)) == before - {f"a.0123.{host}.{dead}.partial"} | {"a.txt"}

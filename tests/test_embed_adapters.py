@@ -28,7 +28,7 @@ from abag.embed.weights.adapters import (
     adapter_digest,
     read_adapter_files,
 )
-from abag.embed.weights.digest import former_weights_digest, weights_digest
+from abag.embed.weights.digest import weights_digest
 from abag.head.data.demo import demo_table
 
 CPU = plan_device("cpu")
@@ -228,20 +228,6 @@ def test_an_adapter_of_other_weights_is_an_error_with_both_digests_and_writes_no
     assert theirs in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "store").exists()
-
-
-def test_an_adapter_with_the_former_digest_of_its_encoders_files_is_merged(tmp_path):
-    save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
-    path = tmp_path / "one" / "adapter.json"
-    record = json.loads(path.read_text())
-    former = former_weights_digest(identify("tiny-igt5", "antibody").checkpoint)
-    files = read_adapter_files(tmp_path / "one", "antibody")
-    side = record["sides"]["antibody"]
-    assert side["weights"] != former
-    side |= {"weights": former, "digest": adapter_digest(former, files)}
-    path.write_text(json.dumps(record))
-    identity = identify("tiny-igt5", "antibody", adapter=tmp_path / "one")
-    assert identity.meaning["adapter"] == side["digest"]
 
 
 def test_incomplete_adapters_and_those_of_the_other_kind_are_refused(tmp_path):

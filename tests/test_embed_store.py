@@ -253,7 +253,7 @@ def test_a_store_whose_mark_and_encoder_json_are_not_visible_yet_is_continued(fi
 
 def test_a_store_of_a_later_version_is_refused(filled):
     (filled.path.parent / "abag-store.json").write_text('{"format": "abag-store", "version": 2}')
-    with pytest.raises(NotAStore, match="newer abag"):
+    with pytest.raises(NotAStore, match="Embed again into a new store"):
         open_store(filled.path.parent)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import shutil
 from collections import Counter
 
 import numpy as np
@@ -19,7 +18,6 @@ from abag.head.prediction import combinations as combinations_module
 from abag.head.prediction import measured_novelty
 from abag.head.prediction.measured_novelty import measure_novelty, widening_of
 from abag.head.prediction.novelty import UNCOUNTED, Novelty, as_columns
-from abag.head.prediction.predictor_record import record_digest
 from abag.sklearn import AffinityRegressor
 
 H3, FRAMEWORK, H2 = HEAVY.index("WGGDGFYAMDY"), 67, HEAVY.index("YPTNGY")
@@ -343,38 +341,3 @@ def test_a_scan_has_the_columns_of_predict(run, tmp_path):
     again = pd.read_csv(tmp_path / "b.csv")
     np.testing.assert_allclose(again["sigma"], found["sigma"], rtol=1e-6)
     assert "a new combination has more of them" in (tmp_path / "a.html").read_text()
-
-
-def older(run, folder, schema):
-    """Write the predictor of a run as an earlier version would have."""
-    shutil.copytree(run / "predictor", folder)
-    (folder / "antigens.json").unlink()
-    record = json.loads((folder / "predictor.json").read_text())
-    combinations = record["novelty"]["combinations"]
-    combinations.pop("shares")
-    if schema == 4:
-        record["novelty"].pop("combinations")
-    record["schema"] = schema
-    weights = (folder / "weights.safetensors").read_bytes()
-    record["digest"] = record_digest(record, weights)
-    (folder / "predictor.json").write_text(json.dumps(record))
-
-
-def test_a_predictor_of_schema_5_opens_and_has_the_sigma_of_before(run, tmp_path):
-    older(run, tmp_path / "old", 5)
-    table, store = asked_table(), run.parent / "store"
-    abag.predict(table, tmp_path / "old", tmp_path / "a.parquet", store=store, **QUIET)
-    found = pd.read_parquet(tmp_path / "a.parquet")
-    assert found["new_combination"].tolist() == [True] * 6 + [False] * 2
-    assert found["sigma"].nunique() == 1
-
-
-def test_a_predictor_of_schema_4_opens_and_counts_as_before(run, tmp_path):
-    older(run, tmp_path / "old", 4)
-    table = asked_table()
-    summary = abag.predict(
-        table, tmp_path / "old", tmp_path / "a.csv", store=run.parent / "store", **QUIET
-    )
-    found = pd.read_csv(tmp_path / "a.csv")
-    assert list(found)[-2:] == ["new_positions", "new_residues"]
-    assert "new_combination" not in summary["far_by"]

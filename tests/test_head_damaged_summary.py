@@ -101,5 +101,29 @@ def test_every_command_that_reads_a_run_names_the_value(at, summary, command, pa
     assert says in state["reason"]
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"format": "abag-run 2"}, "format 'abag-run 2' is not supported; this abag reads 'abag-r"),
+        ({"epochs": ...}, "lacks epochs. Copy the whole run folder again."),
+    ],
+)
+def test_every_command_refuses_a_run_of_another_version(at, command, change, says):
+    path = at / "run" / "config.json"
+    whole = path.read_text()
+    changed = {n: value for n, value in (json.loads(whole) | change).items() if value is not ...}
+    path.write_text(json.dumps(changed))
+    try:
+        with pytest.raises((FileDamaged, NoFinishedRun)) as caught:
+            COMMANDS[command](at)
+        (state,) = abag.runs(at / "run")["runs"]
+    finally:
+        path.write_text(whole)
+    for text in (str(caught.value), state["reason"]):
+        assert f"{path}: {says}" in text
+        assert "\n" not in text
+
+
 def test_the_summary_of_a_run_is_what_is_read(at, summary):
     assert read_summary(at / "run") == summary

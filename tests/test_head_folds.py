@@ -11,10 +11,9 @@ import torch
 from killed_training import stop_after
 
 from abag.head.data.labels import LabelledPairs
-from abag.head.model.config import FitConfig, RunMismatch
+from abag.head.model.config import FitConfig
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import fold_groups
-from abag.head.training import train as train_module
 from abag.head.training.checkpoint import load
 from abag.head.training.compile_choice import choose_mode
 from abag.head.training.fold_groups import folds_per_stack, group_folds
@@ -168,16 +167,6 @@ def test_networks_that_leave_an_inner_fold_out_take_the_steps_of_the_other_four_
         [trained] = train_folds(tmp_path / head, FOLDS[:1], head=head)
         assert trained.progress.step == 4 * steps  # of 16 pairs; 60 are training pairs
         assert trained.used["batch_size"] == 16
-
-
-def test_a_stack_that_an_earlier_version_began_with_more_steps_is_refused(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(train_module, "pairs_per_epoch", lambda _config, n_training: n_training)
-        train_folds(tmp_path, FOLDS[:1], head="stack", save_every=2)
-    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(RunMismatch, match="belong to another training"):
-        train_folds(tmp_path, FOLDS[:1], head="stack", save_every=2)
-    assert files == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("option", [{"members": 2}, {"patience": 3}])

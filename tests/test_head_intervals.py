@@ -247,7 +247,6 @@ def test_test_rows_of_repeated_folds_are_explained():
     said = describe_test_rows(3864, split)
     assert said == "3,864 test rows: 966 pairs, each tested in 4 of 20 folds"
     assert describe_test_rows(966, split) == ""
-    assert describe_test_rows(3864, {"folds": 20}) == ""  # a summary of an older version
 
 
 def variants_of_complexes(seed=0, rows=60):

@@ -586,7 +586,3 @@ def test_tables_all_pairs_and_the_predictor_agree_on_what_is_new(case, tmp_path,
     assert [None if pd.isna(n) else n for n in each["new_positions"]] == counts[:5]
     assert each["far_antibody"].tolist() == [bool(n) for n in counts[:5]]
     assert crossed["far_rows"] == 3
-    older, few = replace(predictor, novelty=None, antigens=None), []
-    predict(table, older, tmp_path / "c.csv", say=few.append)
-    assert list(read_back(tmp_path / "c.csv"))[-4:] == OURS[:4]
-    assert not any("most rows" in line for line in few)

@@ -84,40 +84,6 @@ def test_a_run_that_moved_away_from_its_store_has_no_map(run):
     assert '"map":{"pair":[]' in (run / "report.html").read_text()
 
 
-def test_what_an_older_run_did_not_save_is_left_out_and_reported(run):
-    path = run / "predictions.parquet"
-    pd.read_parquet(path).drop(columns=["row", "id", "antigen_name"]).to_parquet(path, index=False)
-    (run / "baselines.parquet").unlink()
-    summary = json.loads((run / "summary.json").read_text())
-    del summary["verdict"], summary["split"]["leaks_of_all_folds"], summary["split"]["why"]
-    for scores in summary["baselines"].values():
-        scores["test"].pop("r2")
-    (run / "summary.json").write_text(json.dumps(summary))
-    said = []
-    found = report(run, say=said.append)
-    words = ("differences to the baselines", "names and row numbers", "near-duplicates")
-    assert [w for w, part in zip(words, sorted(found["left_out"]), strict=True) if w in part] == [
-        *words
-    ]
-    assert said == [f"{run}: left out: {part}" for part in found["left_out"]]
-    page = (run / "report.html").read_text()
-    for absent in ("differences", "leaks"):
-        assert f'data-csv="{absent}"' not in page
-    assert 'data-csv="scores"' in page
-    assert "| ridge |" in (run / "predictor/README.md").read_text()
-
-
-def test_the_old_card_stays_where_its_values_are_unknown(run):
-    summary = json.loads((run / "summary.json").read_text())
-    del summary["kept"]
-    (run / "summary.json").write_text(json.dumps(summary))
-    before = (run / "predictor/README.md").read_bytes()
-    found = report(run, say=lambda _text: None)
-    assert found["model_card"] is None
-    assert "model card" in found["left_out"][0]
-    assert (run / "predictor/README.md").read_bytes() == before
-
-
 def test_a_notebook_shows_the_page_in_a_frame(run):
     shown = abag.report(run, say=lambda _text: None)._repr_html_()
     page = (run / "report.html").read_text()

@@ -37,6 +37,7 @@ from abag.head.splits.splits import TEST
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 VOID = {"meta", "link", "img", "br"}
 DATE = "2026-11-22 12:00 UTC"
+INPUTS = {"store": "store", "pairs_digest": "0" * 32}
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 
 
@@ -77,7 +78,7 @@ def results(frame=None, title="runs/first", **options):
     log[-1]["validation"] = {"spearman": None, "rmse": 1.0}
     return RunResults(
         title=title,
-        facts=FitConfig(**{"split": "random", **options}).to_json() | {"store": "store"},
+        facts=FitConfig(**{"split": "random", **options}).to_json() | INPUTS,
         source=pairs.table.source,
         pairs=pairs,
         names=PairNames.of(pairs),
@@ -216,7 +217,7 @@ def test_the_page_tells_what_was_run_and_the_settings_that_were_used(single):
 
 def test_the_command_has_every_option_that_is_not_a_default(single):
     config = FitConfig(columns={"heavy": "V H"}, bootstrap=False, widths=(32, 8), split="antigen")
-    html = render_run(replace(single, facts=config.to_json() | {"store": "a store"}))
+    html = render_run(replace(single, facts=config.to_json() | INPUTS | {"store": "a store"}))
     (command,) = re.findall(r"<code>(abag fit .*)</code>", html)
     assert shlex.split(command.replace("&#39;", "'"))[2:] == [
         "table", "--store", "a store", "--run", "runs/first", "--column", "heavy=V H",

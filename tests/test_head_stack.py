@@ -202,23 +202,6 @@ def test_the_default_head_is_a_stack_of_five_models(case, tmp_path):
     assert same["metrics"] == summary["metrics"]
 
 
-@pytest.mark.parametrize("recorded", ["mlp", None])
-def test_a_run_that_was_started_with_the_network_alone_keeps_it(case, tmp_path, recorded):
-    run, said = tmp_path / "run", []
-    before = fit(case, run, head="mlp")
-    config = json.loads((run / "config.json").read_text())
-    if recorded is None:  # as versions without other heads did
-        del config["head"]
-        (run / "config.json").write_text(json.dumps(config))
-    (run / "summary.json").unlink()  # interrupted
-    after = fit(case, run, say=said.append)
-    assert after["metrics"] == before["metrics"]
-    assert recorded_head(run) == "mlp"
-    assert any("keeps the head that it was started with, mlp" in text for text in said)
-    assert fit(case, run, say=said.append) == after  # finished
-    assert "nothing to do" in said[-1]
-
-
 def test_a_run_of_another_head_is_refused_without_it(case, tmp_path):
     fit(case, tmp_path / "run", head="ridge")
     with pytest.raises(RunMismatch, match="head was 'ridge' and is now 'stack'"):
@@ -273,17 +256,6 @@ def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
     (line,) = [text for text in said if "which are left out" in text]
     assert all((f"{name} (10)" in line) == (name not in parts) for name in ("kernel", "gp"))
     same_predictions(tmp_path / "run", case)
-
-
-def test_a_finished_run_may_record_options_that_its_head_does_not_use(case, tmp_path):
-    summary, path = fit(case, tmp_path / "run", head="ridge"), tmp_path / "run/config.json"
-    config = json.loads(path.read_text())  # as earlier versions did
-    path.write_text(json.dumps(config | {"epochs": 100, "widths": [5], "lr": 0.1}))
-    said = []
-    assert fit(case, tmp_path / "run", head="ridge", say=said.append) == summary
-    assert "nothing to do" in said[-1]
-    with pytest.raises(RunMismatch, match="head was 'ridge' and is now 'kernel'"):
-        fit(case, tmp_path / "run", head="kernel")
 
 
 WITH_A_NETWORK = "mlp, lowrank, notebook, stack, auto"

@@ -22,10 +22,9 @@ from abag.core.options import BadOption, EncoderOptions, Options, option, schema
 from abag.embed.doctor.options import DoctorOptions
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.run import embed_table
-from abag.embed.sequences.options import TableOptions
 from abag.embed.store.options import ExportOptions
 from abag.head.design.options import ScanOptions
-from abag.head.model.config import FitConfig, RunMismatch, check_same
+from abag.head.model.config import FitConfig
 from abag.head.prediction.options import PredictOptions
 from abag.head.runs.options import EvaluateOptions, PlanOptions
 from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
@@ -283,50 +282,6 @@ def test_help_imports_neither_torch_nor_pandas(command):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/"
     )
     assert done.stdout.strip() == "set()"
-
-
-# ---- what older versions wrote -------------------------------------------------------------------
-
-FIT = """{"accumulate": 4, "adapter_rows": "leave-out", "affinity_type": null,
-"allow_adapter_leak": false, "antibody_by": "fv", "antibody_encoder": null,
-"antibody_identity": 0.9, "antibody_pooling": "mean", "antigen": null, "antigen_encoder": null,
-"antigen_identity": 0.4, "antigen_pooling": "mean", "bad_rows": "error", "batch_size": 12,
-"bootstrap": true, "clip": 1.0, "cluster_tool": "auto", "columns": {"heavy": "VH"},
-"compile": "auto", "deterministic": false, "device": "auto", "dropout": 0.3, "epochs": 50,
-"floor": "keep", "folds": 0, "head": "notebook", "label": "pkd", "limit": null, "loss": "mse",
-"lr": 0.004, "members": 1, "patience": 0, "precision": "auto", "preset": "seed", "rank": 64,
-"rank_scope": "antigen", "repeats": 1, "replicates": "median", "save_every": null,
-"scale_lr": false, "seed": 3, "select": "spearman", "split": "auto", "split_seed": 3,
-"tables": "auto", "threads": 1, "validate_every": 1, "validate_pairs": 2048, "warmup": 0.05,
-"weight_decay": 0.01, "widths": [1024, 512, 256, 128]}"""
-ADAPT = """{"accumulate": 1, "affinity_type": null, "antibody_encoder": "igt5", "antigen": null,
-"antigen_encoder": "esm2-650m", "bad_rows": "error", "batch_size": 16, "columns": {},
-"device": "auto", "epochs": 10, "floor": "keep", "fold": null, "gradient_checkpointing": false,
-"head_lr": 0.001, "head_share": 0.5, "label": "pkd", "limit": null, "lora_alpha": 16.0,
-"lora_dropout": 0.1, "lora_layers": [], "lora_rank": 8, "lora_targets": [], "lr": 0.0003,
-"patience": 3, "precision": "auto", "replicates": "median", "save_every": 100, "seed": 0,
-"sides": "both", "split_from": "run"}"""
-
-
-LATER = {"antibody_region": "as-given", "chains": "as-given"}
-"""Options that both have since, with their defaults."""
-
-
-def test_a_configuration_is_written_as_version_0_1_wrote_it():
-    fitted = FitConfig(preset="seed", columns={"heavy": "VH"}, seed=3)
-    assert fitted.to_json() == json.loads(FIT) | LATER | {
-        "learning_curve": False, "compile_cache": "user",
-    }  # fmt: skip
-    assert AdaptConfig(split_from="run").to_json() == json.loads(ADAPT) | LATER
-    assert isinstance(fitted, TableOptions)
-
-
-def test_an_option_that_an_old_run_did_not_have_counts_as_its_default():
-    old = json.loads(FIT)
-    check_same("run", old, old | LATER)
-    changed = old | LATER | {"chains": "auto"}
-    with pytest.raises(RunMismatch, match="chains was 'as-given' and is now 'auto'"):
-        check_same("run", old, changed)
 
 
 def test_the_options_that_may_change_on_resuming_are_these():

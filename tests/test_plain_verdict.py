@@ -97,8 +97,3 @@ def test_a_fit_is_described_in_twelve_lines_of_80_columns(summary):
     assert "4,800 test rows: 1,200 pairs, each tested in 4 of 20 folds" in lines
     assert lines[-2:] == ["report     runs/first/report.html", "predictor  runs/first/predictor"]
     assert len(describe_briefly(summary)) == 4
-
-
-def test_a_fit_of_an_older_version_is_described_without_what_it_did_not_save(summary):
-    del summary["data"], summary["verdict"], summary["split"]["test_pairs"]
-    assert len(describe_fit(summary).splitlines()) == 7

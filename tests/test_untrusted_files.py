@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -373,3 +374,38 @@ def test_a_forged_shard_of_another_width_does_not_displace_the_sound_ones(tmp_pa
     resign(folder / "00.h5", narrow)
     keys = read_pairs(table).antibodies.keys
     assert not open_store(tmp_path / "store").folder("antibody").missing(keys).any()
+
+
+class Bomb:
+    """Unpickling it fails the test."""
+
+    def __reduce__(self):
+        return pytest.fail, ("it was unpickled",)
+
+
+def commands(foreign, table, new):
+    encoders = ("--antibody-encoder", "composition", "--antigen-encoder", "composition")
+    yield "embed", foreign, "--store", new
+    yield "embed", table, "--store", foreign, *encoders
+    yield "embed", table, "--store", new, "--antibody-encoder", foreign
+    yield "fit", foreign, "--store", new, "--run", new
+    yield "fit", table, "--store", foreign, "--run", new
+    yield "evaluate", "--run", foreign
+    yield "predict", table, "--run", foreign, "--out", new.with_suffix(".csv")
+    yield "plan", foreign
+    yield "store", "verify", foreign
+    yield "store", "merge", foreign, "--out", new
+
+
+@pytest.mark.parametrize("name", ["old.pt", "old.csv"])
+def test_every_command_refuses_a_checkpoint_of_torch_in_one_line(tmp_path, table, name):
+    foreign, pairs = tmp_path / name, tmp_path / "pairs.csv"
+    torch.save({"head": torch.zeros(3), "bomb": Bomb()}, foreign)
+    table.to_csv(pairs, index=False)
+    before = everything_in(tmp_path)
+    for command in commands(foreign, pairs, tmp_path / "new"):
+        done = CliRunner().invoke(main, [str(part) for part in command])
+        assert done.exit_code == 1, command
+        assert str(foreign) in done.stderr.splitlines()[-1], command
+        assert done.stderr.count("Error: ") == 1
+        assert everything_in(tmp_path) == before

@@ -24,7 +24,6 @@ from abag.embed.weights.checkpoints import (
     shard_names,
     weight_files,
 )
-from abag.embed.weights.legacy_files import refuse_legacy_file
 
 _SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
 _IN_WORDS = {int: "a whole number", float: "a number", str: "text"}
@@ -44,8 +43,6 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
         Unknown name, or weights that are neither on disk nor available for download.
     BadCheckpoint
         A folder without config.json or weights, or with an unsupported model type.
-    LegacyFile
-        A file of the old notebooks.
     """
     alias = ALIASES.get(name)
     if alias is not None and alias.random:
@@ -53,7 +50,6 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
     if alias is not None and alias.hub_name is None:
         return FAMILIES[alias.family].builtin_checkpoint(name)
     folder = user_path(name, "encoder")
-    refuse_legacy_file(folder)
     if folder.is_dir():
         return _open(folder, _slug(folder.resolve().name), name)
     source = hub_source(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -20,7 +20,7 @@ from abag.embed.packing.tokens import TOKENS_VERSION, Layout, LongPolicy
 from abag.embed.sequences.chains import RESIDUES, Kind
 from abag.embed.weights.adapters import with_adapter
 from abag.embed.weights.checkpoints import EncoderCheckpoint
-from abag.embed.weights.digest import former_weights_digest, weights_digest
+from abag.embed.weights.digest import weights_digest
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
@@ -50,20 +50,6 @@ class Identity:
         """The encoder's family."""
         return FAMILIES[self.checkpoint.family]
 
-    def fingerprint_among(self, known: Collection[str]) -> str | None:
-        """Return which of some known fingerprints stands for this encoder, if any does.
-
-        Until 2026-11-22 fingerprints covered files instead of tensors, and no config. What was
-        written then keeps them; finding one out reads all weight files.
-        """
-        if self.fingerprint in known:
-            return self.fingerprint
-        if not known or "config" not in self.meaning:
-            return None
-        meaning = {name: value for name, value in self.meaning.items() if name != "config"}
-        former = _fingerprint(meaning | {"weights": former_weights_digest(self.checkpoint)})
-        return former if former in known else None
-
     def info(self) -> dict[str, object]:
         """Return the content of the store's encoder.json."""
         return {
@@ -85,7 +71,7 @@ def identify(
 
     Raises
     ------
-    EncoderNotFound, BadCheckpoint, LegacyFile
+    EncoderNotFound, BadCheckpoint
         See `find_checkpoint`.
     AdapterNotFound, AdapterMismatch, AdapterDamaged
         See `with_adapter`.
@@ -109,12 +95,9 @@ def identify(
         meaning["config"] = settings
     if layout.vocabulary is not family.vocabulary:
         meaning["ids"] = layout.spans((RESIDUES,))[0].ids.tolist()
-    return Identity(checkpoint, layout, _fingerprint(meaning), meaning)
-
-
-def _fingerprint(meaning: Mapping[str, object]) -> str:
     canonical = json.dumps(meaning, sort_keys=True).encode()
-    return hashlib.blake2b(canonical, digest_size=16).hexdigest()
+    fingerprint = hashlib.blake2b(canonical, digest_size=16).hexdigest()
+    return Identity(checkpoint, layout, fingerprint, meaning)
 
 
 def count_flops(checkpoint: EncoderCheckpoint, lengths: Sequence[int] | NDArray[np.int32]) -> float:

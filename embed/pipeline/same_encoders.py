@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from abag import AbagError
 from abag.embed.encoders.loading import identify
 from abag.embed.pipeline.run import EmbedSummary, embed_table
-from abag.embed.store.store import open_store
 from abag.embed.store.store_files import ADAPTER_FOLDER
 
 if TYPE_CHECKING:
@@ -59,27 +58,18 @@ def embed_with_same_encoders(
         ("antibody", antibody_encoder, antibody_fingerprint, "window", antibody_adapter),
         ("antigen", antigen_encoder, antigen_fingerprint, long_antigens, antigen_adapter),
     )
-    fingerprints = {}
     for kind, encoder, expected, long, adapter in wanted:
-        identity = identify(encoder, kind, long, adapter)
-        found = identity.fingerprint
-        if identity.fingerprint_among([expected]) is None:
+        found = identify(encoder, kind, long, adapter).fingerprint
+        if found != expected:
             msg = (
                 f"{kind} encoder {encoder}: its fingerprint is {found}; expected {expected}, that "
                 f"of the encoder used in training. Give that checkpoint as --{kind}-encoder, or a "
                 "--store that holds its vectors."
             )
             raise OtherEncoder(msg)
-        fingerprints[kind] = found
     options |= {"long_antigens": long_antigens, "antibody_adapter": antibody_adapter}
     options |= {"antigen_adapter": antigen_adapter}
-    summary = embed_table(table, store, antibody_encoder, antigen_encoder, **options)
-    opened = open_store(store)
-    for kind, _, expected, _, _ in wanted:
-        for folder in opened.folders(kind):
-            if fingerprints[kind] in folder.fingerprints:
-                folder.note_fingerprint(expected)  # which may be that of an earlier abag
-    return summary
+    return embed_table(table, store, antibody_encoder, antigen_encoder, **options)
 
 
 def embed_like_folders(

@@ -116,7 +116,6 @@ def find_folder(store: Store, identity: Identity, options: EmbedOptions) -> Enco
 def create_folder(store: Store, identity: Identity, options: EmbedOptions) -> EncoderFolder:
     """As `find_folder`, but created if it does not exist."""
     folder = store.create_folder(identity.layout.kind, _folder_info(store, identity, options))
-    folder.note_fingerprint(identity.fingerprint)
     copy_adapter(identity.checkpoint, folder)
     return folder
 
@@ -125,7 +124,8 @@ def _folder_info(store: Store, identity: Identity, options: EmbedOptions) -> dic
     """Describe the encoder, with the layers of an existing folder or else those asked for."""
     last = layer_count(identity.checkpoint)
     asked = tuple(n for n in sorted(set(options.layers or ())) if n <= last)
-    folder = _existing_folder(store, identity)
+    folders = store.folders(identity.layout.kind)
+    folder = next((f for f in folders if f.fingerprint == identity.fingerprint), None)
     if folder is None:
         return identity.info() | ({"layers": list(asked)} if asked else {})
     held = folder.layers
@@ -138,23 +138,6 @@ def _folder_info(store: Store, identity: Identity, options: EmbedOptions) -> dic
         )
         raise PoolingsMismatch(msg)
     return folder.info
-
-
-def _existing_folder(store: Store, identity: Identity) -> EncoderFolder | None:
-    """Return the folder of an encoder, also if it has the fingerprint of an earlier abag.
-
-    An earlier fingerprint does not cover config.json, so it only counts until `note_fingerprint`
-    has recorded the one that does.
-    """
-    former = {}
-    for folder in store.folders(identity.layout.kind):
-        of_today = "config" in folder.info
-        if identity.fingerprint == folder.fingerprints[0 if of_today else -1]:
-            return folder
-        family = folder.info.get("family")
-        if family == identity.family.name and not of_today and len(folder.fingerprints) == 1:
-            former[folder.fingerprint] = folder
-    return former.get(identity.fingerprint_among(former.keys()) or "")
 
 
 def check_layers(identities: Sequence[Identity], layers: tuple[int, ...] | None) -> None:

@@ -21,7 +21,6 @@ from abag.embed.store.publisher import ShardPublisher
 from abag.embed.store.run_notes import RunNotes
 from abag.embed.store.store_files import (
     ADAPTER_FOLDER,
-    create_encoder_folder,
     read_adapter_files,
     unpack_adapter_files,
 )
@@ -72,19 +71,6 @@ class EncoderFolder:
         self._shards = ShardIndex(path, identity, packed)
         self.notes = RunNotes(path, self._files)
         """What the latest run noted beside the vectors."""
-
-    @property
-    def fingerprints(self) -> tuple[str, ...]:
-        """The fingerprint, and the other one that stands for the same encoder, if it is known."""
-        also = self.info.get("also_fingerprint")
-        return (self.fingerprint,) if also is None else (self.fingerprint, str(also))
-
-    def note_fingerprint(self, fingerprint: str) -> None:
-        """Record in encoder.json that another fingerprint stands for the same encoder."""
-        if self._is_packed or fingerprint in self.fingerprints:
-            return
-        self.info["also_fingerprint"] = fingerprint
-        access(self.path, partial(create_encoder_folder, self.path, self.info, self._files))
 
     @property
     def embed_options(self) -> str:

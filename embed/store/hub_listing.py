@@ -15,6 +15,7 @@ from abag.embed.store.store_files import (
     ENCODER_FILE,
     FOLDER_NAME,
     MAX_JSON_BYTES,
+    OTHER_VERSION,
     STORE_FILE,
     STORE_MARK,
     read_encoder_info,
@@ -73,7 +74,7 @@ class StoreListing:
         if STORE_FILE in self.files:
             self._fetch_record(hub, STORE_FILE, into)
             if (mark := read_json(into / STORE_FILE)) != STORE_MARK:
-                msg = f"{self.address}: {mark}; this abag reads {STORE_MARK}. Use a newer abag."
+                msg = f"{self.address}: {mark}; {OTHER_VERSION}"
                 raise NotAStore(msg)
         return found
 

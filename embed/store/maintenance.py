@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.files import Files, read_chunks, sweep_partials_of
 from abag.core.keys import KEY_BYTES, sort_keys
-from abag.core.messages import say
 from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
 from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.shards.shard import (
@@ -92,8 +91,7 @@ def merge(
 ) -> MergeSummary:
     """Copy the vectors of several stores into one, which is created if it is new.
 
-    Merging again copies only what is new. The sources are not changed. Folders with fingerprints
-    that are known to stand for one encoder are joined.
+    Merging again copies only what is new. The sources are not changed.
 
     Raises
     ------
@@ -111,7 +109,7 @@ def merge(
     damaged: list[str] = []
     for store in stores:
         for folder in store.folders():
-            into = _folder_for(folder, target)
+            into = target.create_folder(folder.kind, plain_info(folder))
             refuse_other_poolings(folder, into)
             write_adapter_files(into.path, folder.adapter_files(), files)
             folder.check()
@@ -119,7 +117,6 @@ def merge(
                 counts[_copy_block(block, into, files)] += 1
             damaged += [what for _, what in folder.damaged]
         damaged += [what for _, what in store.damaged]
-    _note_kept_apart(target)
     duplicates, conflicts = np.sum(
         [(0, 0), *map(_count_duplicates, target.folders())], axis=0
     ).tolist()
@@ -132,34 +129,6 @@ def merge(
         conflicts=conflicts,
         damaged=damaged,
     )
-
-
-def _folder_for(folder: EncoderFolder, target: Store) -> EncoderFolder:
-    """Return the folder of an encoder in another store, also under its other fingerprint."""
-    same = [
-        one for one in target.folders(folder.kind) if {*one.fingerprints} & {*folder.fingerprints}
-    ]
-    if not same or any(one.fingerprint == folder.fingerprint for one in same):
-        return target.create_folder(folder.kind, plain_info(folder))
-    into = same[0]
-    if len(into.fingerprints) == 1:
-        into.note_fingerprint(folder.fingerprint)
-    return into
-
-
-def _note_kept_apart(target: Store) -> None:
-    """Say that vectors of one encoder's name are apart if an earlier abag wrote some of them."""
-    for old in target.folders():
-        if "config" in old.info or len(old.fingerprints) > 1 or not old.info.get("family"):
-            continue
-        for new in target.folders(old.kind):
-            if "config" in new.info and new.info.get("family") == old.info["family"]:
-                say(
-                    f"{target.path}: {old.path.name} of an earlier abag is kept apart from "
-                    f"{new.path.name}: nothing tells whether both are one encoder. If they are, "
-                    f"add a sequence to the earlier store with abag embed {old.embed_options}, "
-                    "then merge into a new store."
-                )
 
 
 def plain_info(folder: EncoderFolder) -> dict[str, Any]:
@@ -182,20 +151,16 @@ def _copy_block(
     block: VectorBlock, into: EncoderFolder, files: Files
 ) -> Literal["copied", "present"]:
     """Copy a block into a folder as a shard, unless it is there already."""
-    own = {"encoder": into.name, "fingerprint": into.fingerprint}
-    is_shard = block.group == "/" and block.attrs["fingerprint"] == into.fingerprint
-    # other blocks are named by their keys, so that merging them again finds them
-    name = block.arrays["key"].digest[:16]
-    if block.attrs["fingerprint"] != into.fingerprint:
-        name += f"-{str(block.attrs['fingerprint'])[:8]}"
-    path = into.path / (block.path.name if is_shard else f"{name}.h5")
+    is_shard = block.group == "/"
+    # a packed block is named by its keys, so that merging it again finds it
+    path = into.path / (block.path.name if is_shard else f"{block.arrays['key'].digest[:16]}.h5")
     if path.exists() and is_same_shard(path, block):
         return "present"
     if is_shard:
         commit_shard(path, read_chunks(block.path), files)
     else:
         shapes = {name: (array.dtype, array.shape) for name, array in block.arrays.items()}
-        source = BlockSource("/", {**block.attrs, **own}, shapes, block.load)
+        source = BlockSource("/", block.attrs, shapes, block.load)
         commit_shard(path, shard_chunks([source]), files)
     return "copied"
 

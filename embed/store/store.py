@@ -39,6 +39,7 @@ from abag.embed.store.encoder_folder import EncoderFolder, ReadOnlyStore
 from abag.embed.store.store_files import (
     ADAPTER_PATHS,
     FOLDER_NAME,
+    OTHER_VERSION,
     STORE_FILE,
     STORE_MARK,
     check_encoder_info,
@@ -288,7 +289,7 @@ def _is_store(path: Path) -> bool:
     except (FileNotFoundError, DamagedShard):  # copied encoder folders are a store too
         return any(_is_encoder_folder(folder) for folder in _list_folder(path))
     if mark != STORE_MARK:
-        msg = f"{path / STORE_FILE}: {mark}; this abag reads {STORE_MARK}. Use a newer abag."
+        msg = f"{path / STORE_FILE}: {mark}; {OTHER_VERSION}"
         raise NotAStore(msg)
     return True
 
@@ -338,7 +339,7 @@ def name_encoders(folders: Sequence[EncoderFolder]) -> str:
 
 def _matches(folder: EncoderFolder, encoder: str) -> bool:
     return encoder in (folder.name, folder.path.name) or (
-        len(encoder) >= 4 and any(f.startswith(encoder) for f in folder.fingerprints)
+        len(encoder) >= 4 and folder.fingerprint.startswith(encoder)
     )
 
 

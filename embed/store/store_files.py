@@ -30,6 +30,10 @@ ADAPTER_PATHS = (
 )
 """The files of an adapter by their paths in an encoder's folder."""
 STORE_MARK = {"format": "abag-store", "version": 1}
+OTHER_VERSION = (
+    f"this abag reads {STORE_MARK}. Embed again into a new store, or use the version of abag that "
+    "wrote it."
+)
 FOLDER_NAME = re.compile(r"(antibody|antigen)-([A-Za-z0-9._-]+)-([0-9a-f]{8})")
 """Name of an encoder's folder: kind, encoder, and the first 8 digits of its fingerprint."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")

@@ -40,7 +40,7 @@ from abag.embed.weights.checkpoints import (
     AdapterMismatch,
     EncoderCheckpoint,
 )
-from abag.embed.weights.digest import former_weights_digest, weights_digest
+from abag.embed.weights.digest import weights_digest
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
@@ -79,7 +79,7 @@ def with_adapter(checkpoint: EncoderCheckpoint, folder: Path, kind: Kind) -> Enc
         raise AdapterNotFound(msg)
     trained = kinds[kind]
     weights, found = trained["weights"], weights_digest(checkpoint)
-    if weights != found and weights != former_weights_digest(checkpoint):
+    if weights != found:
         msg = (
             f"{folder}: trained on {trained['encoder']} with weights {weights}; "
             f"{checkpoint.name} has weights {found or 'none'}. "
@@ -174,8 +174,8 @@ def _read_record(folder: Path) -> _Record:
         raise AdapterNotFound(msg) from error
     if not isinstance(record, dict) or not ADAPTER_FORMAT.items() <= record.items():
         msg = (
-            f"{path}: not a supported adapter; expected {ADAPTER_FORMAT}. "
-            "Use the version of abag that wrote it."
+            f"{path}: not a supported adapter; this abag reads {ADAPTER_FORMAT}. Adapt again, or "
+            "use the version of abag that wrote it."
         )
         raise AdapterNotFound(msg)
     sides = record.get("sides")

@@ -25,7 +25,7 @@ _SHARD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.(safetensors|bin)")
 """Name of a file in an index of shards."""
 _NOT_LEARNED = ("inv_freq", "rotary_emb.freqs", "position_ids", "_extra_state")
 """Ends of names of tensors that are computed from config.json, or are the state of a library."""
-_FORMER_NAMES = {
+_TENSORFLOW_NAMES = {
     # transformers reads, and some of its versions write, TensorFlow's names of the norms
     "LayerNorm.gamma": ("LayerNorm.weight",),
     "LayerNorm.beta": ("LayerNorm.bias",),
@@ -149,7 +149,7 @@ class WeightNames:
     def _in_module(self, name: str) -> list[str]:
         """Return the module's names of what a tensor of the files holds."""
         names = [name]
-        for other, own in {**_FORMER_NAMES, **self.other_layout}.items():
+        for other, own in {**_TENSORFLOW_NAMES, **self.other_layout}.items():
             if other in name:
                 names = [n.replace(other, part) for n in names for part in own]
         return names

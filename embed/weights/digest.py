@@ -1,12 +1,10 @@
-"""The digest that identifies an encoder's weights, and that of earlier versions of abag."""
+"""The digest that identifies an encoder's weights."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -30,9 +28,9 @@ class Stopped(Exception):
 def weights_digest(checkpoint: EncoderCheckpoint, stopped: Event | None = None) -> str:
     """Hash the encoder's tensors: 32 hexadecimal digits, or an empty string without weights.
 
-    docs/store-format.md specifies the digest. It does not depend on file format, shards, order,
-    task heads, or on whether values are stored in a half-precision type or in float32. Another
-    thread can set `stopped` to end the hashing.
+    docs/store-format.md specifies the digest, which the cache keeps. It does not depend on file
+    format, shards, order, task heads, or on whether values are stored in a half-precision type or
+    in float32. Another thread can set `stopped` to end the hashing.
 
     Raises
     ------
@@ -40,20 +38,20 @@ def weights_digest(checkpoint: EncoderCheckpoint, stopped: Event | None = None) 
         Weights that cannot be read.
     Stopped
     """
-    compute = partial(_hash_tensors, stopped=stopped)
-    return _cached("tensors", checkpoint, checkpoint.weights, compute)
+    if not checkpoint.weights:
+        return ""
+    identity = hashlib.blake2b(f"tensors\0{checkpoint.names}".encode(), digest_size=16)
+    for path in checkpoint.weights:
+        identity.update(_file_identity(path))
+    cache, entry = cache_dir() / "digests", identity.digest()
+    digest = kept(cache, entry)
+    if digest is None:
+        digest = _hash_tensors(checkpoint, stopped)
+        keep(cache, entry, digest)
+    return digest.hex()
 
 
-def former_weights_digest(checkpoint: EncoderCheckpoint) -> str:
-    """Hash the weight files, as abag did until 2026-11-22; only to recognise what it wrote then."""
-    folder = checkpoint.folder or Path()
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    return _cached("files", checkpoint, tuple(files) or checkpoint.weights, _hash_files)
-
-
-def _hash_tensors(
-    checkpoint: EncoderCheckpoint, _files: tuple[Path, ...], stopped: Event | None = None
-) -> bytes:
+def _hash_tensors(checkpoint: EncoderCheckpoint, stopped: Event | None) -> bytes:
     from abag.embed.weights.tensors import EncoderTensors
 
     def hash_one(name: str) -> bytes:
@@ -75,35 +73,6 @@ def _hash_tensor(name: str, tensor: torch.Tensor) -> bytes:
     header = f"{name}\0{kind}\0{','.join(map(str, tensor.shape))}\0".encode()
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     return blake3(header).update(flat.numpy().data).digest()
-
-
-def _hash_files(_checkpoint: EncoderCheckpoint, files: tuple[Path, ...]) -> bytes:
-    total = hashlib.blake2b(digest_size=16)
-    for path in files:
-        with path.open("rb") as file:
-            one = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-        total.update(one.digest())
-    return total.digest()
-
-
-def _cached(
-    kind: str,
-    checkpoint: EncoderCheckpoint,
-    files: tuple[Path, ...],
-    compute: Callable[[EncoderCheckpoint, tuple[Path, ...]], bytes],
-) -> str:
-    """Return a digest of 16 bytes from the cache, if the files are the same as then."""
-    if not files:
-        return ""
-    identity = hashlib.blake2b(f"{kind}\0{checkpoint.names}".encode(), digest_size=16)
-    for path in files:
-        identity.update(_file_identity(path))
-    cache, entry = cache_dir() / "digests", identity.digest()
-    digest = kept(cache, entry)
-    if digest is None:
-        digest = compute(checkpoint, files)
-        keep(cache, entry, digest)
-    return digest.hex()
 
 
 def _file_identity(path: Path) -> bytes:

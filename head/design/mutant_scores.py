@@ -140,7 +140,7 @@ class MutantScorer:
             far = predictor.applicability[kind].is_far(x_ND) | counter.is_far(new_NC)
             flags[f"far_{kind}"] = far[of_pair]
             if kind == "antibody":
-                widening = predictor.widening(new_NC)[of_pair]
+                widening = predictor.novelty.widening(new_NC)[of_pair]
             new |= counter.columns(new_NC[of_pair])
             sides.append((list(distinct), x_ND, of_pair))
         (antibodies, antibody_ND, i), (_, antigen_ME, j) = sides

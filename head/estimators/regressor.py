@@ -216,7 +216,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             if not return_std:
                 return pkd
             new_NC = predictor.counter("antibody").count(table.antibodies.chains)
-            return pkd, sigma * predictor.widening(new_NC)[table.antibodies.of_row]
+            return pkd, sigma * predictor.novelty.widening(new_NC)[table.antibodies.of_row]
 
     def _config(self) -> FitConfig:
         config = FitConfig(**{one.name: getattr(self, one.name) for one in _OPTIONS})

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, cast, get_args
 
 from abag import AbagError
-from abag.core.options import BadOption, DeviceOptions, Options, flag, option, schema
+from abag.core.options import BadOption, DeviceOptions, Options, flag, option
 from abag.embed.sequences.options import TableOptions
 from abag.embed.store.options import VectorOptions
 from abag.head.data.label_options import LabelOptions
@@ -317,8 +317,9 @@ class FitConfig(
         return super().to_json() | filled | {"split_seed": self.effective_split_seed}
 
 
-MAY_CHANGE = FitConfig.changeable() | {"store", "store_from_run"}
-"""What may differ when a run is resumed: none of it changes the meaning of the result."""
+MAY_CHANGE = FitConfig.changeable() | {"format", "store", "store_from_run"}
+"""What may differ when a run is resumed: none of it changes the meaning of the result, and the
+format is checked when config.json is read."""
 
 
 def check_same(
@@ -331,9 +332,7 @@ def check_same(
 ) -> None:
     """Raise `RunMismatch` if any value outside `may_change` differs, naming each difference."""
     names = sorted((before.keys() | now.keys()) - may_change, key=lambda n: ("digest" in n, n))
-    # an option that did not exist yet had its present default, but for the head
-    defaults = {one.name: one.default for one in schema(FitConfig)} | {"head": "mlp"}
-    values = [(n, before.get(n, defaults.get(n)), now.get(n)) for n in names]
+    values = [(n, before.get(n), now.get(n)) for n in names]
     changes = [f"{n} was {old!r} and is now {new!r}" for n, old, new in values if old != new]
     if changes:
         msg = (

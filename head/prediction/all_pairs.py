@@ -177,7 +177,7 @@ def _write_scores(
             rows = slice(at, at + SLICE)
             antibody_ND = predictor.read(store, "antibody", antibody_keys[rows])
             far_vector[rows] = predictor.applicability["antibody"].is_far(antibody_ND)
-            widening_N = predictor.widening(new_NC[rows])
+            widening_N = predictor.novelty.widening(new_NC[rows])
             far_antibody = far_vector[rows] | of_antibodies.is_far(new_NC[rows])
             for i, j in _index_pairs(len(antibody_ND), len(antigen_ME)):
                 vectors = PairVectors(antibody_ND, antigen_ME, i, j, antibodies[rows])

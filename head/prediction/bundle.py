@@ -46,13 +46,11 @@ from abag.head.prediction.network import NetworkModel, NetworkSettings
 from abag.head.prediction.novelty import Novelty
 from abag.head.prediction.predictor import EmbedFunction, Predictor, VectorSpec
 from abag.head.prediction.predictor_record import (
-    READABLE,
     SCHEMA,
     MemberRecord,
     PredictorRecord,
     parse_record,
     record_digest,
-    upgraded,
 )
 from abag.head.splits.splits import TRAIN
 
@@ -202,7 +200,7 @@ def load_predictor(path: Path | str, *, embed: EmbedFunction | None = None) -> P
                 kind: Applicability(tensors[f"{kind}.representatives"], spec.far_distance)
                 for kind, spec in kinds.items()
             },
-            novelty=Novelty.from_json(record.novelty) if record.novelty else None,
+            novelty=Novelty.from_json(record.novelty),
             antibody_region=record.antibody_region,
             store=store,
             store_is_far=store is not None and not _is_near(store, folder.parent),
@@ -239,16 +237,16 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
         )
         raise PredictorDamaged(msg) from error
     schema: Any = written.get("schema") if isinstance(written, dict) else None
-    if schema not in READABLE:
+    if schema != SCHEMA:
         msg = (
-            f"{folder / RECORD}: schema {schema!r} is not supported; expected schema {SCHEMA}. Use "
-            "the version of abag that wrote it, or train the run again."
+            f"{folder / RECORD}: schema {schema!r} is not supported; this abag reads schema "
+            f"{SCHEMA}. Fit the run again, or use the version of abag that wrote it."
         )
         raise PredictorDamaged(msg)
     values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
     errors = (TypeError, LookupError, ArithmeticError)
-    with _refusing(folder / RECORD, f"invalid predictor of schema {schema}", *errors):
-        record = parse_record(PredictorRecord, upgraded(values, schema))
+    with _refusing(folder / RECORD, "invalid predictor", *errors):
+        record = parse_record(PredictorRecord, values)
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         weights = (folder / WEIGHTS).read_bytes()
     digest = record_digest(values, weights)
@@ -300,9 +298,7 @@ def store_of_run(run: Path) -> Path | None:
     """Return the store that a run was trained from; None if it is unknown or does not exist."""
     try:
         record = read_json(run / "config.json")
-        places = [Path(record["store"])]
-        if "store_from_run" in record:  # not in older runs
-            places.append(run / record["store_from_run"])
+        places = Path(record["store"]), run / record["store_from_run"]
         return next((place for place in places if place.exists()), None)
     except (OSError, FileDamaged, ValueError, KeyError, TypeError):
         return None

@@ -56,19 +56,16 @@ class Combinations:
     known: frozenset[int]
     """Sets of regions, bit r for region r, that are not new. If empty, no set is new."""
     shares: Mapping[int, int]
-    """Sets of regions to the share of the training antibodies with it, in `SHARE_UNIT`. Empty if
-    unknown, before schema 6."""
+    """Sets of regions to the share of the training antibodies with it, in `SHARE_UNIT`."""
 
     def share(self, changes_NR: NDArray[np.int16]) -> NDArray[np.int16]:
         """Return the share of the training antibodies that change the same regions, (N,).
 
-        In `SHARE_UNIT`. An antibody without changes, or whose share is unknown, has the largest.
+        In `SHARE_UNIT`. An antibody without changes has the largest.
         """
-        everything = round(1 / SHARE_UNIT)
-        shares = {**self.shares, 0: everything}
-        other = 0 if self.shares else everything
+        shares = {**self.shares, 0: round(1 / SHARE_UNIT)}
         sets, index = np.unique(_changed_sets(changes_NR), return_inverse=True)
-        return np.array([shares.get(one, other) for one in sets.tolist()], np.int16)[index]
+        return np.array([shares.get(one, 0) for one in sets.tolist()], np.int16)[index]
 
     def is_new(self, changes_NR: NDArray[np.int16]) -> NDArray[np.bool_]:
         """Return which antibodies, given their changes by region, are new combinations, (N,)."""

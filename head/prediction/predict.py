@@ -153,7 +153,7 @@ def _predict_pairs(
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = encode_missing(scorer, found.antibodies, found.antigens)
     pkd, sigma, *by_vector = _score(scorer, store, antibodies, antigens, found.antibodies.chains)
-    sigma *= scorer.predictor.widening(found.antibodies.new_NC)[antibodies[1]]
+    sigma *= scorer.predictor.novelty.widening(found.antibodies.new_NC)[antibodies[1]]
     sides = list(zip((found.antibodies, found.antigens), by_vector, strict=True))
     far = [FarSequences(x, side.counter.reasons(side.new_NC)) for side, x in sides]
     far_antibody, far_antigen = (side.either for side in far)

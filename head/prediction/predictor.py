@@ -93,8 +93,8 @@ class Predictor(Ensemble):
     antibody: VectorSpec
     antigen: VectorSpec
     applicability: Mapping[Kind, Applicability]
-    novelty: Novelty | None = None
-    """Residues and combinations of changes of the training antibodies; None before schema 4."""
+    novelty: Novelty
+    """Residues and combinations of changes of the training antibodies."""
     antigens: TrainingAntigens | None = None
     """The training antigens; None if they were not kept, or not shared."""
     antibody_region: AntibodyRegion = "as-given"
@@ -145,10 +145,9 @@ class Predictor(Ensemble):
         -------
         DataFrame
             One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd; without ``sigma`` if
-            it could not be calibrated), ``far_antibody``,
-            ``far_antigen`` (bool), and ``new_positions`` and ``new_residues`` (Int16), which
-            predictors written before schema 4 lack. If the training antibodies are variants of one,
-            also ``changes`` (Int16) and ``new_combination`` (boolean); see `Novelty.count`. Last,
+            it could not be calibrated), ``far_antibody``, ``far_antigen`` (bool), ``new_positions``
+            and ``new_residues`` (Int16). If the training antibodies are variants of one, also
+            ``changes`` (Int16) and ``new_combination`` (boolean); see `Novelty.count`. Last,
             ``antigen_changes`` (Int16) from the nearest training antigen, see
             `TrainingAntigens.count`, unless the predictor was shared.
 
@@ -207,12 +206,7 @@ class Predictor(Ensemble):
 
     def counter(self, kind: Kind) -> SequenceCounter:
         """Return what counts new things in sequences of one kind."""
-        found = self.novelty if kind == "antibody" else self.antigens
-        return NothingCounted() if found is None else found
-
-    def widening(self, new_NC: NDArray[np.int16]) -> NDArray[np.float64]:
-        """Return by what factor `add_novelty` enlarges sigma, (N,), from counts of antibodies."""
-        return np.ones(len(new_NC)) if self.novelty is None else self.novelty.widening(new_NC)
+        return self.novelty if kind == "antibody" else self.antigens or NothingCounted()
 
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
@@ -285,7 +279,7 @@ class Predictor(Ensemble):
             new_PC = counter.count(sequences)
             far = found[f"far_{kind}"] | counter.is_far(new_PC)
             if kind == "antibody":
-                found = found.assign(sigma=found["sigma"] * self.widening(new_PC))
+                found = found.assign(sigma=found["sigma"] * self.novelty.widening(new_PC))
             found = found.assign(**{f"far_{kind}": far, **counter.columns(new_PC)})
         return found
 

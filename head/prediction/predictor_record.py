@@ -1,4 +1,4 @@
-"""predictor.json: what it holds, in which versions, and the digest that ties it to the weights."""
+"""predictor.json: what it holds, and the digest that ties it to the weights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hint
 from abag.head.prediction.predictor import VectorSpec
 
 SCHEMA = 7
-READABLE = range(2, SCHEMA + 1)
-"""Schemas that can be read."""
 MOST = 1e15
 """Of a number in predictor.json; the square of a larger one could overflow."""
 
@@ -42,8 +40,7 @@ class PredictorRecord:
     antigen: VectorSpec
     antibody_region: AntibodyRegion
     novelty: dict[str, Any]
-    """See `Novelty.to_json`; empty before schema 4, without combinations before schema 5 and their
-    shares before schema 6."""
+    """See `Novelty.to_json`."""
 
 
 def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
@@ -56,39 +53,6 @@ def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
         with weights.open("rb") as file:
             file_digest(file, lambda: running)
     return running.hexdigest()
-
-
-def upgraded(values: Mapping[str, Any], schema: int) -> dict[str, Any]:
-    """Convert the fields of predictor.json in a schema of `READABLE` to those of `SCHEMA`."""
-    if schema == 2:
-        values = _from_schema_2(values)
-    if schema in (2, 3):
-        return {"novelty": {}, **values}
-    if schema == 4:
-        return {**values, "novelty": {"combinations": None} | values["novelty"]}
-    return _from_schema_5(values) if schema == 5 else dict(values)
-
-
-def _from_schema_2(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a record of networks of one shape, all with the same weight."""
-    shape = {name: values[name] for name in ("head", "widths", "rank")}
-    weight = 1 / len(values["members"])
-    members = [
-        {"model": "network", "weight": weight, "settings": shape | scale}
-        for scale in values["members"]
-    ]
-    rest = {n: v for n, v in values.items() if n not in shape}
-    # A sigma that was not calibrated had a spread of exactly 1; the region was absent at first.
-    added = {"antibody_region": "as-given", "calibrated": values["spread"] != 1.0}
-    return added | rest | {"members": members}
-
-
-def _from_schema_5(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a record whose combinations of changes have no shares."""
-    novelty = dict(values["novelty"])
-    if novelty.get("combinations") is not None:
-        novelty["combinations"] = novelty["combinations"] | {"shares": []}
-    return {**values, "novelty": novelty}
 
 
 def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401

@@ -29,7 +29,7 @@ class PairNames:
 
     columns: dict[str, pd.Series[Any]]
     """``row``, the number of each pair's row in the table, from 1, and those of `NAMES` that the
-    table has, as text; each has P rows. Runs of older versions did not save them."""
+    table has, as text; each has P rows."""
     antigens: NDArray[np.int64]
     """Antigens of the pairs, sorted."""
 
@@ -63,10 +63,9 @@ class PairNames:
         used = distinct(pairs.antigen)
         return cls(columns, pairs.antigen, hex_keys(table.antigens.keys[used]))
 
-    def rows(self, pairs: NDArray[np.int64]) -> list[int] | None:
-        """Return the row numbers of some pairs; None if they are not known."""
-        column = self.columns.get("row")
-        return None if column is None else np.asarray(column.iloc[pairs], np.int64).tolist()
+    def rows(self, pairs: NDArray[np.int64]) -> list[int]:
+        """Return the row numbers of some pairs."""
+        return [int(row) for row in self.columns["row"].iloc[pairs]]
 
     def texts(self, role: str, pairs: NDArray[np.int64]) -> list[str] | None:
         """Return the cells of some pairs, shortened; None if the table has no such column."""

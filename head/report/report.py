@@ -22,14 +22,15 @@ from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
 from abag.head.evaluation import bootstrap
 from abag.head.evaluation.correlations import MIN_ROWS_PER_ANTIGEN
-from abag.head.evaluation.metrics import METRICS, Scores, metric_label, table_metrics
+from abag.head.evaluation.metrics import METRICS, metric_label, table_metrics
 from abag.head.evaluation.verdicts import format_difference, rank_metric, relation
 from abag.head.model.config import FitConfig
 from abag.head.report.chart_data import chart_data
 from abag.head.report.page import render_page, render_template
 from abag.head.report.results import ModelScores, RunResults, RunSummary
-from abag.head.report.score_table import describe_test_rows, sigma_in_words
+from abag.head.report.score_table import describe_test_rows
 from abag.head.splits.splits import PART_NAMES, TEST
+from abag.head.training.uncertainty import describe_sigma
 
 LARGEST_ERRORS = 20
 """Test pairs in the table of the largest errors."""
@@ -63,14 +64,14 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         quantity=charts["quantity"],
         date=date,
         source=r.source,
-        digest=r.facts.get("pairs_digest", "unknown"),
+        digest=r.facts["pairs_digest"],
         command=_command(r, summary["run"]),
         folds=len(r.splits),
         draws=bootstrap.DRAWS,
-        verdict=summary.get("verdict", ""),
+        verdict=summary["verdict"],
         verdicts=summary["verdicts"],
         warnings=summary["warnings"],
-        sigma=sigma_in_words(summary),
+        sigma=describe_sigma(summary["sigma"]),
         shares={name: share for name, share in summary.get("shares", {}).items() if share < 1},
         scores=_score_tables(r, summary),
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
@@ -78,7 +79,7 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         map_share=f"{charts['map']['share']:.0%}",
         worst=_largest_errors(r),
         split=_split_tables(r),
-        settings=_settings(r, summary.get("used", {})),
+        settings=_settings(r, summary["used"]),
     )
 
 
@@ -87,9 +88,9 @@ def _command(r: RunResults, run: str) -> str:
     store, here = Path(r.facts["store"]), Path.cwd()
     store = store.relative_to(here) if store.is_relative_to(here) else store
     words = ["abag", "fit", r.source, "--store", str(store), "--run", run]
-    default = FitConfig(preset=r.facts.get("preset", FitConfig.preset)).to_json()
+    default = FitConfig(preset=r.facts["preset"]).to_json()
     for one in schema(FitConfig):
-        value = r.facts.get(one.name, default[one.name])
+        value = r.facts[one.name]
         if value == default[one.name]:
             continue
         if isinstance(value, dict):
@@ -110,7 +111,7 @@ def _settings(r: RunResults, used: Mapping[str, object]) -> list[tuple[str, str,
         "unique antigens": len(distinct(r.pairs.antigen)),
         "censored pairs": int(np.count_nonzero(r.pairs.censored)),
     }
-    known = [one.name for one in schema(FitConfig) if one.name in r.facts]
+    known = [one.name for one in schema(FitConfig)]
     values = {n: r.facts[n] for n in [*known, *sorted(r.facts.keys() - known)]} | counts
     return [
         (
@@ -132,9 +133,7 @@ def _largest_errors(r: RunResults) -> dict[str, Any]:
     )
     error = predicted - r.pairs.pkd[pairs]
     worst = np.argsort(-np.abs(error), kind="stable")[:LARGEST_ERRORS]
-    columns: dict[str, Sequence[object]] = {}
-    if (rows := r.names.rows(pairs[worst])) is not None:
-        columns["row"] = rows
+    columns: dict[str, Sequence[object]] = {"row": r.names.rows(pairs[worst])}
     for role in ("id", "antibody_name"):
         if (texts := r.names.texts(role, pairs[worst])) is not None:
             columns[role.replace("_name", "")] = texts
@@ -152,14 +151,13 @@ def model_card(source: str, config: Mapping[str, object], summary: RunSummary) -
     """Return the model card of a run on the table `source`, as Markdown."""
     scores = {"**this predictor**": summary["metrics"]["test"]}
     scores |= {name: parts["test"] for name, parts in summary["baselines"].items()}
-    unknown: Scores = dict.fromkeys(table_metrics())  # metrics that an older run does not have
     return render_template(
         "model_card.md.j2",
         source=source,
         config=config,
         summary=summary,
         split=summary["split"],
-        scores={name: unknown | (found or {}) for name, found in scores.items()},
+        scores=scores,
         metrics=table_metrics(),
         metric_label=metric_label,
         licences=LICENCES,
@@ -177,7 +175,7 @@ def _score_tables(r: RunResults, found: ModelScores) -> dict[str, Any]:
     columns = table_metrics(report=True)
     compared = dict.fromkeys([rank_metric(own), "rmse"])
     rows = {"head": own} | {name: parts["test"] for name, parts in found["baselines"].items()}
-    n, intervals = sum(len(split.rows(TEST)) for split in r.splits), found.get("intervals", {})
+    n, intervals = sum(len(split.rows(TEST)) for split in r.splits), found["intervals"]
     tested = describe_test_rows(n, r.split)
     return {
         "intervals": [
@@ -191,7 +189,6 @@ def _score_tables(r: RunResults, found: ModelScores) -> dict[str, Any]:
         "differences": [
             (name, *(_difference(r, name, metric) for metric in compared))
             for name in found["baselines"]
-            if name in r.baselines[0]
         ],
         "tested": tested or f"{n:,} test row{'s' * (n != 1)}",
     }
@@ -211,9 +208,8 @@ def _label_with_direction(metric: str) -> str:
 
 def _split_tables(r: RunResults) -> dict[str, Any]:
     """Rows per part, leaked rows by kind and identity, and clusters by identity."""
-    why = f": {r.split['why']}" if "why" in r.split else ""
     return {
-        "why": f"{r.split['name']}{why}.",
+        "why": f"{r.split['name']}: {r.split['why']}.",
         "part_names": ["fold", *PART_NAMES],
         "parts": [
             [split.fold, *(len(split.rows(part)) for part in PART_NAMES.values())]
@@ -221,12 +217,12 @@ def _split_tables(r: RunResults) -> dict[str, Any]:
         ],
         "leaks": [
             (kind, identity, rows)
-            for kind, levels in r.split.get("leaks_of_all_folds", {}).items()
+            for kind, levels in r.split["leaks_of_all_folds"].items()
             for identity, rows in levels.items()
         ],
         "clusters": [
             (kind, identity, size["clusters"], f"{size['largest_share']:.0%}")
-            for kind, levels in r.split.get("clusters", {}).items()
+            for kind, levels in r.split["clusters"].items()
             for identity, size in levels.items()
         ],
     }

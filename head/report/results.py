@@ -58,7 +58,7 @@ class RunResults:
     """Standard deviation of the error of each prediction, in pKd, (P,)."""
     baselines: Sequence[Mapping[str, Floats]]
     """pKd of every pair by each baseline of each split, (P,). Read from a folder, they are NaN
-    outside the test parts, and runs of older versions have none."""
+    outside the test parts."""
     log: Sequence[Mapping[str, Any]]
     """Lines of metrics.jsonl."""
     antibody_ND: NDArray[np.floating] | None
@@ -86,9 +86,9 @@ class TableSummary(TypedDict):
     pairs: int
     in_training: dict[str, int]
     """How many pairs are in the training set, as a ``pair`` or by one of their sequences."""
-    near_training: dict[str, int] | None
+    near_training: dict[str, int]
     """How many have a near-duplicate there, by ``pair``, ``antibody`` and ``antigen``, at the
-    identities of the run's split. None: the run did not save its sequences."""
+    identities of the run's split."""
     bias: NotRequired[float | None]
     """Mean of predicted minus measured, in pKd, over exact rows."""
     coverage: NotRequired[dict[str, float | None]]
@@ -117,13 +117,13 @@ class ModelScores(TypedDict):
     """Scores of the head and the baselines, and how they compare."""
 
     warnings: list[str]
-    verdict: NotRequired[str]
-    """One sentence in plain words; older runs have none."""
+    verdict: str
+    """One sentence in plain words."""
     verdicts: list[str]
     metrics: dict[str, Scores | None]
     """Scores of the head by part: ``validation``, ``test`` and, for a table, ``table`` ..."""
-    intervals: NotRequired[dict[str, ScoreInterval]]
-    """Test scores of the head with their intervals; older runs have none."""
+    intervals: dict[str, ScoreInterval]
+    """Test scores of the head with their intervals."""
     baselines: dict[str, dict[str, Scores]]
     cv: NotRequired[dict[str, dict[str, FoldAverage]]]
 
@@ -137,22 +137,21 @@ class RunSummary(ModelScores):
     seconds: float
     resumed_from_step: int | None
     best_step: int
-    used: NotRequired[dict[str, Any]]
-    """Settings that the run chose itself; several values if folds differ. Older runs have none."""
-    kept: NotRequired[float]
-    """Factor by which predictions were shrunk toward the training mean; mean over folds. Older
-    runs have none."""
+    used: dict[str, Any]
+    """Settings that the run chose itself; several values if folds differ."""
+    kept: float
+    """Factor by which predictions were shrunk toward the training mean; mean over folds."""
     split: dict[str, Any]
-    data: NotRequired[dict[str, str | int]]
+    data: dict[str, str | int]
     """The table's ``source``, how many ``pairs``, ``antibodies`` and ``antigens`` it has, and the
-    ``quantity`` of its labels, such as pKd or pIC50; older runs have no quantity."""
+    ``quantity`` of its labels, such as pKd or pIC50."""
     noise: float | None
     counts: Mapping[str, int]
     members: int
     """Number of models that the prediction of one fold averages."""
-    shares: NotRequired[Mapping[str, float]]
-    """Weight of each kind of model in the prediction; mean over folds. Older runs have none."""
-    sigma: NotRequired[Mapping[str, Any]]
+    shares: Mapping[str, float]
+    """Weight of each kind of model in the prediction; mean over folds."""
+    sigma: Mapping[str, Any]
     learning_curve: NotRequired[list[CurvePoint]]
     """Only with ``--learning-curve``; the last point is the run itself."""
     table: NotRequired[TableSummary]

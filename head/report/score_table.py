@@ -28,16 +28,16 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
     text = _lay_out("test rows", rows)
     if explained := describe_test_rows(int(rows["head"]["n"] or 0), summary["split"]):
         text += f"\n{explained}"
-    text += _describe_intervals(summary.get("intervals", {}))
-    text += "".join(f"\n{line}" for line in textwrap.wrap(sigma_in_words(summary), WIDTH))
+    text += _describe_intervals(summary["intervals"])
+    text += "".join(f"\n{line}" for line in textwrap.wrap(describe_sigma(summary["sigma"]), WIDTH))
     if "table" not in summary:
         return text
     parts = ("table", "table_new_antibodies", "table_new_antigens")
     found = {name.replace("table", "head", 1): summary["metrics"][name] for name in parts}
     found |= {name: scores.get("table") for name, scores in summary["baselines"].items()}
     known = {name: scores for name, scores in found.items() if scores}
-    below = [_lay_out("table rows", known), *summary["table"].get("verdicts", [])]
-    intervals = _describe_intervals(summary["table"].get("intervals", {}))
+    below = [_lay_out("table rows", known), *summary["table"]["verdicts"]]
+    intervals = _describe_intervals(summary["table"]["intervals"])
     return text + "\n\n" + "\n".join(below) + intervals
 
 
@@ -52,19 +52,12 @@ def _describe_intervals(intervals: Mapping[str, Any]) -> str:
     return "".join(f"\n{line}" for line in lines)
 
 
-def sigma_in_words(summary: Mapping[str, Any]) -> str:
-    """Describe in one line how sigma was fitted and what it covers; empty for older runs."""
-    sigma = summary.get("sigma", {})
-    return describe_sigma(sigma) if "coverage_folds" in sigma else ""
-
-
 def describe_test_rows(n: int, split: Mapping[str, Any]) -> str:
     """Explain why there are more test rows than tested pairs; empty if there are not.
 
-    `n` is summed over folds; `split` is that of a summary, which older runs saved without the
-    number of pairs.
+    `n` is summed over folds; `split` is that of a summary.
     """
-    pairs = split.get("test_pairs", n)
+    pairs = split["test_pairs"]
     if pairs == n:
         return ""
     times = f"each tested in {n // pairs} of" if n % pairs == 0 else "some tested in several of"
@@ -77,7 +70,7 @@ def describe_fit(summary: Mapping[str, Any]) -> str:
     test = int(summary["metrics"]["test"]["n"] or 0)
     if explained := describe_test_rows(test, summary["split"]):
         lines.append(explained)
-    lines += textwrap.wrap(summary.get("verdict", ""), WIDTH)
+    lines += textwrap.wrap(summary["verdict"], WIDTH)
     run = Path(summary["run"])
     places = {"report": run / "report.html", "predictor": run / "predictor"}
     return "\n".join(lines + [f"{n:10} {path}" for n, path in places.items() if path.exists()])
@@ -87,23 +80,18 @@ def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
     """Describe a finished fit in four lines."""
     shown = {n: summary["metrics"]["test"][n] for n in table_metrics()}
     scores = ", ".join(f"{n} {value:.3f}" for n, value in shown.items() if value is not None)
-    return [*_describe_data(summary), f"test: {scores}", summary.get("verdict", "")]
+    return [*_describe_data(summary), f"test: {scores}", summary["verdict"]]
 
 
 def _describe_data(summary: Mapping[str, Any]) -> list[str]:
-    split, data = summary["split"], summary.get("data")
-    lines = []
-    if data is not None:
-        lines.append(
-            f"{summary['run']}: {counted(data['pairs'], 'pair')} of "
-            f"{counted(data['antibodies'], 'antibody')} and {counted(data['antigens'], 'antigen')}"
-        )
+    split, data = summary["split"], summary["data"]
     rows = ", ".join(f"{n:,} {part}" for part, n in split["rows"].items() if n)
-    lines.append(
+    return [
+        f"{summary['run']}: {counted(data['pairs'], 'pair')} of "
+        f"{counted(data['antibodies'], 'antibody')} and {counted(data['antigens'], 'antigen')}",
         f"split {split['name']}: "
-        + (f"{split['folds']} folds" if split["folds"] > 1 else f"{rows} pairs")
-    )
-    return lines
+        + (f"{split['folds']} folds" if split["folds"] > 1 else f"{rows} pairs"),
+    ]
 
 
 def _main_scores(summary: Mapping[str, Any]) -> str:

@@ -40,11 +40,12 @@ class _Metrics(TypedDict):
 class _Split(TypedDict):
     name: str
     folds: int
+    why: str
     rows: dict[str, int]
-    test_pairs: NotRequired[int]
-    clusters: NotRequired[dict[str, dict[str, dict[str, float]]]]
-    leaks: NotRequired[dict[str, dict[str, int]]]
-    leaks_of_all_folds: NotRequired[dict[str, dict[str, int]]]
+    test_pairs: int
+    clusters: dict[str, dict[str, dict[str, float]]]
+    leaks: dict[str, dict[str, int]]
+    leaks_of_all_folds: dict[str, dict[str, int]]
 
 
 class _Data(TypedDict):
@@ -55,18 +56,7 @@ class _Data(TypedDict):
     quantity: NotRequired[str]
 
 
-class _Read(TypedDict):
-    """What is read of the parts that `RunSummary` leaves open."""
-
-    metrics: _Metrics
-    baselines: dict[str, _Baseline]
-    split: _Split
-    data: NotRequired[_Data]
-
-
 class _Sigma(TypedDict):
-    """What is read of ``sigma``, unless the run is older than ``coverage_folds``."""
-
     calibrated: bool
     spread: float
     noise: float
@@ -76,6 +66,16 @@ class _Sigma(TypedDict):
     coverage: dict[str, float | None]
     coverage_folds: dict[str, list[float | None]]
     error_spearman: float | None
+
+
+class _Read(TypedDict):
+    """What is read of the parts that `RunSummary` leaves open."""
+
+    metrics: _Metrics
+    baselines: dict[str, _Baseline]
+    split: _Split
+    data: _Data
+    sigma: _Sigma
 
 
 def read_summary(run: Path) -> RunSummary:
@@ -99,8 +99,6 @@ def read_summary(run: Path) -> RunSummary:
 def _problems(found: Mapping[str, Any]) -> Iterator[str]:
     yield from _misfits(found, RunSummary, "")
     yield from _misfits(found, _Read, "")
-    if "coverage_folds" in found.get("sigma", ()):
-        yield from _misfits(found["sigma"], _Sigma, "sigma")
 
 
 SHOWN = 40

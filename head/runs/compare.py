@@ -18,11 +18,13 @@ import numpy as np
 
 from abag import AbagError
 from abag.core.arrays import Floats
+from abag.core.files import FileDamaged, read_json
 from abag.core.options import user_path
 from abag.head.evaluation.comparison import ScoreInterval, compare, score_interval
 from abag.head.evaluation.metrics import METRICS, Scores, headline_metrics
 from abag.head.evaluation.verdicts import verdict
 from abag.head.runs.live_progress import read_progress
+from abag.head.runs.run_folder import read_config
 from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_run
 from abag.head.splits.split_files import KEYS
 from abag.head.splits.splits import TEST, Split
@@ -84,14 +86,14 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
     Raises
     ------
     NoRuns
-        If a folder contains no run, or the configuration of a run cannot be read.
+        If a folder contains no run.
     """
     given = [folders] if isinstance(folders, Path | str) else folders
     paths = list(dict.fromkeys(run for folder in given for run in find_runs(user_path(folder))))
-    configs = {str(path): _read_config(path) for path in paths}
+    configs = {str(path): read_json(path / "config.json") for path in paths}
     states, tested = [], {}
     for path in paths:
-        state, rows = _describe_run(path, configs[str(path)])
+        state, rows = _describe_run(path)
         states.append(state)
         if rows is not None:
             tested[str(path)] = rows
@@ -131,18 +133,9 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _is_run(folder: Path) -> bool:
     try:
-        return "antibody_fingerprint" in _read_config(folder)
-    except NoRuns:
+        return str(read_json(folder / "config.json").get("format")).startswith("abag-run")
+    except (OSError, FileDamaged):
         return False
-
-
-def _read_config(run: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        msg = f"{run}: config.json cannot be read ({error}). Copy the whole run folder again."
-        raise NoRuns(msg) from error
-    return config if isinstance(config, dict) else {}
 
 
 def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -156,13 +149,14 @@ def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
     return differences
 
 
-def _describe_run(run: Path, config: Mapping[str, Any]) -> tuple[RunState, _TestRows | None]:
+def _describe_run(run: Path) -> tuple[RunState, _TestRows | None]:
     """Return the state of a run, and its test rows if it has finished."""
     try:
         if not (run / "summary.json").exists():
-            return cast("RunState", {"run": str(run), **read_progress(run, config)}), None
+            progress = read_progress(run, read_config(run))
+            return cast("RunState", {"run": str(run), **progress}), None
         saved = read_run(run)
-    except (NoFinishedRun, LogDamaged) as error:
+    except (NoFinishedRun, FileDamaged, LogDamaged) as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
     rows = _test_rows(saved)
     return {

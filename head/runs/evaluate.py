@@ -104,8 +104,8 @@ def evaluate(
             summary["cv"] = saved.summary["cv"] | {"head": cv}
         reading = TableOptions(
             columns=chosen.columns, antigen=chosen.antigen,
-            antibody_region=saved.config.get("antibody_region", "as-given"),
-            chains=saved.config.get("chains", "as-given"),
+            antibody_region=saved.config["antibody_region"],
+            chains=saved.config["chains"],
             bad_rows=chosen.bad_rows or saved.config["bad_rows"],
         )  # fmt: skip
         if table is not None:
@@ -156,8 +156,7 @@ def _label_options(
     saved: SavedRun, table: SequenceTable, affinity_type: str | None
 ) -> LabelOptions:
     """Return the label options of the run; without that column, affinity types do not apply."""
-    known = {f.name: saved.config[f.name] for f in fields(LabelOptions) if f.name in saved.config}
-    options = LabelOptions(**known)
+    options = LabelOptions(**{f.name: saved.config[f.name] for f in fields(LabelOptions)})
     if affinity_type is not None:
         return replace(options, affinity_type=affinity_type)
     if options.affinity_type is None or table.has("affinity_type"):

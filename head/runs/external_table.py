@@ -49,7 +49,7 @@ class _Overlap:
     same: Mapping[Kind, NDArray[np.bool_]]
     """(P,): the sequence is in the training set."""
     near: Mapping[Kind, NDArray[np.bool_]]
-    """(P,): the sequence has a near-duplicate there; without sequences of the run, as ``same``."""
+    """(P,): the sequence has a near-duplicate there."""
     cluster: Mapping[Kind, NDArray[np.int64]]
     """(P,)"""
 
@@ -61,15 +61,12 @@ def _overlap(
     same, near, clusters = {}, {}, {}
     cache = cache_dir() / "clusters"
     for kind in KINDS:
-        seen, saved_chains = trained[f"{kind}_key"].unique(), saved.sequences
+        seen = trained[f"{kind}_key"].unique()
         same[kind] = keys[f"{kind}_key"].isin(seen).to_numpy()
-        known: list[Chains] = []
         own, identity = pairs.table.sequences[kind], saved.config[f"{kind}_identity"]
-        both = own.keys
-        if saved_chains is not None:
-            found = saved_chains[saved_chains["key"].isin(seen)]
-            known = [tuple(text.split("|")) for text in found["chains"]]
-            both = np.concatenate([keys_from_hex(found["key"].tolist()), own.keys])
+        found = saved.sequences[saved.sequences["key"].isin(seen)]
+        known: list[Chains] = [tuple(text.split("|")) for text in found["chains"]]
+        both = np.concatenate([keys_from_hex(found["key"].tolist()), own.keys])
         chains = [*known, *own.chains]
         method = choose_method(kind, len(chains), saved.config["antibody_by"])
         cluster = cached_clusters(method, both, chains, [identity], cache)[identity]
@@ -99,22 +96,19 @@ def _count_known(
         f"{source}: {known['pair']} of {len(pairs)} pairs are training pairs of the run; "
         f"{known['antibody']} contain a training antibody, {known['antigen']} a training antigen"
     )
-    if saved.sequences is None:
-        say("near-duplicates in training are not counted: the run did not save its sequences")
-    else:
-        levels = [f"{kind} {saved.config[f'{kind}_identity']:g}" for kind in KINDS]
-        say(
-            f"{source}: {near['antibody']} contain a near-duplicate of a training antibody, "
-            f"{near['antigen']} of a training antigen, {near['pair']} of both (identities: "
-            f"{', '.join(levels)})"
-        )
+    levels = [f"{kind} {saved.config[f'{kind}_identity']:g}" for kind in KINDS]
+    say(
+        f"{source}: {near['antibody']} contain a near-duplicate of a training antibody, "
+        f"{near['antigen']} of a training antigen, {near['pair']} of both (identities: "
+        f"{', '.join(levels)})"
+    )
     if known["pair"]:
         say("scores of training pairs say nothing about new pairs: remove them from the table")
     return {
         "source": source,
         "pairs": len(pairs),
         "in_training": known,
-        "near_training": None if saved.sequences is None else near,
+        "near_training": near,
     }
 
 

@@ -1,15 +1,13 @@
 """``report``: render the pages of a finished run again, from the files in its folder.
 
-Nothing is trained. Runs of older versions did not save everything that a report shows today: what
-is missing is left out and reported.
+Nothing is trained. Without the store of the run, the map of its vectors is left out and reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -36,11 +34,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-IN_CONFIG_ONLY = ("store_from_run",)
+IN_CONFIG_ONLY = ("format", "store_from_run")
 """Keys of config.json that the report does not show."""
 
 
-_DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_DAMAGED = (
+    ArithmeticError, AttributeError, LookupError, TypeError, UndefinedError, ValueError,
+)  # fmt: skip
 """What values of the wrong kind raise, wherever they are first used."""
 
 
@@ -51,9 +51,9 @@ class ReportSummary(TypedDict):
     report: str
     """Path of the page."""
     model_card: str | None
-    """Path of the card; None if it was left as it is."""
+    """Path of the card; None if the run has no predictor."""
     left_out: list[str]
-    """Parts that the run did not save enough for."""
+    """Parts that need the store, which is not there."""
 
 
 def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> ReportSummary:
@@ -71,7 +71,7 @@ def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> Repo
     Returns
     -------
     ReportSummary
-        Paths of the pages, and what was left out because the run did not save it.
+        Paths of the pages, and what was left out because the store is not there.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> Repo
             found = _SavedResults(folder, saved)
             results = found.results()
             write_report(folder / REPORT, results, saved.summary)
-            card = _write_card(folder, results, saved.summary, found.left_out)
+            card = _write_card(folder, results, saved.summary)
         except _DAMAGED as error:
             reason = " ".join(str(error).split())
             msg = (
@@ -111,18 +111,11 @@ def describe_report(summary: ReportSummary) -> str:
     return "\n".join(lines)
 
 
-def _write_card(
-    run: Path, results: RunResults, summary: RunSummary, left_out: list[str]
-) -> str | None:
+def _write_card(run: Path, results: RunResults, summary: RunSummary) -> str | None:
     path = run / CARD
     if not path.parent.is_dir():
         return None
-    try:
-        card = model_card(results.source, results.facts, summary)
-    except UndefinedError as error:
-        left_out.append(f"the model card, which stays as it is ({error.message})")
-        return None
-    write_text(path, card)
+    write_text(path, model_card(results.source, results.facts, summary))
     return str(path)
 
 
@@ -142,10 +135,10 @@ class _SavedResults:
         return RunResults(
             title=self.run.resolve().name,
             facts={n: v for n, v in saved.config.items() if n not in IN_CONFIG_ONLY},
-            source=str(saved.summary.get("data", {}).get("source", "unknown")),
+            source=str(saved.summary["data"]["source"]),
             pairs=saved.pairs,
             names=self._names(),
-            split=self._split(),
+            split=saved.summary["split"],
             splits=saved.splits,
             predicted=saved.predicted,
             sigma=[fold["sigma"].to_numpy(np.float64) for fold in folds],
@@ -158,28 +151,14 @@ class _SavedResults:
 
     def _names(self) -> PairNames:
         first = self.saved.folds[0]
-        columns = {role: first[role] for role in ("row", *NAMES) if role in first}
-        if "row" not in columns:
-            self.left_out.append("names and row numbers of the table, which the run did not save")
+        columns = {"row": first["row"]} | {role: first[role] for role in NAMES if role in first}
         return PairNames(columns, self.saved.pairs.antigen, sorted(set(first["antigen_key"])))
-
-    def _split(self) -> Mapping[str, Any]:
-        split = self.saved.summary["split"]
-        if "leaks_of_all_folds" in split:
-            return split
-        if split["folds"] == 1 and "leaks" in split:
-            return {**split, "leaks_of_all_folds": split["leaks"]}
-        self.left_out.append("near-duplicates of all folds, which the run did not count")
-        return split
 
     def _baselines(self) -> list[dict[str, NDArray[np.float64]]]:
         """Read what the baselines predict for the test rows of each fold."""
-        path, folds = self.run / BASELINES, self.saved.folds
-        if not path.exists():
-            self.left_out.append("differences to the baselines, whose predictions were not saved")
-            return [{} for _ in folds]
+        folds = self.saved.folds
         try:
-            frame = pd.read_parquet(path)
+            frame = pd.read_parquet(self.run / BASELINES)
         except OSError as error:  # pyarrow's for some damage; others are of the disk
             msg = f"{BASELINES} cannot be read: {error}"
             raise ValueError(msg) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,12 +22,13 @@ from abag.core.files import (
 )
 from abag.core.keys import hex_keys
 from abag.core.messages import say
+from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
 from abag.head.data.label_sense import label_sense
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts
 from abag.head.data.vectors import StoredVectors, read_vectors
-from abag.head.model.config import HEADS_WITH, STACKS, RunMismatch, check_same, is_used
+from abag.head.model.config import FitConfig, RunMismatch, check_same
 from abag.head.report.summary_file import read_summary
 from abag.head.splits.split_files import split_frame
 
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from abag.embed.sequences.chains import Kind
-    from abag.head.model.config import FitConfig
     from abag.head.report.results import RunSummary
     from abag.head.splits.splits import Split
+
+RUN_FORMAT = "abag-run 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def read_inputs(
     vectors = {}
     for kind in pairs.table.sequences:
         chosen, known = config.vectors_of(kind), before.get(f"{kind}_fingerprint")
-        if chosen["encoder"] is None and any(known in f.fingerprints for f in opened.folders(kind)):
+        if chosen["encoder"] is None and known in {f.fingerprint for f in opened.folders(kind)}:
             chosen["encoder"] = known
         vectors[kind] = read_vectors(opened, pairs.table, kind, **chosen)
     return RunInputs(pairs, opened, vectors)
@@ -97,16 +99,28 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     }
 
 
-def keep_recorded_head(run: Path, config: FitConfig) -> FitConfig:
-    """Leave a run that was started with the network alone, once the default, as it is."""
+def read_config(run: Path) -> dict[str, Any]:
+    """Read config.json of a run.
+
+    Raises
+    ------
+    FileDamaged
+        If it is damaged, or of another version of abag.
+    OSError
+        If it cannot be read.
+    """
     path = run / "config.json"
-    default = replace(config, head=None).filled().head
-    if config.head is not None or default not in STACKS or not path.exists():
-        return config
-    if read_json(path).get("head", "mlp") != "mlp":
-        return config
-    say(f"{run}: keeps the head that it was started with, mlp; the default is now {default}")
-    return replace(config, head="mlp")
+    config = read_json(path)
+    if (found := config.get("format")) != RUN_FORMAT:
+        msg = (
+            f"{path}: format {found!r} is not supported; this abag reads {RUN_FORMAT!r}. Fit again "
+            "into another folder, or use the version of abag that wrote it."
+        )
+        raise FileDamaged(msg)
+    if missing := [one.name for one in schema(FitConfig) if one.name not in config]:
+        msg = f"{path}: lacks {missing[0]}. Copy the whole run folder again."
+        raise FileDamaged(msg)
+    return config
 
 
 class FoldPaths(NamedTuple):
@@ -139,6 +153,8 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     RunMismatch
         If the folder belongs to a run with other options, more epochs or other inputs, or has
         other contents.
+    FileDamaged
+        If it belongs to a run of another version of abag, or is damaged.
     """
     # An interruption in the first moment leaves nothing but a partial file.
     if not run.exists() or all(map(is_partial, run.iterdir())):
@@ -146,10 +162,7 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     if not (run / "config.json").exists():
         msg = f"{run}: is not empty and contains no run. Use another --run folder."
         raise RunMismatch(msg)
-    before = read_json(run / "config.json")
-    # earlier versions accepted and recorded options that the head does not use
-    unused = {name for name in HEADS_WITH if not is_used(name, record["head"])}
-    before |= {name: record[name] for name in unused}
+    before = read_config(run)
     check_same(run, before, record)
     epochs = _recorded_epochs(run, before)
     if record["epochs"] < epochs:
@@ -159,13 +172,13 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
             f"--epochs {epochs}, or use another --run folder."
         )
         raise RunMismatch(msg)
-    if not (run / "summary.json").exists() or before.get("epochs") != record["epochs"]:
+    if not (run / "summary.json").exists() or epochs != record["epochs"]:
         return None
     return read_summary(run)
 
 
 def _recorded_epochs(run: Path, before: Mapping[str, Any]) -> int:
-    epochs = before.get("epochs", 0)
+    epochs = before["epochs"]
     if not isinstance(epochs, int):
         msg = f"{run / 'config.json'}: epochs is {epochs!r}; expected a whole number. Restore it."
         raise FileDamaged(msg)
@@ -208,7 +221,7 @@ def start_run(
     (run / "summary.json").unlink(missing_ok=True)
     # both are followed: the absolute path, and this one if run and store have moved together
     from_run = os.path.relpath(Path(record["store"]).resolve(), run.resolve())
-    own = {**record, "store_from_run": from_run}
+    own = {**record, "format": RUN_FORMAT, "store_from_run": from_run}
     write_json(run / "config.json", own, sort_keys=True)  # first: it marks the folder as a run
     with replacing(path) as partial:
         frame.to_parquet(partial, index=False)

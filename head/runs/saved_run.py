@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.arrays import Floats
-from abag.core.files import FileDamaged, read_json, why_unreadable
+from abag.core.files import FileDamaged, why_unreadable
 from abag.embed.sequences.chains import KINDS
 from abag.head.report.summary_file import read_summary
+from abag.head.runs.run_folder import read_config
 from abag.head.splits.splits import PART_NAMES, Split
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ class SavedPairs:
     antigen: NDArray[np.int64]
     """(P,)"""
     antigen_cluster: NDArray[np.int64]
-    """(P,); the antigen itself in runs that did not save clusters."""
+    """(P,)"""
     antibody_cluster: NDArray[np.int64] | None
-    """(P,); None in runs that did not save them."""
+    """(P,); None if the antibodies were not clustered."""
 
     def of(self, rows: NDArray[np.bool_]) -> SavedPairs:
         """Return some of the pairs."""
@@ -64,8 +65,8 @@ class SavedRun:
     splits: list[Split]
     predicted: list[Floats]
     """pKd of every pair by the head of each fold, (P,)."""
-    sequences: pd.DataFrame | None
-    """See `abag.head.runs.run_folder.sequence_frame`; None in runs that did not save them."""
+    sequences: pd.DataFrame
+    """See `abag.head.runs.run_folder.sequence_frame`."""
 
 
 def read_run(run: Path) -> SavedRun:
@@ -74,32 +75,33 @@ def read_run(run: Path) -> SavedRun:
     Raises
     ------
     NoFinishedRun
-        If a file is missing or damaged, or the files belong to different runs.
+        If a file is missing or damaged, or the files belong to different runs, or to a run of
+        another version of abag.
     """
     try:
-        config, summary = read_json(run / "config.json"), read_summary(run)
+        config, summary = read_config(run), read_summary(run)
         frame = pd.read_parquet(run / "predictions.parquet")
         split = pd.read_parquet(run / "splits.parquet")
-        path = run / "sequences.parquet"
-        sequences = pd.read_parquet(path) if path.exists() else None
+        sequences = pd.read_parquet(run / "sequences.parquet")
         consistent = frame[list(split.columns)].drop_duplicates(ignore_index=True).equals(split)
         folds = [rows.reset_index(drop=True) for _, rows in frame.groupby("fold", sort=True)]
         antibody, antigen = (
             pd.factorize(folds[0][f"{kind}_key"], sort=True)[0].astype(np.int64) for kind in KINDS
         )
-        clusters = folds[0].get("antigen_cluster", pd.Series(antigen))
         of_antibodies = folds[0].get("antibody_cluster")
         pairs = SavedPairs(
             folds[0]["pkd"].to_numpy(np.float64),
             folds[0]["censored"].to_numpy(np.int8),
             antibody,
             antigen,
-            clusters.to_numpy(np.int64),
+            folds[0]["antigen_cluster"].to_numpy(np.int64),
             None if of_antibodies is None else of_antibodies.to_numpy(np.int64),
         )
         splits = [_split(summary["split"]["name"], k, rows) for k, rows in enumerate(folds)]
         predicted = [rows["pkd_predicted"].to_numpy(np.float64) for rows in folds]
-    except (OSError, ValueError, LookupError, TypeError, FileDamaged) as error:
+    except FileDamaged as error:
+        raise NoFinishedRun(str(error)) from error
+    except (OSError, ValueError, LookupError, TypeError) as error:
         reason = why_unreadable(run, error).rstrip(".")
         msg = (
             f"{run}: not a finished run ({reason}). Check the path, or run abag fit on it until it "

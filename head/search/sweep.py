@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from abag.head.runs.run_folder import RunInputs
     from abag.head.splits.splits import Split
 
-TRIALS = 50
+SWEEP_FORMAT, TRIALS = "abag-sweep 1", 50
 
 
 class NoTrials(AbagError):
@@ -199,6 +199,7 @@ def _define_search(
     """Return the search problem, and the record of what must be the same on resuming."""
     pairs, group = without_test_part(inputs.pairs, split)
     record = describe_inputs(config, inputs) | {
+        "format": SWEEP_FORMAT,
         "inner_folds": folds,
         "space": {"shapes": list(SHAPES), "ranges": {n: list(r) for n, r in RANGES.items()}},
         "test_pairs": len(inputs.pairs) - len(pairs),
@@ -233,9 +234,7 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
     path = folder / "sweep.json"
     sweep_partials(folder)
     if path.exists():
-        before = read_json(path)
-        # earlier versions had another default head, which is not searched with
-        may_change = MAY_CHANGE - {"epochs"} | {"head"}
+        before, may_change = read_json(path), MAY_CHANGE - {"epochs", "format"}
         check_same(folder, before, record, may_change=may_change, option="--sweep")
         return
     if folder.exists() and not all(map(is_partial, folder.iterdir())):

@@ -65,7 +65,10 @@ def read_manifest(folder: Path) -> dict[str, FileRecord]:
         raise PredictorDamaged(msg) from error
     check_names(path, files, READ)
     if found != FORMAT:
-        msg = f"{path}: {found} is not supported; expected {FORMAT}. Use a newer abag."
+        msg = (
+            f"{path}: {found} is not supported; this abag reads {FORMAT}. Have the predictor "
+            "shared again, or use the version of abag that wrote it."
+        )
         raise PredictorDamaged(msg)
     if missing := {RECORD, WEIGHTS} - files.keys():
         msg = f"{path}: does not list {', '.join(sorted(missing))}. Get the predictor again."

@@ -22,7 +22,6 @@ import numpy as np
 
 from abag import AbagError
 from abag.core.messages import bar, say
-from abag.core.options import schema
 from abag.head.model.config import RunMismatch
 from abag.head.training.checkpoint import load_newest, save_rotating
 
@@ -63,11 +62,11 @@ class Stopped(AbagError):
 class TrainingProgress:
     """The part of a checkpoint that is not tensors; subclasses add fields."""
 
+    training: str
+    """Digest of `training_digest`."""
     step: int = 0
     seconds: float = 0.0
     """Training time over all sessions."""
-    training: str | None = None
-    """Digest of `training_digest`; None in checkpoints of earlier versions."""
 
 
 class ResumableTraining(ABC):
@@ -208,14 +207,13 @@ class ResumableTraining(ABC):
     def _resume(self) -> None:
         found = load_newest(self.checkpoints)
         if found is not None:
-            if found.state.get("training") not in (None, self.progress.training):
+            if found.state.get("training") != self.progress.training:
                 msg = (
                     f"{self.checkpoints}: the checkpoints belong to another training; expected "
                     "those of these options and data. Restore them, or use another folder."
                 )
                 raise RunMismatch(msg)
-            own = {"training": self.progress.training}
-            self.progress = type(self.progress)(**(found.state | own))
+            self.progress = type(self.progress)(**found.state)
             self.resumed_from_step = self._saved_step = self.progress.step
         self._restore(None if found is None else found.tensors)
         self._saved_at = time.monotonic()
@@ -234,10 +232,7 @@ class ResumableTraining(ABC):
 
 def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
     """Hash what a training resumes with: options that may not change, and its data."""
-    # An option that did not exist yet had its present default.
-    known = [(one.name, one.default) for one in schema(type(config))]
-    omitted = {*config.changeable(), *(n for n, x in known if config.to_json().get(n) == x)}
-    options = {n: x for n, x in config.to_json().items() if n not in omitted}
+    options = {n: x for n, x in config.to_json().items() if n not in config.changeable()}
     digest = blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16)
     for array in arrays:
         digest.update(f"{array.dtype}{array.shape}".encode())

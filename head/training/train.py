@@ -25,7 +25,6 @@ from abag.head.training.loop import LossNotFinite, ResumableTraining, training_d
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
-    leaves_folds_out,
     make_members,
     make_training_sets,
     pairs_per_epoch,
@@ -193,9 +192,8 @@ class HeadTraining(ResumableTraining):
             epochs=self.stack.epochs,
             steps_per_epoch=self.stack.steps,
             save_every=config.save_every,
-            progress=HeadProgress.unstarted(len(self.heads)),
+            progress=HeadProgress.unstarted(self._digest(), len(self.heads)),
         )
-        self.progress.training = self._digest()
         splits = [fold.split for fold in inputs.folds]
         self.validation = Validation(pairs, splits, config, self.stack)
         self.logs = StepLogs([fold.log for fold in inputs.folds], self.steps_per_epoch)
@@ -205,8 +203,6 @@ class HeadTraining(ResumableTraining):
         vectors = inputs.antibody_ND[:1], inputs.antigen_ME[:1]  # which encoders and pooling
         rows = pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored
         parts = [fold.split.part for fold in inputs.folds]
-        if leaves_folds_out(self.config, len(inputs.folds[0].split.rows(TRAIN))):
-            parts.append(np.array([self.steps_per_epoch]))  # earlier versions took more
         return training_digest(self.config, (*rows, *vectors, *parts))
 
     def results(self) -> list[TrainedHeads]:
@@ -287,8 +283,7 @@ class HeadTraining(ResumableTraining):
                 members += f"each {sample}, "
             members += "in bf16, " * self.training_step.in_bf16
         progress, left = self.progress, self.epochs * self.steps_per_epoch - self.progress.step
-        before = progress.compiled or ("full" if progress.step else None)  # earlier versions
-        why = self.stack.set_mode(left, before)
+        why = self.stack.set_mode(left, progress.compiled)
         progress.compiled = self.training_step.mode
         if self.inputs.device.type != "cpu":
             detail(f"{self.name}: --compile {progress.compiled}: {why}")

@@ -258,9 +258,7 @@ def describe_sigma(summary: Mapping[str, Any]) -> str:
 
 
 def _calibration_pairs(summary: Mapping[str, Any]) -> str:
-    rows, predictions = summary["rows"], summary.get("predictions")
-    if predictions is None:  # older versions counted a pair once per fold
-        return "pairs that it had not seen"
+    rows, predictions = summary["rows"], summary["predictions"]
     text = f"{rows} pairs of {summary['groups']} groups that it had not seen"
     if predictions == rows:
         return text

@@ -36,14 +36,15 @@ class HeadProgress(TrainingProgress):
     log_bytes: int = 0
     """Size of the log of the first fold when this was saved."""
     compiled: str | None = None
-    """How steps run, see `compile_choice`; None in checkpoints of earlier versions."""
+    """How steps run, see `compile_choice`; None before the first one."""
     further_log_bytes: list[int] = field(default_factory=list)
     """Sizes of the logs of the other folds."""
 
     @classmethod
-    def unstarted(cls, heads: int) -> HeadProgress:
+    def unstarted(cls, training: str, heads: int) -> HeadProgress:
         """Return the progress of heads that have not been trained."""
-        return cls(best_score=[None] * heads, best_step=[0] * heads, stale=[0] * heads)
+        zeros = [0] * heads
+        return cls(training=training, best_score=[None] * heads, best_step=zeros, stale=[*zeros])
 
     def of_fold(self, heads: NDArray[np.int64], folds: int) -> HeadProgress:
         """Return the progress of some heads, those of one of several folds."""
