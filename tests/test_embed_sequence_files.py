@@ -1,6 +1,5 @@
 """FASTA and AIRR files: records become rows, and what cannot be meant is refused."""
 
-import gzip
 from contextlib import suppress
 
 import pandas as pd
@@ -10,12 +9,11 @@ from hypothesis import strategies as st
 
 import abag
 from abag.core.options import BadOption
-from abag.embed.sequences import formats, limits, sequence_files
 from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_one_kind, read_pairs
 from abag.embed.sequences.table_writer import TableWriter
-from abag.embed.sequences.tables import read_table, read_table_chunks
+from abag.embed.sequences.tables import read_table
 
 HEAVY = "EVQLVESGGGLVQPGGSLRLSCAAS"
 LIGHT = "DIQMTQSPSSLSASVGDRVTITC"
@@ -44,26 +42,6 @@ def test_fasta_records_with_a_role_in_their_names_are_joined_to_rows(tmp_path):
     assert pairs.antibodies.chains == [(HEAVY, LIGHT), (HEAVY, "")]
     assert pairs.antigens.chains == [("MKT",), ("MKV",)]
     assert pairs.frame["id"].tolist() == ["ab1", "ab2"]
-
-
-def test_a_fasta_record_of_many_lines_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sequence_files, "MAX_ROW_BYTES", 1000)
-    records = "".join(f">ab{n}_H\n{HEAVY}\n{HEAVY}\n" for n in range(50))
-    path = written(tmp_path / "x.fasta", records)
-    assert len(read_table(path).frame) == 50
-    written(path, records + ">long_H\n" + f"{HEAVY}\n" * 41)
-    with pytest.raises(BadTable, match="a row has more than"):
-        read_table(path)
-
-
-def test_a_fasta_file_that_would_fill_the_memory_is_refused_in_chunks_too(tmp_path, monkeypatch):
-    path = tmp_path / "x.fasta.gz"
-    path.write_bytes(gzip.compress(f">a_H\n{HEAVY}\n".encode() * 500_000))
-    monkeypatch.setattr(limits, "memory_bytes", lambda: 50 << 20)
-    monkeypatch.setattr(formats, "read_fasta", None)
-    for options in ({"rows": 100}, {"limit": 1}):
-        with pytest.raises(BadTable, match="it unpacks to at least"):
-            next(read_table_chunks(path, **options))
 
 
 def test_fasta_records_without_roles_are_antibodies_or_a_named_role(tmp_path):

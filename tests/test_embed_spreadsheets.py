@@ -2,7 +2,6 @@
 
 import datetime
 import gzip
-import re
 import sys
 import zipfile
 from io import BytesIO
@@ -13,7 +12,6 @@ import pytest
 from openpyxl.styles import Font
 
 import abag
-from abag.embed.sequences import spreadsheets
 from abag.embed.sequences.formats import BadTable
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
@@ -118,12 +116,6 @@ def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):
     assert read_table(stated).frame.shape == (2, 4)
 
 
-def test_a_row_number_that_excel_cannot_have_is_refused(tmp_path):
-    path = workbook(tmp_path / "a.xlsx")
-    far = edited(path, "xl/worksheets/sheet1.xml", lambda x: x.replace(b'"3"', b'"99999999999"'))
-    assert "has more rows than Excel can have" in refusal(far)
-
-
 @pytest.mark.parametrize(
     ("rows", "change", "words"),
     [
@@ -178,50 +170,6 @@ def test_a_number_as_a_sequence_is_refused(tmp_path):
     path = workbook(tmp_path / "a.xlsx", [ROWS[0], [1.5, "DIQ", "MKT", 8.5]])
     with pytest.raises(abag.AbagError, match="1\\.5"):
         read_pairs(path, TableOptions())
-
-
-def test_an_archive_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypatch):
-    path = workbook(tmp_path / "a.xlsx")
-    monkeypatch.setattr(spreadsheets, "_MOST_BYTES", 1000)
-    assert "export it as CSV or Parquet" in refusal(path)
-
-
-TRICKS = {
-    "rows in CDATA": (b"</row>", b"<![CDATA[%s]]></row>" % (b"<row> " * (6 << 20)), "row or text"),
-    "rows in a comment": (b"</row>", b"<!--%s--></row>" % (b"<row> " * (6 << 20)), "tag or comm"),
-    "a long attribute": (b"<row ", b'<row x="%s" ' % (b"&lt;row " * (6 << 20)), "tag or comment"),
-    "nested elements": (b"</row>", b"<r>" * (1 << 20) + b"</r>" * (1 << 20) + b"</row>", "element"),
-    "entities": (
-        b"<worksheet", b'<!DOCTYPE a [<!ENTITY a "%s">]><worksheet' % (b"A" * 999), "document type",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", TRICKS)
-def test_markup_that_hides_rows_or_text_is_refused_before_it_is_read(tmp_path, monkeypatch, name):
-    old, new, words = TRICKS[name]
-    path = workbook(tmp_path / "a.xlsx")
-    edited(path, "xl/worksheets/sheet1.xml", lambda xml: xml.replace(old, new, 1))
-    monkeypatch.setattr("openpyxl.load_workbook", None)
-    assert words in refusal(path)
-
-
-@pytest.mark.parametrize("text", [b"A", b"<c/>"])
-def test_a_row_that_would_fill_the_memory_is_not_parsed(tmp_path, text):
-    sheet, size = "xl/worksheets/sheet1.xml", 33 << 20
-    path = edited(
-        workbook(tmp_path / "a.xlsx"),
-        sheet,
-        lambda xml: xml.replace(b"</row>", text * (size // len(text)) + b"</row>", 1),
-    )
-    found = refusal(path)
-    assert "a row or text has more than 32 MiB" in found or "elements; export" in found
-
-
-def test_a_part_with_styles_that_would_fill_the_memory_is_not_parsed(tmp_path, monkeypatch):
-    monkeypatch.setattr(spreadsheets, "_MOST_PART_BYTES", 1000)
-    path = workbook(tmp_path / "a.xlsx")
-    assert re.search("xl/.*ml.* has 0 MiB; export it as CSV or Parquet", refusal(path))
 
 
 def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):

@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from abag import AbagError
-from abag.embed.sequences.limits import MAX_ROW_BYTES, TOO_LONG, check_text_fits_memory
 from abag.embed.sequences.parquet_files import read_parquet
 from abag.embed.sequences.sequence_files import (
     AIRR_MARKS,
@@ -89,8 +88,6 @@ class TableFormat:
     files of this kind are only read."""
     random_access: bool = False
     """The reader seeks, so that ``.gz`` has to be unpacked first."""
-    whole: bool = False
-    """Text of which all rows are held in memory, however few are asked for."""
 
 
 def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
@@ -114,9 +111,6 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             raise BadTable(msg)
         try:
             form = FORMATS[suffix]
-            all_rows = form.whole or (options.rows is None and options.limit is None)
-            if all_rows and not form.random_access:
-                check_text_fits_memory(file, packed=is_gzip(file))
             with _opened(file, unpack=form.random_access) as stream:
                 for names, frame in form.read(stream, options):
                     yield _with_partition_columns((names, frame), file, path, options)
@@ -197,17 +191,15 @@ _LONE_RETURN = re.compile(rb"\r[^\r\n]|\r{%d}\n" % _TOO_MANY_RETURNS)
 FOR_EXCEL = "its first line tells Excel the separator; remove that line"
 
 
-class _BoundedRows(io.RawIOBase):
-    """A text file whose rows are bounded: a parser would hold all of a row in memory.
+class _CheckedReturns(io.RawIOBase):
+    """A text file whose rows end in line feeds, in which a carriage return alone is refused.
 
-    Where rows end in line feeds, a carriage return alone is refused: pandas would end a row there,
-    and drop an empty cell after it.
+    pandas would end a row there, and drop an empty cell after it.
     """
 
-    def __init__(self, file: IO[bytes], separator: str, *, line_feeds: bool = False) -> None:
-        """Wrap a file; `separator` is empty if quotation marks have no meaning."""
-        self._file, self._line_feeds = file, line_feeds
-        self._opening = {separator.encode(), b"\n", b"\r", b'"'} if separator else set()
+    def __init__(self, file: IO[bytes], separator: str) -> None:
+        self._file = file
+        self._opening = {separator.encode(), b"\n", b"\r", b'"'}
         self.seek(0)
 
     def readable(self) -> bool:
@@ -217,21 +209,18 @@ class _BoundedRows(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._row_bytes, self._quoted, self._last, self._returns = 0, False, b"\n", b""
+        self._quoted, self._last, self._returns = False, b"\n", b""
         return self._file.seek(offset, whence)
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
         part = self._file.read(len(buffer))
         buffer[: len(part)] = part
         self._follow(part)
-        if self._row_bytes > MAX_ROW_BYTES:
-            hint = "; is a quotation mark not closed?" if self._quoted else ""
-            raise ValueError(TOO_LONG + hint)
         return len(part)
 
     def _follow(self, part: bytes) -> None:
-        """Measure the last row, as the parser of pandas divides rows and opens quoted cells."""
-        first, *after_marks = part.split(b'"') if self._opening else [part]
+        """Follow which text is in quotation marks, as the parser of pandas does."""
+        first, *after_marks = part.split(b'"')
         self._follow_text(first)
         for text in after_marks:
             if self._returns:
@@ -239,17 +228,14 @@ class _BoundedRows(io.RawIOBase):
             closes = self._quoted
             self._quoted = not closes and self._last in self._opening
             self._last = b'"' if closes else b""  # a mark right after a closing one opens again
-            self._row_bytes += 1
             self._follow_text(text)
 
     def _follow_text(self, text: bytes) -> None:
-        if self._line_feeds and not self._quoted and (self._returns or b"\r" in text):
+        if not self._quoted and (self._returns or b"\r" in text):
             carried = self._returns + text  # the line feed after a return may be in the next part
             if _LONE_RETURN.search(carried):
                 raise ValueError(CARRIAGE_RETURN)
             self._returns = carried[len(carried.rstrip(b"\r")) :][:_TOO_MANY_RETURNS]
-        ended = -1 if self._quoted else max(text.rfind(b"\n"), text.rfind(b"\r"))
-        self._row_bytes = len(text) - 1 - ended if ended >= 0 else self._row_bytes + len(text)
         self._last = text[-1:] or self._last
 
 
@@ -295,9 +281,7 @@ def _check_agrees(cells: pd.Series, text: str, file: Path) -> None:
 
 def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     # Public tables have tabs in files called .csv, so the header line decides.
-    header = file.readline(MAX_ROW_BYTES + 1)
-    if len(header) > MAX_ROW_BYTES:
-        raise ValueError(TOO_LONG)
+    header = file.readline()
     for magic, what in _FOREIGN.items():
         if header.startswith(magic):
             msg = f"it is {what}"
@@ -305,8 +289,9 @@ def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     if header.removeprefix(b"\xef\xbb\xbf").lower().startswith(b"sep="):
         raise ValueError(FOR_EXCEL)
     separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
-    bounded = _BoundedRows(file, separator, line_feeds=header.endswith(b"\n"))
-    rows = io.BufferedReader(bounded, 1 << 20)
+    rows = file
+    if header.endswith(b"\n"):
+        rows = io.BufferedReader(_CheckedReturns(file, separator), 1 << 20)
     yield from _read_separated(rows, separator, options)
 
 
@@ -361,8 +346,12 @@ def _in_chunks(whole: pd.DataFrame, options: ReadOptions) -> Iterator[Chunk]:
 
 
 def _read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
-    lines = io.TextIOWrapper(io.BufferedReader(_BoundedRows(file, "")), "utf-8-sig")
-    yield from _in_chunks(read_fasta(lines), options)
+    lines = io.TextIOWrapper(file, "utf-8-sig")
+    try:
+        whole = read_fasta(lines)
+    finally:
+        lines.detach()  # the file is closed where it was opened
+    yield from _in_chunks(whole, options)
 
 
 def _read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
@@ -437,7 +426,7 @@ FORMATS: dict[str, TableFormat] = {
     ".tsv": _text_format("\t"),
     ".parquet": TableFormat(_read_parquet, _open_parquet_writer, random_access=True),
     ".xlsx": TableFormat(_read_excel, random_access=True),
-    ".fasta": TableFormat(_read_fasta, whole=True),
-    ".fa": TableFormat(_read_fasta, whole=True),
+    ".fasta": TableFormat(_read_fasta),
+    ".fa": TableFormat(_read_fasta),
 }
 """By the suffix of the file's name, less ``.gz``."""

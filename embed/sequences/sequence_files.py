@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from abag.embed.sequences.limits import MAX_ROW_BYTES, TOO_LONG
 from abag.embed.sequences.missing import MISSING_TEXT, are_nucleotides
 
 AIRR_MARKS = frozenset({"sequence_id", "locus"})
@@ -39,23 +38,18 @@ def read_fasta(lines: Iterable[str]) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        A record that is empty or missing (`MISSING_TEXT`), too long, holds nucleotides or occurs
+        A record that is empty or missing (`MISSING_TEXT`), holds nucleotides or occurs
         twice, or names with and without a role.
     """
     records: list[tuple[str, list[str]]] = []
-    size = 0
     for line in map(str.strip, lines):
         if line.startswith(">"):
             records.append(((line[1:].split() or [""])[0], []))
-            size = 0
         elif line and not records:
             msg = f"it begins with {line[:20]!r}, not with '>'"
             raise ValueError(msg)
         elif line:
             records[-1][1].append(line)
-            size += len(line)
-            if size > MAX_ROW_BYTES:
-                raise ValueError(TOO_LONG)
     rows: dict[str, dict[str, str]] = {}
     for name, parts in records:
         found = _NAME.fullmatch(name)
