@@ -135,7 +135,7 @@ def fit_time(
     return FitTime(
         start=START_S + GPU_START_S * on_gpu,
         reading=ROW_S * size.rows,
-        clusters=sum(_cluster_seconds(size)),
+        clusters=sum(_cluster_seconds(size)) / _speedup(cores),
         heads=(networks_s + closed_s + baselines_s) / threads,
         networks=networks_s,
         closed_forms=closed_s,
