@@ -28,7 +28,7 @@ from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 from scipy import sparse
 
-from abag.core.workers import count_cores
+from abag.core.cores import count_cores
 from abag.head.clustering.alignment import Residues, contained_distances
 from abag.head.clustering.clusters import antibody_clusters, antigen_clusters
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version

@@ -27,7 +27,7 @@ import pandas as pd
 import torch
 from bench_clusters import RESIDUES, synthetic_antibodies, synthetic_antigens
 
-from abag.core.workers import count_cores
+from abag.core.cores import count_cores
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs

@@ -37,25 +37,16 @@ STAGES = {
     "embed": {
         "read table": "abag.embed.pipeline.run:_read",
         "identify encoders": "abag.embed.pipeline.run:identify_for",
-        "wait for imports and digests": "abag.embed.pipeline.run:Ahead.wait",
         "distinct sequences": "abag.embed.pipeline.kind_job:KindJob.__init__",
         "start the device": "abag.embed.pipeline.run:_announce",
         "check the checkpoints": "abag.embed.pipeline.kind_job:KindJob.check_loadable",
         "look up": "abag.embed.pipeline.kind_job:KindJob.look_up",
-        "load encoders": "abag.embed.pipeline.ahead:load_for",
-        "run encoders once": "abag.embed.pipeline.ahead:Ahead._run_once",
-        "load encoders when needed": "abag.embed.pipeline.task:load_for",
-        "wait for encoders": "abag.embed.pipeline.ahead:Ahead.encoder",
+        "load encoders": "abag.embed.pipeline.task:load_for",
         "encode and commit": "abag.embed.pipeline.kind_job:KindJob.encode",
-        "end the preparation of a fit": "abag.head.prepare:_collect",
-        "end threads": "abag.embed.pipeline.ahead:Ahead.__exit__",
     },
     "fit": {
         "read table and vectors": "abag.head.fit:read_inputs",
-        "import torch": "abag.head.fit:import_torch",
-        "split": "abag.head.fit_splits:divide",
-        "wait for antigens' clusters": "abag.head.fit_splits:with_antigen_clusters",
-        "wait for antibodies' clusters": "abag.head.fit_splits:with_antibody_clusters",
+        "split": "abag.head.fit:split_inputs",
         "clusters of antigens": "abag.head.splits.groups:antigen_clusters",
         "clusters of antibodies": "abag.head.splits.groups:antibody_clusters",
         "IMGT numbering": "abag.embed.sequences.numbering:number_antibodies",
@@ -63,11 +54,10 @@ STAGES = {
 }
 """By command: the name of a stage and the function that it is, named where it is called."""
 AFTER = {
-    "import torch": {
+    "split": {
         "prepare the step": "abag.head.training.step:TrainingStep.__init__",
         "training": "abag.head.fit_heads:train",
         "baselines": "abag.head.fit_heads:predict_baselines",
-        "prepare baselines": "abag.head.evaluation.baselines:BaselineInputs.prepare",
         "models in closed form": "abag.head.fit_heads:fit_closed_forms",
         "predictor": "abag.head.fit_run:save_predictor",
         "scores and files": "abag.head.fit_run:write_results",
@@ -75,7 +65,7 @@ AFTER = {
     }
 }
 """Stages of modules that are first imported in the stage that is the key."""
-LOADING = ("load encoders", "load encoders when needed")
+LOADING = ("load encoders",)
 READY = "(from start to first encoder ready)"
 _EMBED = [
     "embed",

@@ -16,7 +16,6 @@ from typing import Any, NoReturn, get_args, get_origin
 import click
 
 from abag import AbagError
-from abag.core.garbage import one_command
 from abag.core.messages import printable
 from abag.core.options import Options, OptionSchema, schema, user_path
 
@@ -58,7 +57,7 @@ class CommandGroup(click.Group):
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         _open_standard_streams()
-        with one_command(), _raising_on_signals(), _errors_in_one_line():
+        with _raising_on_signals(), _errors_in_one_line():
             return super().invoke(ctx)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401

@@ -1,18 +1,15 @@
 """``fit``: a table and a store in, a run folder out.
 
-The table is read before torch is imported: what is wrong with it is said at once, and the clusters
-of its sequences are found during the import.
+The table is read and split before torch is imported, so that errors in it are reported at once.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from abag.core.garbage import collection_paused, freeze_imports
 from abag.core.messages import reporting, say, stage, whole_bar
-from abag.head.fit_splits import FitSplits
+from abag.head.fit_splits import split_inputs
 from abag.head.model.config import FitConfig
 from abag.head.runs.run_folder import describe_inputs, finished_summary, read_inputs
 
@@ -71,8 +68,8 @@ def fit(
         written; or if training diverges.
     """
     config = FitConfig.from_keywords(options, "fit")
-    with reporting(say, bars=progress), whole_bar("fit"), ExitStack() as held:
-        return _fit(table, store, Path(run), config, held, verbose=verbose, report=report)
+    with reporting(say, bars=progress), whole_bar("fit"):
+        return _fit(table, store, Path(run), config, verbose=verbose, report=report)
 
 
 def _fit(
@@ -80,7 +77,6 @@ def _fit(
     store: Path | str,
     run: Path,
     config: FitConfig,
-    held: ExitStack,
     *,
     verbose: bool,
     report: bool,
@@ -92,14 +88,7 @@ def _fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     stage("clusters", CLUSTERS_SHARE)
-    divided = FitSplits(inputs, config, held)
-    complete_run = import_torch()
-    return complete_run(run, divided, record, config, held, verbose=verbose, report=report)
+    inputs, splits = split_inputs(inputs, config)
+    from abag.head.fit_run import complete_run  # imports torch
 
-
-def import_torch() -> Callable[..., RunSummary]:
-    """Import what needs torch, which takes seconds; return `fit_run.complete_run`."""
-    with collection_paused():
-        from abag.head.fit_run import complete_run
-    freeze_imports()
-    return complete_run
+    return complete_run(run, inputs, splits, record, config, verbose=verbose, report=report)

@@ -10,16 +10,14 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
-from abag.embed.sequences.numbering import WORTH_PROCESSES
+from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.closed_form.kernel_search import SEARCH_PAIRS
 from abag.head.closed_form.registry import stacked_models
 from abag.head.evaluation.baselines import INNER_FOLDS, MAX_COMPARISONS
 from abag.head.model.config import STACK_NETWORKS, FitConfig, HeadName
-from abag.head.splits.clusters_beside import WORTH_A_PROCESS
-from abag.head.splits.groups import FEW_SEQUENCES, MANY_SEQUENCES
-from abag.head.splits.partition import FEW_GROUPS, FOLDS, REPEATS
-from abag.head.training.lane_count import LANE_PAIRS, count_lanes
+from abag.head.splits.groups import FEW_SEQUENCES
+from abag.head.splits.partition import FOLDS, REPEATS
 
 DEFAULT_FOLDS = FOLDS * REPEATS
 """Folds of ``--split auto`` where few clusters can be held out."""
@@ -97,19 +95,21 @@ class FitTime(NamedTuple):
     clusters: float
     """Before the training."""
     heads: float
-    """Networks, closed forms and baselines, in lanes beside each other, and what is `beside`."""
+    """Networks, closed forms and baselines; of small folds in several threads."""
     networks: float
     closed_forms: float
     baselines: float
-    beside: float
-    """Clusters and numbering of many antibodies, in other processes."""
+    numbering: float
+    """IMGT numbering of the antibodies."""
     results: float
     """Predictor, scores and report."""
 
     @property
     def whole(self) -> float:
         """The wall time of the fit."""
-        return self.start + self.reading + self.clusters + self.heads + self.results
+        return (
+            self.start + self.reading + self.clusters + self.heads + self.numbering + self.results
+        )
 
 
 def fit_time(
@@ -121,47 +121,33 @@ def fit_time(
     head: HeadName | None = None,
 ) -> FitTime:
     """Estimate the times of a fit whose clusters are not cached."""
-    config, many = FitConfig(head=head), size.unique[0] >= WORTH_PROCESSES
-    antibodies_s, antigens_s = _cluster_seconds(size)
-    numbering_s = NUMBER_S * size.unique[0]
-    clusters_beside_s = antibodies_s if _clustered_beside(size) else 0.0
-    clusters_s = antibodies_s + antigens_s - clusters_beside_s
-    # a small fit has one core per lane
-    each = 1 if size.training_pairs <= LANE_PAIRS else cores
+    config = FitConfig(head=head)
+    # each thread of a small fit has one core
+    each = 1 if size.training_pairs <= SMALL_FOLD_PAIRS else cores
     networks_s = folds * _network_seconds(size, config, on_gpu, folds)
     closed_s = folds * _closed_form_seconds(size, config, on_gpu, each)
     baselines_s = folds * _baseline_seconds(size, config, on_gpu, each)
     # the networks of all folds are one task, the models of each fold another
-    lanes = count_lanes(folds + (config.network is not None), size.training_pairs, cores)
-    in_lanes_s = (networks_s + closed_s + baselines_s * (not on_gpu)) / lanes
-    # beside a GPU the baselines have a thread of their own
-    heads_s = max(networks_s, in_lanes_s, baselines_s)
-    beside_s = max(clusters_beside_s / _speedup(cores), numbering_s * many / cores)
-    used_s = networks_s + (closed_s + baselines_s) * each + clusters_beside_s + numbering_s * many
+    tasks = folds + (config.network is not None)
+    threads = 1 if on_gpu else count_threads(tasks, size.training_pairs, cores)
     results_s = FOLD_S + FOLD_ROW_S * size.rows
     results_s += INTERVAL_ROW_S * min(size.rows, INTERVAL_ROWS)
     return FitTime(
         start=START_S + GPU_START_S * on_gpu,
         reading=ROW_S * size.rows,
-        clusters=clusters_s / _speedup(cores),
-        heads=max(heads_s, beside_s, used_s / cores),
+        clusters=sum(_cluster_seconds(size)) / _speedup(cores),
+        heads=(networks_s + closed_s + baselines_s) / threads,
         networks=networks_s,
         closed_forms=closed_s,
         baselines=baselines_s,
-        beside=beside_s,
-        results=folds * results_s + numbering_s * (not many),
+        numbering=NUMBER_S * size.unique[0],
+        results=folds * results_s,
     )
 
 
 def _speedup(cores: int) -> float:
     """Return how many times faster all cores are than one: the rest waits for the first."""
     return math.sqrt(cores)
-
-
-def _clustered_beside(size: FitSize) -> bool:
-    """Whether antibodies are clustered while the heads train."""
-    antibodies, antigens = size.unique
-    return WORTH_A_PROCESS < antibodies <= MANY_SEQUENCES["antibody"] and antigens >= FEW_GROUPS
 
 
 def _cluster_seconds(size: FitSize) -> tuple[float, float]:
@@ -231,7 +217,7 @@ def _closed_form_seconds(size: FitSize, config: FitConfig, on_gpu: bool, cores: 
     """Estimate the models in closed form of a split's head."""
     pairs, names, found = size.training_pairs, _closed_forms(size, config), 0.0
     # many pairs are left to the GPU
-    if "ridge" in names and not (on_gpu and pairs > LANE_PAIRS):
+    if "ridge" in names and not (on_gpu and pairs > SMALL_FOLD_PAIRS):
         found = _ridge_seconds(sum(_columns(size)), size, cores)
     processes = [one for one in names if one in ("kernel", "gp", "one_hot_kernel")]
     # kernel ridge and Gaussian process share a search

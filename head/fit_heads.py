@@ -1,4 +1,4 @@
-"""The heads of all folds of a fit, and the baselines beside them, in several threads."""
+"""The heads of all folds of a fit, and the baselines beside them; small folds share the cores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from abag.core.arrays import Floats, Ints
+from abag.core.arrays import Floats
+from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.messages import say
 from abag.head.closed_form.censored import impute_censored
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
@@ -21,12 +22,12 @@ from abag.head.runs.run_folder import stack_folder
 from abag.head.splits.splits import TRAIN
 from abag.head.training.checkpoint import has_checkpoint, load_newest
 from abag.head.training.fold_groups import folds_per_stack, group_folds
-from abag.head.training.lane_count import LANE_PAIRS
-from abag.head.training.lanes import Task, run_in_lanes
+from abag.head.training.pool import Task, run_tasks
+from abag.head.training.torch_settings import return_freed_memory
 from abag.head.training.train import FoldInputs, TrainingInputs, train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -52,8 +53,6 @@ class FoldFits(NamedTuple):
     config: FitConfig
     device: torch.device
     verbose: bool
-    antibody_cluster: Callable[[], Ints | None] | None = None
-    """Returns the cluster of each pair's antibody, (P,), if the pairs do not have it yet."""
 
 
 def fit_heads(
@@ -69,29 +68,20 @@ def fit_heads(
 
     inputs = _baseline_inputs(folds, training) if with_baselines else []
 
-    def fit_one(i: int) -> None:
-        closed[i] = fit_closed_forms(training[i], config, names[i])
-
-    def predict_one(i: int) -> None:
-        baselines[i] = predict_baselines(inputs[i])
-
     def fit_and_predict(i: int) -> None:
-        fit_one(i)
+        closed[i] = fit_closed_forms(training[i], config, names[i])
         if with_baselines:  # some are models of the head, too
             baselines[i] = predict_baselines(replace(inputs[i], known=closed[i].models.predicted))
+        return_freed_memory()
 
-    networks = _network_tasks(folds, training, trained)
+    share = (CLOSED_FORMS_SHARE + BASELINES_SHARE * with_baselines) / count
+    models = [Task(partial(fit_and_predict, i), share) for i in range(count)]
     n_training = max(len(one.rows) for one in training)
-    if folds.device.type == "cpu":
-        share = (CLOSED_FORMS_SHARE + BASELINES_SHARE * with_baselines) / count
-        models = [Task(partial(fit_and_predict, i), share) for i in range(count)]
-        run_in_lanes([], [*networks, *models], n_training)
-    else:  # the thread that made the device the current one uses it
-        share = BASELINES_SHARE / count / 2
-        models = [Task(partial(fit_one, i), CLOSED_FORMS_SHARE / count) for i in range(count)]
-        predicting = [Task(partial(predict_one, i), share) for i in range(len(inputs))]
-        preparing = [Task(one.prepare, share) for one in inputs]
-        run_in_lanes([*networks, *predicting], models, n_training, beside=preparing)
+    tasks = [*_network_tasks(folds, training, trained), *models]
+    # A GPU is used by the thread that made it the current one.
+    on_cpu = folds.device.type == "cpu"
+    threads = count_threads(len(tasks), n_training, count_cores()) if on_cpu else 1
+    run_tasks(tasks, threads)
     fitted = [
         fit_head(pairs, one, split, config, closed[i], trained.get(i), names[i])
         for i, (one, split) in enumerate(zip(training, folds.splits, strict=True))
@@ -148,6 +138,7 @@ def _network_tasks(
             )
         )
         trained.update(zip(group, found, strict=True))
+        return_freed_memory()
 
     return [
         Task(partial(train_group, group), NETWORKS_SHARE * len(group) / len(splits))
@@ -163,8 +154,7 @@ def _training_rows(folds: FoldFits, split: Split) -> TrainingRows:
     chains = pairs.table.antibodies.chains
     vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen, chains)
     inner = inner_folds(split.group[rows])
-    # in a lane beside a training it must not use the GPU: a graph may be captured at that moment
-    use_gpu = folds.device.type == "cuda" and len(rows) > LANE_PAIRS
+    use_gpu = folds.device.type == "cuda" and len(rows) > SMALL_FOLD_PAIRS
     device = folds.device if use_gpu else None
     return impute_censored(TrainingRows(pairs, vectors, rows, inner, device))
 
@@ -180,7 +170,6 @@ def _baseline_inputs(folds: FoldFits, training: Sequence[TrainingRows]) -> list[
             antibody_ND,
             antigen_ME,
             device=folds.device if folds.device.type == "cuda" else None,
-            antibody_cluster=folds.antibody_cluster,
             residues=residues,
         )
         for one, split in zip(training, folds.splits, strict=True)

@@ -16,7 +16,7 @@ from abag.core.device import resolve_device
 from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import detail, say, stage
 from abag.core.options import BadOption
-from abag.embed.sequences.numbering import numbered_meanwhile
+from abag.embed.sequences.numbering import number_antibodies
 from abag.head.closed_form.pair_model import DoesNotApply
 from abag.head.data.labels import NothingToLearn
 from abag.head.fit_heads import FoldFits, fit_heads
@@ -34,7 +34,6 @@ from abag.head.training.uncertainty import combine, describe_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import ExitStack
     from pathlib import Path
 
     import torch
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.numbering import ChainName, Numbered
     from abag.head.data.labels import LabelledPairs
-    from abag.head.fit_splits import FitSplits
     from abag.head.model.config import FitConfig
     from abag.head.prediction.fitted import FittedHead
     from abag.head.prediction.novelty import Novelty
@@ -57,10 +55,10 @@ LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 
 def complete_run(
     run: Path,
-    divided: FitSplits,
+    inputs: RunInputs,
+    splits: list[Split],
     record: Mapping[str, Any],
     config: FitConfig,
-    held: ExitStack,
     *,
     verbose: bool,
     report: bool,
@@ -71,45 +69,44 @@ def complete_run(
     ----------
     record : mapping
         Content of config.json, see `describe_inputs`.
-    held : ExitStack
-        Closed after the call; until then the folder is this process's.
 
     Raises
     ------
     AbagError
-        If the device or the splits are invalid, before anything is written; or if training
-        diverges.
+        If the device is invalid, before anything is written; or if training diverges.
     """
     device = _device_for(config)
-    splits, inputs = divided.splits, divided.for_training
-    held.enter_context(only_writer(run))
-    if finished_summary(run, record) is not None:
-        msg = f"{run}: another process has just finished this run. Run the command again."
-        raise FolderBusy(msg)
-    start_run(run, record, inputs.pairs, splits)
-    numbering = held.enter_context(
-        numbered_meanwhile(inputs.pairs.table.antibodies.chains, cache_dir() / "numbering")
-    )
+    with only_writer(run):
+        if finished_summary(run, record) is not None:
+            msg = f"{run}: another process has just finished this run. Run the command again."
+            raise FolderBusy(msg)
+        start_run(run, record, inputs.pairs, splits)
+        return _train_and_write(
+            run, inputs, splits, record, config, device, verbose=verbose, report=report
+        )
+
+
+def _train_and_write(
+    run: Path,
+    inputs: RunInputs,
+    splits: list[Split],
+    record: Mapping[str, Any],
+    config: FitConfig,
+    device: torch.device,
+    *,
+    verbose: bool,
+    report: bool,
+) -> RunSummary:
     antibody, antigen = inputs.vectors["antibody"], inputs.vectors["antigen"]
     paths, start = fold_paths(run, len(splits)), time.monotonic()
     names = [run.name if len(splits) == 1 else f"{run.name} fold {i}" for i in range(len(splits))]
     with torch_settings(device, config, inputs.store.path):
-        folds = FoldFits(
-            run,
-            inputs,
-            splits,
-            paths,
-            names,
-            config,
-            device,
-            verbose,
-            lambda: divided.clustered.pairs.antibody_cluster,
-        )
+        folds = FoldFits(run, inputs, splits, paths, names, config, device, verbose)
         stage("training", _heads_share(config) + BASELINES_SHARE)
         fitted, baselines = fit_heads(folds)
-        inputs, splits = divided.clustered, divided.described
-        curve = _learning_curve(folds._replace(inputs=inputs))
-    numbered, pairs = numbering(), inputs.pairs
+        curve = _learning_curve(folds)
+    pairs = inputs.pairs
+    numbered = number_antibodies(pairs.table.antibodies.chains, cache_dir() / "numbering")
     novelty = training_novelty(pairs, splits, numbered)
     widenings = _widenings(pairs, splits, novelty, numbered)
     results = RunResults(

@@ -11,17 +11,16 @@ import os
 import signal
 import sys
 import time
-from _thread import interrupt_main
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+from subprocess import DEVNULL, PIPE, Popen
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from abag import AbagError, cache_dir
+from abag.core.cores import count_cores
 from abag.core.messages import detail, reporting
-from abag.core.workers import count_cores
 from abag.embed.sequences.options import TableOptions
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ FEWEST_CORES = 4
 """With fewer, the threads that feed the GPU would wait."""
 MOST_ROWS = 1_000_000
 """A fit holds the whole table in memory, about 2 kB per row; encoding does not."""
-GRACE_SECONDS = 0.3
-"""For the process to delete its partial files."""
 
 
 def prepare_fit(table: Path | str, config: FitConfig) -> None:
@@ -71,7 +68,8 @@ def preparing(
 @contextmanager
 def _in_a_process(table: Path, options: TableOptions) -> Iterator[None]:
     """Run `prepare_fit` in a process, at most until the block ends."""
-    command = [sys.executable, "-P", "-m", __name__]
+    request = json.dumps({"table": str(table.absolute()), **options.to_json()})
+    command = [sys.executable, "-P", "-m", __name__, request]
     try:
         process = Popen(
             command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True, start_new_session=True
@@ -80,31 +78,13 @@ def _in_a_process(table: Path, options: TableOptions) -> Iterator[None]:
         detail(f"nothing is prepared for abag fit ({error})")
         yield
         return
-    assert process.stdin is not None
-    try:
-        with suppress(BrokenPipeError):
-            json.dump({"table": str(table.absolute()), **options.to_json()}, process.stdin)
-            process.stdin.write("\n")
-            process.stdin.flush()
-        yield
-    finally:
-        with suppress(BrokenPipeError):
-            process.stdin.close()  # which ends the process
-        if said := _collect(process):
-            detail(said)
-
-
-def _collect(process: Popen[str]) -> str:
-    """Wait for a process that has been told to end; return what it said, if it had finished."""
-    try:
-        process.wait(2 * GRACE_SECONDS)
-    except TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert process.stdout is not None
-    with process.stdout:
-        return process.stdout.read().strip()
+    with process:
+        try:
+            yield
+        finally:
+            # Closing stdin ends the process; its output says whether it had finished.
+            if said := process.communicate()[0].strip():
+                detail(said)
 
 
 def _serve() -> None:
@@ -112,9 +92,8 @@ def _serve() -> None:
     from abag.head.model.config import FitConfig  # slow, and the parent does not need it
 
     os.nice(19)
-    options = json.loads(sys.stdin.readline())
     Thread(target=_end_with_parent, daemon=True).start()
-    start_s = time.monotonic()
+    options, start_s = json.loads(sys.argv[1]), time.monotonic()
     try:
         with reporting(silent=True):
             prepare_fit(options.pop("table"), FitConfig.from_keywords(options, "fit"))
@@ -124,15 +103,11 @@ def _serve() -> None:
         )
     except AbagError as error:
         print(f"nothing is prepared for abag fit ({error})")
-    except KeyboardInterrupt:
-        sys.exit(1)
 
 
 def _end_with_parent() -> None:
-    """Wait until the pipe is closed, also by the death of the parent, then end this process."""
-    os.read(0, 1)
-    interrupt_main()
-    time.sleep(GRACE_SECONDS)
+    """Wait until the pipe is closed, also by the death of the parent; end this process group."""
+    sys.stdin.read()
     os.killpg(0, signal.SIGKILL)
 
 

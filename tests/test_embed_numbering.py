@@ -1,10 +1,5 @@
 """IMGT numbering of tables: in processes, from the cache, and one chain at a time."""
 
-import subprocess
-import sys
-import threading
-from contextlib import suppress
-
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
@@ -18,7 +13,6 @@ from abag.embed.sequences.numbering import (
     Numbered,
     number_antibodies,
     number_chains,
-    numbered_meanwhile,
 )
 
 H3 = HEAVY.index("WGGDGFYAMDY")
@@ -51,41 +45,10 @@ def assert_numbers(numbered, chains, name):
     assert found == {chain: number_domain(chain, name) for chain in found}
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies, cores, monkeypatch):
-    monkeypatch.setattr(numbering, "WORTH_PROCESSES", 1)
-    monkeypatch.setattr(numbering, "BATCH_CHAINS", 40)
-    monkeypatch.setattr(numbering, "count_cores", lambda: cores)
+def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies):
     for at, name in enumerate(CHAINS):
         chains = [antibody[at] for antibody in antibodies]
         assert_numbers(number_chains(chains, name), chains, name)
-
-
-def test_killed_processes_cost_time_only(antibodies, monkeypatch):
-    class Killed(numbering.Workers):
-        def ask(self, *request):
-            self.started[0].kill()
-            return super().ask(*request)
-
-    monkeypatch.setattr(numbering, "WORTH_PROCESSES", 1)
-    monkeypatch.setattr(numbering, "BATCH_CHAINS", 10)
-    monkeypatch.setattr(numbering, "count_cores", lambda: 2)
-    monkeypatch.setattr(numbering, "Workers", Killed)
-    chains = [heavy for heavy, _ in antibodies]
-    assert_numbers(number_chains(chains, "heavy"), chains, "heavy")
-
-
-def test_processes_need_no_main_guard_in_a_script(antibodies, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(f"""
-from abag.core import cache
-from abag.embed.sequences import numbering
-numbering.WORTH_PROCESSES, numbering.count_cores = 1, lambda: 2
-print(len(numbering.number_chains({[heavy for heavy, _ in antibodies]!r}, "heavy").layouts))
-""")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 3
-    assert not done.stderr
 
 
 # ---- cache -----------------------------------------------------------------------------------
@@ -160,37 +123,3 @@ def test_a_numbering_that_does_not_fit_its_chains_is_refused():
     Numbered(["AC"], [("1", "2")], layout, start)
     with pytest.raises(ValueError, match="does not fit"):
         Numbered(["A"], [("1", "2")], layout, start)
-
-
-# ---- beside other work -----------------------------------------------------------------------
-
-
-def test_a_numbering_meanwhile_is_the_same(antibodies, tmp_path, monkeypatch):
-    monkeypatch.setattr(numbering, "count_cores", lambda: 2)
-    expected = number_antibodies(antibodies, None)
-    for least in (1, 10**6):
-        monkeypatch.setattr(numbering, "WORTH_PROCESSES", least)
-        with numbered_meanwhile(antibodies, tmp_path / str(least)) as numbered:
-            assert same(numbered(), expected)
-        assert len(list((tmp_path / str(least)).iterdir())) == len(CHAINS)
-
-
-def test_an_abandoned_numbering_ends_soon_and_keeps_nothing(antibodies, tmp_path, monkeypatch):
-    monkeypatch.setattr(numbering, "WORTH_PROCESSES", 1)
-    monkeypatch.setattr(numbering, "BATCH_CHAINS", 1)
-    monkeypatch.setattr(numbering, "count_cores", lambda: 1)
-    begun, go_on, batches = threading.Event(), threading.Event(), []
-
-    def number_batch(chains, name):
-        batches.append(chains)
-        begun.set()
-        go_on.wait(20)
-        return [], [(-1, 0)]
-
-    monkeypatch.setattr(numbering, "_number_batch", number_batch)
-    with suppress(KeyError), numbered_meanwhile(antibodies, tmp_path):
-        begun.wait(20)
-        threading.Timer(0.3, go_on.set).start()
-        raise KeyError
-    assert len(batches) < 3
-    assert not list(tmp_path.iterdir())

@@ -7,10 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from contextlib import nullcontext
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -20,20 +17,14 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
 import abag
-from abag import cache_dir
 from abag.cli import main
-from abag.embed.encoders import loading
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.pipeline import ahead as ahead_module
 from abag.embed.pipeline import task as task_module
-from abag.embed.pipeline.ahead import Ahead
 from abag.embed.pipeline.encode import DeviceFull, NonFiniteVector
-from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.run import embed_table
 from abag.embed.pipeline.task import MixedPrecision
-from abag.embed.sequences.chains import KINDS, antibody, antigen
-from abag.embed.sequences.pairs import TableTotals, read_pairs
-from abag.embed.weights import digest
+from abag.embed.sequences.chains import antibody, antigen
+from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
 
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
@@ -80,135 +71,12 @@ def test_torch_is_not_imported_where_nothing_is_missing(table, tmp_path):
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
-@pytest.fixture
-def hashed(monkeypatch, tmp_path):
-    """Weights that were hashed in the test, which starts with an empty cache of digests."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    names, hash_tensor = [], digest._hash_tensor
-
-    def hash_slowly(name, tensor):
-        time.sleep(0.05)
-        names.append(name)
-        return hash_tensor(name, tensor)
-
-    monkeypatch.setattr(digest, "_hash_tensor", hash_slowly)
-    return names
-
-
-def ahead_of(names, **options):
-    return Ahead(dict(zip(KINDS, names.values(), strict=True)), EmbedOptions(), **options)
-
-
-def test_weights_are_hashed_while_the_table_is_read_and_only_once(table, tmp_path, hashed):
-    for names in (TINY, PLAIN | {"antibody_encoder": "no-such-encoder"}):
-        with ahead_of(names, device=None) as ahead:
-            ahead.start()
-            ahead.start()
-            ahead.wait()
-    found = len(hashed)
-    embed_table(table, tmp_path / "store", **TINY)
-    assert len(hashed) == found == len(set(hashed)) > 0
-
-
-def test_a_table_refused_while_weights_are_hashed_ends_the_hashing(hashed):
-    def read():
-        with ahead_of(TINY, device=None) as ahead:
-            ahead.start()
-            while not hashed:
-                time.sleep(0.001)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        read()
-    found = len(hashed)
-    time.sleep(0.2)
-    assert len(hashed) == found <= 2 * os.cpu_count()
-    assert not (cache_dir() / "digests").exists()
-
-
-@pytest.fixture
-def loaded(monkeypatch):
-    """Encoders that were loaded, by the name of the thread; a CPU counts as a GPU."""
-    found, load = [], loading.load_encoder
-
-    def load_and_count(identity, plan, **options):
-        if plan.device.type != "meta":
-            found.append((identity.layout.kind, threading.current_thread().name))
-        return load(identity, plan, **options)
-
-    monkeypatch.setattr(task_module, "load_encoder", load_and_count)
-    monkeypatch.setattr(ahead_module, "LOADED_ON", ("cpu",))
-    return found
-
-
-def test_encoders_are_loaded_once_while_the_table_is_read(table, tmp_path, loaded, monkeypatch):
-    ahead = embed_table(table, tmp_path / "ahead", **TINY)
-    assert loaded == [("antibody", "gpu_0"), ("antigen", "gpu_0")]
-    monkeypatch.setattr(ahead_module, "LOADED_ON", ())
-    plain = embed_table(table, tmp_path / "plain", **TINY)
-    assert loaded[2:] == [("antibody", "MainThread"), ("antigen", "MainThread")]
-    assert [ahead[kind]["encoded"] for kind in ("antibodies", "antigens")] == [
-        plain[kind]["encoded"] for kind in ("antibodies", "antigens")
-    ]
-    for kind in KINDS:
-        of_both = (stored(tmp_path / name, table, kind) for name in ("ahead", "plain"))
-        np.testing.assert_array_equal(*of_both)
-
-
-def test_an_encoder_that_cannot_be_loaded_ahead_is_loaded_when_it_is_needed(
-    table, tmp_path, loaded, monkeypatch
-):
-    def refuse(*_):
-        raise MemoryError
-
-    monkeypatch.setattr(ahead_module, "load_for", refuse)
-    assert embed_table(table, tmp_path / "store", **TINY)["antigens"]["encoded"]
-    assert {thread for _, thread in loaded} == {"MainThread"}
-
-
-def test_an_encoder_whose_first_run_fails_is_used_all_the_same(
-    table, tmp_path, loaded, monkeypatch
-):
-    monkeypatch.setattr(ahead_module, "_EXAMPLES", {kind: [()] for kind in KINDS})
-    embed_table(table, tmp_path / "store", **TINY)
-    assert {thread for _, thread in loaded} == {"gpu_0"}
-
-
-def test_a_refused_table_leaves_no_thread_and_no_store(table, tmp_path, loaded):
+def test_a_table_is_refused_before_an_encoder_is_loaded(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(task_module, "load_encoder", lambda *_: pytest.fail("was loaded"))
     table.loc[29, "antigen"] = "MK*"
-    before = threading.active_count()
     with pytest.raises(abag.AbagError, match="row 30"):
         embed_table(table, tmp_path / "store", **TINY)
-    assert threading.active_count() == before
     assert not (tmp_path / "store").exists()
-
-
-@pytest.mark.parametrize(("name", "row", "started"), [
-    ("pairs.csv", None, [0]), ("pairs.parquet", None, [0]), ("pairs.tsv", None, [30]),
-    ("pairs.csv", 3, []), ("pairs.csv", 20, [0]),
-])  # fmt: skip
-def test_torch_is_imported_once_the_first_rows_are_valid(
-    table, tmp_path, monkeypatch, name, row, started
-):
-    if row is not None:
-        table.loc[row, "antigen"] = "MK*"
-    write = {"csv": table.to_csv, "parquet": table.to_parquet}
-    write["tsv"] = partial(table.to_csv, sep="\t")
-    write[name.partition(".")[2]](tmp_path / name, index=False)
-    monkeypatch.setattr(ahead_module, "TOP_ROWS", 10)
-    rows, found = [0], []
-    add, start = TableTotals.add, Ahead.start
-    monkeypatch.setattr(TableTotals, "add", lambda *of: (add(*of), rows.append(of[0].rows)))
-    monkeypatch.setattr(Ahead, "start", lambda self: (found.append(rows[-1]), start(self)))
-    with nullcontext() if row is None else pytest.raises(abag.AbagError, match=f"row {row + 1},"):
-        embed_table(tmp_path / name, tmp_path / "store", **PLAIN)
-    assert found[:1] == started
-
-
-def test_two_encoders_are_not_loaded_onto_a_small_gpu(table, tmp_path, loaded, monkeypatch):
-    monkeypatch.setattr(ahead_module, "_has_room", lambda device: False)
-    embed_table(table, tmp_path / "store", **TINY)
-    assert loaded == [("antibody", "gpu_0"), ("antigen", "MainThread")]
 
 
 def test_a_grown_reordered_and_duplicated_table_encodes_only_what_is_new(table, tmp_path):

@@ -456,17 +456,17 @@ def test_changed_files_leave_a_doubt_or_give_the_ids_of_transformers(tmp_path, f
     assert_sure_ids_are_those_of_transformers(checkpoint)
 
 
-def test_checking_a_checkpoint_imports_neither_transformers_nor_the_compiler_of_torch(tmp_path):
+def test_checking_a_checkpoint_does_not_import_transformers(tmp_path):
     folders = [str(random_checkpoint(tmp_path / name, name).folder) for name in WITH_FILES]
     code = f"""
 import sys
 from abag.embed.encoders.loading import check_loadable, identify
 for name in {folders}:
     check_loadable(identify(name, "antigen"))
-print([m for m in ("transformers", "torch._dynamo", "sympy") if m in sys.modules])
+print("transformers" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize(

@@ -394,8 +394,6 @@ def test_baselines_of_all_splits_count_residues_once_in_whichever_thread(monkeyp
         BaselineInputs(pairs, split, antibody_ND, antigen_ND, residues=shared) for split in splits
     ]
     with ThreadPoolExecutor(4) as threads:
-        for one in inputs:
-            threads.submit(one.prepare)
         found = list(threads.map(predict_baselines, inputs))
     assert len(counted) == 3  # heavy chains, light chains, antigens
     assert threading.main_thread() not in counted

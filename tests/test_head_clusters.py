@@ -14,7 +14,6 @@ from trastuzumab import HEAVY, LIGHT
 
 from abag.head.clustering import alignment, families, profiles, search
 from abag.head.clustering.alignment import (
-    Aligners,
     Residues,
     contained_distances,
     whole_distances,
@@ -109,19 +108,10 @@ def test_pairs_of_different_lengths_can_be_aligned_in_one_batch():
     assert contained_distances(Residues.of(strings), i, j).tolist() == expected
 
 
-def test_processes_align_like_one_process_even_if_some_are_killed(monkeypatch):
+def test_batches_of_pairs_are_aligned_like_all_at_once(monkeypatch):
     monkeypatch.setattr(alignment, "BATCH_PAIRS", 20)
-    monkeypatch.setattr(alignment, "WORTH_PROCESSES", 1)
-    monkeypatch.setattr(alignment, "count_cores", lambda: 2)
     strings, i, j, expected = every_pair(np.random.default_rng(1), range(1, 40, 3))
-    with Aligners(strings) as aligners:
-        assert aligners.distances(i, j).tolist() == expected
-        started = aligners._workers.started
-        assert len(started) == 2
-        for process in started:
-            process.kill()
-            assert aligners.distances(i, j).tolist() == expected
-    assert all(process.returncode is not None for process in started)
+    assert contained_distances(Residues.of(strings), i, j).tolist() == expected
 
 
 @settings(deadline=None, max_examples=60)

@@ -470,14 +470,14 @@ def test_a_folder_takes_one_run_at_a_time(case):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_run_that_another_process_finishes_meanwhile_is_not_touched(case, monkeypatch, same):
-    split = fit_module.FitSplits
+    split = fit_module.split_inputs
 
     def slow_split(*inputs):
-        monkeypatch.setattr(fit_module, "FitSplits", split)
+        monkeypatch.setattr(fit_module, "split_inputs", split)
         quick_fit(case, epochs=3 if same else 2)
         return split(*inputs)
 
-    monkeypatch.setattr(fit_module, "FitSplits", slow_split)
+    monkeypatch.setattr(fit_module, "split_inputs", slow_split)
     with pytest.raises(FolderBusy if same else RunMismatch):
         quick_fit(case, seed=0 if same else 1)
     config = json.loads((case.at / "run/config.json").read_text())

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from abag import AbagError
 from abag.core.messages import detail, say
 from abag.embed.encoders.loading import Identity, check_backend, check_loadable
-from abag.embed.families.family import Encoder
 from abag.embed.packing.batches import BatchTooLarge
 from abag.embed.packing.tokens import SequenceTooLong
 from abag.embed.pipeline.options import EmbedOptions
@@ -211,18 +210,15 @@ class KindJob:
                 }
             )  # fmt: skip
 
-    def encode(self, rank: Rank, loaded: Encoder | None = None) -> float:
-        """Encode this process's share; return the seconds it took, loading included.
-
-        `loaded` is the encoder, if it is on the device already.
-        """
+    def encode(self, rank: Rank) -> float:
+        """Encode this process's share; return the seconds it took, loading included."""
         start_s = time.perf_counter()
         if not self._own:
             return 0.0
         from abag.embed.pipeline.encode import EncodeProgress, encode_parts
 
         task = self.task
-        encoder = loaded or task.load_encoder()
+        encoder = task.load_encoder()
         load_s = time.perf_counter() - start_s
         if not rank.number:
             self._folder.notes.start_encoding()

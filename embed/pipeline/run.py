@@ -18,7 +18,6 @@ from typing import Any, NotRequired, TypeAlias, TypedDict, cast
 from abag.core.messages import bar, detail, note, reporting, say
 from abag.core.options import EncoderOptions
 from abag.embed.families.registry import known_alias
-from abag.embed.pipeline.ahead import Ahead, begins_well
 from abag.embed.pipeline.kind_job import KindJob, KindSummary
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.ranks import Rank, WrongRank, count_devices, launch, rank_here
@@ -133,12 +132,7 @@ def _embed(
             from abag.core.device import plan_device
 
             plan_device(device, options.precision)  # refuses what this machine does not have
-        here = ranks == 1 and options.ray is None and device != "cpu"
-        used = {kind: encoders[kind] for kind in options.kinds}
-        ahead = files.enter_context(Ahead(used, options, device=device if here else None))
-        # into an old store nothing may be missing, and then nothing is imported
-        reading = _read(table, options, partitions, None if Path(store).exists() else ahead)
-        ahead.wait()
+        reading = _read(table, options, partitions)
         jobs = _check(partitions, encoders, device, options)
         opened = open_store(store, create=True)
         if first:
@@ -151,7 +145,9 @@ def _embed(
                 reading.skipped.write(Path(options.skipped))
         for job in jobs:
             job.check_precision()
-            if not started_by_us:
+        if not started_by_us:
+            # The first encoder is loaded at once; the next may be hours away.
+            for job in [job for job in jobs if job.missing][1:]:
                 job.check_loadable()
         noted = reading if first else None
         if not any(job.missing for job in jobs):
@@ -165,7 +161,7 @@ def _embed(
                 alone = replace(options, devices=None)
                 seconds = _seconds_of(launch(ranks, _as_rank, table, store, names, alone), jobs)
             else:
-                seconds = _encode_here(jobs, rank, ahead, reading.rows, meanwhile)
+                seconds = _encode_here(jobs, rank, reading.rows, meanwhile)
                 if first and rank.world > 1:
                     seconds = [s + j.wait_for_others() for s, j in zip(seconds, jobs, strict=True)]
         parts = {j.plural: j.summary(s, rank) for j, s in zip(jobs, seconds, strict=True)}
@@ -173,24 +169,15 @@ def _embed(
     return cast("EmbedSummary", parts | totals)
 
 
-def _read(
-    table: TableLike,
-    options: EmbedOptions,
-    partitions: Sequence[Partitions],
-    ahead: Ahead | None,
-) -> TableTotals:
-    """Read, check and key every sequence; start `ahead` once some rows are valid."""
+def _read(table: TableLike, options: EmbedOptions, partitions: Sequence[Partitions]) -> TableTotals:
+    """Read, check and key every sequence."""
     reading = TableTotals()
-    if ahead is not None and begins_well(table, options):
-        ahead.start()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in read_pair_chunks(table, options, kinds=options.kinds, only_sequences=True):
             reading.add(pairs)
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
             drawn.update(reading.rows + len(reading.skipped) - drawn.n)
-            if ahead is not None:
-                ahead.start()
     return reading
 
 
@@ -213,13 +200,13 @@ def _check(
 
 
 def _encode_here(
-    jobs: Sequence[KindJob], rank: Rank, ahead: Ahead, rows: int, meanwhile: Meanwhile
+    jobs: Sequence[KindJob], rank: Rank, rows: int, meanwhile: Meanwhile
 ) -> list[float]:
     """Encode the share of this process; return the seconds of each kind."""
     devices = {job.plan.device.type for job in jobs if job.missing}
     device = "cuda" if "cuda" in devices else "cpu"
     with meanwhile(device, rows) if rank.world == 1 else nullcontext():
-        return [job.encode(rank, ahead.encoder(job.identity)) for job in jobs]
+        return [job.encode(rank) for job in jobs]
 
 
 def _seconds_of(shares: Sequence[EmbedSummary], jobs: Sequence[KindJob]) -> list[float]:

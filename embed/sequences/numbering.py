@@ -1,4 +1,4 @@
-"""IMGT numbering of all antibodies of a table: on all cores, and kept for the next command.
+"""IMGT numbering of all antibodies of a table, kept for the next command.
 
 Chains of the same lengths have the same positions, so a numbering is a layout of positions and the
 place of its first residue. `domains.number_domain` is the reference.
@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +21,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from abag.core.cache import keep, kept
-from abag.core.messages import bar, part_of_stage
-from abag.core.threads import abandoned, meanwhile
-from abag.core.workers import Workers, count_cores, receive, send, serving
+from abag.core.messages import bar
 from abag.embed.sequences.domains import POSITION, locate_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from abag.embed.sequences.chains import Chains
@@ -39,9 +35,6 @@ NUMBERING_VERSION = 1
 """Raise when `domains.number_domain` changes, so that what is cached is not used."""
 NO_DOMAIN = -1
 """Layout of a chain that cannot be numbered."""
-BATCH_CHAINS = 256
-WORTH_PROCESSES = 8000
-"""From this many chains on, starting processes takes less time than it saves."""
 _CONTENT = ("layouts", "layout", "start")
 """Arrays of a kept numbering."""
 
@@ -100,51 +93,20 @@ def _is_layout(layout: Layout) -> bool:
 
 
 def number_chains(chains: Iterable[str], name: ChainName) -> Numbered:
-    """Number the distinct chains of one type, in their order; empty ones are left out.
-
-    Many chains are divided among processes. Once the call is `abandoned`, the rest have no domain.
-    """
+    """Number the distinct chains of one type, in their order; empty ones are left out."""
     distinct = [chain for chain in dict.fromkeys(chains) if chain]
-    firsts = range(0, len(distinct), BATCH_CHAINS)
-    batches = [distinct[k : k + BATCH_CHAINS] for k in firsts]
-    cores, stop = count_cores(), abandoned()
-    use = len(distinct) >= WORTH_PROCESSES and cores > 1
     layouts: dict[Layout, int] = {}
-    found: list[tuple[int, int]] = []
-    with (
-        Workers(__name__, min(cores, len(batches))) if use else nullcontext() as workers,
-        ThreadPoolExecutor(len(workers.started) or 1 if workers else 1) as threads,
-        bar(total=len(distinct), desc=f"numbering {name} chains", unit=" chains", delay=1) as drawn,
-    ):
-
-        def number(batch: Sequence[str]) -> _Answer:
-            if stop.is_set():
-                return [], [(NO_DOMAIN, 0)] * len(batch)
-            answer = workers.ask(name.encode(), _joined(batch)) if workers else None
-            return _number_batch(batch, name) if answer is None else json.loads(answer)
-
-        for of_batch, of_chain in threads.map(number, batches) if workers else map(number, batches):
-            index = [layouts.setdefault(tuple(one), len(layouts)) for one in of_batch]
-            index.append(NO_DOMAIN)
-            found += [(index[layout], start) for layout, start in of_chain]
-            drawn.update(len(of_chain))
-    layout, start = np.array(found, np.int32).reshape(-1, 2).T
-    return Numbered(distinct, list(layouts), layout, start)
-
-
-_Answer = tuple[Sequence[Sequence[str]], Sequence[tuple[int, int]]]
-"""The layouts of a batch; layout and start of each chain."""
-
-
-def _number_batch(chains: Sequence[str], name: ChainName) -> _Answer:
-    layouts: dict[Layout, int] = {}
-    found = []
-    for chain in chains:
-        places = locate_positions(chain, name)
-        start = next(iter(places.values()), 0)
-        number = layouts.setdefault(tuple(places), len(layouts)) if places else NO_DOMAIN
-        found.append((number, start))
-    return list(layouts), found
+    found = np.empty((len(distinct), 2), np.int32)
+    with bar(
+        total=len(distinct), desc=f"numbering {name} chains", unit=" chains", delay=1
+    ) as drawn:
+        for row, chain in enumerate(distinct):
+            places = locate_positions(chain, name)
+            layout = layouts.setdefault(tuple(places), len(layouts)) if places else NO_DOMAIN
+            found[row] = layout, next(iter(places.values()), 0)
+            drawn.update()
+    layout_N, start_N = found.T.copy()
+    return Numbered(distinct, list(layouts), layout_N, start_N)
 
 
 def number_antibodies(
@@ -157,7 +119,7 @@ def number_antibodies(
     antibodies : sequence of (str, str)
         In any order.
     cache : Path, optional
-        None: nothing is kept. Neither is it once the call is `abandoned`.
+        None: nothing is kept.
     """
     result: dict[ChainName, Numbered] = {}
     for at, name in enumerate(CHAINS):
@@ -167,30 +129,9 @@ def number_antibodies(
         numbered = _unpacked(kept(cache, entry), chains)
         if numbered is None:
             numbered = number_chains(chains, name)
-            if not abandoned().is_set():
-                keep(cache, entry, _packed(numbered))
+            keep(cache, entry, _packed(numbered))
         result[name] = numbered
     return result
-
-
-@contextmanager
-def numbered_meanwhile(
-    antibodies: Sequence[Chains], cache: Path
-) -> Iterator[Callable[[], Mapping[ChainName, Numbered]]]:
-    """Begin `number_antibodies` beside the block, which gets it by a call of what is yielded.
-
-    Few antibodies are numbered at the call. If the block is left before, the rest is abandoned.
-    """
-    if len(antibodies) < WORTH_PROCESSES:
-        yield lambda: number_antibodies(antibodies, cache)
-        return
-
-    def number() -> Mapping[ChainName, Numbered]:
-        with part_of_stage(0.0):  # the bar shows what the block does
-            return number_antibodies(antibodies, cache)
-
-    with meanwhile(number) as numbered:
-        yield numbered
 
 
 def _packed(numbered: Numbered) -> bytes:
@@ -213,16 +154,3 @@ def _unpacked(content: bytes | None, chains: Sequence[str]) -> Numbered | None:
 
 def _joined(chains: Sequence[str]) -> bytes:
     return "\n".join(chains).encode("ascii")
-
-
-def _serve() -> None:
-    """Answer the process that started this one."""
-    with serving() as (requests, answers):
-        while True:
-            name, chains = (receive(requests).decode("ascii") for _ in range(2))
-            found = _number_batch(chains.split("\n"), cast("ChainName", name))
-            send(answers, json.dumps(found).encode())
-
-
-if __name__ == "__main__":
-    _serve()

@@ -17,7 +17,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.garbage import collection_paused
 from abag.core.keys import sort_keys
 from abag.core.messages import say
 from abag.embed.sequences.chains import (
@@ -260,7 +259,6 @@ def _no_rows(source: str, skipped: SkippedRows, first: AbagError | None) -> Abag
 # --- rows -----------------------------------------------------------------------------------------
 
 
-@collection_paused()
 def _check_rows(whole: Table, kinds: Sequence[Kind], options: TableOptions) -> SequenceTable:
     """Parse the sequences of every row; refuse or skip the rows in which one is bad."""
     table, ignored = drop_unused_roles(whole, options)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -21,22 +18,17 @@ if TYPE_CHECKING:
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
-class Stopped(Exception):
-    """Another thread has ended the hashing."""
-
-
-def weights_digest(checkpoint: EncoderCheckpoint, stopped: Event | None = None) -> str:
+def weights_digest(checkpoint: EncoderCheckpoint) -> str:
     """Hash the encoder's tensors: 32 hexadecimal digits, or an empty string without weights.
 
     docs/store-format.md specifies the digest, which the cache keeps. It does not depend on file
     format, shards, order, task heads, or on whether values are stored in a half-precision type or
-    in float32. Another thread can set `stopped` to end the hashing.
+    in float32.
 
     Raises
     ------
     BadCheckpoint
         Weights that cannot be read.
-    Stopped
     """
     if not checkpoint.weights:
         return ""
@@ -46,22 +38,17 @@ def weights_digest(checkpoint: EncoderCheckpoint, stopped: Event | None = None) 
     cache, entry = cache_dir() / "digests", identity.digest()
     digest = kept(cache, entry)
     if digest is None:
-        digest = _hash_tensors(checkpoint, stopped)
+        digest = _hash_tensors(checkpoint)
         keep(cache, entry, digest)
     return digest.hex()
 
 
-def _hash_tensors(checkpoint: EncoderCheckpoint, stopped: Event | None) -> bytes:
+def _hash_tensors(checkpoint: EncoderCheckpoint) -> bytes:
     from abag.embed.weights.tensors import EncoderTensors
 
-    def hash_one(name: str) -> bytes:
-        if stopped is not None and stopped.is_set():
-            raise Stopped
-        return _hash_tensor(name, tensors.read[name]())
-
-    with EncoderTensors(checkpoint) as tensors, ThreadPoolExecutor(os.cpu_count()) as pool:
-        names = sorted(tensors.read)
-        return blake3(b"".join(pool.map(hash_one, names))).digest(length=16)
+    with EncoderTensors(checkpoint) as tensors:
+        digests = [_hash_tensor(name, tensors.read[name]()) for name in sorted(tensors.read)]
+    return blake3(b"".join(digests)).digest(length=16)
 
 
 def _hash_tensor(name: str, tensor: torch.Tensor) -> bytes:
@@ -72,7 +59,8 @@ def _hash_tensor(name: str, tensor: torch.Tensor) -> bytes:
     kind = str(tensor.dtype).removeprefix("torch.")
     header = f"{name}\0{kind}\0{','.join(map(str, tensor.shape))}\0".encode()
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return blake3(header).update(flat.numpy().data).digest()
+    # blake3 divides a large tensor among all cores
+    return blake3(header, max_threads=blake3.AUTO).update(flat.numpy().data).digest()
 
 
 def _file_identity(path: Path) -> bytes:

@@ -1,8 +1,8 @@
-"""Edit distances of many pairs of strings of residues, exact, on all cores.
+"""Edit distances of many pairs of strings of residues, exact.
 
 Distances of whole strings come from rapidfuzz, which has no alignment of one string inside
 another. That is Myers' bit-parallel method in numpy: one bit per residue of the pattern, one step
-per residue of the text, each step for all pairs at once; many pairs are divided among processes.
+per residue of the text, each step for all pairs of a batch at once.
 
 References
 ----------
@@ -15,8 +15,6 @@ Legend: K pairs, W words of 64 residues, L residues.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Ints
-from abag.core.workers import Workers, count_cores, receive, send, serving
 
 Words: TypeAlias = NDArray[np.uint64]
 Strings: TypeAlias = NDArray[np.object_]
@@ -36,9 +33,6 @@ BATCH_PAIRS = 8192
 """Pairs per call of the alignment: few enough for the processor's cache, enough for numpy."""
 WINDOWS, SIMILAR = 8, 32
 """Windows of `contained_bounds` in the length of a string, and strings that share windows."""
-WORTH_PROCESSES = 10**8
-"""From this many residues times words in one call on, starting processes takes less time than it
-saves."""
 _ONE, _TOP = np.uint64(1), np.uint64(BITS - 1)
 
 
@@ -113,7 +107,7 @@ def _longest_common(strings: list[str], texts: Strings) -> NDArray[np.int32]:
         first.append(len(windows))
         starts = range(0, max(len(text) - longest, 1), step)
         windows += [text[at : at + longest + step] for at in starts]
-    common = cdist(strings, windows, scorer=LCSseq.similarity, dtype=np.int32)
+    common = cdist(strings, windows, scorer=LCSseq.similarity, dtype=np.int32, workers=-1)
     return np.maximum.reduceat(common, first, axis=1)
 
 
@@ -122,6 +116,17 @@ def contained_distances(residues: Residues, i: Ints, j: Ints) -> Ints:
 
     `i`, `j` and the result have shape (K,); no string in `i` is empty.
     """
+    lengths = residues.lengths
+    order = np.lexsort((lengths[j], -(-lengths[i] // BITS)))  # wastes little on padding
+    distance = np.empty(len(i), np.int64)
+    for first in range(0, len(order), BATCH_PAIRS):
+        batch = order[first : first + BATCH_PAIRS]
+        distance[batch] = _batch_distances(residues, i[batch], j[batch])
+    return distance
+
+
+def _batch_distances(residues: Residues, i: Ints, j: Ints) -> Ints:
+    """As `contained_distances`, of few pairs."""
     patterns, row_K = np.unique(i, return_inverse=True)
     masks_WP = _letter_masks(residues, patterns)
     n_words, n_pairs = len(masks_WP), len(i)
@@ -189,60 +194,3 @@ def _letter_masks(residues: Residues, patterns: Ints) -> Words:
         here = np.flatnonzero(position < lengths)
         masks_WP[word][here * LETTERS + letters[here]] |= np.uint64(1 << bit)
     return masks_WP
-
-
-class Aligners:
-    """Processes that compute `contained_distances` of many pairs of the same strings.
-
-    They are started by the first large call.
-    """
-
-    def __init__(self, strings: Sequence[str]) -> None:
-        self._residues = Residues.of(strings)
-        self._open = ExitStack()
-        self._workers: Workers | None = None
-
-    def __enter__(self) -> Aligners:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._open.close()
-
-    def distances(self, i: Ints, j: Ints) -> Ints:
-        """As `contained_distances`, of any number of pairs."""
-        lengths = self._residues.lengths
-        words, cores = -(-lengths[i] // BITS), count_cores()
-        if words @ lengths[j] >= WORTH_PROCESSES and self._workers is None and cores > 1:
-            sent = self._residues.codes, self._residues.starts, self._residues.lengths
-            self._workers = self._open.enter_context(Workers(__name__, cores, *sent))
-        threads = len(self._workers.started) if self._workers else 1
-        size = min(BATCH_PAIRS, -(-len(i) // max(1, threads))) or 1
-        order = np.lexsort((lengths[j], words))  # wastes little on padding
-        batches = [order[k : k + size] for k in range(0, len(order), size)]
-
-        def align(batch: Ints) -> Ints:
-            found = self._workers.ask(i[batch], j[batch]) if self._workers else None
-            if found is None:  # a killed process costs time only
-                return contained_distances(self._residues, i[batch], j[batch])
-            return np.frombuffer(found, np.int64)
-
-        distance = np.empty(len(i), np.int64)
-        with ThreadPoolExecutor(max(1, threads)) as pool:
-            for batch, found in zip(batches, pool.map(align, batches), strict=True):
-                distance[batch] = found
-        return distance
-
-
-def _serve() -> None:
-    """Answer the process that started this one."""
-    with serving() as (requests, answers):
-        codes = np.frombuffer(receive(requests), np.uint8)
-        starts, lengths = (np.frombuffer(receive(requests), np.int64) for _ in range(2))
-        residues = Residues(codes, starts, lengths)
-        while True:
-            i, j = (np.frombuffer(receive(requests), np.int64) for _ in range(2))
-            send(answers, contained_distances(residues, i, j))
-
-
-if __name__ == "__main__":
-    _serve()

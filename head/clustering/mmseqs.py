@@ -12,16 +12,14 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+from subprocess import DEVNULL, PIPE, Popen
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.threads import abandoned
 
 COVERAGE = 0.8
 """Smallest share of a sequence that an alignment has to cover."""
@@ -102,24 +100,13 @@ def _easy_cluster(
 def _run(command: Sequence[str]) -> tuple[int, str]:
     """Run a program to its end; return its exit status, and its errors or else its output.
 
-    If the caller stops or nobody waits for the result any more, see `meanwhile`, the program and
-    all that it has started are killed.
-
-    Raises
-    ------
-    CancelledError
-        If nobody waits for the result.
+    If the caller stops, the program and all that it has started are killed.
     """
-    stop = abandoned()
     # a process group of its own: mmseqs is a script that starts further processes
     process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, process_group=0)
     try:
-        while True:
-            with suppress(TimeoutExpired):
-                out, err = process.communicate(timeout=POLL_SECONDS)
-                return process.returncode, err or out
-            if stop.is_set():
-                raise CancelledError
+        out, err = process.communicate()
+        return process.returncode, err or out
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Ints, Matrix
-from abag.core.threads import in_order
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 
 Counts: TypeAlias = NDArray[np.int16]
@@ -46,7 +45,7 @@ class Profiles:
 
     def __init__(self, strings: Sequence[str]) -> None:
         parts = [strings[part] for part in slices(0, len(strings))]
-        self._words = np.concatenate(list(in_order(_pack, parts)))
+        self._words = np.concatenate([_pack(part) for part in parts])
 
     def __len__(self) -> int:
         return len(self._words)
@@ -89,12 +88,10 @@ class Projections:
         width = BITS if axes is None else axes.shape[1]
         self._x_ND = np.ones((len(profiles), width + 2), np.float32)
 
-        def project(part: slice) -> None:
+        for part in slices(0, len(profiles)):
             x_CD = profiles.bits(part) if axes is None else profiles.bits(part) @ axes
             self._x_ND[part, :width] = x_CD
             np.einsum("CD,CD->C", x_CD, x_CD, out=self._x_ND[part, width])
-
-        list(in_order(project, slices(0, len(profiles))))
 
     def sort(self, group: NDArray[np.bool_]) -> Ints:
         """Rearrange the strings by group and then by similarity; return where each was."""

@@ -16,8 +16,13 @@ import numpy as np
 from scipy import sparse
 
 from abag.core.arrays import Bools, Ints
-from abag.core.threads import in_order
-from abag.head.clustering.alignment import Aligners, Strings, contained_bounds, whole_distances
+from abag.head.clustering.alignment import (
+    Residues,
+    Strings,
+    contained_bounds,
+    contained_distances,
+    whole_distances,
+)
 from abag.head.clustering.families import Families
 from abag.head.clustering.profiles import (
     BITS_PER_EDIT,
@@ -127,7 +132,7 @@ class WholeSearch(Search):
 
     def run(self, progress: Progress) -> None:
         """See `Search`."""
-        found = in_order(self._possible, self.tiles())
+        found = map(self._possible, self.tiles())
         for i, j, least in joined(found, BATCH_PAIRS, progress):
             self._align(i, j, least)
 
@@ -141,10 +146,7 @@ class WholeSearch(Search):
         ]
 
     def _possible(self, tile: Tile) -> Pairs:
-        """Pairs that could be near-duplicates, and their least number of edits.
-
-        Runs while components are joined; at worst, it finds a pair in vain.
-        """
+        """Pairs that could be near-duplicates, and their least number of edits."""
         block, rest = tile
         i, j = np.arange(block.start, block.stop), np.arange(rest.start, rest.stop)
         label = self.labels_N[block.start]
@@ -182,7 +184,7 @@ class ContainedSearch(Search):
         super().__init__(strings, identities, is_query, np.argsort(lengths, kind="stable"))
         self._profiles = Profiles(self.strings.tolist())
         self._families = Families.of(self.strings)
-        self._aligners = Aligners(self.strings.tolist())
+        self._residues = Residues.of(self.strings.tolist())
 
     def allowed(self, i: Ints, j: Ints) -> Ints:
         """See `Search`."""
@@ -193,10 +195,9 @@ class ContainedSearch(Search):
         families = self._families
         parent = np.repeat(families.parent, families.size)  # the first member of each
         self.join(parent, families.members, families.differing)
-        found = in_order(self._possible, self.tiles())
-        with self._aligners:
-            for i, family, least in joined(found, QUEUE_PAIRS, progress):
-                self._compare(i, family, least)
+        found = map(self._possible, self.tiles())
+        for i, family, least in joined(found, QUEUE_PAIRS, progress):
+            self._compare(i, family, least)
 
     def tiles(self) -> list[Tile]:
         """See `Search`. The second slice is of families."""
@@ -256,7 +257,7 @@ class ContainedSearch(Search):
             self.join_similar(i[batch], parent[batch])
         is_open = self._open(i, family, least)
         i, family = i[is_open], family[is_open]
-        distance = self._aligners.distances(i, parent[is_open])
+        distance = contained_distances(self._residues, i, parent[is_open])
         pairs = np.cumsum(self._families.size[family])
         for part in np.split(np.arange(len(i)), np.flatnonzero(np.diff(pairs // MEMBER_PAIRS)) + 1):
             self._compare_members(i[part], family[part], distance[part])
@@ -273,7 +274,7 @@ class ContainedSearch(Search):
         unsure = np.flatnonzero(slack)
         unsure = unsure[self.undecided(i[unsure], j[unsure], (distance - slack)[unsure])]
         i, j = i[unsure], j[unsure]
-        self.join(i, j, self._aligners.distances(i, j))
+        self.join(i, j, contained_distances(self._residues, i, j))
 
 
 def joined(parts: Iterable[Pairs], enough: int, progress: Progress) -> Iterator[Pairs]:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import distinct
-from abag.core.threads import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
     from numpy.typing import NDArray
 
-Result = TypeVar("Result")
-
 BLOCK = 1 << 19
 """Numbers measured at a time: a whole table in float64 may not fit into memory."""
-WORTH_THREADS = 1 << 22
-"""Numbers from which threads are worth their start."""
 SPREAD_FLOOR = 0.1
 """Smallest spread used, relative to the median column: columns that hardly vary are mostly noise
 and would otherwise be amplified to variance 1."""
@@ -52,7 +46,7 @@ class Standardizer:
             away_RD = x_ND[used[part]] - origin
             return away_RD.sum(axis=0), np.einsum("rd,rd->d", away_RD, away_RD)
 
-        parts = list(_of_blocks(sums, len(used), x_ND.shape[1]))
+        parts = [sums(part) for part in _blocks(len(used), x_ND.shape[1])]
         away, squares = (np.sum(each, axis=0) / len(used) for each in zip(*parts, strict=True))
         mean, spread = origin + away, np.sqrt(np.maximum(0, squares - away**2))
         # A smaller spread is float16 rounding (2.8e-4 of the value), not signal.
@@ -69,8 +63,8 @@ class Standardizer:
     def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Standardise vectors and clip them to `Z_LIMIT`, shape (N, D), dtype float32."""
         z_ND = np.empty(x_ND.shape, np.float32)
-        for _ in _of_blocks(lambda part: self._fill(z_ND[part], x_ND[part]), *x_ND.shape):
-            pass
+        for part in _blocks(*x_ND.shape):
+            self._fill(z_ND[part], x_ND[part])
         return z_ND
 
     def project(
@@ -82,15 +76,10 @@ class Standardizer:
         that takes three times the memory of the table.
         """
         found_N = np.empty(len(x_ND))
-
-        def project(part: slice) -> None:
+        for part in _blocks(*x_ND.shape):
             z_RD = np.empty(x_ND[part].shape, np.float32)
             self._fill(z_RD, x_ND[part])
             found_N[part] = z_RD @ weight_D
-
-        with threadpool_limits(1, user_api="blas"):  # each block has a core
-            for _ in _of_blocks(project, *x_ND.shape):
-                pass
         return found_N
 
     def _fill(self, z_RD: NDArray[np.float32], x_RD: NDArray[np.float32]) -> None:
@@ -118,8 +107,7 @@ class Standardizer:
         return cls(mean, scale)
 
 
-def _of_blocks(call: Callable[[slice], Result], rows: int, width: int) -> Iterable[Result]:
-    """Call with slices of rows that hold about `BLOCK` numbers; large tables use all cores."""
+def _blocks(rows: int, width: int) -> list[slice]:
+    """Return slices of rows that hold about `BLOCK` numbers."""
     size = max(1, BLOCK // max(1, width))
-    blocks = [slice(first, first + size) for first in range(0, rows, size)]
-    return (in_order if rows * width > WORTH_THREADS else map)(call, blocks)
+    return [slice(first, first + size) for first in range(0, rows, size)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,20 +54,8 @@ class BaselineInputs:
     known: Mapping[str, Floats] = field(default_factory=dict)
     """Predictions of baselines that are heads, too, and were fitted before to the same rows; (P,)
     by name."""
-    antibody_cluster: Callable[[], Ints | None] | None = None
-    """Returns the cluster of each pair's antibody, (P,), if the pairs do not have it yet."""
     residues: ResidueFeatures | None = None
     """Those of the table, if other splits use them, too."""
-    _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
-
-    def prepare(self) -> None:
-        """Compute what takes a CPU long and little memory, once.
-
-        Another thread may do so while a GPU trains.
-        """
-        with self._lock:
-            for part in ("composition", "mutations", "one_hot", "nearest"):
-                getattr(self, part)
 
     @cached_property
     def fit_rows(self) -> Ints:
@@ -153,7 +140,6 @@ def predict_baselines(inputs: BaselineInputs) -> dict[str, Floats]:
         not apply to the table. NaN over a whole part where a baseline is undefined (the mean of
         an antigen that is not in training).
     """
-    inputs.prepare()
     predicted = {
         name: inputs.known[name] if name in inputs.known else baseline(inputs)
         for name, baseline in BASELINES.items()
@@ -252,7 +238,7 @@ def _parent_distance(inputs: BaselineInputs) -> Floats | None:
     pairs, nearest = inputs.pairs, inputs.nearest
     if nearest is None:
         return None
-    of_pair = inputs.antibody_cluster() if inputs.antibody_cluster else pairs.antibody_cluster
+    of_pair = pairs.antibody_cluster
     if of_pair is None:
         return None
     cluster = np.zeros(len(nearest), np.int64)

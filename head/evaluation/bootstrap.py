@@ -15,10 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
-from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats, Ints, distinct
-from abag.core.threads import in_order
 from abag.head.splits.splits import TEST, Split
 
 DRAWS = 500
@@ -165,14 +163,8 @@ def _bootstrap(folds: Sequence[Resampled], seed: int, rows: int, unit: str) -> I
             min(DRAWS, max(1, DRAWS * max(map(len, index)) // SAMPLED_AT_ONCE)),
         )
 
-        def score(part: NDArray[np.uint8]) -> Floats:
-            return _mean_score(folds, index, part.astype(np.float64))
-
-        if len(parts) == 1:
-            known = score(parts[0])
-        else:  # matrix products in several threads, each in threads of its own, would wait
-            with threadpool_limits(1, user_api="blas"):
-                known = np.concatenate(list(in_order(score, parts)))
+        scores = [_mean_score(folds, index, part.astype(np.float64)) for part in parts]
+        known = np.concatenate(scores)
         known = known[~np.isnan(known)]
     unit = "pairs" if len(clusters) == rows else unit
     if not len(known):

@@ -11,7 +11,6 @@ from threadpoolctl import threadpool_limits
 
 from abag.core.arrays import Floats, distinct
 from abag.core.files import replacing, write_json, write_text
-from abag.core.threads import meanwhile
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.label_sense import quantity
 from abag.head.evaluation import metrics
@@ -53,12 +52,10 @@ def write_results(
     `results` are those of `pairs`; `fitted` has one entry per split; `report` says whether to
     write report.html.
     """
-    # scores need no file
-    with meanwhile(lambda: _write_tables(run, pairs, results)) as wait_for_tables:
-        # products of some thousand numbers: to wake threads for them takes longer
-        with threadpool_limits(1, user_api="blas"):
-            summary = _summarise(run, pairs, results, fitted)
-        wait_for_tables()
+    _write_tables(run, pairs, results)
+    # products of some thousand numbers: to wake threads for them takes longer
+    with threadpool_limits(1, user_api="blas"):
+        summary = _summarise(run, pairs, results, fitted)
     if report:
         write_report(run / REPORT, results, summary)
     card = model_card(results.source, results.facts, summary)

@@ -56,8 +56,6 @@ class PairGroups:
     options: SplitOptions
     cache: Path | None
     """Folder of cached clusters; None: they are not kept."""
-    wait: Mapping[Kind, Callable[[], object]] = field(default_factory=dict)
-    """By kind: waits until its clusters, which are found elsewhere, are in the cache or here."""
     tools: dict[str, str] = field(default_factory=dict)
     """What computed the clusters of each kind."""
     _labels: dict[tuple[Kind, float, str], Ints] = field(default_factory=dict)
@@ -147,8 +145,6 @@ class PairGroups:
 
     def _load_or_compute(self, kind: Kind, identity: float, tool: ClusterTool) -> Ints:
         """Cluster of each unique sequence; one search finds those of all counted identities."""
-        if kind in self.wait:
-            self.wait[kind]()
         unique = self.pairs.table.sequences[kind]
         chosen = choose_method(kind, len(unique.keys), self.options.antibody_by, tool)
         if tool == self.options.cluster_tool:
@@ -237,13 +233,6 @@ def cached_clusters(
         known[t] = labels
         keep(cache, entries[t], labels.astype(np.int64).tobytes())
     return known
-
-
-def has_clusters(
-    method: ClusterMethod, keys: NDArray[np.uint8], identity: float, cache: Path
-) -> bool:
-    """Tell whether `cached_clusters` would find these without a search."""
-    return _read(cache, _entry(f"{method.name} {identity!r}", keys), len(keys)) is not None
 
 
 def _entry(name: str, keys: NDArray[np.uint8]) -> bytes:

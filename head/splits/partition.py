@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,48 +54,32 @@ def make_splits(
     MMseqsFailed
         If MMseqs2 is asked for and missing, or fails.
     """
-    return divide(PairGroups(pairs, options or SplitOptions(), cache)).described()
+    return divide(PairGroups(pairs, options or SplitOptions(), cache))
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
-    """Splits of pairs, without the clusters and leaks that only their description counts."""
-
-    splits: list[Split]
-    groups: PairGroups
-    options: SplitOptions
-    """Those of the split that was chosen."""
-    why: str
-
-    def described(self) -> list[Split]:
-        """Return the splits with their ``description``, see `make_splits`."""
-        splits, groups = self.splits, self.groups
-        shared = {
-            "split": self.options.split,
-            "why": self.why,
-            "seed": self.options.effective_split_seed,
-            "of": len(splits),
-            "clusters": groups.cluster_sizes(),
-            "cluster_tool": groups.tools,
-            "test_pairs": int(np.any([split.part == TEST for split in splits], axis=0).sum()),
-        }
-        described = []
-        for split in splits:
-            own = {"rows": split.rows_per_part(), "groups": len(distinct(split.group))}
-            own |= {"leaks": _count_leaks(split.part, groups)} | split.description
-            described.append(replace(split, description=shared | own))
-        return described
-
-
-def divide(groups: PairGroups) -> Division:
-    """Split pairs as `make_splits` does; nothing is described yet."""
+def divide(groups: PairGroups) -> list[Split]:
+    """Split pairs that have been grouped, see `make_splits`."""
     options, why = groups.options, "as requested"
     if options.split_name == "auto":
         options, why = choose_split(groups, options)
     splits = SPLIT_METHODS[options.split_name](groups, options)
     for split in splits:
         _refuse_empty_parts(split)
-    return Division(splits, groups, options, why)
+    shared = {
+        "split": options.split,
+        "why": why,
+        "seed": options.effective_split_seed,
+        "of": len(splits),
+        "clusters": groups.cluster_sizes(),
+        "cluster_tool": groups.tools,
+        "test_pairs": int(np.any([split.part == TEST for split in splits], axis=0).sum()),
+    }
+    described = []
+    for split in splits:
+        own = {"rows": split.rows_per_part(), "groups": len(distinct(split.group))}
+        own |= {"leaks": _count_leaks(split.part, groups)} | split.description
+        described.append(replace(split, description=shared | own))
+    return described
 
 
 def _count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:

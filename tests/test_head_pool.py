@@ -1,12 +1,9 @@
 """Tasks of a fit in several threads: the same results, one error, signals, one bar."""
 
 import os
-import platform
 import signal
 import threading
 from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,88 +12,35 @@ import torch
 
 import abag
 from abag.core import messages
+from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.core.messages import part_of_stage, reporting, stage, whole_bar
-from abag.head import fit_run as fit_module
-from abag.head.evaluation.baselines import BaselineInputs
+from abag.head import fit_heads
 from abag.head.model.layers import _Dropout
-from abag.head.training import lanes
-from abag.head.training.lane_count import LANE_PAIRS
-from abag.head.training.lanes import Task, run_in_lanes
 from abag.head.training.loop import Stopped, delayed_signals
-from abag.head.training.torch_settings import keep_freed_memory
-
-
-@pytest.fixture
-def two_cores(monkeypatch):
-    monkeypatch.setattr(lanes, "count_cores", lambda: 2)
+from abag.head.training.pool import Task, run_tasks
 
 
 def wait(event):
     assert event.wait(20)
 
 
-def test_two_tasks_run_at_once_and_own_ones_first_in_this_thread(two_cores):
+def test_two_tasks_run_at_once_in_two_threads():
     met, order = threading.Barrier(2), []
 
     def meet():
         met.wait(20)
         order.append(threading.current_thread())
 
-    own = Task(meet, 0.5)
-    run_in_lanes([own], [Task(meet, 0.5)], 10)
+    run_tasks([Task(meet, 0.5)] * 2, 2)
     assert len(set(order)) == 2
-    run_in_lanes([own._replace(run=lambda: order.append("own"))], [], 10)
-    assert order[2:] == ["own"]
 
 
-@pytest.mark.parametrize(("cores", "pairs"), [(1, 10), (8, LANE_PAIRS + 1)])
-def test_one_core_or_a_large_fold_has_one_lane(monkeypatch, cores, pairs):
-    monkeypatch.setattr(lanes, "count_cores", lambda: cores)
+@pytest.mark.parametrize(("cores", "pairs"), [(1, 10), (8, SMALL_FOLD_PAIRS + 1)])
+def test_one_core_or_a_large_fold_runs_in_this_thread(cores, pairs):
     found = []
     tasks = [Task(lambda: found.append(threading.current_thread()), 0.2) for _ in range(5)]
-    run_in_lanes([], tasks, pairs)
+    run_tasks(tasks, count_threads(len(tasks), pairs, cores))
     assert found == [threading.main_thread()] * 5
-
-
-@pytest.mark.parametrize("pairs", [10, LANE_PAIRS + 1])
-def test_what_runs_beside_has_a_thread_of_its_own_at_any_size(two_cores, pairs):
-    met, order = threading.Barrier(2), []
-
-    def meet(name):
-        met.wait(20)
-        order.append((name, threading.current_thread() is threading.main_thread()))
-
-    tasks = [[Task(lambda name=name: meet(name), 0.2)] * 3 for name in ("own", "beside")]
-    run_in_lanes(tasks[0], [], pairs, beside=tasks[1])
-    assert sorted(order) == [("beside", False)] * 3 + [("own", True)] * 3
-
-
-def test_an_error_beside_stops_a_training_which_saves(two_cores):
-    begun, ended = threading.Event(), []
-    train = partial(train_until_stopped, begun, ended)
-
-    def fail():
-        wait(begun)
-        msg = "memory"
-        raise MemoryError(msg)
-
-    with pytest.raises(MemoryError, match="memory"):
-        run_in_lanes([Task(train, 0.5)], [], LANE_PAIRS + 1, beside=[Task(fail, 0.5)])
-    assert ended == ["saved"]
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are those of glibc")
-def test_what_a_finished_task_has_freed_is_given_back_to_the_system(two_cores):
-    keep_freed_memory()
-    before = resident_mib()
-
-    def fill():
-        blocks = [np.ones(2**17) for _ in range(128)]  # 1 MiB each
-        assert resident_mib() > before + 100
-        del blocks
-
-    run_in_lanes([], [Task(fill, 0.5), Task(fill, 0.5)], 10)
-    assert resident_mib() < before + 60
 
 
 def train_until_stopped(begun, ended):
@@ -108,12 +52,7 @@ def train_until_stopped(begun, ended):
         ended.append("saved")
 
 
-def resident_mib():
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def test_an_error_in_one_lane_stops_the_others_and_is_raised(two_cores):
+def test_an_error_in_one_thread_stops_the_others_and_is_raised():
     begun, ended, after = threading.Event(), [], []
     train = partial(train_until_stopped, begun, ended)
 
@@ -124,11 +63,11 @@ def test_an_error_in_one_lane_stops_the_others_and_is_raised(two_cores):
 
     tasks = [Task(run, 0.3) for run in (train, fail, lambda: after.append("begun"))]
     with pytest.raises(OSError, match="disk full"):
-        run_in_lanes([], tasks, 10)
+        run_tasks(tasks, 2)
     assert (ended, after) == (["saved"], [])
 
 
-def test_a_signal_lets_every_lane_save_and_is_raised_once_they_have(two_cores):
+def test_a_signal_lets_every_thread_save_and_is_raised_once_they_have():
     met, saved = threading.Barrier(2), []
 
     def train():
@@ -141,16 +80,16 @@ def test_a_signal_lets_every_lane_save_and_is_raised_once_they_have(two_cores):
             assert received[0] == signal.SIGINT
 
     with pytest.raises(KeyboardInterrupt):
-        run_in_lanes([], [Task(train, 0.5)] * 2, 10)
+        run_tasks([Task(train, 0.5)] * 2, 2)
     assert len(set(saved)) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_signal_whose_handler_raises_nothing_still_ends_the_fit(two_cores):
+def test_a_signal_whose_handler_raises_nothing_still_ends_the_fit():
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         with pytest.raises(Stopped, match="Run the same command again"):
-            run_in_lanes([], [Task(lambda: os.kill(os.getpid(), signal.SIGTERM), 1.0)], 10)
+            run_tasks([Task(lambda: os.kill(os.getpid(), signal.SIGTERM), 1.0)], 2)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -206,32 +145,11 @@ SMALL = {"widths": (8,), "epochs": 3, "batch_size": 8}
 
 
 @pytest.mark.parametrize(("head", "small"), [("stack", SMALL), ("mlp", SMALL), ("gp", {})])
-def test_results_do_not_depend_on_the_number_of_lanes(tmp_path, monkeypatch, head, small):
+def test_results_do_not_depend_on_the_number_of_threads(tmp_path, monkeypatch, head, small):
     inputs = small_table(tmp_path)
     options = {"head": head, "say": print} | small | FOLDS
     for cores in (1, 4):
-        monkeypatch.setattr(lanes, "count_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(fit_heads, "count_cores", lambda cores=cores: cores)
         abag.fit(*inputs, tmp_path / str(cores), **options)
     for name in ("predictions.parquet", "predictor/weights.safetensors"):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "4" / name).read_bytes()
-
-
-def test_baselines_prepared_beside_a_gpu_are_those_of_a_cpu(tmp_path, monkeypatch):
-    inputs, prepared = small_table(tmp_path), []
-    abag.fit(*inputs, tmp_path / "cpu", head="ridge", **FOLDS)
-    real_fit, real_prepare = fit_module.fit_heads, BaselineInputs.prepare
-
-    def prepare(of_split):
-        prepared.append(threading.current_thread() is threading.main_thread())
-        real_prepare(of_split)
-
-    monkeypatch.setattr(BaselineInputs, "prepare", prepare)
-    # neither "cpu" nor "cuda": the tasks of a GPU, with the arithmetic of a CPU
-    gpu = SimpleNamespace(type="other")
-    monkeypatch.setattr(fit_module, "fit_heads", lambda folds: real_fit(folds._replace(device=gpu)))
-    abag.fit(*inputs, tmp_path / "gpu", head="ridge", **FOLDS)
-    assert sorted(prepared) == [False] * 6 + [True] * 6  # before, and where they are used
-    cpu, beside = (
-        pd.read_parquet(tmp_path / name / "baselines.parquet") for name in ("cpu", "gpu")
-    )
-    pd.testing.assert_frame_equal(cpu, beside, check_exact=False, rtol=1e-9)

@@ -1,0 +1,28 @@
+"""How many cores this process may use, and how the folds of a fit share them."""
+
+from __future__ import annotations
+
+import os
+
+MOST_THREADS = 4
+SMALL_FOLD_PAIRS = 2_000
+"""Most training pairs of a fold for which threads pay: larger matrices are faster one after the
+other on all cores, and take less memory."""
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def count_threads(tasks: int, n_training: int, cores: int) -> int:
+    """Return how many threads share the tasks of a fit; one for large folds.
+
+    Parameters
+    ----------
+    n_training : int
+        Training pairs of the largest fold.
+    """
+    return max(1, min(MOST_THREADS, cores, tasks)) if n_training <= SMALL_FOLD_PAIRS else 1
