@@ -208,7 +208,9 @@ def tables(folder, left, right, sizes):
 def mutants(folder, sizes, head, pythons):
     encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
     abag.embed_table(demo_table(), folder / "store", **encoders)
-    abag.fit(demo_table(), folder / "store", folder / "run", split="random", head=head, report=False)
+    abag.fit(
+        demo_table(), folder / "store", folder / "run", split="random", head=head, report=False
+    )
     for pairs in sizes:
         table = mutants_table(folder / "mutants.csv", pairs)
         antibodies = len(table[["heavy", "light"]].drop_duplicates())

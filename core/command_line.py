@@ -20,7 +20,6 @@ from abag.core.garbage import one_command
 from abag.core.messages import printable
 from abag.core.options import Options, OptionSchema, schema
 
-
 NO_MEMORY = (
     "Error: not enough memory ({}). What is committed is safe; use a machine with more memory, or "
     "less data at a time."

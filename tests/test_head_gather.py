@@ -98,7 +98,9 @@ def test_what_is_new_is_counted_once_in_each_sequence_of_many_chunks():
     found, of_row = gathered.finish()
     assert gathered.counter.asked == chains
     assert gathered.new_NC[of_row, 0].tolist() == [ord("ACDE"[n]) for n in (0, 1, 1, 2, 0, 2, 3)]
-    assert [gathered.chains[row] for row in of_row[:4].tolist()] == [chains[n] for n in (0, 1, 1, 2)]
+    assert [gathered.chains[row] for row in of_row[:4].tolist()] == [
+        chains[n] for n in (0, 1, 1, 2)
+    ]
     assert found[of_row[-1]].tolist() == keys[3].tolist()
     assert [*gathered.new.values()] == chains
 
