@@ -129,6 +129,16 @@ def test_a_missing_source_is_one_clear_line(source, tmp_path):
     assert line == f"Stopped: {stopped.value}"
 
 
+@pytest.mark.parametrize(("sigma", "shown"), [({"sigma": "0.41"}, " ± 0.41"), ({}, "")])
+def test_predictions_are_shown_with_and_without_sigma(tmp_path, capsys, sigma, shown):
+    code = {c.id: c.source for c in nbformat.read(NOTEBOOK, 4).cells}["predicted"]
+    row = {"id": "one", "pkd_predicted": "7.5", **sigma, "far_antibody": "True", "far_antigen": ""}
+    pd.DataFrame([row]).to_csv(tmp_path / "new.csv", index=False)
+    exec(code, {"PREDICTED": tmp_path / "new.csv"})
+    far = "far from the training data: antibody"
+    assert capsys.readouterr().out == f"{'one':20} pKd  7.50{shown}  {far}\n"
+
+
 @pytest.mark.ci
 def test_the_notebook_runs_in_a_clean_kernel_from_install_to_predictor(notebook, tmp_path):
     started = notebook()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from abag.core.files import refusal_to_write, replacing
 from abag.core.keys import KEY_BYTES, hex_keys, sort_keys
-from abag.core.messages import bar, reporting
+from abag.core.messages import bar, first_line, reporting
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import SequenceTable, read_one_kind, read_pairs
 from abag.embed.store.encoder_folder import EncoderFolder
@@ -136,7 +136,8 @@ def export_vectors(
             with replacing(to) as partial:
                 EXPORT_FORMATS[to.suffix](partial, exported)
         except OSError as error:
-            msg = f"{to}: cannot be written ({error}); expected a writable path. Give another --to."
+            why = first_line(error)  # HDF5 adds its own
+            msg = f"{to}: cannot be written ({why}); expected a writable path. Give another --to."
             raise CannotExport(msg) from error
     return ExportSummary(
         to=str(to),
