@@ -24,6 +24,7 @@ from abag.head.training.checkpoint import has_checkpoint, load_newest
 from abag.head.training.fold_groups import folds_per_stack, group_folds
 from abag.head.training.lane_count import LANE_PAIRS
 from abag.head.training.lanes import Task, run_in_lanes
+from abag.head.training.torch_settings import matrix_threads
 from abag.head.training.train import FoldInputs, TrainingInputs, train
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def fit_heads(
     """Fit the head of every split; also predict all pairs by the baselines of every split."""
     config, names, count = folds.config, folds.names, len(folds.splits)
     training = [_training_rows(folds, split) for split in folds.splits]
+    n_training = max(len(one.rows) for one in training)
     trained: dict[int, TrainedHeads] = {}
     closed: dict[int, ClosedForms] = {}
     baselines: dict[int, Mapping[str, Floats]] = {}
@@ -70,18 +72,21 @@ def fit_heads(
     inputs = _baseline_inputs(folds) if with_baselines else []
 
     def fit_one(i: int) -> None:
-        closed[i] = fit_closed_forms(training[i], config, names[i])
+        with matrix_threads(n_training):
+            closed[i] = fit_closed_forms(training[i], config, names[i])
 
     def predict_one(i: int) -> None:
-        baselines[i] = predict_baselines(inputs[i])
+        with matrix_threads(n_training):
+            baselines[i] = predict_baselines(inputs[i])
 
     def fit_and_predict(i: int) -> None:
         fit_one(i)
         if with_baselines:  # some are models of the head, too
-            baselines[i] = predict_baselines(replace(inputs[i], known=closed[i].models.predicted))
+            with matrix_threads(n_training):
+                known = closed[i].models.predicted
+                baselines[i] = predict_baselines(replace(inputs[i], known=known))
 
     networks = _network_tasks(folds, trained)
-    n_training = max(len(one.rows) for one in training)
     if folds.device.type == "cpu":
         share = (CLOSED_FORMS_SHARE + BASELINES_SHARE * with_baselines) / count
         models = [Task(partial(fit_and_predict, i), share) for i in range(count)]

@@ -19,11 +19,11 @@ from abag.core.messages import part_of_stage, reporting, stage, whole_bar
 from abag.head import fit_run as fit_module
 from abag.head.evaluation.baselines import BaselineInputs
 from abag.head.model.layers import _Dropout
-from abag.head.training import lanes
+from abag.head.training import lanes, torch_settings
 from abag.head.training.lane_count import LANE_PAIRS
 from abag.head.training.lanes import Task, run_in_lanes
 from abag.head.training.loop import Stopped, delayed_signals
-from abag.head.training.torch_settings import keep_freed_memory
+from abag.head.training.torch_settings import keep_freed_memory, matrix_threads
 
 
 @pytest.fixture
@@ -56,6 +56,17 @@ def test_one_core_or_a_large_fold_has_one_lane(monkeypatch, cores, pairs):
     tasks = [Task(lambda: found.append(threading.current_thread()), 0.2) for _ in range(5)]
     run_in_lanes([], tasks, pairs)
     assert found == [threading.main_thread()] * 5
+
+
+@pytest.mark.parametrize(("pairs", "threads"), [(LANE_PAIRS, 1), (LANE_PAIRS + 1, 3)])
+def test_only_the_matrices_of_a_large_fold_use_all_cores(monkeypatch, pairs, threads):
+    monkeypatch.setattr(torch_settings, "count_cores", lambda: 3)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with matrix_threads(pairs):
+        assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 1
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("pairs", [10, LANE_PAIRS + 1])

@@ -28,6 +28,7 @@ from abag.head.model.losses import LOSSES
 from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.training.stack import Member, PairStandardizer, StackedHeads
 from abag.head.training.step import step_seed
+from abag.head.training.torch_settings import matrix_threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -211,9 +212,10 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     for fold in range(problem.folds):
         rows = np.flatnonzero((problem.fold != fold) & (pairs.censored == 0))
         inside = pairs_inner_folds(problem.group[rows])
-        fitted = CLOSED_FORM[fit_options(params)["head"]](
-            TrainingRows(pairs, vectors, rows, inside)
-        )
+        with matrix_threads(len(rows)):
+            fitted = CLOSED_FORM[fit_options(params)["head"]](
+                TrainingRows(pairs, vectors, rows, inside)
+            )
         predicted.append(fitted.model.predict(vectors)[scored[fold]])
     return _mean_score(problem, labels, predicted)
 

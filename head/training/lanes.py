@@ -1,8 +1,8 @@
 """The tasks of a fit in several threads: folds that train, and models that are fitted meanwhile.
 
-Steps release the lock of the interpreter most of the time, and so does LAPACK as `core.cholesky`
-calls it, so that threads suffice. They copy nothing, and work in notebooks and scripts that a new
-process could not import. Results do not depend on the number of lanes.
+Steps and factorisations of torch release the lock of the interpreter most of the time, so that
+threads suffice. They copy nothing, and work in notebooks and scripts that a new process could not
+import. Results do not depend on the number of lanes.
 """
 
 from __future__ import annotations
