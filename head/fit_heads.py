@@ -23,7 +23,7 @@ from abag.head.splits.splits import TRAIN
 from abag.head.training.checkpoint import has_checkpoint, load_newest
 from abag.head.training.fold_groups import folds_per_stack, group_folds
 from abag.head.training.pool import Task, run_tasks
-from abag.head.training.torch_settings import return_freed_memory
+from abag.head.training.torch_settings import matrix_threads, return_freed_memory
 from abag.head.training.train import FoldInputs, TrainingInputs, train
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def fit_heads(
     config, names, count = folds.config, folds.names, len(folds.splits)
     pairs = folds.inputs.pairs
     training = [_training_rows(folds, split) for split in folds.splits]
+    n_training = max(len(one.rows) for one in training)
     trained: dict[int, TrainedHeads] = {}
     closed: dict[int, ClosedForms] = {}
     baselines: dict[int, Mapping[str, Floats]] = {}
@@ -69,14 +70,15 @@ def fit_heads(
     inputs = _baseline_inputs(folds, training) if with_baselines else []
 
     def fit_and_predict(i: int) -> None:
-        closed[i] = fit_closed_forms(training[i], config, names[i])
-        if with_baselines:  # some are models of the head, too
-            baselines[i] = predict_baselines(replace(inputs[i], known=closed[i].models.predicted))
+        with matrix_threads(n_training):
+            closed[i] = fit_closed_forms(training[i], config, names[i])
+            if with_baselines:  # some are models of the head, too
+                known = closed[i].models.predicted
+                baselines[i] = predict_baselines(replace(inputs[i], known=known))
         return_freed_memory()
 
     share = (CLOSED_FORMS_SHARE + BASELINES_SHARE * with_baselines) / count
     models = [Task(partial(fit_and_predict, i), share) for i in range(count)]
-    n_training = max(len(one.rows) for one in training)
     tasks = [*_network_tasks(folds, training, trained), *models]
     # A GPU is used by the thread that made it the current one.
     on_cpu = folds.device.type == "cpu"

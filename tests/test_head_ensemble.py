@@ -17,7 +17,7 @@ from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import FitConfig
 from abag.head.model.layers import stacked_layers
-from abag.head.model.optimizer import AdamW, stacked_update
+from abag.head.model.optimizer import AdamW
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training.checkpoint import load
 from abag.head.training.stack import (
@@ -152,57 +152,32 @@ def test_each_member_has_its_own_dropout_rate():
     assert torch.equal(dropout.eval()(out), out)
 
 
-@settings(max_examples=10, deadline=None)
-@given(
-    seed=st.integers(0, 99),
-    clip=st.sampled_from([0.0, 0.5]),
-    steps=st.integers(1, 4),
-    half=st.booleans(),
-)
-def test_the_stacked_update_equals_the_fused_kernel(seed, clip, steps, half):
-    torch.manual_seed(seed)
-    decay_M = [0.0, 0.1, 0.5]
-    start = {"weight": torch.randn(3, 4, 5), "bias": torch.randn(3, 4)}
-    whole, stack = module_of(start), module_of(start)
-    learnt = copy_in_half(stack) if half else stack
-    lr_M = torch.tensor([1e-3, 1e-2, 0.1])
-    fused, ours = AdamW(whole, decay_M, lr_M, clip), AdamW(stack, decay_M, lr_M, clip, learnt)
-    for _ in range(steps):
-        for name in start:
-            gradient = torch.randn_like(learnt.get_parameter(name))
-            learnt.get_parameter(name).grad = gradient
-            # its own: the fused way clips in place
-            whole.get_parameter(name).grad = gradient.clone().float()
-        fused.update()
-        stacked_update(*ours.stacked_update_arguments())
-        fused.clear()
-        ours.clear()
-    # the weight's mean is rounded to half precision each step, and nothing else
-    rounded, near = ({"weight", "weight.mean"} if half else set()), {"rtol": 2**-8, "atol": 2**-8}
-    for name in start:
-        close = near if name in rounded else {"rtol": 1e-5, "atol": 1e-5}
-        torch.testing.assert_close(ours.named[name], fused.named[name], **close)
-    for name, tensor in ours.state.items():
-        close = near if name in rounded else {"rtol": 1e-5, "atol": 1e-7}
-        torch.testing.assert_close(tensor.float(), fused.state[name], **close)
-    assert list(ours.bf16_weights) == ["weight"] * half
-    for name, low in ours.bf16_weights.items():
-        assert torch.equal(low, ours.named[name].bfloat16())
-
-
-def module_of(tensors):
-    module = torch.nn.Module()
-    for name, tensor in tensors.items():
-        module.register_parameter(name, torch.nn.Parameter(tensor.clone()))
-    return module
-
-
-def copy_in_half(module):
-    """Share all but the weight, as `layers.bf16_copy` does."""
-    copied = torch.nn.Module()
-    copied.weight = torch.nn.Parameter(module.weight.detach().bfloat16())
-    copied.bias = module.bias
-    return copied
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+@pytest.mark.parametrize("alike", [False, True])
+def test_each_member_is_updated_as_by_adamw_of_torch(clip, alike):
+    decay_M, lr_M = ([0.1] * 3, [0.01] * 3) if alike else ([0.0, 0.1, 0.5], [1e-3, 1e-2, 0.1])
+    stack, alone = torch.nn.Module(), []
+    stack.weight, stack.bias = (torch.nn.Parameter(torch.randn(3, 4, n)) for n in (5, 1))
+    stack.bias.data = stack.bias.data[..., 0]
+    for k in range(3):
+        weight, bias = (p.detach()[k].clone().requires_grad_() for p in stack.parameters())
+        groups = [{"params": [weight], "weight_decay": decay_M[k]}, {"params": [bias]}]
+        alone.append((torch.optim.AdamW(groups, lr=lr_M[k], weight_decay=0.0), [weight, bias]))
+    ours = AdamW(stack, decay_M, torch.tensor(lr_M), clip, alike=alike)
+    for _ in range(3):
+        for p in stack.parameters():
+            p.grad = torch.randn_like(p)
+        for k, (theirs, own) in enumerate(alone):
+            for p, stacked in zip(own, stack.parameters(), strict=True):
+                p.grad = stacked.grad[k].clone()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(own, clip)
+            theirs.step()
+        ours.update()
+    for k, (_, own) in enumerate(alone):
+        for p, stacked in zip(own, stack.parameters(), strict=True):
+            torch.testing.assert_close(stacked[k], p)
+    assert ours.state["bias.step"].tolist() == [3, 3, 3]
 
 
 # --- half precision -----------------------------------------------------------------------------
@@ -229,37 +204,6 @@ def test_the_table_location_does_not_change_bf16_results():
         for place in ("device", "host")
     )
     assert np.array_equal(device, host)
-
-
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_bf16_copies_equal_the_rounded_weights_after_training_and_loading(accumulate):
-    def assert_rounded(stepper):
-        low = stepper.optimizer.bf16_weights
-        assert sorted(low) == [f"layers.{k}.weight" for k in (0, 4, 8)]
-        for name, copied in low.items():
-            assert torch.equal(copied, stepper.optimizer.named[name].bfloat16())
-
-    stepper = (stack := make_stack(
-        [drawn_member(k) for k in range(2)], precision="bf16", accumulate=accumulate
-    )).training_step  # fmt: skip
-    assert_rounded(stepper)
-    before = {name: t.clone() for name, t in stepper.tensors().items()}
-    take_steps(stack, 5)
-    assert_rounded(stepper)
-    assert not torch.equal(
-        stepper.tensors()["model.layers.0.weight"], before["model.layers.0.weight"]
-    )
-    stepper.load(before)
-    assert_rounded(stepper)
-
-
-def test_bf16_gradients_are_accumulated_in_float32():
-    module = module_of({"weight": torch.zeros(2, 3, 4), "bias": torch.zeros(2, 3)})
-    optimizer = AdamW(module, [0.0, 0.0], torch.zeros(2), 0.0, low := copy_in_half(module))
-    for _ in range(300):  # in bf16 the sum would stop growing at 256
-        low.weight.grad = torch.ones(2, 3, 4, dtype=torch.bfloat16)
-        optimizer.collect_bf16_gradients()
-    assert torch.equal(optimizer.named["weight"].grad, torch.full((2, 3, 4), 300.0))
 
 
 def test_bf16_is_the_default_for_several_heads_on_a_supporting_gpu(monkeypatch):

@@ -16,8 +16,10 @@ from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.core.messages import part_of_stage, reporting, stage, whole_bar
 from abag.head import fit_heads
 from abag.head.model.layers import _Dropout
+from abag.head.training import torch_settings
 from abag.head.training.loop import Stopped, delayed_signals
 from abag.head.training.pool import Task, run_tasks
+from abag.head.training.torch_settings import matrix_threads
 
 
 def wait(event):
@@ -41,6 +43,17 @@ def test_one_core_or_a_large_fold_runs_in_this_thread(cores, pairs):
     tasks = [Task(lambda: found.append(threading.current_thread()), 0.2) for _ in range(5)]
     run_tasks(tasks, count_threads(len(tasks), pairs, cores))
     assert found == [threading.main_thread()] * 5
+
+
+@pytest.mark.parametrize(("pairs", "threads"), [(SMALL_FOLD_PAIRS, 1), (SMALL_FOLD_PAIRS + 1, 3)])
+def test_only_the_matrices_of_a_large_fold_use_all_cores(monkeypatch, pairs, threads):
+    monkeypatch.setattr(torch_settings, "count_cores", lambda: 3)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with matrix_threads(pairs):
+        assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 1
+    torch.set_num_threads(before)
 
 
 def train_until_stopped(begun, ended):
@@ -118,11 +131,11 @@ def test_parts_of_a_stage_in_any_order_fill_its_share_of_the_bar(monkeypatch):
 
 
 def test_stacked_heads_with_a_generator_of_their_own_drop_what_torch_would():
-    dropout = _Dropout([0.3, 0.5])
+    dropout, ones = _Dropout([0.3, 0.5]), torch.ones(2, 4, 3)
     torch.manual_seed(7)
-    expected = dropout.noise((4, 3))
+    expected = dropout(ones)
     dropout.generator = torch.Generator().manual_seed(7)
-    torch.testing.assert_close(dropout.noise((4, 3)), expected, rtol=0, atol=0)
+    torch.testing.assert_close(dropout(ones), expected, rtol=0, atol=0)
 
 
 def small_table(folder):

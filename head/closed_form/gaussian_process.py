@@ -4,8 +4,8 @@ Scale, mixture and noise are chosen from a small grid, by the error on inner fol
 by the marginal likelihood (``gp``). A fold's predictions follow from the inverse of the whole
 matrix, so inner folds cost no further fit. The inner predictions that are kept come from the kernel
 that the other folds choose: the best of 60 on few groups is so by chance. Up to `EXACT_PAIRS` pairs
-the fit is exact, beyond it uses `INDUCING_PAIRS` of them as inducing points. All in float64 with
-LAPACK, which needs a quarter of the time of scikit-learn's search and gives these predictions. A
+the fit is exact, beyond it uses `INDUCING_PAIRS` of them as inducing points. All in float64, which
+needs a quarter of the time of scikit-learn's search and gives these predictions. A
 label that stands for n measurements has 1/n of the noise of one.
 
 F training pairs, C of them inducing, P pairs to predict.
@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from abag.core import cholesky
 from abag.core.arrays import Floats
 from abag.head.closed_form.kernel_search import (
     SEARCH_PAIRS,
@@ -35,6 +34,7 @@ from abag.head.closed_form.kernel_search import (
     blas_threads,
     choose_kernel,
     factorise,
+    solve_triangle,
 )
 from abag.head.closed_form.kernels import BLOCK, PairKernel, PairSet, Side
 from abag.head.closed_form.pair_model import Arrays, ClosedFormFit, PairVectors, TrainingRows
@@ -267,8 +267,7 @@ def _solve(solver: SolvedKernels, chosen: Chosen) -> _Solution:
     if pairs <= VARIANCE_PAIRS:
         noise_F = chosen.noise * solver.share
         lower, _ = factorise(solver.matrix(chosen.kernel), noise_F, solver.target)
-        cholesky.invert_triangle(lower)
-        root = lower.T[_upper(pairs)]
+        root = solve_triangle(lower, np.eye(pairs)).T[_upper(pairs)]
     return _Solution(weight, root, float(solver.target @ weight) / pairs)
 
 
@@ -280,13 +279,13 @@ def _solve_inducing(solver: SolvedKernels, chosen: Chosen, size: int) -> _Soluti
     lower, _ = factorise(matrix, JITTER, np.zeros(len(inducing)))
     squares, sums = np.zeros_like(lower), np.zeros(len(lower))
     for rows, block_BC in inducing.blocks(chosen.kernel, train):
-        feature_CB = cholesky.solve_triangle(lower, block_BC.T)
+        feature_CB = solve_triangle(lower, block_BC.T)
         precise_CB = feature_CB / solver.share[rows]
         squares += precise_CB @ feature_CB.T
         sums += precise_CB @ target[rows]
     value, vector = np.linalg.eigh(squares)
     value = np.maximum(value, 0)
-    back = cholesky.solve_triangle(lower, vector, transposed=True)
+    back = solve_triangle(lower, vector, transposed=True)
     solved = (vector.T @ sums) / (value + chosen.noise)
     squared = float(np.square(target) @ (1 / solver.share))
     amplitude = (squared - float((vector.T @ sums) @ solved)) / chosen.noise / len(target)

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from abag.core import cholesky
 from abag.core.arrays import Floats
 from abag.head.closed_form.kernels import PairKernel, PairSet
 
@@ -180,11 +179,30 @@ def blas_threads(pairs: int) -> threadpool_limits:
 def factorise(matrix: Floats, noise: float | Floats, target: Floats) -> tuple[Floats, Floats]:
     """Overwrite a kernel matrix, (F, F), by its Cholesky factor with noise; solve for weights.
 
-    What is above the diagonal is left as it was.
+    The matrix is in the order of LAPACK, which has to copy any other. Unlike scipy, torch lets
+    other threads run meanwhile.
     """
+    import torch  # here: estimates of a fit's time need no solver
+
     matrix[np.diag_indices_from(matrix)] += noise
-    cholesky.factorise(matrix)
-    return matrix, cholesky.solve(matrix, target)
+    lower = torch.from_numpy(matrix)
+    torch.linalg.cholesky(lower, out=lower)
+    return matrix, solve(matrix, target[:, None])[:, 0]
+
+
+def solve(lower: Floats, targets: Floats) -> Floats:
+    """Solve for right-hand sides, (F, K), with a Cholesky factor."""
+    return solve_triangle(lower, solve_triangle(lower, targets), transposed=True)
+
+
+def solve_triangle(lower: Floats, targets: Floats, *, transposed: bool = False) -> Floats:
+    """Solve for right-hand sides, (F, K), with the factor alone, or with its transpose."""
+    import torch
+
+    factor, right = torch.from_numpy(lower), torch.from_numpy(targets)
+    if transposed:
+        factor = factor.T
+    return np.asarray(torch.linalg.solve_triangular(factor, right, upper=transposed))
 
 
 def leave_folds_out(lower: Floats, target: Floats, fold: NDArray[np.int64]) -> Inner:
@@ -194,17 +212,18 @@ def leave_folds_out(lower: Floats, target: Floats, fold: NDArray[np.int64]) -> I
     weights of its pairs. These are the weights for labels minus the mean of the other folds.
     The factor is overwritten.
     """
+    import torch
+
     both = np.stack([target, np.ones_like(target)], axis=1)
-    weight, of_one = cholesky.solve(lower, both).T
-    cholesky.invert(lower)
+    weight, of_one = solve(lower, both).T
+    inverse = torch.from_numpy(lower)
+    torch.cholesky_inverse(inverse, out=inverse)
     error, variance = np.empty(len(target)), np.empty(len(target))
     for k in np.unique(fold):
         rows = np.flatnonzero(fold == k)
         mean = target[fold != k].mean() if len(rows) < len(fold) else 0.0
         centred = weight[rows] - mean * of_one[rows]
-        block = np.asfortranarray(lower[np.ix_(rows, rows)])
-        cholesky.factorise(block)
-        error[rows] = cholesky.solve(block, centred)
-        cholesky.invert(block)
-        variance[rows] = block.diagonal()
+        block = torch.linalg.cholesky(torch.from_numpy(lower[np.ix_(rows, rows)]))
+        error[rows] = torch.cholesky_solve(torch.from_numpy(centred)[:, None], block)[:, 0]
+        variance[rows] = torch.cholesky_inverse(block).diagonal()
     return Inner(target - error, variance)

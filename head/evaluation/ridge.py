@@ -3,31 +3,29 @@
 A ridge needs only sums over rows, which follow from the vectors of the unique sequences and from
 the number of times that two of them are paired. The sums of the inner folds add up, so each
 strength costs one factorisation. Ridges on a subset of the inputs use a part of the same sums.
-`ridge_on_device` does the same arithmetic on a GPU.
+All sums are torch's, in float64, on a CPU or a GPU.
 
-P pairs, R rows of them, D joined columns, S strengths.
+P pairs, R rows of them, N sequences, D joined columns, E those of another block, S strengths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from abag.core import cholesky
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 
 CHUNK = 8192
-"""Unique sequences converted to float64 at a time."""
+"""Rows, or unique sequences, converted to float64 at a time."""
 PARALLEL_COLUMNS = 1500
 """Columns from which a ridge uses all cores. A smaller one is faster on one core, and with several
 it waits for threads wherever another process keeps a core busy: 57 s instead of 6."""
@@ -66,7 +64,7 @@ def ridge(
     fold : NDArray, shape=(F,), dtype=int64
         Inner fold of each of these pairs.
     device : torch.device, optional
-        Compute there with torch; by default with numpy.
+        Compute there; by default on the CPU.
 
     Returns
     -------
@@ -89,7 +87,7 @@ def ridges(
     `choices` has the indices of the blocks of each ridge.
     """
     fits = fit_ridges(blocks, pkd, fit_rows, fold, choices, device)
-    columns, every_pair = _columns(blocks, pkd, device), np.arange(len(pkd))
+    columns, every_pair = _Columns(blocks, pkd, device), np.arange(len(pkd))
     return [
         columns.predict(choice, fit.weight_D[:, None], np.array([fit.intercept]), every_pair)[:, 0]
         for choice, fit in zip(choices, fits, strict=True)
@@ -123,7 +121,7 @@ def fit_ridges(
             block if basis is None else FeatureBlock(block.table_ND @ basis, block.index)
             for block, basis in zip(blocks, bases, strict=True)
         ]
-        columns = _columns(spanned, pkd, device)
+        columns = _Columns(spanned, pkd, device)
         grams = [columns.gram(fit_rows[fold == k]) for k in range(int(fold.max()) + 1)]
         ends = np.cumsum([0, *(block.table_ND.shape[1] for block in spanned)])
         found = []
@@ -144,9 +142,9 @@ def fit_ridges(
 
 
 def _best_ridge(
-    columns: Columns,
+    columns: _Columns,
     choice: Sequence[int],
-    grams: Sequence[Any],
+    grams: Sequence[Tensor],
     y_F: Floats,
     fit_rows: Ints,
     fold: Ints,
@@ -157,46 +155,19 @@ def _best_ridge(
     size = float(total[:-2, :-2].trace())
     inner_FS = np.full((len(fit_rows), len(STRENGTHS)), y_F.mean())
     for k in range(n_folds if n_folds > 1 else 0):
-        solved = _solve(columns, total - grams[k], size, STRENGTHS)
+        solved = _solve(total - grams[k], size, STRENGTHS)
         inner_FS[fold == k] = columns.predict(choice, *solved, fit_rows[fold == k])
     error = ((inner_FS - y_F[:, None]) ** 2).sum(0)
     # Among equals the strongest, which gives the mean for a single fold or pure noise.
     best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
-    weights, intercept = _solve(columns, total, size, STRENGTHS[[best]])
+    weights, intercept = _solve(total, size, STRENGTHS[[best]])
     return RidgeFit(weights[:, 0], float(intercept[0]), inner_FS[:, best])
 
 
-class Columns(Protocol):
-    """The joined columns of blocks; sums over rows are matrices of one library."""
-
-    def gram(self, rows: Ints) -> Any:  # noqa: ANN401 - a matrix of numpy or of torch
-        """Sum the outer products of joined rows, columns then 1 and pKd: (D + 2, D + 2) float64."""
-
-    def solve(self, scatter_DD: Any, penalty: float, target_D: Any) -> Floats:  # noqa: ANN401
-        """Solve ``(scatter + penalty) weights = target``; weights have shape (D,)."""
-
-    def predict(
-        self, choice: Sequence[int], weights_DS: Floats, intercept_S: Floats, rows: Ints
-    ) -> Floats:
-        """Predict rows from the chosen blocks, (R, S)."""
-
-
-def _columns(blocks: Sequence[FeatureBlock], pkd: Floats, device: torch.device | None) -> Columns:
-    if device is None:
-        return _NumpyColumns(blocks, pkd)
-    from abag.head.evaluation.ridge_on_device import TorchColumns
-
-    tables, index = [block.table_ND for block in blocks], [block.index for block in blocks]
-    return TorchColumns(tables, index, pkd, device)
-
-
-def _solve(
-    columns: Columns,
-    gram: Any,  # noqa: ANN401 - a matrix of numpy or of torch
-    size: float,
-    strengths: Floats,
-) -> tuple[Floats, Floats]:
+def _solve(gram: Tensor, size: float, strengths: Floats) -> tuple[Floats, Floats]:
     """Return weights (D, S) and unpenalised intercepts (S,) for S strengths."""
+    import torch
+
     n = float(gram[-2, -2])
     x_mean_D, y_mean = gram[:-2, -2] / n, float(gram[-2, -1]) / n
     scatter_DD = gram[:-2, :-2] - n * x_mean_D[:, None] * x_mean_D
@@ -204,73 +175,65 @@ def _solve(
     unit = float(scatter_DD.trace()) / min(n, len(target_D))
     if unit <= ROUNDING * size:  # all rows are equal
         scatter_DD, unit = 0 * scatter_DD, 1.0
-    solved = [columns.solve(scatter_DD, strength * unit, target_D) for strength in strengths]
-    weights_DS = np.stack(solved, axis=1)
-    return weights_DS, y_mean - np.array(x_mean_D.tolist()) @ weights_DS
+    solved = []
+    for strength in strengths.tolist():
+        matrix = scatter_DD.clone()
+        matrix.diagonal().add_(strength * unit)
+        factor = torch.linalg.cholesky(matrix)
+        solved.append(torch.cholesky_solve(target_D[:, None], factor))
+    weights_DS = torch.cat(solved, dim=1)
+    intercept_S = y_mean - x_mean_D @ weights_DS
+    return weights_DS.cpu().numpy(), intercept_S.cpu().numpy()
 
 
-class _Seen(NamedTuple):
-    """The distinct vectors of some rows."""
+class _Columns:
+    """The joined columns of blocks on a device, and sums over their rows."""
 
-    table_ND: NDArray[np.floating]
-    row: Ints
-    """Row of the table of each distinct vector, (K,)."""
-    at: Ints
-    """Which of them each row has, (R,)."""
-    times: Ints
-    """How many rows have it, (K,)."""
+    def __init__(
+        self, blocks: Sequence[FeatureBlock], pkd: Floats, device: torch.device | None
+    ) -> None:
+        import torch  # here: commands that fit no ridge start without torch
 
-    @classmethod
-    def of(cls, table_ND: NDArray[np.floating], index: Ints) -> _Seen:
-        """Find the distinct vectors of rows with the given index, (R,)."""
-        row, at, times = np.unique(index, return_inverse=True, return_counts=True)
-        return cls(table_ND, row, at, times)
+        self.device = device or torch.device("cpu")
+        labels = np.stack([np.ones(len(pkd)), pkd], axis=1)
+        self.blocks = [
+            (self._tensor(block.table_ND), self._tensor(block.index)) for block in blocks
+        ]
+        self.labels = self._tensor(labels), self._tensor(np.arange(len(pkd)))
 
-    def vectors(self, start: int) -> Floats:
-        """Return up to `CHUNK` of the distinct vectors."""
-        return self.table_ND[self.row[start : start + CHUNK]].astype(np.float64)
+    def _tensor(self, array: Floats | Matrix | Ints) -> Tensor:
+        import torch
 
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
-class _NumpyColumns(NamedTuple):
-    """`Columns` on the CPU."""
+    def gram(self, rows: Ints) -> Tensor:
+        """Sum the outer products of joined rows, columns then 1 and pKd: (D + 2, D + 2)."""
+        import torch
 
-    blocks: Sequence[FeatureBlock]
-    pkd: Floats
-
-    def gram(self, rows: Ints) -> Floats:
-        """Sum outer products; see `Columns`."""
-        seen = [_Seen.of(block.table_ND, block.index[rows]) for block in self.blocks]
-        labels = np.stack([np.ones(len(rows)), self.pkd[rows]], axis=1)
-        seen.append(_Seen.of(labels, np.arange(len(rows))))
-        grid = [[np.zeros((0, 0))] * len(seen) for _ in seen]
+        at = self._tensor(rows)
+        seen = [(table, index[at]) for table, index in (*self.blocks, self.labels)]
+        grid = [[torch.empty(0)] * len(seen) for _ in seen]
         for i, left in enumerate(seen):
-            grid[i][i] = _square(left)
-            for j, right in enumerate(seen[:i]):
-                grid[i][j] = _cross(left, right)
+            for j, right in enumerate(seen[: i + 1]):
+                grid[i][j] = _sum_products(left, right)
                 grid[j][i] = grid[i][j].T
-        return np.block(grid)
-
-    def solve(self, scatter_DD: Floats, penalty: float, target_D: Floats) -> Floats:
-        """Solve for the weights; see `Columns`."""
-        matrix = scatter_DD.copy()
-        matrix.flat[:: len(matrix) + 1] += penalty
-        # Transposed, the symmetric matrix has the order of LAPACK, which would copy it otherwise.
-        cholesky.factorise(matrix.T)
-        return cholesky.solve(matrix.T, target_D)
+        return torch.cat([torch.cat(line, dim=1) for line in grid])
 
     def predict(
         self, choice: Sequence[int], weights_DS: Floats, intercept_S: Floats, rows: Ints
     ) -> Floats:
-        """Predict rows; see `Columns`."""
-        predicted, start = np.tile(intercept_S, (len(rows), 1)), 0
-        for block in (self.blocks[i] for i in choice):
-            stop = start + block.table_ND.shape[1]
-            seen = _Seen.of(block.table_ND, block.index[rows])
-            chunks = range(0, len(seen.row), CHUNK)
-            of_seen = [seen.vectors(at) @ weights_DS[start:stop] for at in chunks]
-            predicted += np.concatenate(of_seen)[seen.at]
-            start = stop
-        return predicted
+        """Predict rows from the chosen blocks, (R, S)."""
+        import torch
+
+        at, start = self._tensor(rows), 0
+        predicted = self._tensor(np.tile(intercept_S, (len(rows), 1)))
+        weights = self._tensor(weights_DS)
+        for table, index in (self.blocks[i] for i in choice):
+            own = weights[start : start + table.shape[1]]
+            used, of_row = index[at].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+            predicted += torch.cat([table[n].double() @ own for n in used.split(CHUNK)])[of_row]
+            start += table.shape[1]
+        return np.asarray(predicted.cpu())
 
 
 def _training_span(block: FeatureBlock, fit_rows: Ints) -> Matrix | None:
@@ -285,28 +248,19 @@ def _training_span(block: FeatureBlock, fit_rows: Ints) -> Matrix | None:
     return basis_DN
 
 
-def _square(seen: _Seen) -> Floats:
-    """Sum over rows of the outer product of their vectors with themselves."""
-    total = np.zeros((seen.table_ND.shape[1],) * 2)
-    for start in range(0, len(seen.row), CHUNK):
-        x_ND = seen.vectors(start)
-        x_ND *= np.sqrt(seen.times[start : start + CHUNK, None])
-        total += x_ND.T @ x_ND  # numpy recognises the symmetry and computes one half
-    return total
+def _sum_products(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+    """Sum over rows the outer products of their left and right vectors, (D, E).
 
-
-def _cross(left: _Seen, right: _Seen) -> Floats:
-    """Sum over rows of the outer product of their left and right vectors."""
-    if len(left.row) > len(left.at):  # the dense intermediate has one row per left sequence
-        return _cross(right, left).T
-    pairs = sparse.coo_array(
-        (np.ones(len(left.at)), (left.at, right.at)), (len(left.row), len(right.row))
-    ).tocsr()
-    total = np.zeros((left.table_ND.shape[1], right.table_ND.shape[1]))
-    for at in range(0, len(left.row), CHUNK):
-        some = pairs[at : at + CHUNK].tocsc()
-        sums_NE = np.zeros((some.shape[0], total.shape[1]))
-        for first in range(0, len(right.row), CHUNK):
-            sums_NE += some[:, first : first + CHUNK] @ right.vectors(first)
-        total += left.vectors(at).T @ sums_NE
+    Each side is a table, (N, D), and the sequence of each row, (R,). The rows of one left sequence
+    are added up first, so that the product has a term per sequence, not per row.
+    """
+    (left_ND, left_R), (right_ME, right_R) = left, right
+    if len(left_R.unique()) > len(right_R.unique()):  # type: ignore[no-untyped-call]
+        return _sum_products(right, left).T
+    total = left_ND.new_zeros(left_ND.shape[1], right_ME.shape[1]).double()
+    for rows in left_R.argsort(stable=True).split(CHUNK):  # type: ignore[no-untyped-call]
+        used, of_row = left_R[rows].unique_consecutive(return_inverse=True)  # type: ignore[no-untyped-call]
+        sums = total.new_zeros(len(used), total.shape[1])
+        sums.index_add_(0, of_row, right_ME[right_R[rows]].double())
+        total.addmm_(left_ND[used].double().T, sums)
     return total

@@ -39,7 +39,7 @@ class Mlp(nn.Module):
         for inner, outer in pairwise(widths):
             blocks += [layers.linear(inner, outer), layers.norm(outer)]
             blocks += [nn.GELU(), layers.dropout()]
-        return layers.blocks(*blocks, layers.linear(widths[-1], 1))
+        return nn.Sequential(*blocks, layers.linear(widths[-1], 1))
 
     def forward(self, antibody_BD: Tensor, antigen_BE: Tensor) -> Tensor:
         """Predict pairs: (B, D) and (B, E) in, (B,) in float32 out."""

@@ -7,15 +7,15 @@ one step, rows and gathered vectors have an axis of G training sets before B.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 PREDICTION_BATCH, CPU_PREDICTION_BATCH = 16384, 2048
@@ -37,35 +37,15 @@ class TrainingPairs:
     """int8: -1 if the true value is below the label, +1 if above, 0 if exact."""
 
 
-def take_rows(table: Tensor, index: Tensor) -> Tensor:
-    """Gather along the first axis: (N, ...) by any shape of int64 indices."""
-    return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
+class VectorTables:
+    """The vectors of all sequences, and the two that form each pair.
 
-
-def gather_vectors(
-    tables: tuple[Tensor, Tensor], index: tuple[Tensor, Tensor], rows_B: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gather the vectors of pairs from the tables, by the indices of each pair's sequences.
-
-    Returns
-    -------
-    tuple of Tensor, shape=(B, D) and (B, E)
+    Parameters
+    ----------
+    host_shape : tuple of int, optional
+        Keep the tables in host memory, and room on the device for the pairs of one step: (A, B) or
+        (A, G, B). By default the tables are on the device.
     """
-    (antibody_ND, antigen_ME), (antibody_P, antigen_P) = tables, index
-    return (
-        take_rows(antibody_ND, take_rows(antibody_P, rows_B)),
-        take_rows(antigen_ME, take_rows(antigen_P, rows_B)),
-    )
-
-
-class DeviceVectorTables:
-    """Both tables on the device; a batch is two gathers.
-
-    Training uses a copy in the dtype of its products: bf16 halves the bytes to gather.
-    """
-
-    gathered = False
-    """Whether `batch_vectors` returns gathered vectors, or the tables to gather them from."""
 
     def __init__(
         self,
@@ -73,94 +53,42 @@ class DeviceVectorTables:
         antigen_ME: Tensor,
         pairs: TrainingPairs,
         device: torch.device,
-        dtype: torch.dtype,
+        host_shape: tuple[int, ...] | None = None,
     ) -> None:
-        self.exact = antibody_ND.to(device), antigen_ME.to(device)
-        self.training = self.exact[0].to(dtype), self.exact[1].to(dtype)
-        self.index = pairs.antibody_P, pairs.antigen_P
-
-    def begin_epoch(self, rows_SAB: NDArray[np.int64]) -> None:
-        """Do nothing: the step gathers its rows."""
-
-    def prepare_step(self, step: int) -> None:
-        """Do nothing: the vectors are on the device."""
-
-    def batch_vectors(self, _batch: int) -> tuple[Tensor, Tensor]:
-        """Return both tables, shapes (N, D) and (M, E)."""
-        return self.training
-
-    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather the float32 vectors of B pairs, shapes (B, D) and (B, E)."""
-        return gather_vectors(self.exact, self.index, rows)
-
-
-class HostVectorTables:
-    """Both tables in host memory; a thread gathers the next step during the current one."""
-
-    gathered = True
-
-    def __init__(
-        self,
-        antibody_ND: Tensor,
-        antigen_ME: Tensor,
-        pairs: TrainingPairs,
-        device: torch.device,
-        shape_AB: tuple[int, ...],
-    ) -> None:
-        self.tables = (antibody_ND, antigen_ME)
-        self.index = (pairs.antibody_P.cpu(), pairs.antigen_P.cpu())
-        self.device = device
-        pinned = device.type == "cuda"
-        widths = (antibody_ND.shape[1], antigen_ME.shape[1])
-        self.on_device = [torch.empty(*shape_AB, width, device=device) for width in widths]
-        # Two buffers per kind: one is copied to the device while the other is filled.
-        self.staged = [
-            [torch.empty(*shape_AB, width, pin_memory=pinned) for width in widths] for _ in range(2)
-        ]
-        self.copied: list[torch.cuda.Event | None] = [None, None]
+        self.device, place = device, device if host_shape is None else torch.device("cpu")
+        self.tables = antibody_ND.to(place), antigen_ME.to(place)
+        self.index = pairs.antibody_P.to(place), pairs.antigen_P.to(place)
         self.rows_SAB = torch.empty(0, dtype=torch.int64)
-        self.thread = ThreadPoolExecutor(1)
-        self.ready: dict[int, Future[None]] = {}
+        self.of_step: list[Tensor] | None = None
+        if host_shape is not None:
+            self.of_step = [
+                torch.empty(*host_shape, t.shape[1], device=device) for t in self.tables
+            ]
 
     def begin_epoch(self, rows_SAB: NDArray[np.int64]) -> None:
         """Set the pairs of the next epoch, shape (S, A, B) or (S, A, G, B)."""
-        for future in self.ready.values():
-            future.result()
-        self.ready.clear()
         self.rows_SAB = torch.from_numpy(rows_SAB)
 
     def prepare_step(self, step: int) -> None:
-        """Copy a step's vectors to the device, outside the CUDA graph, and start on the next."""
-        for wanted in (step, step + 1):
-            if wanted < len(self.rows_SAB) and wanted not in self.ready:
-                self.ready[wanted] = self.thread.submit(self._gather, wanted)
-        self.ready.pop(step).result()
-        for target, source in zip(self.on_device, self.staged[step % 2], strict=True):
-            target.copy_(source, non_blocking=True)
-        if self.device.type == "cuda":
-            self.copied[step % 2] = event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
+        """Copy the vectors of a step to the device if the tables are in host memory."""
+        if self.of_step is not None:
+            for target, source in zip(self.of_step, self._gather(self.rows_SAB[step]), strict=True):
+                target.copy_(source)
 
-    def _gather(self, step: int) -> None:
-        event = self.copied[step % 2]
-        if event is not None:
-            event.synchronize()  # the copy of two steps ago may still read this buffer
-        rows = self.rows_SAB[step].flatten()
-        staged = self.staged[step % 2]
-        for table, index, out in zip(self.tables, self.index, staged, strict=True):
-            torch.index_select(table, 0, index[rows], out=out.view(len(rows), -1))
+    def batch_vectors(self, batch: int) -> tuple[Tensor, Tensor] | None:
+        """Return the prepared vectors, (B, D) and (B, E); None if `read` can gather them."""
+        return None if self.of_step is None else (self.of_step[0][batch], self.of_step[1][batch])
 
-    def batch_vectors(self, batch: int) -> tuple[Tensor, Tensor]:
-        """Return the prepared vectors of a batch, shapes (B, D) and (B, E)."""
-        return self.on_device[0][batch], self.on_device[1][batch]
+    def read(self, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Gather the vectors of pairs, shapes (B, D) and (B, E), on the device."""
+        if self.of_step is not None:
+            rows_B = rows_B.cpu()
+        antibody_BD, antigen_BE = self._gather(rows_B)
+        return antibody_BD.to(self.device), antigen_BE.to(self.device)
 
-    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather the float32 vectors of B pairs, (B, D) and (B, E), and copy them to the device."""
-        antibody, antigen = gather_vectors(self.tables, self.index, rows.cpu())
-        return antibody.to(self.device), antigen.to(self.device)
-
-
-VectorTables = DeviceVectorTables | HostVectorTables
+    def _gather(self, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+        (antibody_ND, antigen_ME), (antibody_P, antigen_P) = self.tables, self.index
+        return embedding(antibody_P[rows_B], antibody_ND), embedding(antigen_P[rows_B], antigen_ME)
 
 
 @torch.no_grad()

@@ -29,6 +29,7 @@ from abag.head.model.losses import LOSSES
 from abag.head.splits.splits import TRAIN, VALIDATION, Split, TooFewGroups, grouped_folds
 from abag.head.training.stack import Member, PairStandardizer, StackedHeads
 from abag.head.training.step import step_seed
+from abag.head.training.torch_settings import matrix_threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -213,7 +214,8 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
         rows = np.flatnonzero(problem.fold != fold)
         inside = pairs_inner_folds(problem.group[rows])
         training = impute_censored(TrainingRows(pairs, vectors, rows, inside))
-        fitted = CLOSED_FORM[fit_options(params)["head"]](training)
+        with matrix_threads(len(rows)):
+            fitted = CLOSED_FORM[fit_options(params)["head"]](training)
         predicted.append(fitted.model.predict(vectors)[scored[fold]])
     return _mean_score(problem, labels, predicted)
 

@@ -7,7 +7,7 @@ not depend on the number of threads.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +18,11 @@ from abag.head.training.loop import NO_SIGNAL, Stopped, delayed_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+WAIT_S = 0.05
+"""Time after which the main thread looks for signals that another thread received: these do not
+end its wait."""
 
 
 class Task(NamedTuple):
@@ -51,8 +56,10 @@ def run_tasks(tasks: Sequence[Task], threads: int) -> None:
         else:
             with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
                 running = [pool.submit(copy_context().run, run, task) for task in tasks]
-                for task in as_completed(running):
-                    if task.exception() is not None:
+                waiting = set(running)
+                while waiting:
+                    ended, waiting = wait(waiting, WAIT_S, FIRST_COMPLETED)
+                    if any(task.exception() is not None for task in ended):
                         stop.append(NO_SIGNAL)
             errors = [error for task in running if (error := task.exception()) is not None]
             for error in errors:

@@ -27,13 +27,7 @@ from abag.head.data.scaling import Standardizer
 from abag.head.evaluation.baselines import INNER_FOLDS, inner_folds
 from abag.head.model.config import STACK_NETWORKS
 from abag.head.model.heads import build_stacked_heads
-from abag.head.model.vector_tables import (
-    DeviceVectorTables,
-    HostVectorTables,
-    TrainingPairs,
-    VectorTables,
-    predict_rows,
-)
+from abag.head.model.vector_tables import TrainingPairs, VectorTables, predict_rows
 from abag.head.splits.splits import TRAIN
 from abag.head.training.compile_choice import choose_mode
 from abag.head.training.step import (
@@ -237,7 +231,7 @@ class StackedHeads:
         )
         # Folds are in the precision of separate training.
         in_bf16 = uses_bf16(config, device, stacked=len(members) > len(scalings))
-        self.tables = _place_tables(vectors, on_device, shape[1:], config, device, in_bf16)
+        self.tables = _place_tables(vectors, on_device, shape[1:], config, device)
         self.model = build_stacked_heads(
             config,
             antibody_ND.shape[1],
@@ -324,11 +318,10 @@ def _place_tables(
     shape_AB: tuple[int, ...],
     config: FitConfig,
     device: torch.device,
-    in_bf16: bool,
 ) -> VectorTables:
     """Put both tables where they fit, and report where."""
     antibody_ND, antigen_ME = map(torch.from_numpy, standardized)
-    needed = (antibody_ND.nbytes + antigen_ME.nbytes) * (3 if in_bf16 else 2) // 2
+    needed = antibody_ND.nbytes + antigen_ME.nbytes
     place = config.tables
     if place == "auto":
         # A CPU has the tables in memory already.
@@ -336,7 +329,5 @@ def _place_tables(
         place = "device" if needed <= free else "host"
     if device.type != "cpu":
         detail(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
-    if place == "host":
-        return HostVectorTables(antibody_ND, antigen_ME, pairs, device, shape_AB)
-    dtype = torch.bfloat16 if in_bf16 else torch.float32
-    return DeviceVectorTables(antibody_ND, antigen_ME, pairs, device, dtype)
+    host_shape = shape_AB if place == "host" else None
+    return VectorTables(antibody_ND, antigen_ME, pairs, device, host_shape)

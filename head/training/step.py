@@ -15,16 +15,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abag.head.model.layers import bf16_copy, supports_bf16, use_generator
+from abag.head.model.layers import supports_bf16, use_generator
 from abag.head.model.losses import LOSSES, PredictedPairs
-from abag.head.model.optimizer import AdamW, stacked_update
-from abag.head.model.vector_tables import gather_vectors, take_rows
+from abag.head.model.optimizer import AdamW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from abag.head.training.compile_choice import CompiledMode
 
 ORDER, DROPOUT = 1, 2  # streams of the seed
-COMBO_KERNELS: dict[str, Any] = {"combo_kernels": True, "combo_kernel_allow_mixed_sizes": 0}
-"""Compile small independent kernels, which stacked heads have many of, into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +169,9 @@ class TrainingStep:
         # A tensor: a Python number would be a constant of the graph.
         self.lr = torch.zeros(members, device=device)
         self.in_bf16 = in_bf16
-        self.working_model = bf16_copy(model) if self.in_bf16 and members else model
         if self.owns_generator:
-            use_generator(self.working_model, generator)
-        self.optimizer = AdamW(
-            model, decay_M, self.lr, config.clip, self.working_model, alike=alike
-        )
-        self._update = self.optimizer.update
+            use_generator(model, generator)
+        self.optimizer = AdamW(model, decay_M, self.lr, config.clip, alike=alike)
         self.mode: CompiledMode = "off"
         """Set before the first step; see `compile_choice.choose_mode`."""
         self._prepared = False
@@ -188,15 +181,9 @@ class TrainingStep:
 
     def _prepare(self) -> None:
         """Compile and capture the step, as far as its mode says."""
-        compiled, stacked, update = self.mode == "full", bool(self.lr.ndim), stacked_update
-        optimizer = self.optimizer
-        if compiled:
+        if self.mode == "full":
             torch.compiler.reset()  # or torch silently runs the ninth training eagerly
-            options = COMBO_KERNELS if stacked else None
-            self._compiled_loss = torch.compile(self._batch_loss, dynamic=False, options=options)
-            update = torch.compile(stacked_update, dynamic=False, options=COMBO_KERNELS)
-        if stacked and (compiled or self.in_bf16):
-            self._update = lambda: update(*optimizer.stacked_update_arguments())
+            self._compiled_loss = torch.compile(self._batch_loss, dynamic=False)
         if self.device.type == "cuda" and self.mode != "off":
             self._replay = self._captured()
         self._prepared = True
@@ -229,27 +216,25 @@ class TrainingStep:
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Restore what `tensors` returned."""
         load_tensors(self.tensors(), saved)
-        self.optimizer.update_bf16_weights()
 
     def _batch_loss(
-        self, vectors: tuple[Tensor, Tensor], rows_SB: Tensor, weight_SB: Tensor
+        self, vectors: tuple[Tensor, Tensor] | None, rows_SB: Tensor, weight_SB: Tensor
     ) -> Tensor:
         """Return the loss of a batch of the step at the cursor, shape () or (M,)."""
         rows_B = rows_SB.index_select(0, self.cursor)[0]
         weight_B = weight_SB.index_select(0, self.cursor)[0]
-        if not self.tables.gathered:  # here, so that the compiler fuses it
-            vectors = gather_vectors(vectors, self.tables.index, rows_B)
+        if vectors is None:  # here, so that the compiler fuses it
+            vectors = self.tables.read(rows_B)
         if rows_B.ndim > 1:  # from (G, B) to (M, B)
             heads = len(self.lr) // len(rows_B)
             rows_B, weight_B = (x.repeat_interleave(heads, 0) for x in (rows_B, weight_B))
-        autocast = self.in_bf16 and self.working_model is self.model
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
-            predicted_B = self.working_model(*vectors)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
+            predicted_B = self.model(*vectors)
         predicted = PredictedPairs(
             predicted_B,
-            take_rows(self.pairs.target_P, rows_B),
-            take_rows(self.pairs.censored_P, rows_B),
-            take_rows(self.pairs.antigen_P, rows_B),
+            self.pairs.target_P[rows_B],
+            self.pairs.censored_P[rows_B],
+            self.pairs.antigen_P[rows_B],
             weight_B,
             self.config.rank_scope,
         )
@@ -266,9 +251,7 @@ class TrainingStep:
             # With a gradient as its argument, backward would import sympy.
             (loss.sum() if loss.ndim else loss).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-            if len(batches) > 1:
-                self.optimizer.collect_bf16_gradients()
-        self._update()
+        self.optimizer.update()
         self.loss_S.index_copy_(0, self.cursor, reduce(torch.add, losses)[None])
         self.cursor.add_(1)
 

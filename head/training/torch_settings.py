@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from abag.core.cache import keeping_kernels
+from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +57,19 @@ def torch_settings(
         torch.set_float32_matmul_precision(precision)
         if config.deterministic and not deterministic:
             torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def matrix_threads(training_pairs: int) -> Iterator[None]:
+    """Let torch use all cores for the matrices of a large fold, which runs beside no other."""
+    threads = torch.get_num_threads()
+    if training_pairs > SMALL_FOLD_PAIRS:
+        torch.set_num_threads(count_cores())
+    try:
+        yield
+    finally:
+        if training_pairs > SMALL_FOLD_PAIRS:
+            torch.set_num_threads(threads)
 
 
 def keep_freed_memory() -> None:
