@@ -9,11 +9,14 @@ N distinct chains, R chains of one layout, L residues.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Literal
+from subprocess import run
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from abag.core.cache import keep, kept
+from abag.core.cores import count_cores
 from abag.core.messages import bar
 from abag.embed.sequences.domains import POSITION, locate_positions
 
@@ -33,6 +37,8 @@ ChainName = Literal["heavy", "light"]
 CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
 NUMBERING_VERSION = 1
 """Raise when `domains.number_domain` changes, so that what is cached is not used."""
+WORTH_PROCESSES = 8000
+"""From this many chains on, starting processes takes less time than it saves."""
 NO_DOMAIN = -1
 """Layout of a chain that cannot be numbered."""
 _CONTENT = ("layouts", "layout", "start")
@@ -95,18 +101,48 @@ def _is_layout(layout: Layout) -> bool:
 def number_chains(chains: Iterable[str], name: ChainName) -> Numbered:
     """Number the distinct chains of one type, in their order; empty ones are left out."""
     distinct = [chain for chain in dict.fromkeys(chains) if chain]
+    processes = count_cores() if len(distinct) >= WORTH_PROCESSES else 1
+    parts = [part.tolist() for part in np.array_split(np.array(distinct, object), processes)]
+    answers = _in_processes(parts, name) if processes > 1 else [_number(parts[0], name)]
     layouts: dict[Layout, int] = {}
-    found = np.empty((len(distinct), 2), np.int32)
-    with bar(
-        total=len(distinct), desc=f"numbering {name} chains", unit=" chains", delay=1
-    ) as drawn:
-        for row, chain in enumerate(distinct):
+    found: list[tuple[int, int]] = []
+    for of_part, of_chain in answers:
+        index = [layouts.setdefault(tuple(one), len(layouts)) for one in of_part]
+        index.append(NO_DOMAIN)
+        found += [(index[layout], start) for layout, start in of_chain]
+    layout_N, start_N = np.array(found, np.int32).reshape(-1, 2).T.copy()
+    return Numbered(distinct, list(layouts), layout_N, start_N)
+
+
+_Answer = tuple[Sequence[Sequence[str]], Sequence[tuple[int, int]]]
+"""The layouts of some chains; layout and start of each chain."""
+
+
+def _number(chains: Sequence[str], name: ChainName) -> _Answer:
+    layouts: dict[Layout, int] = {}
+    found = []
+    with bar(total=len(chains), desc=f"numbering {name} chains", unit=" chains", delay=1) as drawn:
+        for chain in chains:
             places = locate_positions(chain, name)
             layout = layouts.setdefault(tuple(places), len(layouts)) if places else NO_DOMAIN
-            found[row] = layout, next(iter(places.values()), 0)
+            found.append((layout, next(iter(places.values()), 0)))
             drawn.update()
-    layout_N, start_N = found.T.copy()
-    return Numbered(distinct, list(layouts), layout_N, start_N)
+    return list(layouts), found
+
+
+def _in_processes(parts: Sequence[Sequence[str]], name: ChainName) -> list[_Answer]:
+    """Number each part in an interpreter of its own, which needs no guard in the user's script.
+
+    Numbering holds the lock of the interpreter. A part whose process fails is numbered here.
+    """
+    command = [sys.executable, "-P", "-m", __name__, name]
+
+    def number(part: Sequence[str]) -> _Answer:
+        done = run(command, input=json.dumps(part), capture_output=True, text=True)
+        return json.loads(done.stdout) if done.returncode == 0 else _number(part, name)
+
+    with ThreadPoolExecutor(len(parts)) as threads:
+        return list(threads.map(number, parts))
 
 
 def number_antibodies(
@@ -154,3 +190,7 @@ def _unpacked(content: bytes | None, chains: Sequence[str]) -> Numbered | None:
 
 def _joined(chains: Sequence[str]) -> bytes:
     return "\n".join(chains).encode("ascii")
+
+
+if __name__ == "__main__":
+    json.dump(_number(json.load(sys.stdin), cast("ChainName", sys.argv[1])), sys.stdout)
