@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 from abag.cli import main
+from abag.core.cache import recorded_speed
 from abag.core.device import DevicePlan, device_name, plan_device
 from abag.core.files import Files
-from abag.core.speeds import recorded_speed
 from abag.embed.doctor import checks, probes
 from abag.embed.doctor.checks import (
     check_attention,

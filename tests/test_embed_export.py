@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import abag
 from abag.cli import main
+from abag.core.arrays import hex_keys, keys_from_hex
 from abag.core.files import is_partial
-from abag.core.keys import hex_keys, keys_from_hex
 from abag.core.options import BadOption
 from abag.embed.store import export as export_module
 from abag.embed.store import export_formats

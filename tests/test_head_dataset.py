@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import abag
-from abag.core.keys import hex_keys
+from abag.core.arrays import hex_keys
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.shards.shard_index import MissingVectors

@@ -19,11 +19,10 @@ from typing import Any, Literal
 import torch
 
 from abag import AbagError
-from abag.core.cache import keeping_kernels
+from abag.core.cache import keeping_kernels, record_speed
 from abag.core.device import DevicePlan, default_batch_tokens, device_name, plan_device
 from abag.core.files import Files, partial_path, remove_quietly
 from abag.core.messages import first_line, size_text
-from abag.core.speeds import record_speed
 from abag.embed.doctor.doctor import cuda_of_torch, installed, versions
 from abag.embed.doctor.probes import measure_parity, measure_speed, reduced_checkpoint
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.keys import KEY_BYTES
+from abag.core.arrays import KEY_BYTES
 from abag.embed.sequences.domains import UnsureDomains, split_domains
 from abag.embed.sequences.missing import NO_SEQUENCE, are_nucleotides
 

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import KEY_BYTES, hex_keys, sort_keys
 from abag.core.files import refusal_to_write, replacing
-from abag.core.keys import KEY_BYTES, hex_keys, sort_keys
 from abag.core.messages import bar, first_line, reporting
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import SequenceTable, read_one_kind, read_pairs

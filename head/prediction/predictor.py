@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from abag import AbagError
+from abag.core.arrays import distinct_keys
 from abag.core.files import is_partial
-from abag.core.keys import distinct_keys
 from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
