@@ -24,8 +24,7 @@ from abag.embed.sequences.pairs import SequenceTable, read_one_kind, read_pairs
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.export_formats import EXPORT_FORMATS, CannotExport, Exported
 from abag.embed.store.options import ExportOptions
-from abag.embed.store.store import Store, open_store
-from abag.embed.store.table_vectors import folder_with
+from abag.embed.store.store import Store, folder_with, open_store
 
 PART_BYTES = 128 << 20
 """Vectors in memory at a time; each part of a table reads every shard that it needs once."""

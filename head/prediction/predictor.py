@@ -28,8 +28,7 @@ from abag.embed.sequences.chains import KINDS, ParsedSequence, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
-from abag.embed.store.store import NoSuchEncoder, name_encoders, open_store
-from abag.embed.store.table_vectors import VectorsMissing
+from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.prediction.antigen_changes import TrainingAntigens
 from abag.head.prediction.applicability import Applicability
