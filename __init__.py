@@ -241,7 +241,7 @@ def encode_like_store(
     AbagError
         If an encoder is not found, or is another one by now.
     """
-    from abag.embed.pipeline.same_encoders import embed_like_folders
+    from abag.embed.pipeline.run import embed_like_folders
 
     embed_like_folders(table, store, folders)
 
@@ -266,7 +266,7 @@ def load_predictor(path: Path | str) -> Predictor:
     AbagError
         If a file is missing, damaged or of another version, or the hub cannot be reached.
     """
-    from abag.embed.pipeline.same_encoders import embed_with_same_encoders
+    from abag.embed.pipeline.run import embed_with_same_encoders
     from abag.head.prediction.bundle import load_predictor as load
     from abag.head.sharing.fetch import predictor_folder
 

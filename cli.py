@@ -40,7 +40,7 @@ def _print_versions(ctx: click.Context, _param: click.Parameter, asked: bool) ->
     """Print one version per line, without importing any of the packages."""
     if not asked or ctx.resilient_parsing:
         return
-    from abag.embed.doctor.versions import versions
+    from abag.embed.doctor.doctor import versions
 
     for name, version in versions().items():
         click.echo(f"{name} {version}")
@@ -402,7 +402,7 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
     _print(compare_runs(folders), as_json, lambda found: "\n".join(describe_runs(found)))
 
 
-@_command("embed.doctor.options:DoctorOptions")
+@_command("embed.doctor.doctor:DoctorOptions")
 @_JSON
 def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Check this machine, the weights and the store's disk.
@@ -414,7 +414,7 @@ def doctor(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     Example:
       abag doctor --store store
     """
-    from abag.embed.doctor.doctor import examine
+    from abag.embed.doctor.checks import examine
 
     checks = []
     for check in examine(**options):

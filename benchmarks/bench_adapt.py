@@ -28,8 +28,7 @@ from abag.embed.encoders.loading import count_flops, identify
 from abag.embed.encoders.lora import LoraEncoder, fit_lora
 from abag.embed.encoders.options import Lora
 from abag.embed.encoders.random_weights import save_random_checkpoint
-from abag.embed.packing.batches import pack_spans
-from abag.embed.packing.pooling import pool_tokens
+from abag.embed.packing.batches import pack_spans, pool_tokens
 
 CARDS = {"T4 16": 14.5, "24": 22, "40": 38, "80": 78}  # GiB that are left for us
 

@@ -32,8 +32,7 @@ from abag.core.messages import first_line
 from abag.embed.encoders.loading import count_flops, identify, load_encoder
 from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES, family_of
-from abag.embed.packing.batches import fill_batches
-from abag.embed.packing.pooling import pool_tokens
+from abag.embed.packing.batches import fill_batches, pool_tokens
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 

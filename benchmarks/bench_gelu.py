@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from abag.core.device import DevicePlan
 from abag.embed.encoders.loading import identify, load_encoder
 from abag.embed.kernels.ops import PlainOps
-from abag.embed.packing.batches import pack_spans
-from abag.embed.packing.pooling import pool_tokens
+from abag.embed.packing.batches import pack_spans, pool_tokens
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
 

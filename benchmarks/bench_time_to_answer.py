@@ -41,7 +41,7 @@ STAGES = {
         "start the device": "abag.embed.pipeline.run:_announce",
         "check the checkpoints": "abag.embed.pipeline.kind_job:KindJob.check_loadable",
         "look up": "abag.embed.pipeline.kind_job:KindJob.look_up",
-        "load encoders": "abag.embed.pipeline.task:load_for",
+        "load encoders": "abag.embed.pipeline.task:EncodeTask.load_encoder",
         "encode and commit": "abag.embed.pipeline.kind_job:KindJob.encode",
     },
     "fit": {

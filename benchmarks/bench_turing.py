@@ -36,7 +36,7 @@ from bench_encoders import (
 from safetensors.numpy import load_file, save_file
 
 from abag.core.device import DevicePlan
-from abag.embed.doctor.speed import measure_speed
+from abag.embed.doctor.probes import measure_speed
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.registry import FAMILIES

@@ -23,7 +23,7 @@ from bench_encoders import config_of
 import abag
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.random_weights import save_random_checkpoint
-from abag.embed.weights import digest
+from abag.embed.weights import tensors as digest
 
 
 def read(path):

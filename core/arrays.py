@@ -1,7 +1,8 @@
-"""Names for the types of arrays, and what numpy does too slowly."""
+"""Names for the types of arrays, what numpy does too slowly, and keys of sequences."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -25,3 +26,112 @@ def distinct(values: NDArray[Number]) -> NDArray[Number]:
     is_new = np.ones(len(ordered), np.bool_)
     is_new[1:] = ordered[1:] != ordered[:-1]
     return np.asarray(ordered[is_new])
+
+
+# --- keys of sequences: 16 bytes each, as rows of a uint8 array; they sort by their bytes ---------
+# N keys stored, P keys looked up.
+
+KEY_BYTES = 16
+
+
+class KeyIndex:
+    """Finds keys in several blocks of keys; a repeated key is found in the first block.
+
+    Parameters
+    ----------
+    blocks : sequence of ndarray, each shape=(n, 16), dtype=uint8
+    """
+
+    def __init__(self, blocks: Sequence[NDArray[np.uint8]]) -> None:
+        counts = np.array([len(keys) for keys in blocks], np.int64)
+        high, low = _words(np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *blocks]))
+        order = np.argsort(high, kind="stable")  # stable: the first block stays first
+        block = np.repeat(np.arange(len(blocks)), counts)
+        row = np.arange(len(order)) - (np.cumsum(counts) - counts)[block]
+        self._high, self._low = high[order], low[order]
+        self._block = np.append(block[order], -1)  # absent keys point at the last entry
+        self._row = np.append(row[order], -1)
+
+    def find(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Look keys up.
+
+        Parameters
+        ----------
+        keys : ndarray, shape=(P, 16), dtype=uint8
+
+        Returns
+        -------
+        block, row : ndarray, shape=(P,), dtype=int64
+            The block that holds each key and the key's row there; -1 where it is absent.
+        """
+        high, low = _words(keys)
+        found = np.full(len(keys), -1, np.int64)
+        # searching in sorted order uses the cache: 6 times faster at 5 million keys
+        order = np.argsort(high)
+        candidate = np.empty(len(keys), np.int64)
+        candidate[order] = np.searchsorted(self._high, high[order])
+        todo = np.arange(len(keys))
+        while todo.size:  # one round unless two keys share their first 8 bytes
+            todo = todo[candidate[todo] < len(self._high)]
+            here = candidate[todo]
+            same_high = self._high[here] == high[todo]
+            equal = same_high & (self._low[here] == low[todo])
+            found[todo[equal]] = here[equal]
+            todo = todo[same_high & ~equal]
+            candidate[todo] += 1
+        return self._block[found], self._row[found]
+
+
+def sort_keys(keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Sort keys and mark repeated ones.
+
+    Parameters
+    ----------
+    keys : ndarray, shape=(N, 16), dtype=uint8
+
+    Returns
+    -------
+    order : ndarray, shape=(N,), dtype=int64
+        Sorts the keys; equal keys keep their order.
+    repeated : ndarray, shape=(N,), dtype=bool
+        In sorted order, whether each key equals the one before it.
+    """
+    words = np.ascontiguousarray(keys).view(">u8")
+    order = np.lexsort((words[:, 1], words[:, 0]))
+    repeated = np.ones(len(keys), np.bool_)
+    repeated[:1] = False
+    for word in words.T:  # one at a time: both together take as much memory as the keys
+        in_order = word[order]
+        repeated[1:] &= in_order[1:] == in_order[:-1]
+    return order, repeated
+
+
+def distinct_keys(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Find the distinct keys, as ``numpy.unique(keys, axis=0, return_inverse=True)`` but faster.
+
+    Returns
+    -------
+    distinct : ndarray, shape=(N, 16), dtype=uint8
+    inverse : ndarray, shape=(P,), dtype=int32
+        The row of each key, shape (P, 16), in `distinct`.
+    """
+    order, repeated = sort_keys(keys)
+    inverse = np.empty(len(keys), np.int32)
+    inverse[order] = np.cumsum(~repeated, dtype=np.int32) - 1
+    return keys[order[~repeated]], inverse
+
+
+def hex_keys(keys: NDArray[np.uint8]) -> list[str]:
+    """Spell keys, shape (N, 16), as 32 hexadecimal digits each."""
+    return keys.tobytes().hex(" ", KEY_BYTES).split()
+
+
+def keys_from_hex(texts: Sequence[str]) -> NDArray[np.uint8]:
+    """Read keys spelled by :func:`hex_keys`: shape (N, 16), dtype uint8."""
+    return np.frombuffer(bytes.fromhex("".join(texts)), np.uint8).reshape(-1, KEY_BYTES)
+
+
+def _words(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Split keys into two numbers that sort as the bytes do."""
+    words = np.ascontiguousarray(keys, np.uint8).view(">u8").astype(np.uint64)
+    return words[:, 0], words[:, 1]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tqdm import tqdm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 BAR_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 30.0
@@ -132,6 +132,19 @@ def first_line(error: BaseException) -> str:
 def size_text(size: float) -> str:
     """Write a number of bytes in GB or MB."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
+
+
+def align(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
+    """Format a table as lines; with `numbers`, all columns but the first are right-justified."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if numbers and at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that acts like tqdm's

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.cache import recorded_speed
 from abag.core.cores import count_cores
-from abag.core.speeds import recorded_speed
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing.tokens import Layout
 from abag.embed.sequences.chains import KINDS

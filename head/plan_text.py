@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from abag.core.text_tables import align
+from abag.core.messages import align
 from abag.head.fit_cost import DEFAULT_FOLDS
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from abag.core.device import plan_device
 from abag.core.options import BadOption
 from abag.embed.encoders.loading import identify
 from abag.embed.encoders.lora import LoraUnavailable
-from abag.embed.pipeline.same_encoders import OtherEncoder
+from abag.embed.pipeline.run import OtherEncoder
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.model.config import RunMismatch

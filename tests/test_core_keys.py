@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.core.keys import KeyIndex, distinct_keys, hex_keys, keys_from_hex, sort_keys
+from abag.core.arrays import KeyIndex, distinct_keys, hex_keys, keys_from_hex, sort_keys
 
 
 def random_keys(n, seed=0, values=256):

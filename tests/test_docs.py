@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.options import schema
-from abag.embed.doctor import speed
+from abag.embed.doctor import probes
 from abag.embed.encoders import checkpoint_lookup
 from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.pipeline.options import EmbedOptions
@@ -156,7 +156,7 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))  # of the speeds of such models
     # what takes longest, and has its own tests
-    monkeypatch.setattr(speed, "SECONDS", 0.1)
+    monkeypatch.setattr(probes, "SECONDS", 0.1)
     monkeypatch.setitem(PRESETS, "small", replace(PRESETS["small"], epochs=5))
     monkeypatch.setattr(outcome, "write_report", lambda path, *_: path.write_text("drawn"))
     halves = [demo_table(seed).head(45) for seed in (0, 1)]  # enough antigens for a split

@@ -14,8 +14,7 @@ from abag.embed.encoders.lora import BadLora, Lora, LoraEncoder, fit_lora
 from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.reference import load_transformers_model, run_padded
 from abag.embed.families.registry import FAMILIES
-from abag.embed.packing.batches import pack_spans
-from abag.embed.packing.pooling import pool_tokens
+from abag.embed.packing.batches import pack_spans, pool_tokens
 from abag.embed.pipeline.run import embed_table
 from abag.embed.store.maintenance import merge
 from abag.embed.store.maintenance import pack as pack_store
@@ -28,7 +27,7 @@ from abag.embed.weights.adapters import (
     adapter_digest,
     read_adapter_files,
 )
-from abag.embed.weights.digest import weights_digest
+from abag.embed.weights.tensors import weights_digest
 from abag.head.data.demo import demo_table
 
 CPU = plan_device("cpu")

@@ -20,9 +20,13 @@ from abag.embed.encoders.loading import identify, load_encoder
 from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
 from abag.embed.families.registry import FAMILIES, family_of
 from abag.embed.packing.batches import pack_spans
-from abag.embed.weights import digest
-from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound, WeightNames
-from abag.embed.weights.digest import weights_digest
+from abag.embed.weights import tensors as digest
+from abag.embed.weights.checkpoints import (
+    BadCheckpoint,
+    EncoderNotFound,
+    WeightNames,
+)
+from abag.embed.weights.tensors import weights_digest
 
 CPU = plan_device("cpu")
 CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"

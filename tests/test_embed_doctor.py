@@ -13,24 +13,23 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 
 from abag.cli import main
+from abag.core.cache import recorded_speed
 from abag.core.device import DevicePlan, device_name, plan_device
 from abag.core.files import Files
-from abag.core.speeds import recorded_speed
-from abag.embed.doctor import doctor, encoder_checks, machine_checks, parity, speed
-from abag.embed.doctor.disk_checks import check_store, check_temporary_folder
-from abag.embed.doctor.encoder_checks import (
+from abag.embed.doctor import checks, probes
+from abag.embed.doctor.checks import (
     check_attention,
+    check_compiler,
+    check_device,
     check_parity,
+    check_precision,
+    check_speed,
+    check_store,
+    check_temporary_folder,
+    check_versions,
     check_weights,
     find_local_checkpoint,
 )
-from abag.embed.doctor.machine_checks import (
-    check_compiler,
-    check_device,
-    check_precision,
-    check_versions,
-)
-from abag.embed.doctor.speed import check_speed
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.registry import FAMILIES, SHAPES
@@ -86,7 +85,7 @@ def test_json_has_every_check_with_its_values_and_the_exit_code_follows(quick, t
 
 def test_a_missing_device_fails(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    *_, last = doctor.examine(antibody_encoder="tiny-igt5", device="cuda")
+    *_, last = checks.examine(antibody_encoder="tiny-igt5", device="cuda")
     assert (last.name, last.state) == ("device", "FAIL")
     assert "give auto or cpu" in last.text
 
@@ -96,7 +95,7 @@ def test_a_missing_device_fails(monkeypatch):
 
 def test_a_package_that_is_too_old_or_missing_fails(monkeypatch):
     asked = ["numpy>=99", "no-such-package>=1", "torch>=2", 'absent>=1; extra == "lora"']
-    monkeypatch.setattr(machine_checks, "requires", lambda _: asked)
+    monkeypatch.setattr(checks, "requires", lambda _: asked)
     check = check_versions()
     assert check.state == "FAIL"
     assert "numpy" in check.text
@@ -249,7 +248,7 @@ def test_a_t4_computes_in_fp16_with_sdpa_and_the_report_says_why(t4):
 
 def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(monkeypatch, tmp_path):
     (tmp_path / "version").write_text("NVRM")
-    monkeypatch.setattr(machine_checks, "NVIDIA_DRIVER", tmp_path / "version")
+    monkeypatch.setattr(checks, "NVIDIA_DRIVER", tmp_path / "version")
     check = check_device(CPU, requested="auto")
     assert check.state == "FAIL"
     assert "install a build of torch for CUDA" in check.text
@@ -269,14 +268,14 @@ def unreachable(_):
 
 
 def test_weights_that_are_neither_on_disk_nor_on_the_hub_fail(monkeypatch):
-    monkeypatch.setattr(encoder_checks, "_hub_bytes", unreachable)
+    monkeypatch.setattr(checks, "_hub_bytes", unreachable)
     check = absent()
     assert check.state == "FAIL"
     assert "hf download nobody/nothing" in check.text
 
 
 def test_weights_to_download_are_noted_with_their_size_and_fail_without_free_space(monkeypatch):
-    monkeypatch.setattr(encoder_checks, "_hub_bytes", lambda _: 4_800_000_000)
+    monkeypatch.setattr(checks, "_hub_bytes", lambda _: 4_800_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=6_000_000_000))
     assert absent().state == "note"
     assert "4.8 GB will be downloaded" in absent().text
@@ -301,7 +300,7 @@ def test_names_and_folders_that_are_not_encoders_fail(tmp_path):
 
 @pytest.fixture
 def briefly(monkeypatch, tmp_path):
-    monkeypatch.setattr(speed, "SECONDS", 0.05)
+    monkeypatch.setattr(probes, "SECONDS", 0.05)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -316,12 +315,12 @@ def test_a_measured_speed_is_kept_for_plan_under_the_name_that_was_given(briefly
 def test_the_speed_of_many_layers_is_that_of_two_times_their_number(
     briefly, monkeypatch, tmp_path, kind, family
 ):
-    monkeypatch.setattr(speed, "_tokens_per_s", lambda *_: 600.0)
+    monkeypatch.setattr(probes, "_tokens_per_s", lambda *_: 600.0)
     for layers in (2, 6):
         key = "num_layers" if family == "t5" else "num_hidden_layers"
         config = FAMILIES[family].tiny_config | {key: layers}
         folder = save_random_checkpoint(tmp_path / str(layers), config, seed=0)
-        rate = speed.measure_speed(find_checkpoint(str(folder)), kind, CPU)
+        rate = probes.measure_speed(find_checkpoint(str(folder)), kind, CPU)
         assert rate == pytest.approx(600 * 2 / layers)
 
 
@@ -345,14 +344,14 @@ def test_default_encoders_are_measured_before_they_are_downloaded(
     briefly, monkeypatch, kind, name, family, key
 ):
     def two_layers(encoder, *_):
-        assert len(encoder._layers) == speed.LAYERS
+        assert len(encoder._layers) == probes.LAYERS
         return 100.0
 
     layers = SHAPES[name][key]
     monkeypatch.setitem(SHAPES, name, FAMILIES[family].reduced_config | {key: layers})
-    monkeypatch.setattr(speed, "_tokens_per_s", two_layers)
+    monkeypatch.setattr(probes, "_tokens_per_s", two_layers)
     check = check_speed(CPU, kind, name, find_local_checkpoint("nobody/nothing"))
-    assert check.values["tokens_per_s"] == pytest.approx(100 * speed.LAYERS / layers)
+    assert check.values["tokens_per_s"] == pytest.approx(100 * probes.LAYERS / layers)
 
 
 def test_encoders_that_cannot_be_measured_are_noted_and_nothing_is_kept(briefly, tmp_path):
@@ -371,7 +370,7 @@ def test_encoders_that_cannot_be_measured_are_noted_and_nothing_is_kept(briefly,
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_the_packed_path_agrees_with_the_reference_in_every_precision(kind, name, precision):
     plan = DevicePlan(torch.device("cpu"), precision, "")
-    measured = parity.measure(find_checkpoint(name), kind, plan)
+    measured = probes.measure_parity(find_checkpoint(name), kind, plan)
     assert measured.holds
     assert measured.alone <= measured.reference < measured.mutation / 3
 
@@ -417,7 +416,7 @@ def test_too_little_memory_for_the_reference_is_a_note_and_not_a_failure(monkeyp
     def full(*_, **__):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(parity, "load_encoder", full)
+    monkeypatch.setattr(probes, "load_encoder", full)
     check = check_parity(CPU, "antigen", "tiny-esm2", find_checkpoint("tiny-esm2"))
     assert check.state == "note"
     assert "not checked" in check.text

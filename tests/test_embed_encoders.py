@@ -16,10 +16,9 @@ from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.loading import identify, load_encoder
 from abag.embed.encoders.random_weights import TINY_CONFIG, save_random_checkpoint
 from abag.embed.families.registry import FAMILIES
-from abag.embed.packing.batches import pack_spans
-from abag.embed.packing.pooling import pool_tokens
+from abag.embed.packing.batches import pack_spans, pool_tokens
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderNotFound
-from abag.embed.weights.digest import weights_digest
+from abag.embed.weights.tensors import weights_digest
 
 CPU = plan_device("cpu")
 RNG = np.random.default_rng(7)

@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 
 import abag
 from abag.cli import main
+from abag.core.arrays import hex_keys, keys_from_hex
 from abag.core.files import is_partial
-from abag.core.keys import hex_keys, keys_from_hex
 from abag.core.options import BadOption
 from abag.embed.store import export as export_module
 from abag.embed.store import export_formats
 from abag.embed.store.export_formats import CannotExport
 from abag.embed.store.options import ExportOptions
-from abag.embed.store.store import AmbiguousEncoder, open_store
-from abag.embed.store.table_vectors import VectorsMissing
+from abag.embed.store.store import AmbiguousEncoder, VectorsMissing, open_store
 from abag.head.data.demo import demo_table
 
 ENCODERS = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}

@@ -19,8 +19,7 @@ from abag.embed.encoders.loading import identify, load_encoder
 from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.family import Family
 from abag.embed.families.registry import ALIASES, FAMILIES, SHAPES, Alias, family_of
-from abag.embed.packing.batches import pack_spans
-from abag.embed.packing.pooling import pool_tokens
+from abag.embed.packing.batches import pack_spans, pool_tokens
 from abag.embed.packing.tokens import Vocabulary, residue_ids
 from abag.head.data.demo import demo_table
 

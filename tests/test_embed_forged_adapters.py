@@ -19,7 +19,7 @@ from abag.embed.weights.adapters import (
     with_adapter,
 )
 from abag.embed.weights.checkpoints import AdapterMismatch
-from abag.embed.weights.digest import weights_digest
+from abag.embed.weights.tensors import weights_digest
 
 ENCODER = "tiny-esm2"
 MODULE = "encoder.layer.0.attention.self.query"

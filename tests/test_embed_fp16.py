@@ -12,8 +12,7 @@ from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families import packed_t5
 from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels.ops import HalfOps, PlainOps
-from abag.embed.packing.batches import pack_spans
-from abag.embed.packing.pooling import LayerPooling, pool_tokens
+from abag.embed.packing.batches import LayerPooling, pack_spans, pool_tokens
 
 FP16 = DevicePlan(torch.device("cpu"), "fp16", "as on a T4")
 FP32 = plan_device("cpu")

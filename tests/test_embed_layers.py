@@ -11,8 +11,7 @@ from abag.embed.encoders.checkpoint_lookup import find_checkpoint
 from abag.embed.encoders.loading import WrongBackend, identify, load_encoder
 from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.registry import FAMILIES
-from abag.embed.packing.batches import pack_spans
-from abag.embed.packing.pooling import LayerPooling
+from abag.embed.packing.batches import LayerPooling, pack_spans
 from abag.embed.pipeline.run import embed_table
 from abag.embed.pipeline.task import AbsentLayer, PoolingsMismatch
 from abag.embed.shards.shard_index import UnknownPooling

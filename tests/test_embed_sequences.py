@@ -13,6 +13,7 @@ from trastuzumab import LIGHT as VL
 
 from abag import AbagError
 from abag.embed.sequences.chains import (
+    NO_SEQUENCE,
     EmptySequence,
     UnknownResidue,
     antibody,
@@ -22,7 +23,6 @@ from abag.embed.sequences.chains import (
 )
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.domains import UnsureDomains
-from abag.embed.sequences.missing import NO_SEQUENCE
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import abag
-from abag.core.keys import hex_keys
+from abag.core.arrays import hex_keys
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.maintenance import pack
 from abag.embed.store.store import open_store

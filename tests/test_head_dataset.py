@@ -9,13 +9,12 @@ import torch
 from torch.utils.data import DataLoader
 
 import abag
-from abag.core.keys import hex_keys
+from abag.core.arrays import hex_keys
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.shards.shard_index import MissingVectors
 from abag.embed.store.row_reader import StoreChanged
-from abag.embed.store.store import open_store
-from abag.embed.store.table_vectors import VectorsMissing
+from abag.embed.store.store import VectorsMissing, open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs

@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import abag
 from abag.core.options import BadOption, schema
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.table_vectors import VectorsMissing
+from abag.embed.store.store import VectorsMissing
 from abag.head.data.demo import demo_table
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import label_pairs

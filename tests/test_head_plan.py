@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from abag.core.cache import record_speed, recorded_speed
 from abag.core.device import device_name, plan_device
-from abag.core.speeds import record_speed, recorded_speed
 from abag.embed.families.registry import guess_family
 from abag.embed.packing.tokens import Layout
 from abag.embed.sequences.pairs import read_pairs

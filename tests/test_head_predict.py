@@ -22,14 +22,12 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag.core.messages import counted
-from abag.embed.pipeline.same_encoders import OtherEncoder
-from abag.embed.sequences.chains import UnknownResidue
+from abag.embed.pipeline.run import OtherEncoder
+from abag.embed.sequences.chains import MISSING_TEXT, UnknownResidue
 from abag.embed.sequences.formats import BadTable
-from abag.embed.sequences.missing import MISSING_TEXT
 from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import read_table, read_table_chunks
-from abag.embed.store.store import open_store
-from abag.embed.store.table_vectors import VectorsMissing
+from abag.embed.store.store import VectorsMissing, open_store
 from abag.head.data.demo import demo_table
 from abag.head.design.rank import CannotRank, rank
 from abag.head.prediction import all_pairs

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import abag
 from abag.embed.sequences.chains import EmptySequence
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.table_vectors import VectorsMissing
+from abag.embed.store.store import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.scaling import Standardizer
 from abag.head.model.config import FitConfig

@@ -13,7 +13,7 @@ import abag
 from abag.cli import main
 from abag.core.options import BadOption
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
-from abag.embed.store.table_vectors import VectorsMissing
+from abag.embed.store.store import VectorsMissing
 from abag.head.clustering.clusters import antibody_clusters
 from abag.head.data.demo import demo_table
 from abag.head.design import rank as rank_module

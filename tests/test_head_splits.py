@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abag.core.keys import hex_keys
+from abag.core.arrays import hex_keys
 from abag.core.messages import reporting
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs

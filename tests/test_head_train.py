@@ -26,8 +26,7 @@ from abag.core.files import DiskFull, FileDamaged, FolderBusy, host_name, only_w
 from abag.core.messages import reporting
 from abag.core.options import BadOption
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
-from abag.embed.store.table_vectors import VectorsMissing
+from abag.embed.store.store import VectorsMissing, open_store
 from abag.head import fit as fit_module
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import NothingToLearn

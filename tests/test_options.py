@@ -19,7 +19,7 @@ from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.command_line import OptionsCommand, click_options
 from abag.core.options import BadOption, EncoderOptions, Options, option, schema
-from abag.embed.doctor.options import DoctorOptions
+from abag.embed.doctor.doctor import DoctorOptions
 from abag.embed.pipeline.options import EmbedOptions
 from abag.embed.pipeline.run import embed_table
 from abag.embed.store.options import ExportOptions

@@ -24,7 +24,7 @@ from abag.cli import main
 from abag.core.options import BadOption
 from abag.embed.sequences.domains import locate_positions, number_domain
 from abag.embed.sequences.table_writer import TableWriter
-from abag.embed.store.table_vectors import VectorsMissing
+from abag.embed.store.store import VectorsMissing
 from abag.head.closed_form.gaussian_process import GaussianProcess
 from abag.head.design import heat_map, mutant_scores
 from abag.head.design.scan import describe_scan

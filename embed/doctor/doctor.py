@@ -1,68 +1,54 @@
-"""Find out now what would fail later: runs every check of the machine, encoders and disks.
+"""What ``abag doctor`` is asked, and the versions that it and ``abag --version`` report.
 
-The checks try things out: a graph is compiled, a file is renamed, sequences are encoded twice.
+Imports no torch: the checks themselves are in `checks`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import platform
+import re
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
-from abag import AbagError
-from abag.core.device import plan_device
-from abag.embed.doctor.check import Check
-from abag.embed.doctor.disk_checks import check_store, check_temporary_folder
-from abag.embed.doctor.encoder_checks import (
-    check_attention,
-    check_parity,
-    check_weights,
-    find_local_checkpoint,
-)
-from abag.embed.doctor.machine_checks import (
-    check_compiler,
-    check_device,
-    check_faesm,
-    check_precision,
-    check_versions,
-)
-from abag.embed.doctor.speed import check_speed
-from abag.embed.sequences.chains import Kind
+from abag import __version__
+from abag.core.options import DeviceOptions, EncoderOptions, option
+
+PACKAGES = ("torch", "transformers", "h5py", "numpy", "pandas", "safetensors")
 
 
-def examine(
-    *,
-    store: Path | None = None,
-    antibody_encoder: str = "igt5",
-    antigen_encoder: str = "esm2-650m",
-    device: str = "auto",
-    bench: bool = False,
-) -> Iterator[Check]:
-    """Check everything that embedding and fitting will need; yields each result as it is found.
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(DeviceOptions, EncoderOptions, group="Checks"):
+    """All options of ``doctor``."""
 
-    Nothing is downloaded: if weights are not on disk, their size is looked up on the hub.
-    With `bench`, speeds are measured and kept in the cache folder.
-    """
-    names: dict[Kind, str] = {"antibody": antibody_encoder, "antigen": antigen_encoder}
-    encoders = [(kind, name, find_local_checkpoint(name)) for kind, name in names.items()]
-    yield check_versions()
-    yield check_temporary_folder()
-    if store is not None:
-        yield from check_store(store)
-    for encoder in encoders:
-        yield check_weights(*encoder)
+    store: Path | str | None = option(None, help="Store to check; it need not exist.")
+    bench: bool = option(False, help="Measure the encoders' tokens/s, and keep them for abag plan.")
+
+
+def versions() -> dict[str, str]:
+    """Return name to version: abag, Python and `PACKAGES`, torch with the CUDA it was built for."""
+    found = {name: installed(name) or "not installed" for name in PACKAGES}
+    if find_spec("torch") is not None:
+        found["torch"] = f"{found['torch'].split('+')[0]} ({cuda_of_torch()})"
+    return {"abag": __version__, "Python": platform.python_version(), **found}
+
+
+def installed(package: str) -> str | None:
+    """Return a distribution's version; None if there is none."""
     try:
-        plan = plan_device(device)
-    except AbagError as error:
-        yield Check("device", "FAIL", str(error))
-        return
-    yield check_device(plan, requested=device)
-    yield check_precision(plan)
-    for encoder in encoders:
-        yield check_attention(plan, *encoder)
-    yield check_faesm()
-    yield check_compiler(plan)
-    for encoder in encoders:
-        yield check_parity(plan, *encoder)
-    if bench:
-        for encoder in encoders:
-            yield check_speed(plan, *encoder)
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def cuda_of_torch() -> str:
+    """Say what torch was built for, from the text of its version.py: importing it takes seconds."""
+    spec = find_spec("torch")
+    origin = spec.origin if spec else None
+    try:
+        text = Path(origin or "").with_name("version.py").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return "build unknown"
+    match = re.search(r"^cuda\b[^=\n]*=\s*'([\d.]+)'", text, re.MULTILINE)
+    return f"CUDA {match[1]}" if match else "CPU only"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from abag import cache_dir
 from abag.core.files import write_bytes
 from abag.core.messages import first_line
 from abag.core.options import user_path
-from abag.embed.encoders.near_names import near_aliases
 from abag.embed.encoders.random_weights import TINY_CONFIG, random_checkpoint_files
 from abag.embed.families.family import Family
 from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, family_of, hub_source
@@ -25,6 +25,8 @@ from abag.embed.weights.checkpoints import (
     weight_files,
 )
 
+MOST_NEAR = 8
+"""More names than these would hide the one that is meant."""
 _SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
 _IN_WORDS = {int: "a whole number", float: "a number", str: "text"}
 _MOST = 1 << 31
@@ -64,6 +66,31 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
         raise EncoderNotFound(msg)
     folder = _hub_folder(name, source, download=download)
     return _open(folder, _slug(name.partition("@")[0].rsplit("/", 1)[-1]), str(source))
+
+
+def near_aliases(name: str) -> list[str]:
+    """Return the aliases that somebody who wrote this name may have meant, nearest first."""
+    aliases: dict[str, str] = {}
+    for alias, known in ALIASES.items():
+        aliases |= {} if known.random else {_plain_name(alias): alias}
+    for alias, known in ALIASES.items():
+        if known.hub_name:
+            aliases.setdefault(_plain_name(known.hub_name), alias)
+    asked = _plain_name(name)
+    if asked in aliases:
+        return [aliases[asked]]
+    long = len(asked) >= 3
+    near = [
+        known for known in aliases if long and (known.startswith(asked) or asked.startswith(known))
+    ]
+    near = near or get_close_matches(asked, aliases, cutoff=0.7)
+    return list(dict.fromkeys(aliases[known] for known in near))[:MOST_NEAR]
+
+
+def _plain_name(name: str) -> str:
+    """Reduce the last part of a name to lower-case letters and digits."""
+    last = name.partition("@")[0].rstrip("/").rsplit("/", 1)[-1]
+    return "".join(c for c in last.lower() if c.isalnum())
 
 
 def _slug(name: str) -> str:

@@ -20,7 +20,7 @@ from abag.embed.packing.tokens import TOKENS_VERSION, Layout, LongPolicy
 from abag.embed.sequences.chains import RESIDUES, Kind
 from abag.embed.weights.adapters import with_adapter
 from abag.embed.weights.checkpoints import EncoderCheckpoint
-from abag.embed.weights.digest import weights_digest
+from abag.embed.weights.tensors import weights_digest
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan

@@ -19,7 +19,7 @@ from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.packing.pooling import LayerPooling
+    from abag.embed.packing.batches import LayerPooling
 
 
 class ReferenceEncoder:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from abag.core.arrays import Ints
     from abag.core.device import DevicePlan
-    from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import LayerPooling
+    from abag.embed.packing.batches import LayerPooling, PackedBatch
     from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 _LETTERS = "ACDEFGHIKLMNPQRSTVWYX"

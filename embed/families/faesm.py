@@ -23,8 +23,7 @@ from abag.embed.weights.tensors import EncoderWeights
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import LayerPooling
+    from abag.embed.packing.batches import LayerPooling, PackedBatch
     from abag.embed.weights.checkpoints import EncoderCheckpoint
 
 

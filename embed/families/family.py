@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from abag.core.device import DevicePlan
-    from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import LayerPooling
+    from abag.embed.packing.batches import LayerPooling, PackedBatch
     from abag.embed.packing.tokens import Vocabulary
     from abag.embed.sequences.chains import Chains, Kind
 

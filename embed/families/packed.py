@@ -17,8 +17,7 @@ from abag.embed.kernels.attention import Attention, BatchGeometry, load_kernels
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.packing.batches import PackedBatch
-    from abag.embed.packing.pooling import LayerPooling
+    from abag.embed.packing.batches import LayerPooling, PackedBatch
 
 
 class PackedEncoder(ABC):

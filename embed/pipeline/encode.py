@@ -129,7 +129,7 @@ def _encode_part(
         done, longest = 0, lengths[todo[0]]
         alone = alone or (task.options.batch_tokens is None and longest > budget)
         try:
-            chains = (part.chains[i] for i in (todo[:1] if alone else todo))
+            chains = [part.chains[i] for i in (todo[:1] if alone else todo)]
             limit = longest if alone else budget
             stream = encode_stream(encoder, layout, chains, task.plan, limit, dtype, task.layers)
             for vectors in stream:

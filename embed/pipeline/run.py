@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NotRequired, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 
+from abag import AbagError
 from abag.core.messages import bar, detail, note, reporting, say
 from abag.core.options import EncoderOptions
 from abag.embed.families.registry import known_alias
@@ -30,10 +31,20 @@ from abag.embed.sequences.tables import TableLike
 from abag.embed.shards.filesystem import is_local, mount_of
 from abag.embed.store.spool import publish_spools
 from abag.embed.store.store import open_store
+from abag.embed.store.store_files import ADAPTER_FOLDER
 from abag.embed.weights.checkpoints import EncoderCheckpoint
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from abag.embed.store.encoder_folder import EncoderFolder
 
 Meanwhile: TypeAlias = Callable[[str, int], AbstractContextManager[object]]
 """Called with the type of the device that encodes, and the rows of the table."""
+
+
+class OtherEncoder(AbagError):
+    """The encoder found under a name is not the expected one."""
 
 
 class EmbedSummary(TypedDict):
@@ -111,6 +122,53 @@ def embed_meanwhile(
     return _embed(table, store, names, chosen, meanwhile=meanwhile)
 
 
+def embed_with_same_encoders(
+    table: pd.DataFrame,
+    store: Path,
+    *,
+    antibody_encoder: str,
+    antigen_encoder: str,
+    antibody_fingerprint: str,
+    antigen_fingerprint: str,
+    **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
+) -> EmbedSummary:
+    """As `embed_table`, with encoders that must have the fingerprints of a training.
+
+    Raises
+    ------
+    OtherEncoder
+        If a fingerprint differs; nothing has been encoded or written then.
+    """
+    names = (antibody_encoder, antigen_encoder)
+    expected: dict[Kind, str] = {"antibody": antibody_fingerprint, "antigen": antigen_fingerprint}
+    chosen = EmbedOptions.from_keywords(options, "embed")
+    return _embed(table, store, names, chosen, expected=expected)
+
+
+def embed_like_folders(
+    table: pd.DataFrame,
+    store: Path,
+    folders: Mapping[Kind, EncoderFolder],
+    **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
+) -> EmbedSummary:
+    """Encode what a store lacks with the encoders of folders in it, one per kind.
+
+    Raises
+    ------
+    OtherEncoder
+        If an encoder has changed since; nothing has been encoded then.
+    """
+    given: dict[str, Any] = {}
+    for kind, folder in folders.items():
+        given[f"{kind}_encoder"] = str(folder.info.get("origin", folder.name))
+        given[f"{kind}_fingerprint"] = folder.fingerprint
+        if folder.info.get("adapter"):
+            given[f"{kind}_adapter"] = folder.path / ADAPTER_FOLDER
+    long = str(folders["antigen"].info.get("long", "window")).partition("-")[0]
+    given["long_antigens"] = long.replace("whole", "window")
+    return embed_with_same_encoders(table, store, **given, **options)
+
+
 def _embed(
     table: TableLike,
     store: Path | str,
@@ -118,8 +176,12 @@ def _embed(
     options: EmbedOptions,
     rank: Rank | None = None,
     meanwhile: Meanwhile = lambda _device, _rows: nullcontext(),
+    expected: Mapping[Kind, str] | None = None,
 ) -> EmbedSummary:
-    """Run the whole job, or the share of a rank: one given by a launcher, or started by us."""
+    """Run the whole job, or the share of a rank: one given by a launcher, or started by us.
+
+    `expected` holds the fingerprints that the encoders must have; None accepts any.
+    """
     started_by_us = rank is not None
     rank = rank or rank_here()
     first = not rank.number and not started_by_us
@@ -133,7 +195,7 @@ def _embed(
 
             plan_device(device, options.precision)  # refuses what this machine does not have
         reading = _read(table, options, partitions)
-        jobs = _check(partitions, encoders, device, options)
+        jobs = _check(partitions, encoders, device, options, expected or {})
         opened = open_store(store, create=True)
         if first:
             publish_spools(opened.path)
@@ -186,9 +248,19 @@ def _check(
     encoders: Mapping[Kind, str],
     device: str,
     options: EmbedOptions,
+    expected: Mapping[Kind, str],
 ) -> list[KindJob]:
     """Refuse encoders, sequences and options that do not go together."""
     identities = [identify_for(encoders[part.kind], part.kind, options) for part in partitions]
+    for part, identity in zip(partitions, identities, strict=True):
+        kind, found = part.kind, identity.fingerprint
+        if found != (wanted := expected.get(kind, found)):
+            msg = (
+                f"{kind} encoder {encoders[kind]}: its fingerprint is {found}; expected {wanted}, "
+                f"that of the encoder used in training. Give that checkpoint as --{kind}-encoder, "
+                "or a --store that holds its vectors."
+            )
+            raise OtherEncoder(msg)
     jobs = [
         KindJob(part, identity, device, options)
         for part, identity in zip(partitions, identities, strict=True)

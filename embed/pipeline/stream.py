@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from abag.core.device import DevicePlan, current_device, to_device
 from abag.embed.families.family import Encoder, PoolingEncoder
-from abag.embed.packing.batches import PackedBatch, fill_batches
-from abag.embed.packing.pooling import LayerPooling, pool_tokens
+from abag.embed.packing.batches import LayerPooling, PackedBatch, fill_batches, pool_tokens
 from abag.embed.packing.tokens import Layout, TokenSpan
 from abag.embed.sequences.chains import Chains
 

@@ -61,7 +61,8 @@ class EncodeTask:
 
     def load_encoder(self) -> Encoder:
         """Load the encoder onto its device; see `abag.embed.encoders.loading.load_encoder`."""
-        return load_for(self.identity, self.plan, self.options)
+        backend, attention = self.options.backend(self.kind), self.options.attention
+        return load_encoder(self.identity, self.plan, backend=backend, attention=attention)
 
     def check_precision(self) -> str:
         """Describe a change of precision since the store was begun; empty if there is none.
@@ -97,12 +98,6 @@ def plan_for(identity: Identity, device: str, options: EmbedOptions) -> DevicePl
     if identity.checkpoint.folder is None:
         return plan_device("cpu", "fp32")
     return plan_device(device, options.precision)
-
-
-def load_for(identity: Identity, plan: DevicePlan, options: EmbedOptions) -> Encoder:
-    """Load an encoder with the backend and the attention kernel of these options."""
-    backend, attention = options.backend(identity.layout.kind), options.attention
-    return load_encoder(identity, plan, backend=backend, attention=attention)
 
 
 def find_folder(store: Store, identity: Identity, options: EmbedOptions) -> EncoderFolder:

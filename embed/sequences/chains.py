@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.keys import KEY_BYTES
+from abag.core.arrays import KEY_BYTES
 from abag.embed.sequences.domains import UnsureDomains, split_domains
-from abag.embed.sequences.missing import NO_SEQUENCE, are_nucleotides
 
 Kind = Literal["antibody", "antigen"]
 KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
@@ -30,6 +29,17 @@ STANDARD_RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 RESIDUES = STANDARD_RESIDUES + "X"
 REPLACED = "UZOB"
 """Read as X: both tokenizers know X, and neither model learned much about these."""
+
+MISSING_TEXT = frozenset(
+    "|#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|"
+    "nan|null".split("|")
+)
+"""Cells of a text file that pandas reads as missing."""
+_WORDS = "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|heavy|light|kappa|lambda".split("|")
+NO_SEQUENCE = frozenset(form for word in _WORDS for form in (word, word.upper(), word.title()))
+"""Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""
+_NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
+"""Shorter texts of these letters may be peptides."""
 
 # Not str.upper(): it would turn letters of other alphabets into residues.
 _NORMAL = str.maketrans(RESIDUES.lower() + REPLACED + REPLACED.lower(), RESIDUES + "X" * 8)
@@ -60,6 +70,13 @@ class ParsedSequence(NamedTuple):
     form: str = ""
     """`StringForm` of an antibody given as one string without separator, and what was found in its
     chains (`changes.count_changes`), joined by ``+``; empty for most."""
+
+
+def are_nucleotides(text: str) -> bool:
+    """Tell whether a text is DNA or RNA; repeats of a few of its letters may be proteins."""
+    return _NUCLEOTIDES.fullmatch(text) is not None and (
+        {"A", "C", "G", "T"} <= (letters := set(text.upper())) or {"A", "C", "G", "U"} <= letters
+    )
 
 
 def sequence_key(kind: Kind, chains: Chains) -> bytes:

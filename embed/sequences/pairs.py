@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.keys import sort_keys
+from abag.core.arrays import sort_keys
 from abag.core.messages import say
 from abag.embed.sequences.chains import (
     KINDS,

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from abag.core.messages import bar
 from abag.embed.sequences.chains import (
     BAD_SEQUENCE,
+    NO_SEQUENCE,
     Chains,
     EmptySequence,
     Kind,
     ParsedSequence,
     antigen,
+    are_nucleotides,
     are_residues,
     parse_antibody,
     parse_antigen,
@@ -30,7 +32,6 @@ from abag.embed.sequences.changes import BadCell
 from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.formats import BadTable
-from abag.embed.sequences.missing import NO_SEQUENCE, are_nucleotides
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.regions import (
     UNCLEAR,
@@ -125,7 +126,7 @@ def parse_antibodies(table: Table, given: Mapping[str, str]) -> ParsedColumn:
         raise MissingColumn(msg)
     parsed = {role: _parse_column(table, role, parse_chain) for role in roles}
     absent = ParsedColumn.constant(len(table.frame), ("",))
-    where = f"column {quote_names(table.column(role) for role in roles)}"
+    where = f"column {quote_names([table.column(role) for role in roles])}"
     return _join(parsed.get("heavy", absent), parsed.get("light", absent), where)
 
 
@@ -212,7 +213,7 @@ def _parse_text(
 def arrange_chains(column: ParsedColumn, table: Table, options: TableOptions) -> ParsedColumn:
     """Bring the chains of every antibody into place; refuse a table that has most misplaced."""
     names = quote_names(
-        table.columns[r] for r in ("heavy", "light", "antibody") if r in table.columns
+        [table.columns[r] for r in ("heavy", "light", "antibody") if r in table.columns]
     )
     chains, forms, bad = [*column.chains], [*column.forms], dict(column.bad)
 

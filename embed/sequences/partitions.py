@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.keys import KEY_BYTES, sort_keys
+from abag.core.arrays import KEY_BYTES, sort_keys
 from abag.embed.sequences.chains import Chains, Kind
 from abag.embed.sequences.pairs import UniqueSequences
 

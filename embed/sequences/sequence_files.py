@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from abag.embed.sequences.missing import MISSING_TEXT, are_nucleotides
+from abag.embed.sequences.chains import MISSING_TEXT, are_nucleotides
 
 AIRR_MARKS = frozenset({"sequence_id", "locus"})
 """Columns by which a text table is known to be an AIRR file."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.embed.sequences.chains import MISSING_TEXT
 from abag.embed.sequences.columns import (
     AmbiguousColumn,
     MissingColumn,
@@ -23,7 +25,6 @@ from abag.embed.sequences.columns import (
     sequence_columns,
 )
 from abag.embed.sequences.formats import BadTable, Chunk, ReadOptions, read_file_chunks
-from abag.embed.sequences.missing import MISSING_TEXT
 
 TableLike: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
@@ -178,7 +179,7 @@ def read_table_chunks(
         source = Path(table).name or str(table)
         options = ReadOptions(
             rows=rows, limit=limit, as_written=as_written, only_sequences=only_sequences,
-            sequence_columns=lambda names: sequence_columns(names, given, source),
+            sequence_columns=partial(sequence_columns, given=given, source=source),
         )  # fmt: skip
         chunks = read_file_chunks(Path(table), options)
     start = 0

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.keys import KeyIndex
+from abag.core.arrays import KeyIndex
 from abag.core.messages import say
 from abag.embed.shards.filesystem import access
 from abag.embed.shards.regular_files import DamagedShard
@@ -104,7 +104,7 @@ class ShardIndex:
         return [self._open[name].keys for name in self._order]
 
     def find(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Look keys up, shape (P, 16); see :meth:`abag.core.keys.KeyIndex.find`."""
+        """Look keys up, shape (P, 16); see :meth:`abag.core.arrays.KeyIndex.find`."""
         return self._keys.find(keys)
 
     def verify(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

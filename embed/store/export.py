@@ -16,16 +16,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import KEY_BYTES, hex_keys, sort_keys
 from abag.core.files import refusal_to_write, replacing
-from abag.core.keys import KEY_BYTES, hex_keys, sort_keys
 from abag.core.messages import bar, first_line, reporting
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import SequenceTable, read_one_kind, read_pairs
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.export_formats import EXPORT_FORMATS, CannotExport, Exported
 from abag.embed.store.options import ExportOptions
-from abag.embed.store.store import Store, open_store
-from abag.embed.store.table_vectors import folder_with
+from abag.embed.store.store import Store, folder_with, open_store
 
 PART_BYTES = 128 << 20
 """Vectors in memory at a time; each part of a table reads every shard that it needs once."""

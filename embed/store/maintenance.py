@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.arrays import KEY_BYTES, sort_keys
 from abag.core.files import Files, read_chunks, sweep_partials_of
-from abag.core.keys import KEY_BYTES, sort_keys
 from abag.embed.shards.hdf5_layout import BlockSource, shard_chunks
 from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.shards.shard import (

@@ -28,9 +28,14 @@ from abag.core.names import check_names
 from abag.embed.store.encoder_folder import EncoderFolder, ReadOnlyStore
 from abag.embed.store.hub_listing import StoreListing, StorePaths
 from abag.embed.store.maintenance import plain_info, refuse_other_poolings
-from abag.embed.store.public_records import public_adapter_files, public_origin
 from abag.embed.store.store import NotAStore, Store, StoreMismatch, open_store
-from abag.embed.store.store_files import ENCODER_FILE, STORE_FILE, STORE_MARK
+from abag.embed.store.store_files import (
+    ENCODER_FILE,
+    STORE_FILE,
+    STORE_MARK,
+    public_adapter_files,
+    public_origin,
+)
 
 README = "README.md"
 COMMIT_BYTES, COMMIT_FILES = 1 << 30, 200

@@ -10,8 +10,8 @@ from typing import TypedDict
 
 import numpy as np
 
+from abag.core.arrays import KEY_BYTES, distinct_keys
 from abag.core.files import host_name, is_process_alive, partial_owner
-from abag.core.keys import KEY_BYTES, distinct_keys
 from abag.core.messages import size_text
 from abag.embed.shards.shard import VectorBlock
 from abag.embed.store.encoder_folder import EncoderFolder

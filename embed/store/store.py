@@ -31,6 +31,7 @@ from abag.embed.sequences.chains import (
     parse_antibody,
     sequence_text,
 )
+from abag.embed.sequences.pairs import SequenceTable
 from abag.embed.sequences.tables import TableLike
 from abag.embed.shards.filesystem import COLAB_DRIVE, StoreUnreachable, access, is_unmounted_drive
 from abag.embed.shards.regular_files import DamagedShard
@@ -49,6 +50,10 @@ from abag.embed.store.store_files import (
     read_json,
     read_or_create_info,
 )
+
+
+class VectorsMissing(AbagError):
+    """The store has no vector for some of the table's sequences."""
 
 
 class NotAStore(AbagError):
@@ -348,3 +353,29 @@ def _chains(kind: Kind, sequence: str | Chains) -> Chains:
     if kind == "antibody":
         return parse_antibody(sequence_text(sequence)).chains if is_cell else antibody(*sequence)
     return antigen(sequence if is_cell else "|".join(sequence))
+
+
+def folder_with(
+    store: Store, table: SequenceTable, kind: Kind, encoder: str | None
+) -> EncoderFolder:
+    """Find the folder that holds a vector of every sequence of a table.
+
+    Without `encoder`, the only encoder of this kind in the store is used.
+
+    Raises
+    ------
+    VectorsMissing
+        If a sequence has no vector in the store.
+    NoSuchEncoder, AmbiguousEncoder
+    """
+    sequences = table.sequences[kind]
+    folder = store.folder(kind, encoder)
+    missing = int(folder.missing(sequences.keys).sum())
+    if missing:
+        msg = (
+            f"{store.path}: {missing} of {len(sequences.keys)} {kind} sequences of {table.source} "
+            f"have no vector from {folder.name}. Run: abag embed {table.source} --store "
+            f"{store.path} {folder.embed_options}"
+        )
+        raise VectorsMissing(msg)
+    return folder

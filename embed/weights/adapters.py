@@ -40,7 +40,7 @@ from abag.embed.weights.checkpoints import (
     AdapterMismatch,
     EncoderCheckpoint,
 )
-from abag.embed.weights.digest import weights_digest
+from abag.embed.weights.tensors import weights_digest
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind

@@ -1,7 +1,12 @@
-"""Named tensors of a checkpoint: every shape is checked, and no tensor is overlooked."""
+"""Named tensors of a checkpoint, and the digest that identifies them.
+
+Every shape is checked, and no tensor is overlooked. torch is imported when a tensor is read: a
+digest that the cache holds does without it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -9,16 +14,22 @@ from pickle import UnpicklingError  # the error of torch.load(weights_only=True)
 from typing import TYPE_CHECKING, Any
 from zipfile import is_zipfile
 
-import torch
+from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 
+from abag import cache_dir
+from abag.core.cache import keep, kept
 from abag.core.messages import first_line
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint, Stored
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import torch
+
     from abag.core.device import DevicePlan
+
+_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 class EncoderTensors:
@@ -58,6 +69,8 @@ class EncoderTensors:
         if path.suffix == ".safetensors":
             file = self._files.enter_context(safe_open(path, framework="pt"))
             return {name: partial(file.get_tensor, name) for name in file.keys()}
+        import torch
+
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
         whole = isinstance(tensors, dict) and all(torch.is_tensor(x) for x in tensors.values())
         if not whole or not all(isinstance(name, str) for name in tensors):
@@ -149,7 +162,76 @@ class EncoderWeights:
 
     def norm(self, name: str, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Read weight and bias of a layer norm, each shape (width,), dtype=float32."""
+        import torch
+
         weight, bias = (
             self(f"{name}.{part}", width, dtype=torch.float32) for part in ("weight", "bias")
         )
         return weight, bias
+
+
+# --- the digest -----------------------------------------------------------------------------------
+
+
+def weights_digest(checkpoint: EncoderCheckpoint) -> str:
+    """Hash the encoder's tensors: 32 hexadecimal digits, or an empty string without weights.
+
+    docs/store-format.md specifies the digest, which the cache keeps. It does not depend on file
+    format, shards, order, task heads, or on whether values are stored in a half-precision type or
+    in float32.
+
+    Raises
+    ------
+    BadCheckpoint
+        Weights that cannot be read.
+    """
+    if not checkpoint.weights:
+        return ""
+    identity = hashlib.blake2b(f"tensors\0{checkpoint.names}".encode(), digest_size=16)
+    for path in checkpoint.weights:
+        identity.update(_file_identity(path))
+    cache, entry = cache_dir() / "digests", identity.digest()
+    digest = kept(cache, entry)
+    if digest is None:
+        digest = _hash_tensors(checkpoint)
+        keep(cache, entry, digest)
+    return digest.hex()
+
+
+def _hash_tensors(checkpoint: EncoderCheckpoint) -> bytes:
+    with EncoderTensors(checkpoint) as tensors:
+        digests = [_hash_tensor(name, tensors.read[name]()) for name in sorted(tensors.read)]
+    return blake3(b"".join(digests)).digest(length=16)
+
+
+def _hash_tensor(name: str, tensor: torch.Tensor) -> bytes:
+    import torch
+
+    if tensor.is_floating_point() and tensor.element_size() < 4:
+        tensor = tensor.float()
+    kind = str(tensor.dtype).removeprefix("torch.")
+    header = f"{name}\0{kind}\0{','.join(map(str, tensor.shape))}\0".encode()
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    # blake3 divides a large tensor among all cores
+    return blake3(header, max_threads=blake3.AUTO).update(flat.numpy().data).digest()
+
+
+def _file_identity(path: Path) -> bytes:
+    """Describe a file by its place, its size, its times, and a sample of its bytes.
+
+    Images that are built to be reproducible give all files the same time, so path, size and time
+    alone could be those of other weights.
+    """
+    stat = path.stat()
+    numbers = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+    return f"\0{path.resolve()}\0{numbers}\0".encode() + _sample(path, stat.st_size)
+
+
+def _sample(path: Path, size: int) -> bytes:
+    """Read a few bytes from all over a file."""
+    with path.open("rb") as file:
+        found = b""
+        for i in range(_SAMPLES):
+            file.seek(max(size - _SAMPLE_BYTES, 0) * i // (_SAMPLES - 1))
+            found += file.read(_SAMPLE_BYTES)
+    return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abag.embed.store.table_vectors import folder_with
+from abag.embed.store.store import folder_with
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Ints
-from abag.core.keys import KeyIndex
+from abag.core.arrays import Ints, KeyIndex
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.tables import read_table_chunks
 from abag.head.data.labels import label_pairs

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abag import cache_dir
-from abag.core.keys import hex_keys
+from abag.core.arrays import hex_keys
 from abag.core.messages import reporting
 from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.options import VectorOptions
-from abag.embed.store.table_vectors import folder_with
+from abag.embed.store.store import folder_with
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs, report_counts
 from abag.head.estimators.sequence_frame import as_store

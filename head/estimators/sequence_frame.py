@@ -17,8 +17,7 @@ import abag
 from abag import AbagError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import Store, open_store
-from abag.embed.store.table_vectors import folder_with
+from abag.embed.store.store import Store, folder_with, open_store
 from abag.head.data.label_options import LabelOptions, Replicates
 from abag.head.data.labels import label_pairs
 

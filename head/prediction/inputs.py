@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.keys import KEY_BYTES, distinct_keys
+from abag.core.arrays import KEY_BYTES, distinct_keys
 from abag.core.messages import bar, counted, say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.changes import SkippedRows, describe_counts

@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from abag import AbagError
+from abag.core.arrays import distinct_keys
 from abag.core.files import is_partial
-from abag.core.keys import distinct_keys
 from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
@@ -28,8 +28,7 @@ from abag.embed.sequences.chains import KINDS, ParsedSequence, keys_array
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
-from abag.embed.store.store import NoSuchEncoder, name_encoders, open_store
-from abag.embed.store.table_vectors import VectorsMissing
+from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.prediction.antigen_changes import TrainingAntigens
 from abag.head.prediction.applicability import Applicability

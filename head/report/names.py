@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import distinct
-from abag.core.keys import hex_keys
+from abag.core.arrays import distinct, hex_keys
 from abag.core.messages import printable
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from jinja2 import UndefinedError
 
 from abag import AbagError
 from abag.core import messages
+from abag.core.arrays import keys_from_hex
 from abag.core.files import write_text
-from abag.core.keys import keys_from_hex
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.store.store import open_store
 from abag.head.prediction.bundle import store_of_run

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from abag.core.arrays import distinct
+from abag.core.arrays import distinct, hex_keys
 from abag.core.files import (
     FileDamaged,
     is_partial,
@@ -20,7 +20,6 @@ from abag.core.files import (
     sweep_partials,
     write_json,
 )
-from abag.core.keys import hex_keys
 from abag.core.messages import say
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs

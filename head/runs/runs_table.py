@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from abag.core.text_tables import align
+from abag.core.messages import align
 from abag.head.evaluation.metrics import headline_metrics, metric_label
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 import pandas as pd
 
 from abag.core.files import replacing
-from abag.core.text_tables import GAP, align, column_widths
+from abag.core.messages import align
 from abag.head.evaluation.metrics import METRICS
 from abag.head.report.results import RunSummary
 from abag.head.report.score_table import WIDTH
@@ -119,9 +119,10 @@ def describe_trials(summary: SweepSummary) -> str:
         [summary["select"], *(f"{one['value']:.3f}" for one in shown)],
         *([name, *(_format(one["params"].get(name, "-")) for one in shown)] for name in names),
     ]
-    while sum(width + GAP for width in column_widths([*zip(*columns, strict=True)])) > WIDTH + GAP:
-        columns.pop()
     lines = align([*zip(*columns, strict=True)])
+    while max(map(len, lines)) > WIDTH:
+        columns.pop()
+        lines = align([*zip(*columns, strict=True)])
     if left := names[len(columns) - 2 :]:
         lines.append(f"{', '.join(left)}, and all trials: {summary['sweep']}/trials.csv")
     shares = ", ".join(f"{name} {share:.0%}" for name, share in importance.items())

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from abag import AbagError
-from abag.core.keys import hex_keys
+from abag.core.arrays import hex_keys
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.split_files import KEYS, pair_keys
 from abag.head.splits.splits import TEST, TRAIN, UNUSED, VALIDATION, Split

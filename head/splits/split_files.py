@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from abag.core.keys import hex_keys
+from abag.core.arrays import hex_keys
 from abag.embed.sequences.chains import KINDS
 from abag.head.splits.splits import PART_NAMES, BadSplit, Split, SplitFileMismatch
 

@@ -25,7 +25,7 @@ from abag.core.hub import HubAddress, HubError, is_hub_address, parse_address
 from abag.core.messages import reporting
 from abag.core.names import UnsafeFile
 from abag.core.options import BadOption
-from abag.embed.store.public_records import PrivatePath
+from abag.embed.store.store_files import PrivatePath
 from abag.head.data.demo import demo_table
 from abag.head.prediction.ensemble import PredictorDamaged
 from abag.head.sharing.manifest import MANIFEST

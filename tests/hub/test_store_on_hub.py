@@ -25,10 +25,10 @@ from abag.embed.shards.regular_files import DamagedShard
 from abag.embed.store import pull as pull_module
 from abag.embed.store import push as push_module
 from abag.embed.store.maintenance import pack, verify
-from abag.embed.store.public_records import PrivatePath
 from abag.embed.store.pull import pull
 from abag.embed.store.push import push
 from abag.embed.store.store import NotAStore, StoreMismatch, open_store
+from abag.embed.store.store_files import PrivatePath
 
 NAME = "lab/vectors"
 ADDRESS = f"hf://datasets/{NAME}"

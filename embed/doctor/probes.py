@@ -1,29 +1,38 @@
-"""Compares an encoder as it will run with the fp32 reference, on the same device.
+"""Runs an encoder on probes: compares it with the fp32 reference, and measures its speed.
 
 This takes seconds, and finds vectors that a kernel, a driver or the precision makes wrong.
 """
 
 from __future__ import annotations
 
+import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from abag.core.device import DevicePlan
+from abag.core.device import DevicePlan, default_batch_tokens, synchronize
 from abag.embed.encoders.checkpoint_lookup import find_checkpoint
-from abag.embed.encoders.loading import Identity, load_encoder
+from abag.embed.encoders.loading import Identity, layer_count, load_encoder
 from abag.embed.encoders.random_weights import save_random_checkpoint
 from abag.embed.families.family import Encoder
 from abag.embed.families.registry import FAMILIES, guess_family
+from abag.embed.packing.batches import PackedBatch, fill_batches
 from abag.embed.packing.tokens import Layout
 from abag.embed.pipeline.stream import encode_stream
 from abag.embed.sequences.chains import STANDARD_RESIDUES, Chains, Kind
 from abag.embed.weights.checkpoints import EncoderCheckpoint
 
+LAYERS = 2
+"""Layers that are run; the time of all layers is a multiple of theirs."""
+SECONDS = 3.0
+MOST_TOKENS = 16_384
+"""Most tokens per batch; larger batches are hardly faster."""
 LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
 """Relative distances: half precision moves a pooled vector by up to 1 %, a mutation by 3-5 %."""
 # trastuzumab's variable domains and hen egg-white lysozyme
@@ -56,7 +65,7 @@ class Parity:
         return self.reference <= self.limit and self.alone <= self.limit
 
 
-def measure(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -> Parity:
+def measure_parity(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -> Parity:
     """Encode probes with an encoder as it will run, and with the reference in fp32.
 
     Raises
@@ -122,3 +131,60 @@ def _mutated(chain: str, rng: np.random.Generator) -> str:
     at = rng.random(len(letters)) < 0.1
     letters[at] = rng.choice(list(STANDARD_RESIDUES), int(at.sum()))
     return "".join(letters)
+
+
+def measure_speed(checkpoint: EncoderCheckpoint, kind: Kind, plan: DevicePlan) -> float:
+    """Return the tokens per second of an encoder, from random weights for two of its layers.
+
+    A family without random weights runs as it is.
+
+    Raises
+    ------
+    BadCheckpoint, TokenizerMismatch, AttentionUnavailable
+        See `abag.embed.encoders.loading.load_encoder`.
+    """
+    family, layers = FAMILIES[checkpoint.family], layer_count(checkpoint)
+    with tempfile.TemporaryDirectory(prefix="abag-doctor-") as folder:
+        if family.tiny_config and layers > LAYERS:
+            key = "num_layers" if "num_layers" in checkpoint.config else "num_hidden_layers"
+            reduced = {**checkpoint.config, "model_type": family.model_type, key: LAYERS}
+            saved = save_random_checkpoint(Path(folder) / "reduced", reduced, seed=0)
+            checkpoint = find_checkpoint(str(saved))
+        layout = Layout(kind, family.vocabulary_of(checkpoint))
+        encoder = load_encoder(Identity(checkpoint, layout, "", {}), plan)
+    budget = min(default_batch_tokens(plan), MOST_TOKENS)
+    rate = _tokens_per_s(encoder, _batches(layout, budget), plan)
+    return rate * layer_count(checkpoint) / layers
+
+
+def _tokens_per_s(encoder: Encoder, batches: list[PackedBatch], plan: DevicePlan) -> float:
+    def run(batch: PackedBatch) -> int:
+        encoder(batch)
+        synchronize(plan.device)
+        return len(batch.ids)
+
+    run(batches[-1])  # compiles kernels
+    tokens, start_s = 0, time.perf_counter()
+    for batch in cycle(batches):
+        tokens += run(batch)
+        if (seconds := time.perf_counter() - start_s) > SECONDS:
+            return tokens / seconds
+    raise AssertionError
+
+
+def _batches(layout: Layout, budget: int) -> list[PackedBatch]:
+    """Fill batches with random sequences of usual lengths, longest first."""
+    rng = np.random.default_rng(0)
+
+    def chain(length: float) -> str:
+        return "".join(rng.choice(list(STANDARD_RESIDUES), int(length)))
+
+    chains: list[Chains] = []
+    for _ in range(max(8, budget // 60)):
+        if layout.kind == "antibody":
+            chains.append((chain(rng.normal(121, 4)), chain(rng.normal(108, 3))))
+        else:
+            chains.append((chain(np.clip(rng.lognormal(5.7, 0.6), 30, 1000)),))
+    chains.sort(key=lambda c: -sum(map(len, c)))
+    spans = [(i, span) for i, c in enumerate(chains) for span in layout.spans(c)]
+    return list(fill_batches(spans, budget))
