@@ -105,19 +105,6 @@ def test_unrelated_training_antigens_set_no_limit_and_a_single_one_is_all_that_i
     assert alone.is_far(alone.count([*new, (alone.antigens[0],)])).tolist() == [True, True, False]
 
 
-def test_remembered_counts_are_bounded_and_change_nothing(monkeypatch):
-    rng = np.random.default_rng(3)
-    known = TrainingAntigens([drawn(rng, 40)], 2)
-    asked = [(mutated(rng, known.antigens[0], n % 4),) for n in range(30)]
-    expected = known.count(asked).tolist()
-    monkeypatch.setattr(module, "CACHED", 5)
-    few = TrainingAntigens(known.antigens, 2)
-    for one in asked:
-        few.count([one])
-        assert len(few._counts) <= 6
-    assert few.count(asked).tolist() == expected
-
-
 def test_more_antigens_than_the_limit_are_not_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "MOST_ANTIGENS", 1)
     save_antigens(tmp_path, TrainingAntigens(["MKT"], 0), "a")

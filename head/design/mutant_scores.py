@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,6 @@ import pandas as pd
 from abag.core.messages import counted, say
 from abag.embed.sequences.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.store.store import open_store
-from abag.head.closed_form.pair_model import PairVectors
 from abag.head.design.difference import difference_sigma, has_difference_sigma
 from abag.head.design.sites import Mutant, Parent, name_mutant
 from abag.head.prediction.inputs import Scorer, row_bar
@@ -130,37 +129,21 @@ class MutantScorer:
     def _score(self, batch: list[MutantOfParent], store: Store) -> pd.DataFrame:
         predictor = self._scorer.predictor
         pairs, parent = self._pairs(batch)
-        sides, flags = [], {}
-        new: dict[str, Any] = {}
-        for kind, chains in zip(KINDS, zip(*pairs, strict=True), strict=True):
-            distinct = {one: row for row, one in enumerate(dict.fromkeys(chains))}
-            x_ND = predictor.read(store, kind, keys_array(kind, list(distinct)))
-            counter, of_pair = predictor.counter(kind), np.array([distinct[one] for one in chains])
-            new_NC = counter.count(list(distinct))
-            far = predictor.applicability[kind].is_far(x_ND) | counter.is_far(new_NC)
-            flags[f"far_{kind}"] = far[of_pair]
-            if kind == "antibody":
-                widening = predictor.novelty.widening(new_NC)[of_pair]
-            new |= counter.columns(new_NC[of_pair])
-            sides.append((list(distinct), x_ND, of_pair))
-        (antibodies, antibody_ND, i), (_, antigen_ME, j) = sides
-        vectors = PairVectors(antibody_ND, antigen_ME, i, j, antibodies)
-        pkd, sigma = predictor.score(vectors)
-        rows = slice(len(pairs) - len(batch), None)
-        scores = {
-            "pkd_predicted": pkd,
-            **predictor.sigma_column(sigma * widening),
-            "difference": pkd - pkd[parent],
-        }
+        scores, vectors = predictor.score_stored(store, *zip(*pairs, strict=True))
+        pkd = scores["pkd_predicted"].to_numpy()
+        far = (scores["far_antibody"] | scores["far_antigen"]).to_numpy()
+        scores = predictor.without_bad_sigma(scores)
+        at = scores.columns.get_loc("far_antibody")
+        scores.insert(at, "difference", pkd - pkd[parent])
         if self.has_sigma:
-            scores["difference_sigma"] = difference_sigma(predictor, vectors, parent)
-        far = flags["far_antibody"] | flags["far_antigen"]
-        for at, number in enumerate(dict.fromkeys(n for n, _ in batch)):
-            self.parent_pkd[number] = pkd[at]
-            if far[at]:
+            scores.insert(at + 1, "difference_sigma", difference_sigma(predictor, vectors, parent))
+        for row, number in enumerate(dict.fromkeys(n for n, _ in batch)):
+            self.parent_pkd[number] = pkd[row]
+            if far[row]:
                 self.far_parents.add(number)
-        described = self._describe(batch, pairs[rows])
-        return described.assign(**{n: values[rows] for n, values in (scores | flags | new).items()})
+        first = len(pairs) - len(batch)
+        described = self._describe(batch, pairs[first:])
+        return pd.concat([described, scores[first:].reset_index(drop=True)], axis=1)
 
     def _describe(
         self, batch: list[MutantOfParent], pairs: list[tuple[Chains, Chains]]

@@ -46,10 +46,6 @@ class Ensemble:
         """Whether a model reads the residues of antibodies beside their vectors."""
         return any(isinstance(member.model, ResidueModel) for member in self.members)
 
-    def sigma_column(self, sigma: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Return the column of sigma, (P,), in a table; none if it is not calibrated."""
-        return {"sigma": sigma} if self.calibrated else {}
-
     def score(self, vectors: PairVectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predict for pairs of vectors.
 

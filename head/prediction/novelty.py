@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 COLUMNS = ("new_positions", "new_residues", "changes", "new_combination")
 UNCOUNTED = -1
 """All counts of an antibody without a chain that can be numbered."""
-CACHED_CHAINS = 1 << 16
-"""Chains whose counts are remembered: 20 MB. A chain occurs in many parts of a table."""
 ASCII = 128
 MOST_POSITIONS = 999
 """IMGT has 128 and insertions."""
@@ -79,11 +77,6 @@ class Novelty:
         self.seen, self.most_positions, self.most_residues = seen, most_positions, most_residues
         self.combinations = combinations
         self._span = {name: position_span(seen[name]) for name in CHAINS}
-        self._known: dict[ChainName, dict[str, list[int]]] = {name: {} for name in CHAINS}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without the cache, so that predictors can be sent to other processes."""
-        return Novelty, (self.seen, self.most_positions, self.most_residues, self.combinations)
 
     def count(
         self,
@@ -165,11 +158,9 @@ class Novelty:
         self, name: ChainName, chains: Collection[str], numbered: Numbered | None
     ) -> dict[str, list[int]]:
         """Count in distinct chains as `_count_residues`; nothing in one without numbering."""
-        known = self._known[name]
-        found = {chain: counts for chain in chains if (counts := known.get(chain)) is not None}
         if numbered is None:
-            numbered = number_chains((chain for chain in chains if chain not in found), name)
-        found |= {chain: [] for chain in numbered.chains}
+            numbered = number_chains(chains, name)
+        found: dict[str, list[int]] = {}
         for layout, rows, codes_RL in numbered.by_layout():
             missing = sorted(self.seen[name].keys() - set(layout))
             gaps_1L = np.full((1, len(missing)), ord(GAP), np.uint8)
@@ -177,9 +168,6 @@ class Novelty:
             counts_RC += self._count_residues(name, layout, missing, gaps_1L)
             of_row = (numbered.chains[row] for row in rows.tolist())
             found |= zip(of_row, counts_RC.tolist(), strict=True)
-        known |= found
-        if len(known) > CACHED_CHAINS:
-            known.clear()
         return found
 
     def _count_residues(

@@ -20,7 +20,6 @@ import pandas as pd
 
 from abag import AbagError
 from abag.core.files import is_partial
-from abag.core.keys import distinct_keys
 from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
@@ -33,9 +32,9 @@ from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.prediction.antigen_changes import TrainingAntigens
 from abag.head.prediction.applicability import Applicability
-from abag.head.prediction.counters import NothingCounted, SequenceCounter
 from abag.head.prediction.ensemble import Ensemble
 from abag.head.prediction.novelty import Novelty
+from abag.head.prediction.scores import Compared, NewCounter, count_new, score_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -180,9 +179,8 @@ class Predictor(Ensemble):
                     antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
                     device=device, batch_tokens=batch_tokens, progress=progress,
                 )  # fmt: skip
-            found = self.predict_keys(open_store(path), *keys, antibodies)
-            found = self.add_novelty(found, antibodies, targets)
-            return found if self.calibrated else found.drop(columns="sigma")
+            scores, _ = self.score_stored(open_store(path), antibodies, targets)
+            return self.without_bad_sigma(scores)
 
     def __repr__(self) -> str:
         counts = Counter(type(member.model).__name__ for member in self.members)
@@ -204,9 +202,9 @@ class Predictor(Ensemble):
         """Return the vectors needed of one kind."""
         return self.antibody if kind == "antibody" else self.antigen
 
-    def counter(self, kind: Kind) -> SequenceCounter:
-        """Return what counts new things in sequences of one kind."""
-        return self.novelty if kind == "antibody" else self.antigens or NothingCounted()
+    def counter(self, kind: Kind) -> NewCounter | None:
+        """Return what counts new things in sequences of one kind, if it was kept."""
+        return self.novelty if kind == "antibody" else self.antigens
 
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
@@ -240,48 +238,40 @@ class Predictor(Ensemble):
             )
             raise VectorsMissing(msg)
 
-    def predict_keys(
-        self,
-        store: Store,
-        antibody_keys: NDArray[np.uint8],
-        antigen_keys: NDArray[np.uint8],
-        chains: Sequence[Chains] | None = None,
-    ) -> pd.DataFrame:
-        """Predict for pairs of stored sequences, given by keys of shape (P, 16); see `predict`.
+    def score_stored(
+        self, store: Store, antibodies: Sequence[Chains], antigens: Sequence[Chains]
+    ) -> tuple[pd.DataFrame, PairVectors]:
+        """Predict P pairs of stored sequences.
 
-        `chains`, those of the P antibodies, are needed if the predictor `reads_residues`.
-        `add_novelty` completes the result: keys do not tell residues.
+        Returns
+        -------
+        DataFrame
+            See `predict`; always with sigma.
+        PairVectors
+            What was read for them.
+
+        Raises
+        ------
+        VectorsMissing
+            If the store lacks some of them.
         """
-        antibodies, antibody = distinct_keys(antibody_keys)
-        distinct = None
-        if chains is not None:
-            _, first = np.unique(antibody, return_index=True)
-            distinct = [chains[row] for row in first.tolist()]
-        antigens, antigen = distinct_keys(antigen_keys)
-        antibody_ND = self.read(store, "antibody", antibodies)
-        antigen_ME = self.read(store, "antigen", antigens)
-        vectors = PairVectors(antibody_ND, antigen_ME, antibody, antigen, distinct)
-        pkd, sigma = self.score(vectors)
-        return pd.DataFrame({"pkd_predicted": pkd, "sigma": sigma}).assign(
-            far_antibody=self.applicability["antibody"].is_far(antibody_ND)[antibody],
-            far_antigen=self.applicability["antigen"].is_far(antigen_ME)[antigen],
-        )
+        vectors, index, compared = [], [], []
+        for kind, chains in zip(KINDS, (antibodies, antigens), strict=True):
+            row = {one: n for n, one in enumerate(dict.fromkeys(chains))}
+            vectors.append(self.read(store, kind, keys_array(kind, list(row))))
+            index.append(np.array([row[one] for one in chains], np.int64))
+            side = self.compare(kind, vectors[-1], count_new(self.counter(kind), list(row)))
+            compared.append(side.of_rows(index[-1]))
+        pairs = PairVectors(*vectors, *index, list(dict.fromkeys(antibodies)))
+        return score_columns(*self.score(pairs), *compared), pairs
 
-    def add_novelty(
-        self, found: pd.DataFrame, antibodies: Sequence[Chains], antigens: Sequence[Chains]
-    ) -> pd.DataFrame:
-        """Add what is new in the antibody and antigen of each row, if the predictor can tell.
+    def compare(self, kind: Kind, x_ND: NDArray[np.float32], new_NC: NDArray[np.int16]) -> Compared:
+        """Compare sequences with the training set, given their vectors and what is new in them."""
+        return Compared(kind, self.applicability[kind].is_far(x_ND), self.counter(kind), new_NC)
 
-        Sigma grows where few training antibodies change the same regions; see `Novelty.widening`.
-        """
-        for kind, sequences in zip(KINDS, (antibodies, antigens), strict=True):
-            counter = self.counter(kind)
-            new_PC = counter.count(sequences)
-            far = found[f"far_{kind}"] | counter.is_far(new_PC)
-            if kind == "antibody":
-                found = found.assign(sigma=found["sigma"] * self.novelty.widening(new_PC))
-            found = found.assign(**{f"far_{kind}": far, **counter.columns(new_PC)})
-        return found
+    def without_bad_sigma(self, scores: pd.DataFrame) -> pd.DataFrame:
+        """Leave out sigma if it is not calibrated."""
+        return scores if self.calibrated else scores.drop(columns="sigma")
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read vectors of the run's encoder, float32 (N, D), by keys of shape (N, 16).
