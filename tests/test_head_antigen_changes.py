@@ -21,7 +21,7 @@ from abag.head.prediction.antigen_changes import (
     nearest_edits,
     save_antigens,
 )
-from abag.head.prediction.ensemble import PredictorDamaged
+from abag.head.prediction.predictor import PredictorDamaged
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUIET = {"say": lambda _text: None}

@@ -27,7 +27,7 @@ from abag.head.estimators.sequence_frame import as_store, folders_with, labelled
 from abag.head.fit_run import fit_split
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
-from abag.head.prediction.measured_novelty import training_novelty
+from abag.head.prediction.novelty import training_novelty
 from abag.head.runs.run_folder import RunInputs
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.partition import choose_split

@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
+from abag.core.files import refusal_to_write
 from abag.core.keys import KEY_BYTES, distinct_keys
 from abag.core.messages import bar, counted, say
 from abag.embed.sequences.chains import KINDS
@@ -26,6 +27,7 @@ from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.columns import SEQUENCE_ROLES
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks
+from abag.embed.sequences.table_writer import check_writable
 from abag.embed.store.store import open_store
 from abag.head.prediction.predictor import encode_new, existing_store
 from abag.head.prediction.scores import SCORE_COLUMNS, Compared, count_new
@@ -36,9 +38,11 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from abag.embed.sequences.chains import Chains, Kind
+    from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.sequences.pairs import SequenceTable, UniqueSequences
     from abag.embed.sequences.tables import TableLike
     from abag.embed.store.store import Store
+    from abag.head.prediction.options import ScoringOptions
     from abag.head.prediction.predictor import Predictor
     from abag.head.prediction.scores import NewCounter
 
@@ -247,3 +251,33 @@ def encode_missing(
             scorer.predictor, scorer.store_path, *new_sequences, examples, **scorer.embed_options
         )
     return open_store(scorer.store_path)
+
+
+def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegion:
+    """Return the region of the run, which must not be contradicted."""
+    if options.antibody_region not in (None, predictor.antibody_region):
+        msg = (
+            f"antibody_region={options.antibody_region!r}: the run used "
+            f"{predictor.antibody_region!r}; expected the same. Leave it out."
+        )
+        raise CannotPredict(msg)
+    return predictor.antibody_region
+
+
+def check_table_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
+    """Refuse a table that cannot be written before anything is read."""
+    check_writable(out)
+    check_out(out, sources, force=force)
+
+
+def check_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
+    """Refuse a file that exists, has no folder, or is one of the files that are read."""
+    if why := refusal_to_write(out, sources, force=force):
+        raise CannotPredict(why)
+
+
+def say_random_weights(predictor: Predictor) -> None:
+    """Say if scores cannot mean anything because the encoders are random."""
+    for spec in (predictor.antibody, predictor.antigen):
+        if spec.random_weights:
+            say(f"{spec.name} has random weights: these scores have no biological meaning")

@@ -24,16 +24,18 @@ from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.prediction.all_pairs import PAIRS, predict_all_pairs
-from abag.head.prediction.checks import check_table_out, region_of_run, say_random_weights
 from abag.head.prediction.inputs import (
     CannotPredict,
     CollectedPairs,
     PairScores,
     Scorer,
+    check_table_out,
     collect_pairs,
     digest_rows,
     encode_missing,
+    region_of_run,
     row_bar,
+    say_random_weights,
 )
 from abag.head.prediction.options import PredictOptions
 from abag.head.prediction.scores import score_columns

@@ -30,9 +30,9 @@ from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, name_encoders, open_store
 from abag.embed.store.table_vectors import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
+from abag.head.closed_form.residue_model import ResidueModel
 from abag.head.prediction.antigen_changes import TrainingAntigens
 from abag.head.prediction.applicability import Applicability
-from abag.head.prediction.ensemble import Ensemble
 from abag.head.prediction.novelty import Novelty
 from abag.head.prediction.scores import Compared, NewCounter, count_new, score_columns
 
@@ -42,6 +42,20 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.store.store import Store
+    from abag.head.closed_form.pair_model import PairModel
+
+
+class PredictorDamaged(AbagError):
+    """A predictor folder is incomplete, altered or of another version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A fitted model and its share of the prediction."""
+
+    model: PairModel
+    weight: float
+    """The weights of all members add up to 1."""
 
 
 class UnequalLengths(AbagError):
@@ -86,9 +100,16 @@ class VectorSpec:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Predictor(Ensemble):
-    """An ensemble of models, and the store that usually holds the vectors they need."""
+class Predictor:
+    """Models whose weighted mean is the prediction, and where their vectors usually are."""
 
+    members: tuple[Member, ...]
+    spread: float
+    """Factor of the prediction's standard deviation in sigma; see `training.uncertainty`."""
+    noise: float
+    """Residual noise in sigma, in pKd."""
+    calibrated: bool
+    """Whether sigma was fitted to groups of pairs that its heads had not seen."""
     antibody: VectorSpec
     antigen: VectorSpec
     applicability: Mapping[Kind, Applicability]
@@ -182,6 +203,57 @@ class Predictor(Ensemble):
             scores, _ = self.score_stored(open_store(path), antibodies, targets)
             return self.without_bad_sigma(scores)
 
+    @property
+    def reads_residues(self) -> bool:
+        """Whether a model reads the residues of antibodies beside their vectors."""
+        return any(isinstance(member.model, ResidueModel) for member in self.members)
+
+    def score(self, vectors: PairVectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Predict for pairs of vectors.
+
+        Parameters
+        ----------
+        vectors : PairVectors
+            With the chains of the antibodies, if the predictor `reads_residues`.
+
+        Returns
+        -------
+        tuple of NDArray, shape=(P,), dtype=float64
+            Predicted pKd and sigma. Sigma grows with the variance that members give, or else with
+            the variance over the members.
+
+        Raises
+        ------
+        PredictorDamaged
+            If the weights are so large that a prediction overflows.
+        SequencesMissing
+            If it needs the chains of the antibodies, and they are not given.
+        """
+        with np.errstate(all="ignore"):  # checked here
+            pkd, sigma = self._score(vectors)
+        if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
+            msg = (
+                "the predictor gives infinity or NaN; expected finite predictions. Train it again."
+            )
+            raise PredictorDamaged(msg)
+        return pkd, sigma
+
+    def _score(self, vectors: PairVectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        first = self.members[0].model.predict(vectors)
+        # Sums of differences from the first member: accurate, and two numbers per pair.
+        total, squares = np.zeros_like(first), np.zeros_like(first)
+        for member in self.members[1:]:
+            difference = member.model.predict(vectors) - first
+            total += member.weight * difference
+            squares += member.weight * np.square(difference)
+        spread = np.maximum(squares - np.square(total), 0.0)
+        own = [v for m in self.members if (v := m.model.variance(vectors)) is not None]
+        return first + total, self.sigma(np.mean(own, axis=0) if own else spread)
+
+    def sigma(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Turn the variance of predictions, shape (P,), into the standard error in pKd, (P,)."""
+        return np.sqrt(self.spread**2 * variance + self.noise**2)
+
     def __repr__(self) -> str:
         counts = Counter(type(member.model).__name__ for member in self.members)
         models = ", ".join(f"{n} x {name}" for name, n in counts.items())
@@ -262,7 +334,8 @@ class Predictor(Ensemble):
             index.append(np.array([row[one] for one in chains], np.int64))
             side = self.compare(kind, vectors[-1], count_new(self.counter(kind), list(row)))
             compared.append(side.of_rows(index[-1]))
-        pairs = PairVectors(*vectors, *index, list(dict.fromkeys(antibodies)))
+        (antibody_ND, antigen_ME), (i, j) = vectors, index
+        pairs = PairVectors(antibody_ND, antigen_ME, i, j, list(dict.fromkeys(antibodies)))
         return score_columns(*self.score(pairs), *compared), pairs
 
     def compare(self, kind: Kind, x_ND: NDArray[np.float32], new_NC: NDArray[np.int16]) -> Compared:

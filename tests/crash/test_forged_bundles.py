@@ -26,8 +26,7 @@ from abag.embed.store.store import open_store
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.demo import demo_table
 from abag.head.prediction import antigen_changes
-from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor
-from abag.head.prediction.predictor_record import record_digest
+from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 from abag.head.prediction.scores import count_new, score_columns
 
 HEADS = ("mlp", "gp", "lowrank", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "variants")
