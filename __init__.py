@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.embed.store.export import export_vectors as export_vectors
     from abag.embed.store.store import open_store as open_store
+    from abag.head.design.options import RankOptions as RankOptions
     from abag.head.design.rank import rank as rank
-    from abag.head.design.rank_options import RankOptions as RankOptions
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import dataset as dataset
     from abag.head.fit import fit as fit
@@ -123,7 +123,7 @@ _FUNCTIONS = {
     },
     "rank": {
         "place": "abag.head.design.rank:rank",
-        "classes": ["abag.head.design.rank_options:RankOptions"],
+        "classes": ["abag.head.design.options:RankOptions"],
         "shown_by": "abag.head.design.rank:describe_rank",
     },
     "report": {
@@ -149,7 +149,7 @@ _FUNCTIONS = {
     "sweep": {
         "place": "abag.head.search.sweep:sweep",
         "classes": ["abag.head.search.options:SweepOptions", _FIT],
-        "shown_by": "abag.head.search.trials:describe_trials",
+        "shown_by": "abag.head.search.study:describe_trials",
         "without": "abag.head.search.options:CHOSEN_BY_SWEEP",
     },
 }
@@ -165,7 +165,7 @@ _OTHERS = {
     "PlanOptions": "abag.head.runs.options",
     "PredictOptions": "abag.head.prediction.options",
     "Predictor": "abag.head.prediction.predictor",
-    "RankOptions": "abag.head.design.rank_options",
+    "RankOptions": "abag.head.design.options",
     "ScanOptions": "abag.head.design.options",
     "ShareOptions": "abag.head.sharing.options",
     "Store": "abag.embed.store.store",

@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.embed.store.options import ExportOptions as ExportOptions
     from abag.embed.store.store import Store as Store
     from abag.embed.store.store import open_store as open_store
+    from abag.head.design.options import RankOptions as RankOptions
     from abag.head.design.options import ScanOptions as ScanOptions
     from abag.head.design.rank import RankSummary
-    from abag.head.design.rank_options import RankOptions as RankOptions
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import DatasetOptions as DatasetOptions
     from abag.head.estimators.dataset import PairDataset as PairDataset
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.runs.options import PlanOptions as PlanOptions
     from abag.head.runs.rendering import ReportSummary
     from abag.head.search.options import SweepOptions as SweepOptions
-    from abag.head.search.trials import SweepSummary
+    from abag.head.search.study import SweepSummary
     from abag.head.sharing.options import ShareOptions as ShareOptions
     from abag.head.sharing.share import ShareSummary
     import abag.sklearn

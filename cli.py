@@ -260,8 +260,8 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
       abag sweep pairs.csv --store store --sweep sweeps/first
     """
     from abag.head.report.score_table import describe_scores
+    from abag.head.search.study import describe_trials
     from abag.head.search.sweep import sweep as search
-    from abag.head.search.trials import describe_trials
 
     summary = search(table, store, folder, progress=True, **options)
     _print(summary, as_json, describe_trials)
@@ -317,7 +317,7 @@ def scan(run: Path, out: Path, as_json: bool, **options: Any) -> None:  # noqa: 
     _print(summary, as_json, describe_scan)
 
 
-@_command("head.design.rank_options:RankOptions")
+@_command("head.design.options:RankOptions")
 @click.argument("predictions", type=_PATH)
 @click.option("--out", type=_PATH, required=True, help="Table to write: .csv, .tsv or .parquet.")
 @_JSON

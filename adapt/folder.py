@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from abag.adapt.pairs import PairAssignment
-    from abag.adapt.training import AdapterTraining
+    from abag.adapt.train import AdapterTraining
     from abag.embed.encoders.loading import Identity
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs

@@ -2,32 +2,274 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+import numpy as np
 import torch
 
 from abag.adapt.config import AdaptConfig
 from abag.adapt.folder import AdaptSummary, describe_inputs, finished_summary, write_adapter
-from abag.adapt.pairs import assign_pairs
-from abag.adapt.training import AdapterTraining
+from abag.adapt.model import AdaptationModel
+from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.core.device import DevicePlan, plan_device
-from abag.core.files import make_folder, only_writer, sweep_partials, write_json
+from abag.core.files import make_folder, only_writer, sweep_partials, write_json, write_text
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption
 from abag.embed.encoders.loading import identify
 from abag.embed.encoders.lora import fit_lora, import_peft
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.labels import label_pairs
+from abag.head.data.labels import label_pairs, training_labels
+from abag.head.evaluation import metrics
+from abag.head.model.losses import one_sided_errors
+from abag.head.training.loop import (
+    LossNotFinite,
+    ResumableTraining,
+    TrainingProgress,
+    training_digest,
+)
+from abag.head.training.step import cosine_rates, steps_per_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import pandas as pd
+    from numpy.typing import NDArray
+    from torch import Tensor
 
+    from abag.adapt.pairs import PairAssignment
     from abag.embed.encoders.loading import Identity
     from abag.embed.sequences.chains import Kind
+    from abag.head.data.labels import LabelledPairs
+
+WARMUP = 0.05
+CLIP = 1.0
+WEIGHT_DECAY = 0.01
+INITIAL, STEP = 2, 3  # streams of the seed, beside those of pairs.py
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+class EpochRecord(TypedDict):
+    """A line of metrics.jsonl."""
+
+    epoch: int
+    step: int
+    loss: float
+    """Mean over the epoch's training pairs."""
+    validation_loss: float
+    validation: metrics.Scores
+    seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
+class AdapterProgress(TrainingProgress):
+    """Progress of the training of adapters."""
+
+    best_loss: float | None = None
+    best_epoch: int = 0
+    stale: int = 0
+    """Epochs since the best one."""
+    loss_sum: float = 0.0
+    """Sum over the `loss_pairs` pairs of the current epoch so far."""
+    loss_pairs: int = 0
+    epochs: list[EpochRecord] = field(default_factory=list)
+
+
+class AdapterTraining(ResumableTraining):
+    """Training of the adapters of one folder, `out`.
+
+    Raises
+    ------
+    NothingToLearn
+        If all training labels are the same.
+    """
+
+    progress: AdapterProgress
+
+    def __init__(
+        self,
+        out: Path,
+        pairs: LabelledPairs,
+        assignment: PairAssignment,
+        identities: dict[Kind, Identity],
+        plan: DevicePlan,
+        config: AdaptConfig,
+    ) -> None:
+        self.out, self.pairs, self.assignment = out, pairs, assignment
+        self.identities, self.plan, self.config = identities, plan, config
+        labels = training_labels(pairs, assignment.adapter)
+        self.mean, self.scale = float(labels.mean()), float(labels.std())
+        target = torch.from_numpy(((pairs.pkd - self.mean) / self.scale).astype(np.float32))
+        self.target_P = target.to(plan.device)
+        self.censored_P = torch.from_numpy(pairs.censored).to(plan.device)
+        self._seed(INITIAL, 0)
+        self.model = AdaptationModel(identities, pairs, assignment.adapter, plan, config)
+        self.trainable = self.model.trainable()
+        self.lengths = self.model.lengths()
+        # The encoders' factors first, then the head: AdamW numbers its state in this order.
+        groups = [
+            {n: p for n, p in self.trainable.items() if n.startswith("head.") == is_head}
+            for is_head in (False, True)
+        ]
+        self._names = [name for group in groups for name in group]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": list(group.values())} for group in groups], weight_decay=WEIGHT_DECAY
+        )
+        self.best = {n: p.detach().clone() for n, p in self.trainable.items()}
+        super().__init__(
+            name=out.name,
+            checkpoints=out / "checkpoints",
+            epochs=config.epochs,
+            steps_per_epoch=steps_per_epoch(
+                len(assignment.adapter), config.batch_size, config.accumulate
+            ),
+            save_every=config.save_every,
+            progress=AdapterProgress(
+                training=training_digest(
+                    config,
+                    [pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored, assignment.adapter],
+                )
+            ),
+        )
+
+    def parameter_counts(self) -> dict[Kind, int]:
+        """Count the trainable parameters of each adapted encoder."""
+        return {
+            kind: sum(p.numel() for p in encoder.factors().values())
+            for kind, encoder in self.model.adapted().items()
+        }
+
+    def best_factors(self, kind: Kind) -> dict[str, Tensor]:
+        """Return an encoder's low-rank factors of the best epoch, named as in the encoder."""
+        names = self.model.adapted()[kind].factors()
+        return {name: self.best[f"{kind}.encoder._model.{name}"] for name in names}
+
+    def write_log(self) -> None:
+        """Write metrics.jsonl: a line per epoch of the newest checkpoint."""
+        lines = "".join(json.dumps(line) + "\n" for line in self.progress.epochs)
+        write_text(self.out / "metrics.jsonl", lines)
+
+    def _announce(self) -> None:
+        assignment, config = self.assignment, self.config
+        for kind, count in self.parameter_counts().items():
+            name = self.identities[kind].checkpoint.name
+            say(f"{kind}: {name} with {count:,} trainable parameters")
+        say(
+            f"{len(assignment.adapter)} pairs for the adapter, {len(assignment.head)} for the "
+            f"head, {len(assignment.validation)} for validation; {config.epochs} epochs of "
+            f"{self.steps_per_epoch} steps, {config.batch_size} x {config.accumulate} pairs per "
+            f"step; {self.plan.reason}, {self.plan.precision}"
+        )
+
+    def _begin_epoch(self, epoch: int, first_step: int) -> None:
+        batches = make_epoch_batches(self.assignment.adapter, self.lengths, self.config, epoch)
+        self._batches = list(batches)
+
+    def _take_step(self, step_in_epoch: int) -> None:
+        progress, config, batches = self.progress, self.config, self._batches[step_in_epoch]
+        total = self.epochs * self.steps_per_epoch
+        for group, lr in zip(self.optimizer.param_groups, (config.lr, config.head_lr), strict=True):
+            group["lr"] = float(cosine_rates(progress.step, 1, total, WARMUP, lr)[0])
+        self._seed(STEP, progress.step)
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        pairs = sum(map(len, batches))
+        loss_sum = torch.zeros((), device=self.plan.device)
+        for rows in batches:
+            loss = self._losses(rows, self.model(rows)).sum()
+            (loss / pairs).backward()  # type: ignore[no-untyped-call]
+            loss_sum += loss.detach()
+        torch.nn.utils.clip_grad_norm_(list(self.trainable.values()), CLIP)
+        self.optimizer.step()
+        progress.loss_sum += (value := float(loss_sum))  # GPU sync
+        progress.loss_pairs += pairs
+        if not np.isfinite(value):
+            msg = (
+                f"{self.out}: the loss is {value} at step {progress.step + 1}; expected a finite "
+                "number. The last checkpoint is kept. Use a lower --lr with another --out folder, "
+                "or --precision fp32."
+            )
+            raise LossNotFinite(msg)
+
+    def _end_epoch(self, epochs_done: int) -> None:
+        """Score the validation pairs, keep the weights if they are the best so far, and save."""
+        progress = self.progress
+        validation_loss, scores = self._validate()
+        record = EpochRecord(
+            epoch=epochs_done,
+            step=progress.step,
+            loss=progress.loss_sum / progress.loss_pairs,
+            validation_loss=validation_loss,
+            validation=scores,
+            seconds=round(self.elapsed_s(), 3),
+        )
+        progress.epochs.append(record)
+        progress.loss_sum, progress.loss_pairs = 0.0, 0
+        if progress.best_loss is None or validation_loss < progress.best_loss:
+            progress.best_loss, progress.best_epoch = validation_loss, epochs_done
+            progress.stale = 0
+            self.best = {n: p.detach().clone() for n, p in self.trainable.items()}
+        else:
+            progress.stale += 1
+        spearman = scores["spearman"]
+        shown = f", Spearman {spearman:.3f}" if spearman is not None else ""
+        losses = f"loss {record['loss']:.4f}, validation {validation_loss:.4f}"
+        say(f"epoch {epochs_done}: {losses}{shown}")
+        self.save()
+
+    def _is_out_of_patience(self) -> bool:
+        return 0 < self.config.patience <= self.progress.stale
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {f"model.{n}": p.detach() for n, p in self.trainable.items()}
+        tensors |= {f"best.{n}": p for n, p in self.best.items()}
+        for i, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam.{self._names[i]}.{key}": tensor for key, tensor in state.items()}
+        return tensors
+
+    def _write_checkpoint(self) -> None:
+        super()._write_checkpoint()
+        self.write_log()
+
+    def _restore(self, tensors: dict[str, Tensor] | None) -> None:
+        if tensors is None:
+            return
+        with torch.no_grad():
+            for name, parameter in self.trainable.items():
+                parameter.copy_(tensors[f"model.{name}"])
+                self.best[name].copy_(tensors[f"best.{name}"])
+        moments = {
+            i: {key: tensors[f"adam.{name}.{key}"] for key in MOMENTS}
+            for i, name in enumerate(self._names)
+        }
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
+
+    def _losses(self, rows: NDArray[np.int64], predicted_B: Tensor) -> Tensor:
+        """Return the squared error of each pair, one-sided if its label is a bound; shape (B,)."""
+        rows_B = torch.from_numpy(rows).to(self.plan.device)
+        target_B, censored_B = self.target_P[rows_B], self.censored_P[rows_B]
+        return one_sided_errors(predicted_B, target_B, censored_B).square()
+
+    @torch.no_grad()
+    def _validate(self) -> tuple[float, metrics.Scores]:
+        """Return the mean loss of the validation pairs and their scores."""
+        self.model.eval()
+        rows, size = self.assignment.validation, self.config.batch_size
+        order = rows[np.argsort(self.lengths[rows], kind="stable")]
+        batches = [order[at : at + size] for at in range(0, len(order), size)]
+        predicted_V = torch.cat([self.model(batch) for batch in batches])
+        loss = float(self._losses(order, predicted_V).mean())
+        pairs, pkd = self.pairs, predicted_V.double().cpu().numpy() * self.scale + self.mean
+        scores = metrics.score(pairs.pkd[order], pkd, pairs.antigen[order], pairs.censored[order])
+        return loss, scores
+
+    def _seed(self, stream: int, number: int) -> None:
+        """Seed torch for the draws of one step, or for the initial weights."""
+        state = np.random.SeedSequence([self.config.seed, stream, number]).generate_state(1)
+        torch.manual_seed(int(state[0]))
 
 
 def adapt_encoders(

@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 
 import abag
-from abag.embed.sequences.chains import antibody, antigen, keys_array
+from abag.embed.sequences.chains import antibody, keys_array
 from abag.embed.sequences.domains import number_domain
 from abag.embed.store.store import open_store
 from abag.head.evaluation.correlations import spearman
@@ -89,9 +89,8 @@ def measure(table: pd.DataFrame, store: Path, out: np.ndarray, head: str) -> dic
         found = pd.read_parquet(scored)
         chains = [antibody(h, x) for h, x in zip(*map(found.get, HEAVY_LIGHT), strict=True)]
         predictor = abag.load_predictor(run)
-        antigens = [antigen(text) for text in found["antigen"]]
-        keys = keys_array("antibody", chains), keys_array("antigen", antigens)
-        by_vectors = predictor.predict_keys(open_store(store), *keys, chains)
+        x_ND = predictor.read(open_store(store), "antibody", keys_array("antibody", chains))
+        by_vectors = predictor.applicability["antibody"].is_far(x_ND)
     error = found["pKd"] - found["pkd_predicted"]
     both = found["far_antibody"] | found["far_antigen"]
     novelty = predictor.novelty
@@ -106,7 +105,7 @@ def measure(table: pd.DataFrame, store: Path, out: np.ndarray, head: str) -> dic
         "sd of labels": float(found["pKd"].std()),
         "in 90 % interval": share(covered),
         "sigma ranks errors": "constant" if ranks is None else ranks,
-        "flagged by vectors": f"{by_vectors['far_antibody'].mean():.0%}",
+        "flagged by vectors": f"{by_vectors.mean():.0%}",
         "flagged by residues": f"{reasons['new_residues'].mean():.0%}",
         "flagged by combination": f"{by_combination.mean():.0%}",
         "flagged": f"{both.mean():.0%}",

@@ -34,10 +34,14 @@ from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.clustering.clusters import antibody_clusters
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import LabelledPairs, label_pairs
-from abag.head.design.batches import IDENTITY, PER_CLUSTER
-from abag.head.design.diversity import cap_clusters, choose_far_apart, join_sides
-from abag.head.design.expectation import expect
-from abag.head.design.rules import RULES, Aim, best_first
+from abag.head.design.batches import (
+    IDENTITY,
+    PER_CLUSTER,
+    cap_clusters,
+    choose_far_apart,
+    join_sides,
+)
+from abag.head.design.rules import RULES, Aim, best_first, expect
 from abag.head.evaluation.baselines import inner_folds
 from abag.head.training.uncertainty import calibrate_unseen
 

@@ -22,8 +22,8 @@ from abag.head.data.labels import NothingToLearn
 from abag.head.fit_heads import FoldFits, fit_heads
 from abag.head.fit_splits import check_training
 from abag.head.prediction.bundle import save_predictor
-from abag.head.prediction.ensemble import Member
-from abag.head.prediction.measured_novelty import training_novelty, widening_of
+from abag.head.prediction.novelty import training_novelty, widening_of
+from abag.head.prediction.predictor import Member
 from abag.head.report.names import PairNames
 from abag.head.report.results import CurvePoint, RunResults
 from abag.head.runs.run_folder import finished_summary, fold_paths, start_run

@@ -59,7 +59,7 @@ TYPES = {
     "ReportSummary": "abag.head.runs.rendering",
     "ScanSummary": "abag.head.design.scan",
     "ShareSummary": "abag.head.sharing.share",
-    "SweepSummary": "abag.head.search.trials",
+    "SweepSummary": "abag.head.search.study",
 }
 
 

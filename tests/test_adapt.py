@@ -21,8 +21,7 @@ from abag.adapt.pairs import (
     assign_pairs,
     make_epoch_batches,
 )
-from abag.adapt.train import adapt_encoders
-from abag.adapt.training import AdapterTraining
+from abag.adapt.train import AdapterTraining, adapt_encoders
 from abag.cli import main
 from abag.core.device import plan_device
 from abag.core.options import BadOption

@@ -21,7 +21,7 @@ from abag.head.prediction.antigen_changes import (
     nearest_edits,
     save_antigens,
 )
-from abag.head.prediction.ensemble import PredictorDamaged
+from abag.head.prediction.predictor import PredictorDamaged
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUIET = {"say": lambda _text: None}
@@ -103,19 +103,6 @@ def test_unrelated_training_antigens_set_no_limit_and_a_single_one_is_all_that_i
     assert not unrelated.is_far(unrelated.count(new)).any()
     alone = measure_antigens([(unrelated.antigens[0],)])
     assert alone.is_far(alone.count([*new, (alone.antigens[0],)])).tolist() == [True, True, False]
-
-
-def test_remembered_counts_are_bounded_and_change_nothing(monkeypatch):
-    rng = np.random.default_rng(3)
-    known = TrainingAntigens([drawn(rng, 40)], 2)
-    asked = [(mutated(rng, known.antigens[0], n % 4),) for n in range(30)]
-    expected = known.count(asked).tolist()
-    monkeypatch.setattr(module, "CACHED", 5)
-    few = TrainingAntigens(known.antigens, 2)
-    for one in asked:
-        few.count([one])
-        assert len(few._counts) <= 6
-    assert few.count(asked).tolist() == expected
 
 
 def test_more_antigens_than_the_limit_are_not_kept(monkeypatch, tmp_path):

@@ -19,7 +19,7 @@ from abag.head.data.scaling import Standardizer
 from abag.head.evaluation import ridge as ridge_module
 from abag.head.evaluation.baselines import inner_folds, standardised
 from abag.head.evaluation.ridge import FeatureBlock, ridge
-from abag.head.prediction.predictor_record import parse_record
+from abag.head.prediction.bundle import parse_record
 
 
 class Labels:

@@ -15,9 +15,14 @@ import abag
 from abag.embed.sequences.domains import number_domain
 from abag.embed.sequences.numbering import number_antibodies
 from abag.head.prediction import combinations as combinations_module
-from abag.head.prediction import measured_novelty
-from abag.head.prediction.measured_novelty import measure_novelty, widening_of
-from abag.head.prediction.novelty import UNCOUNTED, Novelty, as_columns
+from abag.head.prediction import novelty as novelty_module
+from abag.head.prediction.novelty import (
+    UNCOUNTED,
+    Novelty,
+    as_columns,
+    measure_novelty,
+    widening_of,
+)
 from abag.sklearn import AffinityRegressor
 
 H3, FRAMEWORK, H2 = HEAVY.index("WGGDGFYAMDY"), 67, HEAVY.index("YPTNGY")
@@ -318,9 +323,9 @@ def test_a_predictor_gives_the_sigma_that_the_fit_wrote(run, linked, tmp_path):
 def test_a_fit_of_one_split_measures_its_training_antibodies_once(
     run, linked, tmp_path, monkeypatch, folds, times
 ):
-    measured, measure = [], measured_novelty.measure_novelty
+    measured, measure = [], novelty_module.measure_novelty
     monkeypatch.setattr(
-        measured_novelty, "measure_novelty", lambda *given: measured.append(1) or measure(*given)
+        novelty_module, "measure_novelty", lambda *given: measured.append(1) or measure(*given)
     )
     table = pd.DataFrame(linked, columns=["heavy", "light"]).assign(antigen=ANTIGEN)
     table["pKd"] = 8 + np.random.default_rng(0).normal(size=len(table))

@@ -342,11 +342,10 @@ def test_the_ensemble_predicts_the_mean_of_its_heads(case, tmp_path):
     assert len(predictor.members) == 4
     frame = pd.read_parquet(tmp_path / "run/predictions.parquet")
     table = read_pairs(case.frame)
-    found = predictor.predict_keys(
-        open_store(case.store),
-        table.antibodies.keys[table.antibodies.of_row],
-        table.antigens.keys[table.antigens.of_row],
+    antibodies, antigens = (
+        [one.chains[n] for n in one.of_row] for one in (table.antibodies, table.antigens)
     )
+    found, _ = predictor.score_stored(open_store(case.store), antibodies, antigens)
     assert np.sort(found["pkd_predicted"]) == pytest.approx(
         np.sort(frame["pkd_predicted"]), abs=1e-4
     )

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from abag.embed.sequences.pairs import UniqueSequences
 from abag.embed.sequences.tables import read_table_chunks
 from abag.head.prediction import predict as predict_module
-from abag.head.prediction.counters import NothingCounted
 from abag.head.prediction.inputs import CollectedSequences
 from abag.head.prediction.predict import _blocks
 
@@ -77,7 +76,7 @@ def test_every_row_keeps_its_key_after_any_number_of_chunks(rows):
     assert gathered.unique == len(keys) == len(set(np.concatenate(rows)))
 
 
-class Recorder(NothingCounted):
+class Recorder:
     """Counts the last residue of each chain, and records which chains it was asked for."""
 
     def __init__(self):

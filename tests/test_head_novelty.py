@@ -11,8 +11,7 @@ from trastuzumab import HEAVY, LIGHT
 
 from abag.embed.sequences.domains import number_domain
 from abag.embed.sequences.numbering import number_antibodies
-from abag.head.prediction.measured_novelty import measure_novelty
-from abag.head.prediction.novelty import UNCOUNTED, Novelty, as_columns
+from abag.head.prediction.novelty import UNCOUNTED, Novelty, as_columns, measure_novelty
 
 H3 = HEAVY.index("WGGDGFYAMDY")
 

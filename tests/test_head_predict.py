@@ -34,7 +34,7 @@ from abag.head.prediction import all_pairs
 from abag.head.prediction import predict as predict_module
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.inputs import CannotPredict
-from abag.head.prediction.measured_novelty import measure_novelty
+from abag.head.prediction.novelty import measure_novelty
 from abag.head.prediction.predict import predict
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")

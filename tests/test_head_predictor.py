@@ -21,9 +21,8 @@ from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.scaling import Standardizer
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
-from abag.head.prediction import predictor_record
-from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor
-from abag.head.prediction.factorised import factorise
+from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest
+from abag.head.prediction.network import factorise
 from abag.head.prediction.predictor import UnequalLengths, existing_store
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -230,7 +229,7 @@ def signed(bundle, change=lambda _record: None):
     record = json.loads((bundle / "predictor.json").read_text())
     change(record)
     weights = (bundle / "weights.safetensors").read_bytes()
-    record["digest"] = predictor_record.record_digest(record, weights)
+    record["digest"] = record_digest(record, weights)
     (bundle / "predictor.json").write_text(json.dumps(record))
     (bundle / "antigens.json").unlink(missing_ok=True)  # it belongs to another digest now
     return bundle
@@ -334,8 +333,8 @@ def test_a_factorised_head_gives_the_output_of_the_whole_head(shape):
             parameter.normal_()
         antibody_ND, antigen_ME = torch.randn(7, 6), torch.randn(4, 5)
         i, j = torch.randint(7, (50,)), torch.randint(4, (50,))
-        parts = factorise(model, 6)
-        found = parts.combine(parts.antibody(antibody_ND)[i], parts.antigen(antigen_ME)[j])
+        antibodies, antigens, combine = factorise(model, 6)
+        found = combine(antibodies(antibody_ND)[i], antigens(antigen_ME)[j])
         want = model(antibody_ND[i], antigen_ME[j])
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
 

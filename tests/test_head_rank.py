@@ -17,8 +17,8 @@ from abag.embed.store.store import VectorsMissing
 from abag.head.clustering.clusters import antibody_clusters
 from abag.head.data.demo import demo_table
 from abag.head.design import rank as rank_module
+from abag.head.design.batches import choose_far_apart, join_sides
 from abag.head.design.candidates import BadPredictions, CannotRank
-from abag.head.design.diversity import choose_far_apart, join_sides
 from abag.head.prediction.inputs import CannotPredict
 
 ADDED = ["rank", "score", "expected_best"]

@@ -9,10 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from abag.head.design.diversity import cap_clusters, choose_far_apart, join_sides
-from abag.head.design.expectation import expect
-from abag.head.design.rank_options import RuleName
-from abag.head.design.rules import RULES, Aim, best_first
+from abag.head.design.batches import cap_clusters, choose_far_apart, join_sides
+from abag.head.design.options import RuleName
+from abag.head.design.rules import RULES, Aim, best_first, expect
 
 PKD = st.floats(4, 12)
 SIGMA = st.floats(0.05, 3)
@@ -149,7 +148,7 @@ def test_the_number_above_a_threshold_is_the_sum_of_probabilities_whatever_the_c
 
 
 def test_a_large_batch_is_simulated_in_blocks_and_the_same_every_time(monkeypatch):
-    monkeypatch.setattr("abag.head.design.expectation.BLOCK_VALUES", 1_000)
+    monkeypatch.setattr("abag.head.design.rules.BLOCK_VALUES", 1_000)
     mean = np.linspace(9, 6, 400)
     one, two = (expect(mean, np.full(400, 0.5), correlation=0.3, above=8) for _ in range(2))
     assert (np.diff(one.best_of_first) >= 0).all()

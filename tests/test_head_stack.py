@@ -11,6 +11,7 @@ import pytest
 from drawn import write_vectors
 
 import abag
+from abag.core.arrays import hex_keys
 from abag.core.options import BadOption, schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
@@ -53,11 +54,11 @@ def same_predictions(run, case):
     """Whether the bundle of a run predicts what its fit wrote for the only fold."""
     written = pd.read_parquet(run / "predictions.parquet")
     predictor = load_predictor(run)
-    keys = [
-        np.stack(written[f"{kind}_key"].map(bytes.fromhex).map(list))
-        for kind in ("antibody", "antigen")
-    ]
-    found = predictor.predict_keys(open_store(case.store), *(k.astype(np.uint8) for k in keys))
+    chains = []
+    for kind, unique in read_pairs(case.frame).sequences.items():
+        of_key = dict(zip(hex_keys(unique.keys), unique.chains, strict=True))
+        chains.append([of_key[key] for key in written[f"{kind}_key"]])
+    found, _ = predictor.score_stored(open_store(case.store), *chains)
     for name in ("pkd_predicted", "sigma"):
         np.testing.assert_allclose(found[name], written[name], rtol=1e-4)
 

@@ -207,16 +207,12 @@ def test_standardised_training_vectors_have_mean_0_and_spread_1():
     assert z_ND.std(0) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("most", [scaling.WORTH_THREADS, 0])
-def test_the_distinct_training_rows_are_measured_like_by_numpy_in_blocks_and_threads(
-    monkeypatch, most
-):
+def test_the_distinct_training_rows_are_measured_like_by_numpy_in_blocks(monkeypatch):
     rng = np.random.default_rng(0)
     x_ND = rng.normal(300, [1, 2, 4, 100], (500, 4)).astype(np.float32)
     rows = rng.integers(400, size=900)
     used_ND = x_ND[np.unique(rows)].astype(np.float64)
     monkeypatch.setattr(scaling, "BLOCK", 64)
-    monkeypatch.setattr(scaling, "WORTH_THREADS", most)
     found = Standardizer.of(x_ND, rows)
     assert found.mean == pytest.approx(used_ND.mean(0), rel=1e-7)
     assert found.scale == pytest.approx(1 / used_ND.std(0), rel=1e-7)
@@ -244,7 +240,6 @@ def test_standardised_inputs_are_clipped():
 @pytest.mark.parametrize("rows", [0, 33])
 def test_projections_equal_products_with_standardised_vectors(block, rows, monkeypatch):
     monkeypatch.setattr(scaling, "BLOCK", block)
-    monkeypatch.setattr(scaling, "WORTH_THREADS", 100)
     rng = np.random.default_rng(0)
     scales, x_ND = Standardizer.of(rng.normal(size=(9, 7))), rng.normal(2, size=(rows, 7))
     x_ND, weight_D = x_ND.astype(np.float32), rng.normal(size=7)

@@ -29,8 +29,8 @@ from abag.head.closed_form.gaussian_process import GaussianProcess
 from abag.head.design import heat_map, mutant_scores
 from abag.head.design.scan import describe_scan
 from abag.head.design.scan import scan as scan_mutants
-from abag.head.prediction.ensemble import Member
 from abag.head.prediction.inputs import CannotPredict
+from abag.head.prediction.predictor import Member
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"

@@ -1,7 +1,8 @@
 """The predicted pairs of a table: who they are, what was predicted, and which can be ordered.
 
 The table is read in chunks, and twice: first keys and numbers of all rows, later the columns of
-the few rows that a batch is chosen from. R rows, N antibodies, M antigens.
+the few rows that a batch is chosen from. Pairs that are measured already are found by their
+sequences, not by text. R rows, N antibodies, M antigens.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag import AbagError
-from abag.core.arrays import Bools, Floats, Ints
+from abag.core.arrays import Bools, Floats, Ints, KeyIndex
 from abag.core.messages import say
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.options import TableOptions
-from abag.embed.sequences.pairs import read_one_kind, read_pair_chunks
+from abag.embed.sequences.pairs import read_one_kind, read_pair_chunks, read_pairs
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.head.data.label_units import USUAL_PKD, outside, read_numbers
+from abag.head.data.labels import label_pairs
 from abag.head.prediction.inputs import (
     SAME_PREDICTION_PKD,
     CollectedSequences,
@@ -32,8 +34,7 @@ from abag.head.prediction.inputs import (
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
     from abag.embed.sequences.pairs import SequenceTable
-    from abag.head.design.rank_options import RankOptions
-
+    from abag.head.design.options import RankOptions
 
 FAR_COLUMNS = ("far_antibody", "far_antigen")
 ADDED_COLUMNS = ("rank", "score", "expected_best", "probability_above")
@@ -264,3 +265,65 @@ def read_pool(table: TableLike, options: TableOptions, candidates: Candidates, r
     chains = [unique.chains[i] for i in unique.of_row]
     names = again.cells("antigen_name").fillna("") if again.has("antigen_name") else [""] * len(at)
     return Pool(at, frame, chains, np.asarray(names, object))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A table of measured pairs, in terms of the candidates."""
+
+    table: SequenceTable
+    """Its sequences are in the order of their keys, as those of `label_pairs`."""
+    antigen_of: Ints
+    """Index of each distinct antigen of the table among those of the candidates; -1: not there."""
+    is_measured: NDArray[np.bool_]
+    """Which candidates are in the table, (R,)."""
+
+    def best(self, antigen: int | None = None) -> float:
+        """Return the best pKd of the candidates' antigens, or of one of them.
+
+        Raises
+        ------
+        CannotRank
+            If there is none.
+        AbagError
+            If the labels cannot be read.
+        """
+        self.table.column("pkd")  # the advice of `label_pairs` has options that rank lacks
+        pairs = label_pairs(self.table)
+        found = self.antigen_of[pairs.antigen]
+        used = (found >= 0) if antigen is None else (found == antigen)
+        used &= pairs.censored >= 0
+        if used.any():
+            return float(pairs.pkd[used].max())
+        msg = (
+            f"{self.table.source}: no measured pair has the antigen of the predictions; expected "
+            "some for --rule improvement. Give --best PKD."
+        )
+        raise CannotRank(msg)
+
+
+def read_measured(table: TableLike, candidates: Candidates, options: RankOptions) -> Measured:
+    """Read a table of measured pairs and find its pairs among the candidates.
+
+    Raises
+    ------
+    AbagError
+        If the table cannot be read or lacks a column.
+    """
+    first = next(read_table_chunks(table, limit=1))
+    columns = {role: name for role, name in options.columns.items() if name in first.frame}
+    antigen = options.antigen
+    if antigen != UNNAMED_ANTIGEN and ("antigen" in columns or first.has("antigen")):
+        antigen = None
+    reading = replace(options, columns=columns, antigen=antigen, limit=None)
+    pairs = read_pairs(table, reading).sorted_by_key()
+    pairs.report_notes()
+    _, antibody_of = KeyIndex([candidates.antibody_keys]).find(pairs.antibodies.keys)
+    _, antigen_of = KeyIndex([candidates.antigen_keys]).find(pairs.antigens.keys)
+    antibody, antigen_index = (
+        antibody_of[pairs.antibodies.of_row],
+        antigen_of[pairs.antigens.of_row],
+    )
+    known = (antibody >= 0) & (antigen_index >= 0)
+    measured = antibody[known] * len(candidates.antigen_keys) + antigen_index[known]
+    return Measured(pairs, antigen_of, np.isin(candidates.pair, measured))

@@ -1,6 +1,13 @@
 """Scores the mutants of parents in batches, as `abag.predict` would, and against their parents.
 
-P pairs of an antibody and an antigen in a batch: its parents, then its mutants. M mutants.
+A mutant and its parent are predicted by the same models, whose errors they largely share, so the
+sigma of a difference is not that of two predictions. It is ``spread`` (`training.uncertainty`)
+times the standard deviation of the difference: over the joint posterior of a Gaussian process, or
+else over the members of an ensemble. The residual noise is left out: what of it a mutant shares
+with its parent is not known. A single network or a ridge has no such deviation.
+
+P pairs of an antibody and an antigen in a batch: its parents, then its mutants. M mutants; V
+training pairs that a variance is computed from.
 """
 
 from __future__ import annotations
@@ -8,16 +15,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
 
+from abag.core.arrays import Floats
 from abag.core.messages import counted, say
 from abag.embed.sequences.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.store.store import open_store
-from abag.head.closed_form.pair_model import PairVectors
-from abag.head.design.difference import difference_sigma, has_difference_sigma
+from abag.head.closed_form.gaussian_process import GaussianProcess
+from abag.head.closed_form.kernels import BLOCK
+from abag.head.closed_form.one_hot_kernel import OneHotKernel
+from abag.head.closed_form.pair_model import Index, PairVectors
 from abag.head.design.sites import Mutant, Parent, name_mutant
 from abag.head.prediction.inputs import Scorer, row_bar
 from abag.head.prediction.predictor import encode_new, existing_store
@@ -26,6 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.store.store import Store
+    from abag.head.closed_form.kernels import Side
+    from abag.head.prediction.predictor import Predictor
 
 BATCH = 16_384
 """Mutants whose vectors are in memory at a time: 70 MB at IgT5's width."""
@@ -130,37 +142,21 @@ class MutantScorer:
     def _score(self, batch: list[MutantOfParent], store: Store) -> pd.DataFrame:
         predictor = self._scorer.predictor
         pairs, parent = self._pairs(batch)
-        sides, flags = [], {}
-        new: dict[str, Any] = {}
-        for kind, chains in zip(KINDS, zip(*pairs, strict=True), strict=True):
-            distinct = {one: row for row, one in enumerate(dict.fromkeys(chains))}
-            x_ND = predictor.read(store, kind, keys_array(kind, list(distinct)))
-            counter, of_pair = predictor.counter(kind), np.array([distinct[one] for one in chains])
-            new_NC = counter.count(list(distinct))
-            far = predictor.applicability[kind].is_far(x_ND) | counter.is_far(new_NC)
-            flags[f"far_{kind}"] = far[of_pair]
-            if kind == "antibody":
-                widening = predictor.novelty.widening(new_NC)[of_pair]
-            new |= counter.columns(new_NC[of_pair])
-            sides.append((list(distinct), x_ND, of_pair))
-        (antibodies, antibody_ND, i), (_, antigen_ME, j) = sides
-        vectors = PairVectors(antibody_ND, antigen_ME, i, j, antibodies)
-        pkd, sigma = predictor.score(vectors)
-        rows = slice(len(pairs) - len(batch), None)
-        scores = {
-            "pkd_predicted": pkd,
-            **predictor.sigma_column(sigma * widening),
-            "difference": pkd - pkd[parent],
-        }
+        scores, vectors = predictor.score_stored(store, *zip(*pairs, strict=True))
+        pkd = scores["pkd_predicted"].to_numpy()
+        far = (scores["far_antibody"] | scores["far_antigen"]).to_numpy()
+        scores = predictor.without_bad_sigma(scores)
+        at = list(scores).index("far_antibody")
+        scores.insert(at, "difference", pkd - pkd[parent])
         if self.has_sigma:
-            scores["difference_sigma"] = difference_sigma(predictor, vectors, parent)
-        far = flags["far_antibody"] | flags["far_antigen"]
-        for at, number in enumerate(dict.fromkeys(n for n, _ in batch)):
-            self.parent_pkd[number] = pkd[at]
-            if far[at]:
+            scores.insert(at + 1, "difference_sigma", difference_sigma(predictor, vectors, parent))
+        for row, number in enumerate(dict.fromkeys(n for n, _ in batch)):
+            self.parent_pkd[number] = pkd[row]
+            if far[row]:
                 self.far_parents.add(number)
-        described = self._describe(batch, pairs[rows])
-        return described.assign(**{n: values[rows] for n, values in (scores | flags | new).items()})
+        first = len(pairs) - len(batch)
+        described = self._describe(batch, pairs[first:])
+        return pd.concat([described, scores[first:].reset_index(drop=True)], axis=1)
 
     def _describe(
         self, batch: list[MutantOfParent], pairs: list[tuple[Chains, Chains]]
@@ -185,3 +181,83 @@ def _batches(mutants: Iterable[MutantOfParent]) -> Iterator[list[MutantOfParent]
     remaining = iter(mutants)
     while batch := list(islice(remaining, BATCH)):
         yield batch
+
+
+def has_difference_sigma(predictor: Predictor) -> bool:
+    """Whether sigmas of differences can be computed."""
+    kinds = GaussianProcess, OneHotKernel
+    processes = [m for m in predictor.members if isinstance(m.model, kinds)]
+    several = sum(member.weight > 0 for member in predictor.members) > 1
+    return predictor.spread > 0 and (bool(processes) or several)
+
+
+def difference_sigma(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:
+    """Return the sigma of the difference between each pair and another one, in pKd.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        One that `has_difference_sigma`.
+    vectors : PairVectors
+        P pairs.
+    parent : NDArray, shape=(P,), dtype=integer
+        The pair that each is compared with; for itself the sigma is 0.
+
+    Returns
+    -------
+    NDArray, shape=(P,), dtype=float64
+    """
+    models = [member.model for member in predictor.members]
+    processes = [(model, vectors) for model in models if isinstance(model, GaussianProcess)]
+    of_residues = [model for model in models if isinstance(model, OneHotKernel)]
+    processes += [(model.process, model.encode(vectors)) for model in of_residues]
+    if processes:
+        own = [process_variance(process, read, parent) for process, read in processes]
+        return np.asarray(predictor.spread * np.sqrt(np.mean(own, axis=0)))
+    weight = np.array([member.weight for member in predictor.members])
+    predicted = np.stack([model.predict(vectors) for model in models])
+    difference = predicted - predicted[:, parent]
+    variance = weight @ np.square(difference - weight @ difference)
+    return np.asarray(predictor.spread * np.sqrt(variance))
+
+
+def process_variance(process: GaussianProcess, vectors: PairVectors, parent: Index) -> Floats:
+    """Return the posterior variance of the difference between each pair and another, (P,) in pKd^2.
+
+    With the prior kernel k, the kernel row of a pair and the training pairs k_V, and the root R of
+    `GaussianProcess`, it is amplitude x (2 - 2 k(pair, parent) - |(k_V - k_V of the parent) R|^2).
+    """
+    kernel, root_VV = process.kernel, process.root.astype(np.float64)
+    train = process.train.select(slice(len(root_VV)))
+    antibody_NA = train.antibodies.kernel(kernel, vectors.antibody_ND)
+    antigen_MG = train.antigens.kernel(kernel, vectors.antigen_ME)
+    sides = (
+        (_in_units(train.antibodies, vectors.antibody_ND), vectors.antibody),
+        (_in_units(train.antigens, vectors.antigen_ME), vectors.antigen),
+    )
+    variance = np.empty(len(parent))
+    for at in range(0, len(parent), BLOCK):
+        rows = np.arange(at, min(at + BLOCK, len(parent)))
+        of_pair, of_parent = (
+            kernel.mix(
+                antibody_NA[vectors.antibody[pairs]][:, train.antibody],
+                antigen_MG[vectors.antigen[pairs]][:, train.antigen],
+            )
+            for pairs in (rows, parent[rows])
+        )
+        joint = kernel.mix(
+            *(
+                kernel.of_distances(
+                    np.square(z_ND[index[rows]] - z_ND[index[parent[rows]]]).sum(axis=1)
+                )
+                for z_ND, index in sides
+            )
+        )
+        known = np.square((of_pair - of_parent) @ root_VV).sum(axis=1)
+        variance[rows] = 2 - 2 * joint - known
+    return np.asarray(process.settings.amplitude * np.maximum(variance, 0))
+
+
+def _in_units(side: Side, x_ND: NDArray[np.float32]) -> Floats:
+    """Scale vectors, (N, D), so that their squared distances are those of `Side.distances`."""
+    return np.asarray(side.scaling.apply(x_ND).astype(np.float64) / np.sqrt(side.unit))

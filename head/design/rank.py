@@ -27,14 +27,15 @@ from abag.head.design.batches import (
 from abag.head.design.candidates import (
     Candidates,
     CannotRank,
+    Measured,
     read_candidates,
+    read_measured,
     read_pool,
     with_antigen,
 )
-from abag.head.design.measured import Measured, read_measured
-from abag.head.design.rank_options import RankOptions
+from abag.head.design.options import RankOptions
 from abag.head.design.rules import RULES
-from abag.head.prediction.checks import check_table_out
+from abag.head.prediction.inputs import check_table_out
 
 SHOWN_BATCHES = 5
 

@@ -21,15 +21,14 @@ from abag.embed.sequences.table_writer import TableWriter
 from abag.head.design.heat_map import HeatMap
 from abag.head.design.mutant_scores import MutantScorer
 from abag.head.design.options import ScanOptions
-from abag.head.design.parents import read_parents
-from abag.head.design.sites import pairs_of, single_mutants
-from abag.head.prediction.checks import (
+from abag.head.design.sites import pairs_of, read_parents, single_mutants
+from abag.head.prediction.inputs import (
+    Scorer,
     check_out,
     check_table_out,
     region_of_run,
     say_random_weights,
 )
-from abag.head.prediction.inputs import Scorer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,16 +158,16 @@ def scan(
         check_out(page, (chosen.parents,), force=chosen.force)
         chosen = replace(chosen, antibody_region=region_of_run(chosen, predictor))
         scoring = Scorer(predictor, predictor.resolve_store(chosen.store), embed_options)
-        found = read_parents(chosen)
+        parents, skipped = read_parents(chosen)
         say_random_weights(predictor)
-        scorer = MutantScorer(scoring, found.parents)
-        heat_map = HeatMap(found.parents, chosen.residues)
-        scanned = _Scanned(len(found.parents), chosen.pairs_of or 0)
-        total = sum(1 for _ in _singles(found.parents, chosen.residues))
-        scorer.encode(_singles(found.parents, chosen.residues))
+        scorer = MutantScorer(scoring, parents)
+        heat_map = HeatMap(parents, chosen.residues)
+        scanned = _Scanned(len(parents), chosen.pairs_of or 0)
+        total = sum(1 for _ in _singles(parents, chosen.residues))
+        scorer.encode(_singles(parents, chosen.residues))
         # both are written before either gets its name, so that a full disk leaves neither
         with replacing(page) as drawn, TableWriter(out) as writer:
-            for scored in scorer.score(_singles(found.parents, chosen.residues), total):
+            for scored in scorer.score(_singles(parents, chosen.residues), total):
                 writer.write(scored.frame)
                 heat_map.add(scored)
                 scanned.add(scored)
@@ -180,9 +179,9 @@ def scan(
             summary: ScanSummary = {
                 "out": str(out),
                 "heat_map": str(page),
-                "parents": len(found.parents),
-                "skipped_parents": found.skipped,
-                "sites": sum(len(parent.sites) for parent in found.parents),
+                "parents": len(parents),
+                "skipped_parents": skipped,
+                "sites": sum(len(parent.sites) for parent in parents),
                 "rows": scanned.rows,
                 "double_mutants": scanned.rows - total,
                 "improved": scanned.improved,
@@ -190,7 +189,7 @@ def scan(
                 "far_rows": scanned.far,
                 "far_parents": len(scorer.far_parents),
                 "best": scanned.describe_best(),
-                "parent_pkd": float(scorer.parent_pkd[0]) if len(found.parents) == 1 else None,
+                "parent_pkd": float(scorer.parent_pkd[0]) if len(parents) == 1 else None,
                 "antibodies": scorer.counts["antibody"],
                 "antigens": scorer.counts["antigen"],
                 "seconds": round(time.monotonic() - start_s, 3),

@@ -21,14 +21,13 @@ from abag.core.python_surface import naming_keywords
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
-from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.labels import training_labels
 from abag.head.data.vectors import StoredVectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
 from abag.head.fit_run import fit_split
 from abag.head.model.config import FitConfig
 from abag.head.prediction.bundle import save_predictor
-from abag.head.prediction.measured_novelty import training_novelty
+from abag.head.prediction.novelty import training_novelty
 from abag.head.runs.run_folder import RunInputs
 from abag.head.splits.groups import PairGroups
 from abag.head.splits.partition import choose_split
@@ -204,19 +203,14 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 antigen_encoder=predictor.antigen.fingerprint,
             )
             folders_with(store, table, of_fit, encode=self.encode)
-            pkd, sigma = predictor.score(
-                PairVectors(
-                    predictor.read(store, "antibody", table.antibodies.keys),
-                    predictor.read(store, "antigen", table.antigens.keys),
-                    table.antibodies.of_row,
-                    table.antigens.of_row,
-                    table.antibodies.chains,
-                )
+            antibodies, antigens = table.antibodies, table.antigens
+            scores, _ = predictor.score_stored(
+                store,
+                [antibodies.chains[n] for n in antibodies.of_row.tolist()],
+                [antigens.chains[n] for n in antigens.of_row.tolist()],
             )
-            if not return_std:
-                return pkd
-            new_NC = predictor.counter("antibody").count(table.antibodies.chains)
-            return pkd, sigma * predictor.novelty.widening(new_NC)[table.antibodies.of_row]
+            pkd, sigma = (scores[name].to_numpy() for name in ("pkd_predicted", "sigma"))
+            return (pkd, sigma) if return_std else pkd
 
     def _config(self) -> FitConfig:
         config = FitConfig(**{one.name: getattr(self, one.name) for one in _OPTIONS})

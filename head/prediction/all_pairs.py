@@ -27,7 +27,6 @@ from abag.head.data.label_units import TO_PKD
 from abag.head.prediction.inputs import (
     CannotPredict,
     CollectedSequences,
-    FarSequences,
     PairScores,
     Scorer,
     encode_missing,
@@ -35,6 +34,7 @@ from abag.head.prediction.inputs import (
     row_bar,
 )
 from abag.head.prediction.predictor import existing_store
+from abag.head.prediction.scores import Compared, count_new, score_columns
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
@@ -76,23 +76,23 @@ def predict_all_pairs(
     refuse_score_columns(right, antigen_table.source)
     store = encode_missing(scorer, antibody_sequences, antigen_sequences)
     keys = antibody_table.antibodies.keys, antigen_table.antigens.keys
-    counters = [scorer.predictor.counter(kind) for kind in KINDS]
     chains = antibody_table.antibodies.chains, antigen_table.antigens.chains
-    counts = [counter.count(one) for counter, one in zip(counters, chains, strict=True)]
-    by_vector = _write_scores(scorer, store, keys, (left, right), counts, out, chains[0])
-    by_counts = [counter.reasons(new) for counter, new in zip(counters, counts, strict=True)]
-    far_antibody, far_antigen = map(FarSequences, by_vector, by_counts)
-    near = (~far_antibody.either).sum() * (~far_antigen.either).sum()
+    counts = [
+        count_new(scorer.predictor.counter(kind), one)
+        for kind, one in zip(KINDS, chains, strict=True)
+    ]
+    compared = _write_scores(scorer, store, keys, (left, right), counts, out, chains[0])
+    near = np.prod([(~side.far()).sum() for side in compared])
     return {
         "rows": len(left) * len(right),
         "skipped_rows": len(antibody_table.skipped) + len(antigen_table.skipped),
         "far_rows": len(left) * len(right) - int(near),
         "far_by": {
-            **far_antibody.rows_by_reason("antibody", np.full(len(left), len(right))),
-            **far_antigen.rows_by_reason("antigen", np.full(len(right), len(left))),
+            **compared[0].far_rows(np.full(len(left), len(right))),
+            **compared[1].far_rows(np.full(len(right), len(left))),
         },
-        "antibodies": antibody_sequences.counts(far_antibody.either),
-        "antigens": antigen_sequences.counts(far_antigen.either),
+        "antibodies": antibody_sequences.counts(compared[0]),
+        "antigens": antigen_sequences.counts(compared[1]),
     }
 
 
@@ -157,48 +157,37 @@ def _write_scores(
     counts: Sequence[NDArray[np.int16]],
     out: Path,
     antibodies: Sequence[Chains],
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Score and write all pairs; returns whose vectors are far, antibodies (N,), antigens (M,).
+) -> tuple[Compared, Compared]:
+    """Score and write all pairs; return the comparison of all antibodies and antigens.
 
     `counts` is what is new in each antibody and antigen, and `antibodies` are the chains of the
     antibodies.
     """
     predictor, (antibody_keys, antigen_keys) = scorer.predictor, keys
-    new_NC, new_MC = counts
-    of_antibodies, of_antigens = (predictor.counter(kind) for kind in KINDS)
     predictor.refuse_missing(store, "antibody", antibody_keys)
     antigen_ME = predictor.read(store, "antigen", antigen_keys)
-    far_target = predictor.applicability["antigen"].is_far(antigen_ME)
-    far_antigen = far_target | of_antigens.is_far(new_MC)
+    targets = predictor.compare("antigen", antigen_ME, counts[1])
     far_vector = np.zeros(len(antibody_keys), np.bool_)
     pairs = len(antibody_keys) * len(antigen_keys)
     with TableWriter(out) as writer, row_bar("scoring", pairs) as shown:
         for at in range(0, len(antibody_keys), SLICE):
             rows = slice(at, at + SLICE)
             antibody_ND = predictor.read(store, "antibody", antibody_keys[rows])
-            far_vector[rows] = predictor.applicability["antibody"].is_far(antibody_ND)
-            widening_N = predictor.novelty.widening(new_NC[rows])
-            far_antibody = far_vector[rows] | of_antibodies.is_far(new_NC[rows])
+            part = predictor.compare("antibody", antibody_ND, counts[0][rows])
+            far_vector[rows] = part.far_vector
             for i, j in _index_pairs(len(antibody_ND), len(antigen_ME)):
                 vectors = PairVectors(antibody_ND, antigen_ME, i, j, antibodies[rows])
-                pkd, sigma = predictor.score(vectors)
-                scores = pd.DataFrame(
-                    {
-                        "pkd_predicted": pkd,
-                        **predictor.sigma_column(sigma * widening_N[i]),
-                        "far_antibody": far_antibody[i],
-                        "far_antigen": far_antigen[j],
-                        **of_antibodies.columns(new_NC[at + i]),
-                        **of_antigens.columns(new_MC[j]),
-                    }
-                )
+                pairs_of = part.of_rows(i), targets.of_rows(j)
+                scores = score_columns(*predictor.score(vectors), *pairs_of)
+                scores = predictor.without_bad_sigma(scores)
                 for first in range(0, len(scores), CHUNK_ROWS):
-                    part = slice(first, first + CHUNK_ROWS)
-                    left, right = columns[0].iloc[at + i[part]], columns[1].iloc[j[part]]
-                    frames = [f.reset_index(drop=True) for f in (left, right, scores[part])]
+                    chunk = slice(first, first + CHUNK_ROWS)
+                    left, right = columns[0].iloc[at + i[chunk]], columns[1].iloc[j[chunk]]
+                    frames = [f.reset_index(drop=True) for f in (left, right, scores[chunk])]
                     writer.write(pd.concat(frames, axis=1))
                     shown.update(len(left))
-    return far_vector, far_target
+    antibody = Compared("antibody", far_vector, predictor.counter("antibody"), counts[0])
+    return antibody, targets
 
 
 def _index_pairs(n: int, m: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

@@ -40,8 +40,6 @@ MOST_ANTIGENS = 20_000
 """A predictor of more training antigens does not keep them."""
 SAMPLED = 256
 """Training antigens whose changes from the others give the limit."""
-CACHED = 1 << 15
-"""Antigens whose counts are remembered. One occurs in many rows of a table."""
 BLOCK = 256
 _MOST_COUNT = np.iinfo(np.int16).max
 _CHAINS = re.compile(f"[{RESIDUES}]+(?:\\|[{RESIDUES}]+)*")
@@ -60,7 +58,6 @@ class TrainingAntigens:
 
     def __init__(self, antigens: Sequence[str], most_changes: int | None) -> None:
         self.antigens, self.most_changes = tuple(antigens), most_changes
-        self._counts = dict.fromkeys(self.antigens, 0)
 
     def count(self, antigens: Sequence[Chains]) -> NDArray[np.int16]:
         """Count the changes of each antigen from the nearest training antigen.
@@ -71,14 +68,10 @@ class TrainingAntigens:
             0 for a training antigen. `UNLIKE` without a training antigen of `LEAST_IDENTITY`.
         """
         texts = ["|".join(chains) for chains in antigens]
-        new = [text for text in dict.fromkeys(texts) if text not in self._counts]
-        if len(self._counts) + len(new) > len(self.antigens) + CACHED:
-            self._counts = dict.fromkeys(self.antigens, 0)
-            new = [text for text in dict.fromkeys(texts) if text not in self._counts]
-        if new:
-            found = nearest_edits(new, self.antigens)
-            self._counts |= zip(new, found.tolist(), strict=True)
-        return np.array([self._counts[text] for text in texts], np.int16).reshape(-1, 1)
+        counts = dict.fromkeys(self.antigens, 0)
+        if new := [text for text in dict.fromkeys(texts) if text not in counts]:
+            counts |= zip(new, nearest_edits(new, self.antigens).tolist(), strict=True)
+        return np.array([counts[text] for text in texts], np.int16).reshape(-1, 1)
 
     def is_far(self, changes_M1: NDArray[np.int16]) -> NDArray[np.bool_]:
         """Return whether the limit is exceeded, (M,), from what `count` returns."""
@@ -95,10 +88,6 @@ class TrainingAntigens:
         """Return the column of what `count` returns, missing where `UNLIKE`."""
         changes_M = changes_M1[:, 0].copy()
         return {COLUMN: pd.arrays.IntegerArray(changes_M, changes_M == UNLIKE)}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without the remembered counts."""
-        return TrainingAntigens, (self.antigens, self.most_changes)
 
 
 def measure_antigens(antigens: Sequence[Chains]) -> TrainingAntigens | None:

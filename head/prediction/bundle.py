@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from hashlib import blake2b, file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from safetensors import SafetensorError
@@ -33,6 +34,7 @@ from abag.core.files import (
     write_json,
 )
 from abag.core.options import BadOption
+from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
 from abag.head.closed_form.linear import LinearModel, LinearSettings
 from abag.head.closed_form.one_hot_kernel import OneHotKernel, OneHotSettings
@@ -41,16 +43,14 @@ from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, Pa
 from abag.head.prediction.antigen_changes import FILE as ANTIGENS
 from abag.head.prediction.antigen_changes import load_antigens, measure_antigens, save_antigens
 from abag.head.prediction.applicability import Applicability, measure_applicability
-from abag.head.prediction.ensemble import Member, PredictorDamaged
 from abag.head.prediction.network import NetworkModel, NetworkSettings
 from abag.head.prediction.novelty import Novelty
-from abag.head.prediction.predictor import EmbedFunction, Predictor, VectorSpec
-from abag.head.prediction.predictor_record import (
-    SCHEMA,
-    MemberRecord,
-    PredictorRecord,
-    parse_record,
-    record_digest,
+from abag.head.prediction.predictor import (
+    EmbedFunction,
+    Member,
+    Predictor,
+    PredictorDamaged,
+    VectorSpec,
 )
 from abag.head.splits.splits import TRAIN
 
@@ -60,12 +60,84 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
-    from abag.embed.sequences.options import AntibodyRegion
     from abag.head.closed_form.pair_model import PairModel
     from abag.head.data.labels import LabelledPairs
     from abag.head.data.vectors import StoredVectors
     from abag.head.splits.splits import Split
     from abag.head.training.uncertainty import Sigma
+
+SCHEMA = 7
+MOST = 1e15
+"""Of a number in predictor.json; the square of a larger one could overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecord:
+    """A member of the predictor without its arrays."""
+
+    model: str
+    """Key of `abag.head.prediction.bundle.MODELS`."""
+    weight: float
+    settings: dict[str, Any]
+    """Fields of the model's settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorRecord:
+    """Content of predictor.json, apart from ``schema`` and ``digest``."""
+
+    members: tuple[MemberRecord, ...]
+    spread: float
+    noise: float
+    calibrated: bool
+    antibody: VectorSpec
+    antigen: VectorSpec
+    antibody_region: AntibodyRegion
+    novelty: dict[str, Any]
+    """See `Novelty.to_json`."""
+
+
+def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
+    """Hash the fields of predictor.json and the weights, bytes or a file: 32 hex digits."""
+    hashed = {name: value for name, value in record.items() if name not in ("schema", "digest")}
+    running = blake2b(json.dumps(hashed, sort_keys=True).encode(), digest_size=16)
+    if isinstance(weights, bytes):
+        running.update(weights)
+    else:
+        with weights.open("rb") as file:
+            file_digest(file, lambda: running)
+    return running.hexdigest()
+
+
+def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
+    """Convert a JSON value to a dataclass, tuple or plain type.
+
+    Raises
+    ------
+    TypeError
+        If it is of another type, or lacks or adds a field.
+    """
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        if not isinstance(value, dict) or value.keys() != hints.keys():
+            found = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
+            msg = f"{where} has {found}; expected {', '.join(hints)}"
+            raise TypeError(msg)
+        inner = {f.name: parse_record(hints[f.name], value[f.name], f.name) for f in fields(kind)}
+        return kind(**inner)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(parse_record(get_args(kind)[0], one, where) for one in value)
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    if kind is float and type(value) is int:
+        value = float(value)
+    kind = get_origin(kind) or kind
+    if type(value) is not kind or (kind is float and not abs(value) <= MOST):
+        expected = "a list" if kind is tuple else getattr(kind, "__name__", str(kind))
+        msg = f"{where} is {value!r}; expected {expected}"
+        raise TypeError(msg)
+    return value
+
 
 MODELS: Mapping[str, tuple[Any, Any]] = {
     "network": (NetworkModel, NetworkSettings),

@@ -27,8 +27,8 @@ from abag.head.closed_form.pair_model import (
 from abag.head.closed_form.registry import BASELINES, CLOSED_FORM, describe_left_out, stacked_models
 from abag.head.closed_form.stacking import cross_stacked_error, stack_weights
 from abag.head.evaluation.baselines import inner_folds
-from abag.head.prediction.ensemble import Member
 from abag.head.prediction.network import NetworkModel, NetworkSettings
+from abag.head.prediction.predictor import Member
 from abag.head.splits.splits import VALIDATION
 from abag.head.training.uncertainty import calibrate, calibrate_unseen
 

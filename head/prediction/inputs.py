@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 
 from abag import AbagError
 from abag.core.arrays import KEY_BYTES, distinct_keys
+from abag.core.files import refusal_to_write
 from abag.core.messages import bar, counted, say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.columns import SEQUENCE_ROLES
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks
+from abag.embed.sequences.table_writer import check_writable
 from abag.embed.store.store import open_store
-from abag.head.prediction.antigen_changes import COLUMN as ANTIGEN_CHANGES
-from abag.head.prediction.counters import NothingCounted
-from abag.head.prediction.novelty import COLUMNS as NOVELTY_COLUMNS
 from abag.head.prediction.predictor import encode_new, existing_store
+from abag.head.prediction.scores import SCORE_COLUMNS, Compared, count_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,18 +38,17 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from abag.embed.sequences.chains import Chains, Kind
+    from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.sequences.pairs import SequenceTable, UniqueSequences
     from abag.embed.sequences.tables import TableLike
     from abag.embed.store.store import Store
-    from abag.head.prediction.counters import SequenceCounter
+    from abag.head.prediction.options import ScoringOptions
     from abag.head.prediction.predictor import Predictor
+    from abag.head.prediction.scores import NewCounter
 
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
 table in their own way."""
-SCORE_COLUMNS = (
-    "pkd_predicted", "sigma", "far_antibody", "far_antigen", *NOVELTY_COLUMNS, ANTIGEN_CHANGES,
-)  # fmt: skip
 
 
 class CannotPredict(AbagError):
@@ -73,7 +72,7 @@ class PairScores(TypedDict):
     far_rows: int
     """Rows whose antibody or antigen is far from the training set."""
     far_by: dict[str, int]
-    """Rows by what is far; a row can have several reasons. See `FarSequences`."""
+    """Rows by what is far; a row can have several reasons. See `Compared.reasons`."""
     antibodies: SequenceCounts
     antigens: SequenceCounts
 
@@ -88,31 +87,12 @@ class Scorer:
     """For encoding the sequences that the store lacks."""
 
 
-class FarSequences(NamedTuple):
-    """What makes N sequences of one kind far."""
-
-    by_vector: NDArray[np.bool_]
-    """Shape (N,)."""
-    by_counts: Mapping[str, NDArray[np.bool_]]
-    """From `SequenceCounter.reasons`, (N,) each."""
-
-    @property
-    def either(self) -> NDArray[np.bool_]:
-        """Those that are far for any reason, (N,)."""
-        return np.asarray(np.any([self.by_vector, *self.by_counts.values()], axis=0))
-
-    def rows_by_reason(self, kind: Kind, rows_N: NDArray[np.integer]) -> dict[str, int]:
-        """Count the rows of far sequences, of which each has `rows_N`."""
-        reasons = {f"{kind}_vector": self.by_vector, **self.by_counts}
-        return {name: int(rows_N[far_N].sum()) for name, far_N in reasons.items()}
-
-
 @dataclass(slots=True)
 class CollectedSequences:
     """The distinct sequences of one kind, collected from the chunks of a table."""
 
     kind: Kind
-    counter: SequenceCounter = field(default_factory=NothingCounted)
+    counter: NewCounter | None = None
     unique: int = 0
     """Distinct sequences, once all are collected."""
     new: dict[bytes, Chains] = field(default_factory=dict)
@@ -135,7 +115,7 @@ class CollectedSequences:
         first = [i for i, key in enumerate(keys) if key not in self._numbers]
         if first:  # counting takes 0.2 ms per antibody, and every chunk may hold all of them
             chains = [part.chains[i] for i in first]
-            self._counts.append(self.counter.count(chains))
+            self._counts.append(count_new(self.counter, chains))
             self._numbers.update((keys[i], n) for n, i in enumerate(first, len(self._numbers)))
             self.new.update((keys[i], part.chains[i]) for i in first if missing[i])
             self.example = self.example or chains[0]
@@ -158,10 +138,15 @@ class CollectedSequences:
         self._of_row.clear()
         return keys, index[of_row]
 
-    def counts(self, far: NDArray[np.bool_]) -> SequenceCounts:
-        """Count the sequences; `far` (N,) marks those far from the training set."""
+    def compared(self, far_vector: NDArray[np.bool_]) -> Compared:
+        """Return the comparison of the distinct sequences, whose vectors are far or not, (N,)."""
+        return Compared(self.kind, far_vector, self.counter, self.new_NC)
+
+    def counts(self, compared: Compared) -> SequenceCounts:
+        """Count the sequences, and those far from the training set."""
         n, new = self.unique, len(self.new)
-        return {"unique": n, "reused": n - new, "encoded": new, "far": int(far.sum())}
+        far = int(compared.far().sum())
+        return {"unique": n, "reused": n - new, "encoded": new, "far": far}
 
 
 @dataclass(slots=True)
@@ -266,3 +251,33 @@ def encode_missing(
             scorer.predictor, scorer.store_path, *new_sequences, examples, **scorer.embed_options
         )
     return open_store(scorer.store_path)
+
+
+def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegion:
+    """Return the region of the run, which must not be contradicted."""
+    if options.antibody_region not in (None, predictor.antibody_region):
+        msg = (
+            f"antibody_region={options.antibody_region!r}: the run used "
+            f"{predictor.antibody_region!r}; expected the same. Leave it out."
+        )
+        raise CannotPredict(msg)
+    return predictor.antibody_region
+
+
+def check_table_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
+    """Refuse a table that cannot be written before anything is read."""
+    check_writable(out)
+    check_out(out, sources, force=force)
+
+
+def check_out(out: Path, sources: Sequence[TableLike | None], *, force: bool) -> None:
+    """Refuse a file that exists, has no folder, or is one of the files that are read."""
+    if why := refusal_to_write(out, sources, force=force):
+        raise CannotPredict(why)
+
+
+def say_random_weights(predictor: Predictor) -> None:
+    """Say if scores cannot mean anything because the encoders are random."""
+    for spec in (predictor.antibody, predictor.antigen):
+        if spec.random_weights:
+            say(f"{spec.name} has random weights: these scores have no biological meaning")

@@ -1,25 +1,32 @@
-"""A trained network as a model of pairs, with the scaling of its inputs and output."""
+"""A trained network as a model of pairs, with the scaling of its inputs and output.
+
+The first layer of an MLP is linear in the joined vectors, so its product splits into a term per
+antibody and a term per antigen, computed once per sequence. Per pair there remain their sum and
+the narrow layers behind it, a twentieth of the arithmetic.
+
+N antibodies, M antigens, D and E their widths; B pairs; H width of the first layer; R rank.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
 from abag.head.closed_form.pair_model import Arrays, PairVectors
 from abag.head.data.scaling import Standardizer
 from abag.head.model.config import FitConfig, is_used
-from abag.head.model.heads import build_head
-from abag.head.prediction.factorised import factorise
+from abag.head.model.heads import LowRank, Mlp, Notebook, build_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor, nn
 
 PREFIX = "model."
 """Of the names of a network's weights among its arrays."""
@@ -50,9 +57,9 @@ class NetworkModel:
     @torch.no_grad()
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); see `PairModel`."""
-        parts = factorise(self.model, vectors.antibody_ND.shape[1])
-        antibody_NH = parts.antibody(torch.from_numpy(self.antibody.apply(vectors.antibody_ND)))
-        antigen_MH = parts.antigen(torch.from_numpy(self.antigen.apply(vectors.antigen_ME)))
+        antibodies, antigens, combine = factorise(self.model, vectors.antibody_ND.shape[1])
+        antibody_NH = antibodies(torch.from_numpy(self.antibody.apply(vectors.antibody_ND)))
+        antigen_MH = antigens(torch.from_numpy(self.antigen.apply(vectors.antigen_ME)))
         z = np.empty(len(vectors.antibody), np.float32)
         for at in range(0, len(z), PAIRS_PER_BATCH):
             pairs = slice(at, at + PAIRS_PER_BATCH)
@@ -60,7 +67,7 @@ class NetworkModel:
                 torch.from_numpy(index[pairs].astype(np.int64))
                 for index in (vectors.antibody, vectors.antigen)
             )
-            z[pairs] = parts.combine(antibody_NH[i], antigen_MH[j]).numpy()
+            z[pairs] = combine(antibody_NH[i], antigen_MH[j]).numpy()
         return z.astype(np.float64) * self.settings.pkd_scale + self.settings.pkd_mean
 
     def variance(self, vectors: PairVectors) -> None:
@@ -100,3 +107,33 @@ class NetworkModel:
             model = build_head(config, len(antibody.mean), len(antigen.mean))
         model.load_state_dict(weights, assign=True)
         return cls(settings, model.eval(), antibody, antigen)
+
+
+def factorise(model: nn.Module, antibody_width: int) -> tuple[Callable[..., Tensor], ...]:
+    """Factorise a head in evaluation mode into three functions: antibodies, antigens and combine.
+
+    ``combine(antibodies(x_ND)[i], antigens(x_ME)[j])``, of vectors (N, H) and (M, H), is the output
+    of the head for the pairs (i, j), (B,), up to rounding.
+
+    Raises
+    ------
+    TypeError
+        If the head is no `Mlp`, `Notebook` or `LowRank`.
+    """
+    if isinstance(model, LowRank):
+
+        def combine(a_BR: Tensor, g_BR: Tensor) -> Tensor:
+            scores_B1: Tensor = model.out(torch.cat([a_BR, g_BR, a_BR * g_BR], dim=1))
+            return scores_B1.squeeze(1)
+
+        return model.antibody, model.antigen, combine
+    if not isinstance(model, Mlp | Notebook):
+        msg = f"cannot factorise a head of class {type(model).__name__}"
+        raise TypeError(msg)
+    first, rest = cast("nn.Linear", model.layers[0]), model.layers[1:]
+    left_DH, right_EH = first.weight[:, :antibody_width].T, first.weight[:, antibody_width:].T
+    return (
+        lambda x_ND: x_ND @ left_DH,
+        lambda x_ME: x_ME @ right_EH + first.bias,
+        lambda a_BH, g_BH: cast("Tensor", rest(a_BH + g_BH)).squeeze(1),
+    )

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from abag.core.arrays import distinct
 from abag.embed.sequences.chains import RESIDUES
 from abag.embed.sequences.domains import POSITION, position_number
 from abag.embed.sequences.numbering import (
@@ -29,26 +31,30 @@ from abag.embed.sequences.numbering import (
     ChainName,
     Layout,
     Numbered,
+    number_antibodies,
     number_chains,
 )
+from abag.head.prediction.applicability import FAR_QUANTILE
 from abag.head.prediction.combinations import (
     GAP,
     PER_CHAIN,
     REGIONS,
     UNKNOWN,
     Combinations,
+    measure_combinations,
     region_of,
     widening,
 )
+from abag.head.splits.splits import TRAIN
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
+    from abag.head.data.labels import LabelledPairs
+    from abag.head.splits.splits import Split
 
 COLUMNS = ("new_positions", "new_residues", "changes", "new_combination")
 UNCOUNTED = -1
 """All counts of an antibody without a chain that can be numbered."""
-CACHED_CHAINS = 1 << 16
-"""Chains whose counts are remembered: 20 MB. A chain occurs in many parts of a table."""
 ASCII = 128
 MOST_POSITIONS = 999
 """IMGT has 128 and insertions."""
@@ -79,11 +85,6 @@ class Novelty:
         self.seen, self.most_positions, self.most_residues = seen, most_positions, most_residues
         self.combinations = combinations
         self._span = {name: position_span(seen[name]) for name in CHAINS}
-        self._known: dict[ChainName, dict[str, list[int]]] = {name: {} for name in CHAINS}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without the cache, so that predictors can be sent to other processes."""
-        return Novelty, (self.seen, self.most_positions, self.most_residues, self.combinations)
 
     def count(
         self,
@@ -165,11 +166,9 @@ class Novelty:
         self, name: ChainName, chains: Collection[str], numbered: Numbered | None
     ) -> dict[str, list[int]]:
         """Count in distinct chains as `_count_residues`; nothing in one without numbering."""
-        known = self._known[name]
-        found = {chain: counts for chain in chains if (counts := known.get(chain)) is not None}
         if numbered is None:
-            numbered = number_chains((chain for chain in chains if chain not in found), name)
-        found |= {chain: [] for chain in numbered.chains}
+            numbered = number_chains(chains, name)
+        found: dict[str, list[int]] = {}
         for layout, rows, codes_RL in numbered.by_layout():
             missing = sorted(self.seen[name].keys() - set(layout))
             gaps_1L = np.full((1, len(missing)), ord(GAP), np.uint8)
@@ -177,9 +176,6 @@ class Novelty:
             counts_RC += self._count_residues(name, layout, missing, gaps_1L)
             of_row = (numbered.chains[row] for row in rows.tolist())
             found |= zip(of_row, counts_RC.tolist(), strict=True)
-        known |= found
-        if len(known) > CACHED_CHAINS:
-            known.clear()
         return found
 
     def _count_residues(
@@ -269,3 +265,82 @@ def position_span(positions: Collection[str]) -> tuple[int, int]:
     """Return the first and last number; where there are no positions, all count."""
     numbers = [position_number(position) for position in positions]
     return min(numbers, default=0), max(numbers, default=MOST_POSITIONS)
+
+
+def measure_novelty(
+    antibodies: Sequence[Chains], numbered: Mapping[ChainName, Numbered] | None = None
+) -> Novelty:
+    """Collect the residues of N distinct training antibodies by position.
+
+    The limits are the 99 % quantiles of what would be new in a training antibody if all others, but
+    not this one, had been in training. `numbered` is of these antibodies and any others; by default
+    they are numbered here.
+    """
+    numbered = numbered or number_antibodies(antibodies, None)
+    seen: dict[ChainName, dict[str, str]] = {}
+    alone_N2 = np.zeros((len(antibodies), 2), np.int64)
+    aligned = [
+        _aligned([chains[at] for chains in antibodies], numbered[name])
+        for at, name in enumerate(CHAINS)
+    ]
+    for name, (positions, x_NP) in zip(CHAINS, aligned, strict=True):
+        seen[name] = {}
+        for position, x_N in zip(positions, x_NP.T, strict=True):
+            rows = np.flatnonzero(x_N)
+            codes, index, copies = np.unique(x_N[rows], return_inverse=True, return_counts=True)
+            seen[name][position] = bytes(codes).decode()
+            if len(codes) > 1:
+                alone = rows[copies[index] == 1]
+                alone_N2[alone] += (len(codes) == 2, 1)
+    positions, residues = np.quantile(alone_N2, FAR_QUANTILE, axis=0).astype(int).tolist()
+    return Novelty(seen, positions, residues, measure_combinations(aligned))
+
+
+def training_novelty(
+    pairs: LabelledPairs,
+    splits: Sequence[Split],
+    numbered: Mapping[ChainName, Numbered] | None = None,
+) -> Novelty:
+    """Measure the novelty of the antibodies that are in the training part of any of the splits."""
+    in_training = np.any([split.part == TRAIN for split in splits], axis=0)
+    trained = distinct(pairs.antibody[in_training]).tolist()
+    chains = pairs.table.antibodies.chains
+    return measure_novelty([chains[n] for n in trained], numbered)
+
+
+def widening_of(
+    antibodies: Sequence[Chains], novelty: Novelty, numbered: Mapping[ChainName, Numbered]
+) -> NDArray[np.float64]:
+    """Return by what factor sigma grows for N antibodies, (N,)."""
+    if novelty.combinations is None:  # spares the counts
+        return np.ones(len(antibodies))
+    return novelty.widening(novelty.count(antibodies, numbered))
+
+
+def _aligned(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray[np.uint8]]:
+    """Align N chains by their numbering.
+
+    Returns
+    -------
+    list of P str
+        All positions that occur in these chains.
+    NDArray, shape=(N, P), dtype=uint8
+        Residues as ASCII codes, with gaps; 0 beyond the ends of a chain.
+    """
+    columns = {
+        p: at for at, p in enumerate(dict.fromkeys(p for one in numbered.layouts for p in one))
+    }
+    number_P = np.array([position_number(position) for position in columns], np.int16)
+    x_MP = np.zeros((len(numbered.chains) + 1, len(columns)), np.uint8)  # the last has no domain
+    for layout, rows, codes_RL in numbered.by_layout():
+        first, last = position_span(layout)
+        line_RP = np.tile(
+            ((number_P >= first) & (number_P <= last)) * np.uint8(ord(GAP)), (len(rows), 1)
+        )
+        line_RP[:, [columns[position] for position in layout]] = codes_RL
+        x_MP[rows] = line_RP
+    row_of = {chain: row for row, chain in enumerate(numbered.chains)} | {"": len(numbered.chains)}
+    x_NP = x_MP[[row_of[chain] for chain in chains]]
+    # The others, which are numbered too, may have residues where these have gaps only.
+    occurs_P = np.asarray((x_NP > ord(GAP)).any(axis=0))
+    return [*compress(columns, occurs_P.tolist())], x_NP[:, occurs_P]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core import messages
@@ -23,23 +24,23 @@ from abag.embed.sequences.table_writer import TableWriter
 from abag.embed.sequences.tables import TableLike, read_table_chunks
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.prediction.all_pairs import PAIRS, predict_all_pairs
-from abag.head.prediction.checks import check_table_out, region_of_run, say_random_weights
 from abag.head.prediction.inputs import (
     CannotPredict,
     CollectedPairs,
-    FarSequences,
     PairScores,
     Scorer,
+    check_table_out,
     collect_pairs,
     digest_rows,
     encode_missing,
+    region_of_run,
     row_bar,
+    say_random_weights,
 )
 from abag.head.prediction.options import PredictOptions
+from abag.head.prediction.scores import score_columns
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.store.store import Store
     from abag.head.prediction.predictor import Predictor
@@ -152,39 +153,31 @@ def _predict_pairs(
     found = collect_pairs(scorer, table, options)
     antibodies, antigens = found.antibodies.finish(), found.antigens.finish()
     store = encode_missing(scorer, found.antibodies, found.antigens)
-    pkd, sigma, *by_vector = _score(scorer, store, antibodies, antigens, found.antibodies.chains)
-    sigma *= scorer.predictor.novelty.widening(found.antibodies.new_NC)[antibodies[1]]
-    sides = list(zip((found.antibodies, found.antigens), by_vector, strict=True))
-    far = [FarSequences(x, side.counter.reasons(side.new_NC)) for side, x in sides]
-    far_antibody, far_antigen = (side.either for side in far)
+    pkd, sigma, far_antibody, far_antigen = _score(
+        scorer, store, antibodies, antigens, found.antibodies.chains
+    )
+    left, right = found.antibodies.compared(far_antibody), found.antigens.compared(far_antigen)
     at = far_rows = 0
     with TableWriter(out) as writer, row_bar("writing", found.rows) as shown:
         for part in _read_again(table, found, options):
             rows = slice(at, at + len(part))
             at += len(part)
-            antibody, antigen = antibodies[1][rows], antigens[1][rows]
-            far_rows += int((far_antibody[antibody] | far_antigen[antigen]).sum())
-            writer.write(
-                part.assign(
-                    pkd_predicted=pkd[rows],
-                    **scorer.predictor.sigma_column(sigma[rows]),
-                    far_antibody=far_antibody[antibody],
-                    far_antigen=far_antigen[antigen],
-                    **found.antibodies.counter.columns(found.antibodies.new_NC[antibody]),
-                    **found.antigens.counter.columns(found.antigens.new_NC[antigen]),
-                )
-            )
+            pairs = left.of_rows(antibodies[1][rows]), right.of_rows(antigens[1][rows])
+            scores = score_columns(pkd[rows], sigma[rows], *pairs)
+            far_rows += int((scores["far_antibody"] | scores["far_antigen"]).sum())
+            scores = scorer.predictor.without_bad_sigma(scores)
+            writer.write(pd.concat([part.reset_index(drop=True), scores], axis=1))
             shown.update(len(part))
     return {
         "rows": found.rows,
         "skipped_rows": len(found.skipped),
         "far_rows": far_rows,
         "far_by": {
-            **far[0].rows_by_reason("antibody", np.bincount(antibodies[1])),
-            **far[1].rows_by_reason("antigen", np.bincount(antigens[1])),
+            **left.far_rows(np.bincount(antibodies[1])),
+            **right.far_rows(np.bincount(antigens[1])),
         },
-        "antibodies": found.antibodies.counts(far_antibody),
-        "antigens": found.antigens.counts(far_antigen),
+        "antibodies": found.antibodies.counts(left),
+        "antigens": found.antigens.counts(right),
     }
 
 

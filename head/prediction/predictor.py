@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 
 from abag import AbagError
-from abag.core.arrays import distinct_keys
 from abag.core.files import is_partial
 from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
@@ -30,11 +29,11 @@ from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.regions import arrange
 from abag.embed.store.store import NoSuchEncoder, VectorsMissing, name_encoders, open_store
 from abag.head.closed_form.pair_model import PairVectors
+from abag.head.closed_form.residue_model import ResidueModel
 from abag.head.prediction.antigen_changes import TrainingAntigens
 from abag.head.prediction.applicability import Applicability
-from abag.head.prediction.counters import NothingCounted, SequenceCounter
-from abag.head.prediction.ensemble import Ensemble
 from abag.head.prediction.novelty import Novelty
+from abag.head.prediction.scores import Compared, NewCounter, count_new, score_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +41,20 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.store.store import Store
+    from abag.head.closed_form.pair_model import PairModel
+
+
+class PredictorDamaged(AbagError):
+    """A predictor folder is incomplete, altered or of another version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A fitted model and its share of the prediction."""
+
+    model: PairModel
+    weight: float
+    """The weights of all members add up to 1."""
 
 
 class UnequalLengths(AbagError):
@@ -86,9 +99,16 @@ class VectorSpec:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Predictor(Ensemble):
-    """An ensemble of models, and the store that usually holds the vectors they need."""
+class Predictor:
+    """Models whose weighted mean is the prediction, and where their vectors usually are."""
 
+    members: tuple[Member, ...]
+    spread: float
+    """Factor of the prediction's standard deviation in sigma; see `training.uncertainty`."""
+    noise: float
+    """Residual noise in sigma, in pKd."""
+    calibrated: bool
+    """Whether sigma was fitted to groups of pairs that its heads had not seen."""
     antibody: VectorSpec
     antigen: VectorSpec
     applicability: Mapping[Kind, Applicability]
@@ -179,9 +199,59 @@ class Predictor(Ensemble):
                     antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
                     device=device, batch_tokens=batch_tokens, progress=progress,
                 )  # fmt: skip
-            found = self.predict_keys(open_store(path), *keys, antibodies)
-            found = self.add_novelty(found, antibodies, targets)
-            return found if self.calibrated else found.drop(columns="sigma")
+            scores, _ = self.score_stored(open_store(path), antibodies, targets)
+            return self.without_bad_sigma(scores)
+
+    @property
+    def reads_residues(self) -> bool:
+        """Whether a model reads the residues of antibodies beside their vectors."""
+        return any(isinstance(member.model, ResidueModel) for member in self.members)
+
+    def score(self, vectors: PairVectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Predict for pairs of vectors.
+
+        Parameters
+        ----------
+        vectors : PairVectors
+            With the chains of the antibodies, if the predictor `reads_residues`.
+
+        Returns
+        -------
+        tuple of NDArray, shape=(P,), dtype=float64
+            Predicted pKd and sigma. Sigma grows with the variance that members give, or else with
+            the variance over the members.
+
+        Raises
+        ------
+        PredictorDamaged
+            If the weights are so large that a prediction overflows.
+        SequencesMissing
+            If it needs the chains of the antibodies, and they are not given.
+        """
+        with np.errstate(all="ignore"):  # checked here
+            pkd, sigma = self._score(vectors)
+        if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
+            msg = (
+                "the predictor gives infinity or NaN; expected finite predictions. Train it again."
+            )
+            raise PredictorDamaged(msg)
+        return pkd, sigma
+
+    def _score(self, vectors: PairVectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        first = self.members[0].model.predict(vectors)
+        # Sums of differences from the first member: accurate, and two numbers per pair.
+        total, squares = np.zeros_like(first), np.zeros_like(first)
+        for member in self.members[1:]:
+            difference = member.model.predict(vectors) - first
+            total += member.weight * difference
+            squares += member.weight * np.square(difference)
+        spread = np.maximum(squares - np.square(total), 0.0)
+        own = [v for m in self.members if (v := m.model.variance(vectors)) is not None]
+        return first + total, self.sigma(np.mean(own, axis=0) if own else spread)
+
+    def sigma(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Turn the variance of predictions, shape (P,), into the standard error in pKd, (P,)."""
+        return np.sqrt(self.spread**2 * variance + self.noise**2)
 
     def __repr__(self) -> str:
         counts = Counter(type(member.model).__name__ for member in self.members)
@@ -203,9 +273,9 @@ class Predictor(Ensemble):
         """Return the vectors needed of one kind."""
         return self.antibody if kind == "antibody" else self.antigen
 
-    def counter(self, kind: Kind) -> SequenceCounter:
-        """Return what counts new things in sequences of one kind."""
-        return self.novelty if kind == "antibody" else self.antigens or NothingCounted()
+    def counter(self, kind: Kind) -> NewCounter | None:
+        """Return what counts new things in sequences of one kind, if it was kept."""
+        return self.novelty if kind == "antibody" else self.antigens
 
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
@@ -239,48 +309,41 @@ class Predictor(Ensemble):
             )
             raise VectorsMissing(msg)
 
-    def predict_keys(
-        self,
-        store: Store,
-        antibody_keys: NDArray[np.uint8],
-        antigen_keys: NDArray[np.uint8],
-        chains: Sequence[Chains] | None = None,
-    ) -> pd.DataFrame:
-        """Predict for pairs of stored sequences, given by keys of shape (P, 16); see `predict`.
+    def score_stored(
+        self, store: Store, antibodies: Sequence[Chains], antigens: Sequence[Chains]
+    ) -> tuple[pd.DataFrame, PairVectors]:
+        """Predict P pairs of stored sequences.
 
-        `chains`, those of the P antibodies, are needed if the predictor `reads_residues`.
-        `add_novelty` completes the result: keys do not tell residues.
+        Returns
+        -------
+        DataFrame
+            See `predict`; always with sigma.
+        PairVectors
+            What was read for them.
+
+        Raises
+        ------
+        VectorsMissing
+            If the store lacks some of them.
         """
-        antibodies, antibody = distinct_keys(antibody_keys)
-        distinct = None
-        if chains is not None:
-            _, first = np.unique(antibody, return_index=True)
-            distinct = [chains[row] for row in first.tolist()]
-        antigens, antigen = distinct_keys(antigen_keys)
-        antibody_ND = self.read(store, "antibody", antibodies)
-        antigen_ME = self.read(store, "antigen", antigens)
-        vectors = PairVectors(antibody_ND, antigen_ME, antibody, antigen, distinct)
-        pkd, sigma = self.score(vectors)
-        return pd.DataFrame({"pkd_predicted": pkd, "sigma": sigma}).assign(
-            far_antibody=self.applicability["antibody"].is_far(antibody_ND)[antibody],
-            far_antigen=self.applicability["antigen"].is_far(antigen_ME)[antigen],
-        )
+        vectors, index, compared = [], [], []
+        for kind, chains in zip(KINDS, (antibodies, antigens), strict=True):
+            row = {one: n for n, one in enumerate(dict.fromkeys(chains))}
+            vectors.append(self.read(store, kind, keys_array(kind, list(row))))
+            index.append(np.array([row[one] for one in chains], np.int64))
+            side = self.compare(kind, vectors[-1], count_new(self.counter(kind), list(row)))
+            compared.append(side.of_rows(index[-1]))
+        (antibody_ND, antigen_ME), (i, j) = vectors, index
+        pairs = PairVectors(antibody_ND, antigen_ME, i, j, list(dict.fromkeys(antibodies)))
+        return score_columns(*self.score(pairs), *compared), pairs
 
-    def add_novelty(
-        self, found: pd.DataFrame, antibodies: Sequence[Chains], antigens: Sequence[Chains]
-    ) -> pd.DataFrame:
-        """Add what is new in the antibody and antigen of each row, if the predictor can tell.
+    def compare(self, kind: Kind, x_ND: NDArray[np.float32], new_NC: NDArray[np.int16]) -> Compared:
+        """Compare sequences with the training set, given their vectors and what is new in them."""
+        return Compared(kind, self.applicability[kind].is_far(x_ND), self.counter(kind), new_NC)
 
-        Sigma grows where few training antibodies change the same regions; see `Novelty.widening`.
-        """
-        for kind, sequences in zip(KINDS, (antibodies, antigens), strict=True):
-            counter = self.counter(kind)
-            new_PC = counter.count(sequences)
-            far = found[f"far_{kind}"] | counter.is_far(new_PC)
-            if kind == "antibody":
-                found = found.assign(sigma=found["sigma"] * self.novelty.widening(new_PC))
-            found = found.assign(**{f"far_{kind}": far, **counter.columns(new_PC)})
-        return found
+    def without_bad_sigma(self, scores: pd.DataFrame) -> pd.DataFrame:
+        """Leave out sigma if it is not calibrated."""
+        return scores if self.calibrated else scores.drop(columns="sigma")
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read vectors of the run's encoder, float32 (N, D), by keys of shape (N, 16).

@@ -138,11 +138,9 @@ def score_table(
     table = summary["table"] = _count_known(saved, pairs, keys, trained, overlap)
     predictor = load_predictor(run)
     opened = open_store(predictor.resolve_store(store))
-    keys_of = pairs.keys("antibody"), pairs.keys("antigen")
     antibodies = [pairs.table.antibodies.chains[i] for i in pairs.antibody.tolist()]
     antigens = [pairs.table.antigens.chains[i] for i in pairs.antigen.tolist()]
-    found = predictor.predict_keys(opened, *keys_of, antibodies)
-    found = predictor.add_novelty(found, antibodies, antigens)
+    found, _ = predictor.score_stored(opened, antibodies, antigens)
     head = found["pkd_predicted"].to_numpy(np.float64)
     everything = np.arange(len(pairs))
     own = summary["metrics"]["table"] = score_rows(pairs, head, everything)

@@ -36,15 +36,17 @@ from abag.head.search.search import (
     without_test_part,
 )
 from abag.head.search.study import (
+    SweepSummary,
     count_trials,
+    describe_winner,
     fail_abandoned_trials,
     naming_damage,
     open_study,
     quiet_optuna,
     require_optuna,
     run_trials,
+    summarise_trials,
 )
-from abag.head.search.trials import SweepSummary, describe_winner, summarise_trials
 from abag.head.splits.partition import make_splits
 from abag.head.splits.splits import BadSplit
 

@@ -20,17 +20,16 @@ from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store_files import PrivatePath, public_adapter_files, public_origin
 from abag.head.closed_form.gaussian_process import GaussianProcess
 from abag.head.closed_form.one_hot_kernel import OneHotKernel
-from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor
+from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
 from abag.head.prediction.predictor import Predictor
-from abag.head.prediction.predictor_record import record_digest
-from abag.head.sharing.fetch import predictor_folder
-from abag.head.sharing.manifest import (
+from abag.head.sharing.fetch import (
     ADAPTER_FILES,
     CARD,
     LICENCE,
     MANIFEST,
     NAMES,
     make_manifest,
+    predictor_folder,
 )
 from abag.head.sharing.options import ShareOptions
 

@@ -88,7 +88,7 @@ def main(folder, kills, seed):
 
     import abag.embed.families.packed_esm
     import abag.embed.families.packed_t5  # noqa: F401
-    from abag.adapt.training import AdapterTraining
+    from abag.adapt.train import AdapterTraining
 
     torch.set_num_threads(1)
     assert in_child(lambda: make_inputs(folder)) == 0

@@ -15,7 +15,6 @@ from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import trastuzumab
 from safetensors.numpy import load_file, save_file
@@ -27,8 +26,8 @@ from abag.embed.store.store import open_store
 from abag.head.closed_form.pair_model import PairVectors
 from abag.head.data.demo import demo_table
 from abag.head.prediction import antigen_changes
-from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor
-from abag.head.prediction.predictor_record import record_digest
+from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
+from abag.head.prediction.scores import count_new, score_columns
 
 HEADS = ("mlp", "gp", "lowrank", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "variants")
 MOST_FORGERIES = 6000
@@ -153,7 +152,6 @@ def outcome(folder, table):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             predictor = load_predictor(folder)
-            far = predictor.applicability["antibody"].is_far(x_ND)
             heavy, light, antigen = (table[name][:9] for name in ("heavy", "light", "antigen"))
             chains = [
                 (h[n:] + "W" * (n % 3), x)
@@ -161,9 +159,14 @@ def outcome(folder, table):
             ]
             pkd, sigma = predictor.score(PairVectors(x_ND, y_ME, i, j, chains))
             antigens = [tuple((one[n:] + "W" * n).split("|")) for n, one in enumerate(antigen)]
-            first = {"pkd_predicted": pkd[:9], "sigma": sigma[:9]}
-            found = pd.DataFrame({**first, "far_antibody": far, "far_antigen": far})
-            found = predictor.add_novelty(found, chains, antigens)
+            compared = [
+                predictor.compare(kind, vectors, count_new(predictor.counter(kind), sequences))
+                for kind, vectors, sequences in (
+                    ("antibody", x_ND, chains),
+                    ("antigen", y_ME[np.arange(9) % 5], antigens),
+                )
+            ]
+            found = score_columns(pkd[:9], sigma[:9], *compared)
     except AbagError as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Exception as error:  # noqa: BLE001 - this is what is looked for

@@ -27,8 +27,8 @@ from abag.core.names import UnsafeFile
 from abag.core.options import BadOption
 from abag.embed.store.store_files import PrivatePath
 from abag.head.data.demo import demo_table
-from abag.head.prediction.ensemble import PredictorDamaged
-from abag.head.sharing.manifest import MANIFEST
+from abag.head.prediction.predictor import PredictorDamaged
+from abag.head.sharing.fetch import MANIFEST
 from abag.head.sharing.share import FolderTaken
 
 NAME = "lab/binder"
@@ -107,7 +107,7 @@ def test_no_path_of_this_machine_and_no_training_data_is_shared(trained, tmp_pat
 
 def with_origin(run, origin):
     """Write the predictor of a run again, as if its encoder had been a folder."""
-    from abag.head.prediction.predictor_record import record_digest
+    from abag.head.prediction.bundle import record_digest
 
     folder = run / "predictor"
     record = json.loads((folder / "predictor.json").read_text())
