@@ -148,7 +148,7 @@ def check_backend(identity: Identity, backend: Backend, *, layers: bool = False)
 def check_loadable(identity: Identity) -> None:
     """Check that a packed encoder can be loaded, without reading its weights.
 
-    On torch's meta device a tensor is only a name and a shape; the first call takes about 2 s,
+    On torch's meta device a tensor is only a name and a shape; the first call takes 2 to 7 s,
     because torch imports its compiler for arithmetic there.
 
     Raises
