@@ -9,14 +9,9 @@ from abag.adapt.config import AdaptConfig
 from abag.core.files import (
     FileDamaged,
     is_partial,
-    make_folder,
     read_json,
-    replacing,
-    write_bytes,
-    write_json,
 )
-from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
-from abag.embed.weights.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
+from abag.embed.store.store_files import ADAPTER_FILE
 from abag.head.model.config import RunMismatch, check_same
 from abag.head.training import checkpoint
 
@@ -25,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from abag.adapt.pairs import PairAssignment
-    from abag.adapt.train import AdapterTraining
     from abag.embed.encoders.loading import Identity
     from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
@@ -117,52 +111,6 @@ def finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
         msg = f"{out / ADAPTER_FILE}: has no summary of the adaptation. Restore it, or adapt again."
         raise FileDamaged(msg)
     return cast("AdaptSummary", summary)
-
-
-def write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
-    """Write the adapters of the best epoch; adapter.json comes last and marks them as complete."""
-    training.write_log()
-    with replacing(out / ROWS_FILE) as partial:
-        training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
-    encoders = {kind: _write_encoder(out, kind, training) for kind in training.config.kinds()}
-    assignment, progress = training.assignment, training.progress
-    summary = AdaptSummary(
-        adapter=str(out),
-        sides=encoders,
-        pairs=PairCounts(
-            adapter=len(assignment.adapter),
-            head=len(assignment.head),
-            validation=len(assignment.validation),
-        ),
-        steps=progress.step,
-        epochs=len(progress.epochs),
-        best_epoch=progress.best_epoch,
-        first_loss=progress.epochs[0]["loss"],
-        last_loss=progress.epochs[-1]["loss"],
-        best_validation_loss=progress.best_loss,
-        seconds=round(progress.seconds, 3),
-        resumed_from_step=training.resumed_from_step,
-    )
-    name = "-".join("".join(c if c.isalnum() else " " for c in out.resolve().name.lower()).split())
-    content = {**ADAPTER_FORMAT, "name": name or "adapter", "sides": encoders, "options": record}
-    write_json(out / ADAPTER_FILE, content | {"summary": summary})
-    return summary
-
-
-def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> EncoderRecord:
-    make_folder(out / kind)
-    weights, config = training.model.adapted()[kind].saved(training.best_factors(kind))
-    write_bytes(out / kind / WEIGHTS_FILE, weights)
-    write_json(out / kind / CONFIG_FILE, config, sort_keys=True)
-    identity = training.identities[kind]
-    base = str(identity.meaning["weights"])
-    return EncoderRecord(
-        encoder=identity.checkpoint.origin,
-        fingerprint=identity.fingerprint,
-        weights=base,
-        digest=adapter_digest(base, read_adapter_files(out, kind)),
-        trainable_parameters=training.parameter_counts()[kind],
-    )
 
 
 def describe_adapter(summary: AdaptSummary) -> str:

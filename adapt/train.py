@@ -11,17 +11,33 @@ import numpy as np
 import torch
 
 from abag.adapt.config import AdaptConfig
-from abag.adapt.folder import AdaptSummary, describe_inputs, finished_summary, write_adapter
+from abag.adapt.folder import (
+    AdaptSummary,
+    EncoderRecord,
+    PairCounts,
+    describe_inputs,
+    finished_summary,
+)
 from abag.adapt.model import AdaptationModel
 from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.core.device import DevicePlan, plan_device
-from abag.core.files import make_folder, only_writer, sweep_partials, write_json, write_text
+from abag.core.files import (
+    make_folder,
+    only_writer,
+    replacing,
+    sweep_partials,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from abag.core.messages import reporting, say
 from abag.core.options import BadOption
 from abag.embed.encoders.loading import identify
 from abag.embed.encoders.lora import fit_lora, import_peft
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
+from abag.embed.weights.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
 from abag.head.data.labels import label_pairs, training_labels
 from abag.head.evaluation import metrics
 from abag.head.model.losses import one_sided_errors
@@ -350,3 +366,49 @@ def _plan_training(config: AdaptConfig) -> DevicePlan:
     plan = plan_device(config.device, config.precision)
     # fp16 gradients would need loss scaling, so fp32 is used where bf16 is not supported.
     return plan_device(config.device, "fp32") if plan.precision == "fp16" else plan
+
+
+def write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
+    """Write the adapters of the best epoch; adapter.json comes last and marks them as complete."""
+    training.write_log()
+    with replacing(out / ROWS_FILE) as partial:
+        training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
+    encoders = {kind: _write_encoder(out, kind, training) for kind in training.config.kinds()}
+    assignment, progress = training.assignment, training.progress
+    summary = AdaptSummary(
+        adapter=str(out),
+        sides=encoders,
+        pairs=PairCounts(
+            adapter=len(assignment.adapter),
+            head=len(assignment.head),
+            validation=len(assignment.validation),
+        ),
+        steps=progress.step,
+        epochs=len(progress.epochs),
+        best_epoch=progress.best_epoch,
+        first_loss=progress.epochs[0]["loss"],
+        last_loss=progress.epochs[-1]["loss"],
+        best_validation_loss=progress.best_loss,
+        seconds=round(progress.seconds, 3),
+        resumed_from_step=training.resumed_from_step,
+    )
+    name = "-".join("".join(c if c.isalnum() else " " for c in out.resolve().name.lower()).split())
+    content = {**ADAPTER_FORMAT, "name": name or "adapter", "sides": encoders, "options": record}
+    write_json(out / ADAPTER_FILE, content | {"summary": summary})
+    return summary
+
+
+def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> EncoderRecord:
+    make_folder(out / kind)
+    weights, config = training.model.adapted()[kind].saved(training.best_factors(kind))
+    write_bytes(out / kind / WEIGHTS_FILE, weights)
+    write_json(out / kind / CONFIG_FILE, config, sort_keys=True)
+    identity = training.identities[kind]
+    base = str(identity.meaning["weights"])
+    return EncoderRecord(
+        encoder=identity.checkpoint.origin,
+        fingerprint=identity.fingerprint,
+        weights=base,
+        digest=adapter_digest(base, read_adapter_files(out, kind)),
+        trainable_parameters=training.parameter_counts()[kind],
+    )

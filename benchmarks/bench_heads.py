@@ -91,11 +91,11 @@ def keep_parts(path):
     """
     kept = {}
 
-    def unseen_of(training, split, *rest):
-        kept.update(pkd=training.pairs.pkd, censored=training.pairs.censored)
+    def unseen_of(pairs, training, split, *rest):
+        kept.update(pkd=pairs.pkd, censored=pairs.censored)
         kept[f"{split.fold}.part"] = split.part
         kept["fold"] = split.fold
-        return PREDICT_UNSEEN(training, split, *rest)
+        return PREDICT_UNSEEN(pairs, training, split, *rest)
 
     def combine_of(training, config, fits, trained, models, unseen, shares):
         fold = kept["fold"]

@@ -59,7 +59,7 @@ def main():
         (path,) = checkpoint.weights
         runs = {
             "read the file, one thread": partial(read, path),
-            "digest of the tensors": partial(digest._hash_tensors, checkpoint, None),
+            "digest of the tensors": partial(digest._hash_tensors, checkpoint),
             "look the digest up": partial(digest.weights_digest, checkpoint),
         }
         digest.weights_digest(checkpoint)

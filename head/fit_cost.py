@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
+from abag.embed.sequences.numbering import WORTH_PROCESSES
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.closed_form.kernel_search import SEARCH_PAIRS
 from abag.head.closed_form.registry import stacked_models
@@ -121,7 +122,7 @@ def fit_time(
     head: HeadName | None = None,
 ) -> FitTime:
     """Estimate the times of a fit whose clusters are not cached."""
-    config = FitConfig(head=head)
+    config, many = FitConfig(head=head), size.unique[0] >= WORTH_PROCESSES
     # each thread of a small fit has one core
     each = 1 if size.training_pairs <= SMALL_FOLD_PAIRS else cores
     networks_s = folds * _network_seconds(size, config, on_gpu, folds)
@@ -140,7 +141,7 @@ def fit_time(
         networks=networks_s,
         closed_forms=closed_s,
         baselines=baselines_s,
-        numbering=NUMBER_S * size.unique[0],
+        numbering=NUMBER_S * size.unique[0] / (cores if many else 1),
         results=folds * results_s,
     )
 

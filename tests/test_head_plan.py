@@ -254,14 +254,14 @@ def measured_fits():
     for name, found in json.loads(MEASURED.read_text()).items():
         fit = found["fit"] | {"size": FitSize(*found["fit"]["size"])}
         yield pytest.param(fit, found["seconds"], id=name)
-    # benchmarks/results: time_to_answer_epyc-2core_2026-11-22.md, time_to_answer_h200_2026-11-22.md
+    # benchmarks/results: time_to_answer_epyc-2core_2026-11-22.md, mechanisms_h100_2026-11-23.md
     large = {"size": FitSize(160_000, (110_000, 3_000), (1024, 1280)), **GPU}
     yield pytest.param({"size": SKEMPI, **CPU}, {"whole": 6.1}, id="SKEMPI")
     yield pytest.param({"size": SKEMPI, **CPU, "folds": 20}, {"whole": 40.1}, id="SKEMPI, folds")
     yield pytest.param(
         large,
-        {"whole": 21.0, "reading": 1.5, "networks": 4.7, "baselines": 2.3, "results": 3.1},
-        id="H200",
+        {"whole": 43.3, "reading": 2.5, "networks": 4.8, "baselines": 2.7, "results": 4.1},
+        id="H100",
     )
 
 

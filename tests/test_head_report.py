@@ -109,7 +109,8 @@ def render_run(run):
 
 def summary_of(run):
     sigma = {
-        "noise": 1.0, "spread": 0.0, "calibrated": True, "rows": 80, "groups": 6,
+        "noise": 1.0, "spread": 0.0, "calibrated": True, "rows": 80, "predictions": 80,
+        "groups": 6,
         "coverage": {"90": 0.85}, "coverage_folds": {"90": [0.8, 0.9]}, "error_spearman": 0.05,
     }  # fmt: skip
     own = {"run": "runs/first", "used": {"batch_size": 32}, "sigma": sigma}

@@ -198,7 +198,7 @@ def test_intervals_fitted_to_few_groups_are_widened():
 )
 def test_the_worst_fold_and_whether_sigma_ranks_errors_are_described(error_spearman, says):
     summary = {
-        "noise": 0.5, "spread": 1.2, "rows": 90, "groups": 9, "calibrated": True,
+        "noise": 0.5, "spread": 1.2, "rows": 90, "predictions": 90, "groups": 9, "calibrated": True,
         "coverage": {"90": 0.92}, "coverage_folds": {"90": [0.99, None, 0.2, 0.95]},
         "error_spearman": error_spearman,
     }  # fmt: skip
