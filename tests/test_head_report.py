@@ -412,7 +412,7 @@ def test_names_in_a_model_card_are_neither_html_nor_markdown(single):
     hostile = "<img src=x> [win](https://x.y) `qq` **qq** |"
     summary = summary_of(single) | {
         "counts": {}, "noise": None, "kept": 1.0, "shares": {}, "warnings": [hostile],
-        "split": {"name": f"column={hostile}", "folds": 1, "why": hostile},
+        "split": {"name": f"column={hostile}", "folds": 1, "why": hostile, "rows": {}, "leaks": {}},
     }  # fmt: skip
     config = FitConfig(affinity_type=hostile).to_json() | {"pairs": 120}
     config |= dict.fromkeys(("antibody_encoder", "antigen_encoder"), hostile)
