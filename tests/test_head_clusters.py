@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
-from abag.head.clustering import alignment, families, profiles, search
+from abag.head.clustering import alignment, profiles, search
 from abag.head.clustering.alignment import (
     Residues,
     contained_distances,
@@ -20,15 +20,16 @@ from abag.head.clustering.alignment import (
 )
 from abag.head.clustering.clusters import (
     PEPTIDE,
+    SEED,
     antibody_clusters,
     antigen_clusters,
     cdrh3_clusters,
+    cluster,
     consensus,
+    contained_peptides,
     distance_to_parent,
 )
-from abag.head.clustering.linkage import cluster
 from abag.head.clustering.mmseqs import MMseqsFailed, mmseqs_cluster, mmseqs_version
-from abag.head.clustering.peptides import SEED, contained_peptides
 
 
 @cache
@@ -162,7 +163,7 @@ def test_common_subsequences_bound_the_edits_of_a_contained_string_from_below(wi
 def test_each_string_is_in_one_family_of_similar_strings():
     rng = np.random.default_rng(7)
     strings = np.array(sorted(set(family_members(rng, 60)), key=len), dtype=object)
-    found = families.Families.of(strings)
+    found = search.Families.of(strings)
     assert sorted(found.members) == list(range(len(strings)))
     assert found.size.max() > 1
     pairs = found.member_pairs(found.parent, np.arange(len(found.size)))
@@ -200,7 +201,7 @@ def test_families_equal_those_of_comparing_one_pair_at_a_time(length):
         at = rng.integers(first, length, size=rng.integers(0, length // 4 + 2))
         child[at] = rng.choice(list("ACD"), len(at))
         strings.append("".join(child))
-    found = families.Families.of(np.array([*strings, "A" * (length + 1)], dtype=object))
+    found = search.Families.of(np.array([*strings, "A" * (length + 1)], dtype=object))
     expected = plain_families([*strings, "A" * (length + 1)])
     assert found.parent.tolist() == [min(family) for family in expected]
     assert found.size.tolist() == [len(family) for family in expected]
@@ -215,7 +216,7 @@ def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
     for seed in range(8):
         rng = np.random.default_rng(seed)
         size = int(rng.choice([1, 5, 10_000]))
-        monkeypatch.setattr(families, "VARIANT_DIFFERENCE", rng.choice([0.1, 0.4]))
+        monkeypatch.setattr(search, "VARIANT_DIFFERENCE", rng.choice([0.1, 0.4]))
         monkeypatch.setattr(profiles, "PIVOTS", int(rng.choice([1, 7, 256])))
         monkeypatch.setattr(profiles, "SAMPLE", int(rng.choice([4, 10_000])))
         monkeypatch.setattr(search, "WORTH_BOUNDS", rng.choice([-1, 0.1, 2]))
@@ -234,7 +235,7 @@ def test_a_near_duplicate_of_a_family_member_need_not_be_one_of_its_parent(share
     monkeypatch.setattr(search, "WORTH_BOUNDS", share)
     parent = "ACDEFGHIKLMNPQRSTVWA" * 2
     member = parent[:9] + "Y" + parent[10:16] + "Y" + parent[17:25] + "Y" + parent[26:]
-    assert families.Families.of(np.array([parent, member], dtype=object)).size.tolist() == [2]
+    assert search.Families.of(np.array([parent, member], dtype=object)).size.tolist() == [2]
     found = cluster([parent, member, member[:38]], [0.95], contained=True)
     assert found[0].tolist() == [0, 1, 1]
 

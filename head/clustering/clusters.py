@@ -1,39 +1,102 @@
 """Clusters of antibodies and of antigens: near-duplicates that a split must keep together.
 
-Clusters are single-linkage clusters, see `linkage`.
+Clusters are found by single linkage, exactly: two strings are near-duplicates if the number of
+edits between them is small enough for the identity asked for, and clusters are the connected
+components, so that no string has a near-duplicate outside its cluster. `search` finds them.
 
 - Antibodies: identity is one minus the edit distance over the length of the longer, compared over
   the chains that both have.
 - Antigens: identity is one minus the edits that align the shorter chain inside the longer, over
   the length of the shorter, so that a domain is a near-duplicate of the protein that contains it.
   (Of two chains of equal length, the alphabetically first is aligned inside the other.) An
-  antigen joins the clusters of all its chains. Peptides are compared with peptides only.
+  antigen joins the clusters of all its chains. Peptides are compared with peptides only. One that
+  occurs in a protein letter by letter is nevertheless part of it (`contained_peptides`).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import TypeAlias
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
-from abag.core.arrays import Ints
+from abag.core.arrays import Bools, Ints
+from abag.core.messages import bar
 from abag.embed.sequences.chains import Chains
 from abag.head.clustering.alignment import whole_distances
-from abag.head.clustering.linkage import cluster, number_by_appearance, rows_by_group
+from abag.head.clustering.search import ContainedSearch, WholeSearch
 
 Method: TypeAlias = Callable[..., list[Ints]]
-"""Clusters strings, called as `linkage.cluster`."""
-
+"""Clusters strings, called as `cluster`."""
 LETTERS = 128
 """Codes of ASCII."""
 PEPTIDE = 50
 """Antigen chains below this length are peptides: they align somewhere in almost any protein."""
 PEPTIDE_IDENTITY = 0.6
 """Smallest identity of peptides: unrelated short ones reach 0.4, overlapping windows 0.6."""
+SEED = 8
+"""Shortest peptide that is looked for: shorter ones occur in unrelated proteins by chance."""
+
+
+def cluster(
+    strings: Sequence[str],
+    identities: Sequence[float],
+    *,
+    contained: bool = False,
+    queries: Bools | None = None,
+) -> list[Ints]:
+    """Cluster strings by single linkage at several identities, in one search.
+
+    Parameters
+    ----------
+    strings : sequence of str, length N
+        Residues in upper case, none empty.
+    identities : sequence of float, length K
+        Smallest identities of near-duplicates, above 0 and up to 1: one minus the edits over the
+        length of the longer string, or of the shorter one if `contained`.
+    contained : bool
+        Align the shorter string inside the longer one; unaligned ends of the longer are free.
+    queries : NDArray, shape=(N,), dtype=bool, optional
+        Compare only pairs that include at least one of these strings.
+
+    Returns
+    -------
+    list of NDArray, shape=(N,), dtype=int64
+        Cluster of each string at each identity, numbered by first appearance.
+    """
+    if not len(strings):
+        return [np.zeros(0, np.int64) for _ in identities]
+    unique, index = np.unique(np.asarray(strings, dtype=object), return_inverse=True)
+    is_query = np.ones(len(unique), bool)
+    if queries is not None:
+        is_query[:] = False
+        is_query[index[queries]] = True
+    # Matrix products in several threads, each in threads of its own, would wait for each other.
+    with threadpool_limits(1, user_api="blas"):
+        search = (ContainedSearch if contained else WholeSearch)(unique, identities, is_query)
+        with bar(desc="clusters", total=len(search.tiles()), unit=" tiles", delay=2) as drawn:
+            search.run(drawn.update)
+    labels_KN = search.labels_KN[:, np.argsort(search.order)]
+    return [number_by_appearance(labels[index]) for labels in labels_KN]
+
+
+def number_by_appearance(labels: Ints) -> Ints:
+    """Renumber labels in the order of their first appearance, shape (N,), dtype int64."""
+    return pd.factorize(labels)[0].astype(np.int64)
+
+
+def rows_by_group(group: Ints) -> list[Ints]:
+    """Row indices of each group, for `group` of shape (N,); groups in ascending order of id."""
+    if not len(group):
+        return []
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
 
 def antibody_clusters(
@@ -184,3 +247,32 @@ def _merged(n: int, groupings: Sequence[tuple[Ints, Ints]]) -> Ints:
     graph = sparse.coo_array((np.ones(len(ends[0])), ends), (used, used))
     _, found = sparse.csgraph.connected_components(graph, directed=False)
     return number_by_appearance(found[:n])
+
+
+def contained_peptides(antigens: Sequence[Chains]) -> Ints:
+    """Find the antigens with a peptide chain that occurs in a longer chain of another antigen.
+
+    Parameters
+    ----------
+    antigens : sequence of tuple of str, length N
+
+    Returns
+    -------
+    NDArray, shape=(K, 2), dtype=int64
+        Indices of the antigen with the peptide and of the one that contains it.
+    """
+    peptides: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for i, chains in enumerate(antigens):
+        for chain in chains:
+            if SEED <= len(chain) < PEPTIDE:
+                peptides[chain[:SEED]].append((i, chain))
+    found = {
+        (i, j)
+        for j, chains in enumerate(antigens if peptides else ())
+        for chain in chains
+        if len(chain) >= PEPTIDE
+        for at in range(len(chain) - SEED + 1)
+        for i, peptide in peptides.get(chain[at : at + SEED], ())
+        if chain.startswith(peptide, at)
+    }
+    return np.array(sorted(found), np.int64).reshape(-1, 2)

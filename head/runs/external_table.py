@@ -17,7 +17,7 @@ from abag.core.arrays import Floats, hex_keys, keys_from_hex
 from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS, PLURAL, Kind
 from abag.embed.store.store import open_store
-from abag.head.clustering.peptides import contained_peptides
+from abag.head.clustering.clusters import contained_peptides
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.comparison import compare, score_intervals, score_rows
 from abag.head.evaluation.correlations import spearman

@@ -23,11 +23,11 @@ from abag.head.clustering.clusters import (
     antibody_clusters,
     antigen_clusters,
     cdrh3_clusters,
+    contained_peptides,
     distance_to_parent,
+    number_by_appearance,
 )
-from abag.head.clustering.linkage import number_by_appearance
 from abag.head.clustering.mmseqs import mmseqs_cluster, mmseqs_version
-from abag.head.clustering.peptides import contained_peptides
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
