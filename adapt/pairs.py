@@ -10,7 +10,6 @@ import numpy as np
 
 from abag.core.arrays import Ints, distinct
 from abag.core.options import BadOption
-from abag.head.splits.split_files import read_splits, split_frame
 from abag.head.splits.splits import (
     TRAIN,
     VALIDATION,
@@ -18,6 +17,8 @@ from abag.head.splits.splits import (
     Split,
     TooFewGroups,
     grouped_folds,
+    read_splits,
+    split_frame,
 )
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from abag.head.evaluation.baselines import BASELINES, BaselineInputs
 from abag.head.evaluation.comparison import compare
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.verdicts import verdict
-from abag.head.splits.partition import make_splits
+from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST
 

@@ -28,7 +28,7 @@ from abag.head.evaluation.baselines import BaselineInputs, predict_baselines
 from abag.head.evaluation.comparison import compare
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.verdicts import verdict, warnings
-from abag.head.splits.partition import describe_splits, make_splits
+from abag.head.splits.split_methods import describe_splits, make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST
 

@@ -32,7 +32,7 @@ from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.correlations import spearman
 from abag.head.evaluation.ridge import FeatureBlock, ridge
-from abag.head.splits.partition import make_splits
+from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST, TRAIN
 

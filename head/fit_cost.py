@@ -18,7 +18,7 @@ from abag.head.closed_form.registry import stacked_models
 from abag.head.evaluation.baselines import INNER_FOLDS, MAX_COMPARISONS
 from abag.head.model.config import STACK_NETWORKS, FitConfig, HeadName
 from abag.head.splits.groups import FEW_SEQUENCES
-from abag.head.splits.partition import FOLDS, REPEATS
+from abag.head.splits.split_methods import FOLDS, REPEATS
 
 DEFAULT_FOLDS = FOLDS * REPEATS
 """Folds of ``--split auto`` where few clusters can be held out."""

@@ -11,7 +11,7 @@ from abag.head.closed_form.registry import CHECKS
 from abag.head.data.labels import training_labels
 from abag.head.splits.adapter_leaks import apply_adapter_policy
 from abag.head.splits.groups import PairGroups, with_antibody_clusters, with_antigen_clusters
-from abag.head.splits.partition import describe_splits, divide
+from abag.head.splits.split_methods import describe_splits, divide
 from abag.head.splits.splits import TRAIN, Split
 
 if TYPE_CHECKING:

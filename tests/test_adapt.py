@@ -31,10 +31,9 @@ from abag.embed.pipeline.run import OtherEncoder
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.model.config import RunMismatch
-from abag.head.splits.partition import make_splits
-from abag.head.splits.split_files import split_frame
+from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions
-from abag.head.splits.splits import TRAIN, EmptyPart
+from abag.head.splits.splits import TRAIN, EmptyPart, split_frame
 from abag.head.training.checkpoint import load
 from abag.head.training.step import steps_per_epoch
 

@@ -14,9 +14,9 @@ from abag.embed.store.store import open_store
 from abag.embed.store.store_files import write_adapter_files
 from abag.head.data.labels import label_pairs
 from abag.head.splits.adapter_leaks import AdapterLeak, NoHeadRows
-from abag.head.splits.partition import make_splits
-from abag.head.splits.split_files import split_frame
+from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions
+from abag.head.splits.splits import split_frame
 
 RNG = np.random.default_rng(5)
 QUIET = {"report": False, "epochs": 1, "say": lambda _text: None, "device": "cpu"}

@@ -34,7 +34,7 @@ from abag.head.evaluation.residue_features import count_residues
 from abag.head.evaluation.ridge import FeatureBlock, fit_ridges, ridge, ridges
 from abag.head.evaluation.verdicts import strongest, verdict, warnings
 from abag.head.splits.groups import with_clusters
-from abag.head.splits.partition import make_splits
+from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 

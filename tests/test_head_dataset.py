@@ -20,7 +20,7 @@ from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.estimators.dataset import DatasetOptions
 from abag.head.splits.groups import PairGroups
-from abag.head.splits.partition import make_splits
+from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST, TRAIN
 

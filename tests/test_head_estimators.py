@@ -34,7 +34,7 @@ from abag.head.data.labels import label_pairs
 from abag.head.estimators.regressor import NOT_OF_ESTIMATORS, _training_split
 from abag.head.estimators.sequence_frame import NotAFrame, labelled, pair_of_row, read_frame
 from abag.head.model.config import FitConfig
-from abag.head.splits.partition import make_splits
+from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST, UNUSED, VALIDATION, BadSplit
 from abag.sklearn import (

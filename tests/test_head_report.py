@@ -30,7 +30,7 @@ from abag.head.report.names import PairNames
 from abag.head.report.report import model_card, render
 from abag.head.report.results import RunResults
 from abag.head.runs.summary import score_models, split_facts
-from abag.head.splits.partition import make_splits
+from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions
 from abag.head.splits.splits import TEST
 

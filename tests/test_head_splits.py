@@ -15,9 +15,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.splits import groups, split_methods
-from abag.head.splits.partition import describe_splits, make_splits
-from abag.head.splits.split_files import split_assignments, split_frame
-from abag.head.splits.split_methods import SPLIT_METHODS
+from abag.head.splits.split_methods import SPLIT_METHODS, describe_splits, make_splits
 from abag.head.splits.split_options import SPLIT_VALUES, SplitOptions
 from abag.head.splits.splits import (
     TEST,
@@ -30,6 +28,8 @@ from abag.head.splits.splits import (
     SplitFileMismatch,
     TooFewGroups,
     grouped_folds,
+    split_assignments,
+    split_frame,
     thinned,
 )
 

@@ -12,7 +12,6 @@ import pandas as pd
 from abag import AbagError
 from abag.core.messages import say
 from abag.embed.sequences.columns import MissingColumn
-from abag.head.data.censoring import read_censored
 from abag.head.data.label_options import Floor, LabelOptions, Replicates
 from abag.head.data.label_sense import suggest_label
 from abag.head.data.label_units import (
@@ -20,6 +19,7 @@ from abag.head.data.label_units import (
     TO_PKD,
     BadLabel,
     read_bounds,
+    read_censored,
     refuse_other_units,
 )
 

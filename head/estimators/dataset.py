@@ -25,7 +25,7 @@ from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs, report_counts
 from abag.head.estimators.sequence_frame import as_store
 from abag.head.splits.groups import PairGroups
-from abag.head.splits.partition import make_splits
+from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions
 
 if TYPE_CHECKING:

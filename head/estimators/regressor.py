@@ -30,8 +30,7 @@ from abag.head.prediction.bundle import save_predictor
 from abag.head.prediction.novelty import training_novelty
 from abag.head.runs.run_folder import RunInputs
 from abag.head.splits.groups import PairGroups
-from abag.head.splits.partition import choose_split
-from abag.head.splits.split_methods import SPLIT_METHODS
+from abag.head.splits.split_methods import SPLIT_METHODS, choose_split
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from abag.head.evaluation.verdicts import verdict
 from abag.head.runs.live_progress import read_progress
 from abag.head.runs.run_folder import read_config
 from abag.head.runs.saved_run import NoFinishedRun, SavedPairs, SavedRun, read_run
-from abag.head.splits.split_files import KEYS
-from abag.head.splits.splits import TEST, Split
+from abag.head.splits.splits import KEYS, TEST, Split
 from abag.head.training.step_log import LogDamaged
 
 Comparison: TypeAlias = dict[str, Any]

@@ -30,8 +30,7 @@ from abag.head.runs.external_table import key_frame, score_table
 from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.saved_run import SavedRun, read_run
 from abag.head.runs.summary import average_parts, score_parts
-from abag.head.splits.split_files import KEYS
-from abag.head.splits.splits import TEST
+from abag.head.splits.splits import KEYS, TEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable

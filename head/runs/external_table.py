@@ -26,8 +26,7 @@ from abag.head.evaluation.verdicts import against_mean, verdict
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import Predictor
 from abag.head.splits.groups import cached_clusters, choose_method
-from abag.head.splits.split_files import KEYS
-from abag.head.splits.splits import TEST, TRAIN, Split
+from abag.head.splits.splits import KEYS, TEST, TRAIN, Split
 from abag.head.training.uncertainty import coverage, describe_ranking
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from abag.head.report.report import model_card, write_report
 from abag.head.report.results import RunResults, RunSummary
 from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_run
 from abag.head.runs.summary import BASELINES, CARD, REPORT
-from abag.head.splits.split_files import KEYS
-from abag.head.splits.splits import TEST
+from abag.head.splits.splits import KEYS, TEST
 from abag.head.training.step_log import read_lines
 
 if TYPE_CHECKING:

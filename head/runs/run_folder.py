@@ -29,7 +29,7 @@ from abag.head.data.labels import LabelledPairs, label_pairs, report_counts
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.model.config import FitConfig, RunMismatch, check_same
 from abag.head.report.summary_file import read_summary
-from abag.head.splits.split_files import split_frame
+from abag.head.splits.splits import split_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

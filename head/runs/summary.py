@@ -20,8 +20,15 @@ from abag.head.evaluation.verdicts import plain_verdict, verdicts, warnings
 from abag.head.report.report import model_card, write_report
 from abag.head.report.results import CurvePoint, ModelScores, RunResults, RunSummary
 from abag.head.runs.run_folder import sequence_frame
-from abag.head.splits.split_files import pair_keys, split_assignments
-from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split, total_leaks
+from abag.head.splits.splits import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Split,
+    pair_keys,
+    split_assignments,
+    total_leaks,
+)
 from abag.head.training import uncertainty
 from abag.head.training.step_log import read_lines
 

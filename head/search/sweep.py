@@ -47,7 +47,7 @@ from abag.head.search.study import (
     run_trials,
     summarise_trials,
 )
-from abag.head.splits.partition import make_splits
+from abag.head.splits.split_methods import make_splits
 from abag.head.splits.splits import BadSplit
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ import pandas as pd
 from abag import AbagError
 from abag.core.arrays import hex_keys
 from abag.head.splits.groups import PairGroups
-from abag.head.splits.split_files import KEYS, pair_keys
-from abag.head.splits.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
+from abag.head.splits.splits import KEYS, TEST, TRAIN, UNUSED, VALIDATION, Split, pair_keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
