@@ -30,7 +30,7 @@ from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation import metrics
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
-from abag.head.evaluation.correlations import spearman
+from abag.head.evaluation.ranking import spearman
 from abag.head.evaluation.ridge import FeatureBlock, ridge
 from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions

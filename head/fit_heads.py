@@ -13,10 +13,10 @@ from abag.head.closed_form.censored import impute_censored
 from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.evaluation.baselines import (
     BaselineInputs,
+    ResidueFeatures,
     inner_folds,
     predict_baselines,
 )
-from abag.head.evaluation.residue_features import ResidueFeatures
 from abag.head.prediction.fitted import ClosedForms, FittedHead, fit_closed_forms, fit_head
 from abag.head.runs.run_folder import stack_folder
 from abag.head.splits.splits import TRAIN

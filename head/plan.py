@@ -33,7 +33,7 @@ from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_sense import describe_columns, label_sense, suggest_label
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import ConflictingReplicates, label_pairs
-from abag.head.evaluation.label_problems import LabelSummary, label_problems, summarize_labels
+from abag.head.evaluation.verdicts import LabelSummary, label_problems, summarize_labels
 from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, FitSize, fit_time
 from abag.head.runs.options import PlanOptions
 

@@ -16,23 +16,22 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.data.one_hot import OneHot
+from abag.head.evaluation import baselines, bootstrap
 from abag.head.evaluation import baselines as baselines_module
-from abag.head.evaluation import bootstrap, residue_features
 from abag.head.evaluation import ridge as module
 from abag.head.evaluation.baselines import (
     BASELINES,
     BaselineInputs,
     columns_for_ridge,
+    count_residues,
     group_mean,
     predict_baselines,
     standardised,
 )
 from abag.head.evaluation.comparison import compare
-from abag.head.evaluation.label_problems import explained
 from abag.head.evaluation.metrics import score
-from abag.head.evaluation.residue_features import count_residues
 from abag.head.evaluation.ridge import FeatureBlock, fit_ridges, ridge, ridges
-from abag.head.evaluation.verdicts import strongest, verdict, warnings
+from abag.head.evaluation.verdicts import explained, strongest, verdict, warnings
 from abag.head.splits.groups import with_clusters
 from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions
@@ -361,14 +360,14 @@ def test_baselines_of_all_splits_count_residues_once_in_whichever_thread(monkeyp
     expected = [
         predict_baselines(BaselineInputs(pairs, s, antibody_ND, antigen_ND)) for s in splits
     ]
-    real, counted = residue_features.count_residues, []
+    real, counted = baselines.count_residues, []
 
     def record(texts):
         counted.append(threading.current_thread())
         return real(texts)
 
-    monkeypatch.setattr(residue_features, "count_residues", record)
-    shared = residue_features.ResidueFeatures(pairs.table)
+    monkeypatch.setattr(baselines, "count_residues", record)
+    shared = baselines.ResidueFeatures(pairs.table)
     inputs = [
         BaselineInputs(pairs, split, antibody_ND, antigen_ND, residues=shared) for split in splits
     ]

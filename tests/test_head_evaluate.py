@@ -13,7 +13,7 @@ import abag
 from abag.embed.sequences.columns import AmbiguousColumn, MissingColumn
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.evaluation import correlations, metrics
+from abag.head.evaluation import metrics, ranking
 from abag.head.evaluation.baselines import BASELINES
 from abag.head.report.score_table import describe_scores
 from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate
@@ -367,7 +367,7 @@ def test_folds_are_scored_separately_and_never_pooled(case):
     )
     found, _ = run_evaluate(case, "folds", predictions=shifted)
     by_hand = [
-        correlations.spearman(rows["pkd"].to_numpy(), rows["pkd_predicted"].to_numpy())
+        ranking.spearman(rows["pkd"].to_numpy(), rows["pkd_predicted"].to_numpy())
         for _, rows in saved[saved["split"] == "test"].groupby("fold")
     ]
     assert found["predictions"]["test"]["spearman"] == pytest.approx(np.mean(by_hand))

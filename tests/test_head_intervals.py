@@ -17,9 +17,8 @@ from abag.head.evaluation.comparison import (
     score_intervals,
     score_rows,
 )
-from abag.head.evaluation.correlations import spearman_by_group
 from abag.head.evaluation.metrics import METRICS, score
-from abag.head.evaluation.pair_order import SCOPES, ClusterPairs
+from abag.head.evaluation.ranking import SCOPES, ClusterPairs, spearman_by_group
 from abag.head.evaluation.verdicts import format_difference, relation, verdict, verdicts
 from abag.head.report.score_table import describe_test_rows
 from abag.head.runs.summary import score_parts

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from abag.core.options import BadOption
-from abag.head.evaluation import pair_order
-from abag.head.evaluation.correlations import (
-    MIN_ROWS_PER_ANTIGEN,
-    spearman,
-    spearman_by_group,
-)
+from abag.head.evaluation import ranking
 from abag.head.evaluation.metrics import (
     METRICS,
     MeasuredRows,
@@ -30,7 +25,15 @@ from abag.head.evaluation.metrics import (
     selectable_metrics,
     table_metrics,
 )
-from abag.head.evaluation.pair_order import SCOPES, ClusterPairs, KnownOrder, ordered_by_cluster
+from abag.head.evaluation.ranking import (
+    MIN_ROWS_PER_ANTIGEN,
+    SCOPES,
+    ClusterPairs,
+    KnownOrder,
+    ordered_by_cluster,
+    spearman,
+    spearman_by_group,
+)
 from abag.head.model.config import FitConfig
 
 TIED = st.integers(0, 4).map(float)
@@ -187,8 +190,8 @@ def test_pairs_in_the_right_order_are_counted_the_same_whether_listed_or_not(dra
     i, j = np.nonzero((below[:, None] <= above) & (group[:, None] == group))
     expected = (np.sum(p[i] < p[j]) + np.sum(p[i] <= p[j])) / 2
     with pytest.MonkeyPatch.context() as patch:
-        for most in (pair_order.LISTED_PAIRS, 0):
-            patch.setattr(pair_order, "LISTED_PAIRS", most)
+        for most in (ranking.LISTED_PAIRS, 0):
+            patch.setattr(ranking, "LISTED_PAIRS", most)
             order = KnownOrder(below, above, group)
             assert order.count_right(p) == expected
             assert order.pairs == len(i)

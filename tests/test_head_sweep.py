@@ -23,7 +23,7 @@ from abag.head.closed_form.pair_model import PairVectors, TrainingRows
 from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.data.labels import NothingToLearn, label_pairs
 from abag.head.evaluation import baselines
-from abag.head.evaluation.correlations import spearman
+from abag.head.evaluation.ranking import spearman
 from abag.head.model.config import FitConfig, RunMismatch
 from abag.head.runs import summary as outcome
 from abag.head.runs.run_folder import read_inputs

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,10 +18,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
+from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.clustering.clusters import distance_to_parent
 from abag.head.data.one_hot import ENCODED, OneHot, common_reference
 from abag.head.data.scaling import Standardizer
-from abag.head.evaluation.residue_features import ResidueFeatures
 from abag.head.evaluation.ridge import FeatureBlock, ridge, ridges
 from abag.head.splits.splits import TRAIN, Split, grouped_folds
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     import torch
 
     from abag.embed.sequences.chains import Chains
+    from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
+
 
 INNER_FOLDS = 5
 NEAREST_ROWS = 1024
@@ -37,6 +40,8 @@ MAX_PRODUCTS = 2 * 10**11
 """Products of columns above which the ridge on residues, which would take minutes, is left out."""
 MAX_COMPARISONS = 10**9
 """Comparisons above which the nearest antibodies, which take minutes, are not looked for."""
+COUNTED = 4_096
+"""Texts whose residues are counted at a time, which stay in the CPU's cache."""
 
 
 @dataclass(frozen=True)
@@ -316,3 +321,60 @@ BASELINES: dict[str, Callable[[BaselineInputs], Floats | None]] = {
     "nearest_antibody": _nearest_antibody,
 }
 """Predicted pKd of every pair, (P,), by name; None where a baseline does not apply."""
+
+
+class ResidueFeatures:
+    """Computed once, by the first of several threads that asks."""
+
+    def __init__(self, table: SequenceTable) -> None:
+        self._table, self._lock = table, Lock()
+
+    @property
+    def composition(self) -> tuple[Matrix, Matrix]:
+        """Residue frequencies and lengths of the antibodies, (N, 42), and antigens, (M, 21).
+
+        Heavy and light chains are counted separately, the chains of an antigen together.
+        """
+        with self._lock:
+            return self._composition
+
+    @property
+    def mutations(self) -> Ints:
+        """Edits between each antibody and the consensus of all, (N,)."""
+        with self._lock:
+            return self._mutations
+
+    @cached_property
+    def _composition(self) -> tuple[Matrix, Matrix]:
+        antibodies, antigens = self._table.antibodies.chains, self._table.antigens.chains
+        heavy, light = ([chains[at] for chains in antibodies] for at in (0, 1))
+        return _frequencies(heavy, light), _frequencies(["".join(chains) for chains in antigens])
+
+    @cached_property
+    def _mutations(self) -> Ints:
+        chains = self._table.antibodies.chains
+        return distance_to_parent(chains, np.zeros(len(chains), np.int64))
+
+
+def _frequencies(*columns: Sequence[str]) -> Matrix:
+    """Return the frequencies of residues in each column of texts, then their lengths."""
+    counts = [count_residues(texts) for texts in columns]
+    lengths = [count.sum(1, keepdims=True) for count in counts]
+    frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
+    return np.hstack([*frequencies, *lengths])
+
+
+def count_residues(texts: Sequence[str]) -> Matrix:
+    """Count each of the 20 `STANDARD_RESIDUES` in N texts, (N, 20); other letters are left out."""
+    letters = len(STANDARD_RESIDUES)
+    column = np.full(256, letters, np.int64)
+    column[np.frombuffer(STANDARD_RESIDUES.encode(), np.uint8)] = np.arange(letters)
+    counts = np.empty((len(texts), letters), np.float32)
+    for at in range(0, len(texts), COUNTED):
+        some = texts[at : at + COUNTED]
+        cells = column.take(np.frombuffer("".join(some).encode("ascii"), np.uint8))
+        row = np.repeat(np.arange(len(some)), [len(text) for text in some])
+        cells += row * (letters + 1)
+        found = np.bincount(cells, minlength=len(some) * (letters + 1))
+        counts[at : at + COUNTED] = found.reshape(len(some), -1)[:, :-1]
+    return counts

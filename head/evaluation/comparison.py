@@ -22,9 +22,14 @@ from abag.head.evaluation.bootstrap import (
     resample,
     tested_rows,
 )
-from abag.head.evaluation.correlations import MIN_ROWS_PER_ANTIGEN, spearman_by_group
 from abag.head.evaluation.metrics import METRICS, MeasuredRows, Scores
-from abag.head.evaluation.pair_order import SCOPES, ClusterPairs, ordered_by_cluster
+from abag.head.evaluation.ranking import (
+    MIN_ROWS_PER_ANTIGEN,
+    SCOPES,
+    ClusterPairs,
+    ordered_by_cluster,
+    spearman_by_group,
+)
 from abag.head.evaluation.resampling import (
     OF_MEAN_ERROR,
     accuracies,

@@ -22,13 +22,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from abag.core.arrays import Floats, Ints
-from abag.head.evaluation.correlations import RanksByGroup, finite, pearson, ranks
-from abag.head.evaluation.pair_order import (
+from abag.head.evaluation.ranking import (
     ClusterPairs,
     ConfidentPairs,
     KnownOrder,
+    RanksByGroup,
     concordance,
     decidable_pairs,
+    finite,
+    pearson,
+    ranks,
 )
 
 Number: TypeAlias = float | int | None

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints
-from abag.head.evaluation.correlations import MIN_ROWS_PER_ANTIGEN
 from abag.head.evaluation.metrics import BUDGET_SHARE, MeasuredRows
+from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN
 
 ScoreOfSamples: TypeAlias = Callable[[Floats], Floats]
 """Scores of D samples, (D,), by how often each of R rows is in them, (D, R)."""
@@ -151,7 +151,7 @@ def mean_errors(error_K: Floats, size_K: Floats, counts_DK: Floats) -> Floats:
 def accuracies(right_KK: Floats, pairs_KK: Floats, counts_DK: Floats) -> Floats:
     """Return the share of pairs of rows in order in each of D samples of K clusters, (D,).
 
-    The counts of pairs are those of `pair_order.ordered_by_cluster`. NaN in a sample without pairs.
+    The counts of pairs are those of `ranking.ordered_by_cluster`. NaN in a sample without pairs.
     """
     right_D, pairs_D = (((counts_DK @ m) * counts_DK).sum(axis=1) for m in (right_KK, pairs_KK))
     return np.where(pairs_D > 0, right_D / np.maximum(1, pairs_D), np.nan)

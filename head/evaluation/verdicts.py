@@ -6,10 +6,15 @@ A model is called better only if all intervals of the difference agree (`relatio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
+import numpy as np
+import pandas as pd
+
+from abag.core.arrays import Floats, Ints
+from abag.head.data.label_units import DOUBLE_LOG, USUAL_PKD, outside
+from abag.head.data.labels import CONFLICT_PKD, FLOOR_SHARE
 from abag.head.evaluation.bootstrap import Interval
-from abag.head.evaluation.label_problems import label_problems
 from abag.head.evaluation.metrics import (
     METRICS,
     Scores,
@@ -23,11 +28,14 @@ from abag.head.splits.splits import TEST, Split, total_leaks
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
+
 SMALL_TEST_ROWS = 50
 MANY_CENSORED = 0.05
 """Share of censored test rows above which scores of the others are not those of the table."""
 ROUNDING = 1e-5
 """Difference of scores, in pKd or shares, that the same model fitted twice can have."""
+EXPLAINED_SHARE = 0.5
+"""Share of the variance from which a label is said to follow from the antigen or assay alone."""
 
 
 def relation(interval: Interval, metric: str) -> Literal["better", "worse", "equal"] | None:
@@ -247,3 +255,128 @@ def _split_warnings(splits: Sequence[Split]) -> list[str]:
             f"A test part has fewer than {SMALL_TEST_ROWS} rows: its metrics are mostly noise."
         )
     return lines
+
+
+class LabelSummary(TypedDict):
+    """What the labels look like."""
+
+    pairs: int
+    """As ``fit`` counts them: exact labels and bounds of an antibody and an antigen are apart."""
+    range: list[float]
+    duplicate_rows: int
+    """Rows that are merged into the pairs."""
+    conflicting_pairs: int
+    censored: int
+    """Pairs whose label is a bound."""
+    commonest: list[float | int] | None
+    """The most frequent label and its number of rows."""
+    out_of_range: int
+    double_logs: int
+    replicate_noise: float | None
+    disputed_antigens: int
+
+
+def summarize_labels(pairs: LabelledPairs, labels: LabelledPairs) -> LabelSummary:
+    """Count what `label_problems` judges, and what ``plan`` prints.
+
+    `pairs` are those of a fit; `labels` may be the same with each replicate on its own.
+    """
+    pkd, exact = labels.pkd, labels.censored == 0
+    values, counts = np.unique(pkd[exact], return_counts=True)
+    return {
+        "pairs": len(pairs),
+        "range": [float(pkd.min()), float(pkd.max())],
+        "duplicate_rows": pairs.counts.get("replicate_rows", 0),
+        "conflicting_pairs": pairs.counts.get("conflicting_pairs", 0),
+        "censored": pairs.counts.get("censored_pairs", 0),
+        "commonest": [float(values[counts.argmax()]), int(counts.max())] if len(values) else None,
+        "out_of_range": int(outside(pkd, USUAL_PKD).sum()),
+        "double_logs": int((~outside(pkd, DOUBLE_LOG)).sum()),
+        "replicate_noise": pairs.noise,
+        "disputed_antigens": _count_disputed_antigens(labels),
+    }
+
+
+def label_problems(pairs: LabelledPairs) -> list[str]:
+    """Describe properties of the labels that limit what a model learns or what its scores mean."""
+    found, pkd = summarize_labels(pairs, pairs), pairs.pkd[pairs.censored == 0]
+    lines = [*_repeated_label(pkd, found["commonest"]), *_implausible_labels(found, len(pairs))]
+    groups, assay = {"antigen": pairs.antigen}, _assays(pairs)
+    if assay is not None:
+        groups["assay"] = assay
+    for name, group in groups.items():
+        share = explained(pkd, group[pairs.censored == 0])
+        if share is not None and share >= EXPLAINED_SHARE:
+            lines.append(
+                f"The {name} alone explains {share:.0%} of the labels' variance: use the metrics "
+                "within antigen, and a split that holds out antigens."
+            )
+    if pairs.noise is not None:
+        lines.append(
+            f"Replicates have a standard deviation of {pairs.noise:.2f} pKd: the error of a label "
+            "that was measured once. That of a median of several is smaller."
+        )
+    return lines
+
+
+def _repeated_label(pkd: Floats, commonest: list[float | int] | None) -> list[str]:
+    if commonest is None or commonest[1] <= max(1, FLOOR_SHARE * len(pkd)):
+        return []
+    value, n = commonest
+    if n == len(pkd):
+        return [f"All exact labels are {value:.3g}: there is nothing to learn."]
+    start = f"{n} of {len(pkd)} exact labels equal {value:.4g}"
+    limit = "separating these rows from the others inflates the scores. If it is a detection limit,"
+    if value == pkd.min():
+        return [f"{start}, a floor: {limit} see --floor censor|drop."]
+    if value == pkd.max():
+        return [f"{start}, a ceiling: {limit} mark them in a column censored."]
+    return [f"{start}, neither the lowest nor the highest: check whether it is a default value."]
+
+
+def _implausible_labels(found: LabelSummary, rows: int) -> list[str]:
+    lines, apart = [], f"more than {CONFLICT_PKD:g} pKd apart"
+    if (n := found["double_logs"]) > FLOOR_SHARE * rows:
+        lines.append(f"{n} labels are between 0.3 and 1.2: was the logarithm taken twice?")
+    if n := found["out_of_range"]:
+        what = "1 label is" if n == 1 else f"{n} labels are"
+        lines.append(f"{what} outside the usual range of pKd (2 to 14). See --label.")
+    if n := found["conflicting_pairs"]:
+        what = "1 pair has" if n == 1 else f"{n} pairs have"
+        lines.append(f"{what} labels or bounds {apart}. See --replicates.")
+    if n := found["disputed_antigens"]:
+        lines.append(f"{n} antigens have assay means {apart}: do not mix these assays.")
+    return lines
+
+
+def _assays(pairs: LabelledPairs) -> Ints | None:
+    """Return the assay of each pair, (P,); None without such a column."""
+    column = pairs.table.columns.get("assay")
+    if column is None:
+        return None
+    names = pairs.table.frame[column].iloc[pairs.row].astype(str)
+    return np.unique(names, return_inverse=True)[1]
+
+
+def _count_disputed_antigens(pairs: LabelledPairs) -> int:
+    """Count the antigens with conflicting label means in different assays."""
+    assay = _assays(pairs)
+    if assay is None:
+        return 0
+    frame = pd.DataFrame({"antigen": pairs.antigen, "assay": assay, "pkd": pairs.pkd})
+    means = frame.groupby(["antigen", "assay"])["pkd"].mean().groupby("antigen")
+    return int(((means.max() - means.min()) > CONFLICT_PKD).sum())
+
+
+def explained(pkd: Floats, group: Ints) -> float | None:
+    """Share of the variance of labels (N,) between groups (N,), adjusted for their number.
+
+    None if undefined: fewer than two groups, no repeated group, or constant labels.
+    """
+    _, dense, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    free = len(pkd) - len(sizes)
+    if free < 1 or len(sizes) < 2 or np.ptp(pkd) == 0:
+        return None
+    mean = np.bincount(dense, pkd) / sizes
+    within = np.sum((pkd - mean[dense]) ** 2) / free
+    return float(1 - within / np.var(pkd, ddof=1))

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.head.closed_form.pair_model import PairModel
     from abag.head.data.labels import LabelledPairs
+    from abag.head.data.vectors import StoredVectors
     from abag.head.splits.splits import Split
     from abag.head.training.uncertainty import Sigma
 

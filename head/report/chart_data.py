@@ -17,7 +17,7 @@ from abag.core.arrays import Floats, Ints
 from abag.head.data.scaling import Standardizer
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
-from abag.head.evaluation.correlations import spearman_by_group
+from abag.head.evaluation.ranking import spearman_by_group
 from abag.head.splits.splits import TEST
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from abag.core.files import write_text
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
 from abag.head.evaluation import bootstrap
-from abag.head.evaluation.correlations import MIN_ROWS_PER_ANTIGEN
 from abag.head.evaluation.metrics import METRICS, metric_label, table_metrics
+from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN
 from abag.head.evaluation.verdicts import format_difference, rank_metric, relation
 from abag.head.model.config import FitConfig
 from abag.head.report.chart_data import chart_data

@@ -20,7 +20,7 @@ from abag.embed.store.store import open_store
 from abag.head.clustering.clusters import contained_peptides
 from abag.head.evaluation.baselines import group_mean, inner_folds, standardised
 from abag.head.evaluation.comparison import compare, score_intervals, score_rows
-from abag.head.evaluation.correlations import spearman
+from abag.head.evaluation.ranking import spearman
 from abag.head.evaluation.ridge import FeatureBlock, ridge
 from abag.head.evaluation.verdicts import against_mean, verdict
 from abag.head.prediction.bundle import load_predictor

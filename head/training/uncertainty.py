@@ -18,8 +18,8 @@ from scipy.special import ndtri, stdtrit
 
 from abag.core.arrays import distinct
 from abag.head.closed_form.censored import expected_labels
-from abag.head.evaluation.correlations import spearman
 from abag.head.evaluation.metrics import average_folds
+from abag.head.evaluation.ranking import spearman
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION
 
 if TYPE_CHECKING:
