@@ -283,11 +283,9 @@ def _click_option(one: OptionSchema, path: click.Path) -> click.Option:
     text = one.declaration["help"] + ("" if _fits(one) else f" One of {', '.join(one.choices)}.")
     notes = [f"default: {one.default_text}"] if one.default_text else []
     notes += [str(one.bounds)] if str(one.bounds) else []
-    settings: dict[str, Any] = {
-        "help": text + (f"  [{'; '.join(notes)}]" if notes else ""),
-        "required": one.default is MISSING,
-        "default": None,
-    }
+    settings: dict[str, Any] = {"help": text + (f"  [{'; '.join(notes)}]" if notes else "")}
+    # click takes an option with a default, also None, for given
+    settings |= {"required": True} if one.default is MISSING else {"default": None}
     name = one.flag
     if one.type is bool:
         name += f"/--no-{name[2:]}" if one.default else ""

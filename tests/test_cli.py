@@ -300,6 +300,8 @@ def test_sweep_says_what_to_do_instead_of_options_that_it_chooses_itself(pairs, 
 def test_usage_errors_exit_with_2_and_refusals_with_1(tmp_path):
     run("embed", code=2)
     run("embed", "a.csv", "--store", tmp_path / "s", "--column", "heavy", code=2)
+    left_out = run("adapt", "a.csv", "--out", tmp_path / "adapter", code=2).stderr
+    assert "Missing option '--split-from'" in left_out
     assert run("store", "info", tmp_path / "nowhere", code=1).stderr.startswith("Error: ")
 
 
