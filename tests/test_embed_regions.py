@@ -170,10 +170,11 @@ def test_antigens_may_be_antibodies(heavy, antigen):
     assert len(read_pairs(frame).frame) == 2
 
 
-def test_a_light_chain_beside_an_empty_heavy_cell_is_counted(tmp_path):
+def test_a_light_chain_beside_an_empty_heavy_cell_is_reported_with_its_row(tmp_path):
     frame = pd.DataFrame({"heavy": [VH, "", ""], "light": [VL, VL, LAMBDA], "antigen": "MKT" * 7})
     frame.to_csv(tmp_path / "t.csv", index=False)
     note = "2 antibodies have a light chain but no heavy one: is its cell empty by mistake?"
+    note += " Rows 2, 3"
     for table in (frame, tmp_path / "t.csv"):
         assert read_pairs(table).notes == [note]
     assert (

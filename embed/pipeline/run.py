@@ -335,7 +335,7 @@ def _announce(reading: TableTotals, jobs: Sequence[KindJob], device: str) -> Non
     forms = sum((job.forms for job in jobs), Counter())
     counts = count_changes(forms, sum(job.replaced for job in jobs))
     counts["line_breaks"] = reading.line_breaks
-    for line in reading.ignored + describe_counts(counts, reading.skipped):
+    for line in reading.ignored + describe_counts(counts, reading.skipped, reading.light_only):
         say(f"  {line}")
     if not is_local(store := jobs[0].folder.path.parent):
         say(

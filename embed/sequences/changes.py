@@ -19,6 +19,8 @@ from abag.embed.sequences.chains import REPLACED, Kind
 from abag.embed.sequences.formats import BadTable
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
+SHOWN_ROWS = 5
+"""Rows that a note lists before it ends in dots."""
 _FORMS = {
     "repeated_antibodies": (
         "repeated",
@@ -181,8 +183,13 @@ def count_line_breaks(frame: pd.DataFrame) -> int:
     return count
 
 
-def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:
-    """Describe what was done to a table, one printable line each; empty when nothing was."""
+def describe_counts(
+    counts: Mapping[str, int], skipped: SkippedRows, light_only: Sequence[int] = ()
+) -> list[str]:
+    """Describe what was done to a table, one printable line each; empty when nothing was.
+
+    `light_only` lists rows with a light chain alone.
+    """
     lines = {
         "split_antibodies": (
             f"antibody strings split into heavy and light ({counts['split_glued']:,} glued, "
@@ -192,5 +199,9 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
         "replaced_residues": f"residues {', '.join(REPLACED)} read as X",
         "line_breaks": "cells contain line breaks: does an unmatched quotation mark join rows?",
     }
+    if light_only:
+        shown = ", ".join(map(str, light_only[:SHOWN_ROWS]))
+        more = " ..." if len(light_only) > SHOWN_ROWS else ""
+        lines["light_only_antibodies"] += f" Row{'s' * (len(light_only) > 1)} {shown}{more}"
     found = [f"{counts[name]:,} {line}" for name, line in lines.items() if counts[name]]
     return skipped.notes() + found

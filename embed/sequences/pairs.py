@@ -29,6 +29,7 @@ from abag.embed.sequences.chains import (
 )
 from abag.embed.sequences.changes import (
     EMPTY_ROW,
+    SHOWN_ROWS,
     BadSequence,
     SkippedRows,
     count_changes,
@@ -125,7 +126,15 @@ class SequenceTable(Table):
     @property
     def notes(self) -> list[str]:
         """What was done to the table, one printable line each; empty when nothing was."""
-        return self.ignored + describe_counts(self.counts, self.skipped)
+        return self.ignored + describe_counts(self.counts, self.skipped, self.light_only_rows())
+
+    def light_only_rows(self) -> list[int]:
+        """List the rows, from 1, with a light chain beside an empty heavy cell."""
+        if "antibody" not in self.sequences:
+            return []
+        antibodies = self.sequences["antibody"]
+        found = [i for i, form in enumerate(antibodies.forms) if "no heavy" in form]
+        return self.row_numbers[np.isin(antibodies.of_row, found)].tolist() if found else []
 
     def report_notes(self) -> None:
         """Report what was done to the table."""
@@ -159,6 +168,8 @@ class TableTotals:
     """Residues of the kept rows, with repeated sequences."""
     line_breaks: int = 0
     """Cells that contain a line break."""
+    light_only: list[int] = field(default_factory=list)
+    """First rows with a light chain beside an empty heavy cell."""
 
     def add(self, chunk: SequenceTable) -> None:
         """Count the rows of a chunk."""
@@ -166,6 +177,7 @@ class TableTotals:
         self.rows += len(chunk.frame)
         self.skipped.update(chunk.skipped)
         self.line_breaks += chunk.counts["line_breaks"]
+        self.light_only = [*self.light_only, *chunk.light_only_rows()][: SHOWN_ROWS + 1]
         for kind, unique in chunk.sequences.items():
             self.residues[kind] += unique.count_residues()
 
