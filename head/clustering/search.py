@@ -357,8 +357,8 @@ class ContainedSearch(Search):
 def _in_threads(call: Callable[[Tile], Pairs], tiles: Sequence[Tile]) -> Iterator[Pairs]:
     """Yield what a call finds in each tile, in their order.
 
-    Matrix products of tiles in one thread each take a fifth of the time of products that use all
-    cores one after the other. Few tiles are begun at a time, because all found pairs wait.
+    Tiles side by side, each with one thread, took 10 s for 110,000 antibodies on 16 cores, one after
+    the other on all cores 24 s. Few are begun at a time, because all found pairs wait.
     """
     cores = count_cores()
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores) as threads:
