@@ -357,7 +357,7 @@ class ContainedSearch(Search):
 def _in_threads(call: Callable[[Tile], Pairs], tiles: Sequence[Tile]) -> Iterator[Pairs]:
     """Yield what a call finds in each tile, in their order.
 
-    Tiles side by side, each with one thread, took 10 s for 110,000 antibodies on 16 cores, one after
+    Tiles side by side, one thread each, took 10 s for 110,000 antibodies on 16 cores; one after
     the other on all cores 24 s. Few are begun at a time, because all found pairs wait.
     """
     cores = count_cores()
