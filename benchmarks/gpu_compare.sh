@@ -4,7 +4,7 @@
 #   benchmarks/gpu_compare.sh OUT PART BEFORE AFTER [option of bench_time_to_answer.py ...]
 #
 # PART is fit (a fit of a table that was not just embedded), job (embed and fit), members (heads
-# that train in one step) or tests (those marked gpu, of AFTER). BEFORE and AFTER are folders that
+# that train in one step), shares (of the GPU's peak, by encoder) or tests (those marked gpu, of AFTER). BEFORE and AFTER are folders that
 # hold a checkout called abag, or a dash to leave one out. Each part writes OUT/before and OUT/after. Scripts are those of the
 # checkout that they time.
 set -euo pipefail
@@ -36,6 +36,10 @@ job)
 members)
     run before "$before" bench_members.py --parts steps fits "$@"
     run after "$after" bench_members.py --parts steps fits "$@"
+    ;;
+shares)
+    run before "$before" bench_encoders.py --quick "$@"
+    run after "$after" bench_encoders.py --quick "$@"
     ;;
 tests)
     mkdir -p "$out/after"
