@@ -113,7 +113,7 @@ _FUNCTIONS = {
     "plan": {
         "place": "abag.head.plan:plan",
         "classes": ["abag.head.runs.options:PlanOptions"],
-        "shown_by": "abag.head.plan_text:describe_plan",
+        "shown_by": "abag.head.plan:describe_plan",
     },
     "predict": {
         "place": "abag:_predict",
@@ -138,7 +138,7 @@ _FUNCTIONS = {
     },
     "runs": {
         "place": "abag.head.runs.compare:runs",
-        "shown_by": "abag.head.runs.runs_table:describe_runs",
+        "shown_by": "abag.head.runs.compare:describe_runs",
     },
     "scan": {
         "place": "abag:_scan",

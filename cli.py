@@ -374,8 +374,8 @@ def plan(table: Path, as_json: bool, verbose: bool = False, **options: Any) -> N
     Example:
       abag plan pairs.csv
     """
+    from abag.head.plan import describe_plan
     from abag.head.plan import plan as make_plan
-    from abag.head.plan_text import describe_plan
 
     def describe(found: Plan) -> str:
         return "\n".join(describe_plan(found, verbose=verbose))
@@ -396,8 +396,8 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
     Example:
       abag runs runs
     """
+    from abag.head.runs.compare import describe_runs
     from abag.head.runs.compare import runs as compare_runs
-    from abag.head.runs.runs_table import describe_runs
 
     _print(compare_runs(folders), as_json, lambda found: "\n".join(describe_runs(found)))
 

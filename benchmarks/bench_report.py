@@ -22,9 +22,8 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
 from abag.head.model.config import FitConfig
 from abag.head.report.chart_data import chart_data
-from abag.head.report.names import PairNames
 from abag.head.report.report import write_report
-from abag.head.report.results import RunResults
+from abag.head.report.results import PairNames, RunResults
 from abag.head.runs.summary import score_models, split_facts
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 

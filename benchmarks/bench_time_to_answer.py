@@ -56,9 +56,9 @@ STAGES = {
 AFTER = {
     "split": {
         "prepare the step": "abag.head.training.step:TrainingStep.__init__",
-        "training": "abag.head.fit_heads:train",
-        "baselines": "abag.head.fit_heads:predict_baselines",
-        "models in closed form": "abag.head.fit_heads:fit_closed_forms",
+        "training": "abag.head.fit_run:train",
+        "baselines": "abag.head.fit_run:predict_baselines",
+        "models in closed form": "abag.head.fit_run:fit_closed_forms",
         "predictor": "abag.head.fit_run:save_predictor",
         "scores and files": "abag.head.fit_run:write_results",
         "report": "abag.head.runs.summary:write_report",

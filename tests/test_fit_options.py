@@ -25,7 +25,7 @@ from abag.core.messages import reporting
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head import fit_heads as fit_heads_module
+from abag.head import fit_run
 from abag.head.data.demo import demo_table
 from abag.head.evaluation.baselines import BASELINES
 from abag.head.model.config import PRESETS, FitConfig, is_used
@@ -315,13 +315,13 @@ def test_a_baseline_that_does_not_apply_to_all_folds_is_left_out(tmp_path, monke
 
 
 def test_a_model_of_a_stack_that_some_folds_lack_has_no_share_there(tmp_path, monkeypatch):
-    real = fit_heads_module.fit_head
+    real = fit_run.fit_head
 
     def lacking(pairs, one, split, *others):
         found = real(pairs, one, split, *others)
         return replace(found, shares={"ridge": 0.5, "mean": 0.5}) if split.fold else found
 
-    monkeypatch.setattr(fit_heads_module, "fit_head", lacking)
+    monkeypatch.setattr(fit_run, "fit_head", lacking)
     frame = demo_table().head(40)
     abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
     summary = abag.fit(

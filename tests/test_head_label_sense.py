@@ -15,8 +15,7 @@ from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_sense import label_sense, quantity
 from abag.head.data.label_units import TO_PKD, BadLabel, fitting_units
 from abag.head.data.labels import label_pairs
-from abag.head.plan import plan
-from abag.head.plan_text import describe_plan
+from abag.head.plan import describe_plan, plan
 
 PKD = np.linspace(5, 10, 60).round(3)
 IN_UNIT = {

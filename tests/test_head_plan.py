@@ -21,8 +21,7 @@ from abag.head.closed_form.registry import describe_left_out
 from abag.head.data.labels import label_pairs
 from abag.head.fit_cost import FitSize, FitTime, fit_time
 from abag.head.model.config import FitConfig
-from abag.head.plan import GPUS, plan
-from abag.head.plan_text import describe_plan, format_duration
+from abag.head.plan import GPUS, describe_plan, format_duration, plan
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 

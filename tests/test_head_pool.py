@@ -14,7 +14,7 @@ import abag
 from abag.core import messages
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.core.messages import part_of_stage, reporting, stage, whole_bar
-from abag.head import fit_heads
+from abag.head import fit_run
 from abag.head.model.layers import _Dropout
 from abag.head.training import torch_settings
 from abag.head.training.loop import Stopped, delayed_signals
@@ -162,7 +162,7 @@ def test_results_do_not_depend_on_the_number_of_threads(tmp_path, monkeypatch, h
     inputs = small_table(tmp_path)
     options = {"head": head, "say": print} | small | FOLDS
     for cores in (1, 4):
-        monkeypatch.setattr(fit_heads, "count_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(fit_run, "count_cores", lambda cores=cores: cores)
         abag.fit(*inputs, tmp_path / str(cores), **options)
     for name in ("predictions.parquet", "predictor/weights.safetensors"):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "4" / name).read_bytes()

@@ -26,9 +26,8 @@ from abag.head.evaluation.comparison import score_rows
 from abag.head.model.config import FitConfig
 from abag.head.report import chart_data
 from abag.head.report.chart_data import principal_plane
-from abag.head.report.names import PairNames
 from abag.head.report.report import model_card, render
-from abag.head.report.results import RunResults
+from abag.head.report.results import PairNames, RunResults
 from abag.head.runs.summary import score_models, split_facts
 from abag.head.splits.split_methods import make_splits
 from abag.head.splits.split_options import SplitOptions

@@ -225,8 +225,8 @@ LAYERS = """
     head.closed_form head.training head.prediction
     head.report head.runs
     head.design
-    head.fit_heads head.fit_splits head.fit_run head.fit
-    head.search head.prepare head.fit_cost head.plan head.plan_text
+    head.fit_run head.fit
+    head.search head.prepare head.fit_cost head.plan
     head.estimators
     head.sharing
     adapt

@@ -21,8 +21,7 @@ from abag.head.evaluation.ranking import spearman_by_group
 from abag.head.splits.splits import TEST
 
 if TYPE_CHECKING:
-    from abag.head.report.names import PairNames
-    from abag.head.report.results import RunResults
+    from abag.head.report.results import PairNames, RunResults
 
 Series: TypeAlias = dict[str, Any]
 

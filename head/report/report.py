@@ -7,17 +7,24 @@ same card.
 
 from __future__ import annotations
 
+import re
 import shlex
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
+from abag import __version__
 from abag.core.arrays import distinct
 from abag.core.files import write_text
+from abag.core.messages import printable
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
 from abag.head.evaluation import bootstrap
@@ -26,7 +33,6 @@ from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN
 from abag.head.evaluation.verdicts import format_difference, rank_metric, relation
 from abag.head.model.config import FitConfig
 from abag.head.report.chart_data import chart_data
-from abag.head.report.page import render_page, render_template
 from abag.head.report.results import ModelScores, RunResults, RunSummary
 from abag.head.report.score_table import describe_test_rows
 from abag.head.splits.splits import PART_NAMES, TEST
@@ -226,3 +232,68 @@ def _split_tables(r: RunResults) -> dict[str, Any]:
             for identity, size in levels.items()
         ],
     }
+
+
+def render_page(
+    template: str, data: Mapping[str, object], scripts: Sequence[str], **values: object
+) -> str:
+    """Render a page of ``templates``; values are escaped, and `data` is JSON for its scripts."""
+    script = "\n".join(map(_read, scripts))
+    return render_template(
+        template,
+        version=__version__,
+        style=Markup(_read("report.css")),
+        data=htmlsafe_json_dumps(data, allow_nan=False, separators=(",", ":")),
+        script=Markup(script),
+        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
+        **values,
+    )
+
+
+def render_template(name: str, **values: object) -> str:
+    """Render a file of ``templates``; values are escaped in HTML."""
+    return _environment().get_template(name).render(**values)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("abag.head.report", "templates"),
+        autoescape=select_autoescape(["html.j2"], default=False),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "cell": _format_cell,
+        "label": lambda name: str(name).replace("_", " "),
+        "plain": _plain_markdown,
+        "code": _code_span,
+    }
+    return environment
+
+
+def _read(name: str) -> str:
+    """Return a file of ``templates`` as it is."""
+    environment = _environment()
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
+
+
+def _plain_markdown(text: object) -> str:
+    """Escape what Markdown reads as HTML, emphasis, code or a link: names are not ours."""
+    return re.sub(r"[\\`*<&|]|(?<=\])\(", r"\\\g<0>", " ".join(printable(str(text)).split()))
+
+
+def _code_span(text: object) -> str:
+    """Write text as code in Markdown, between more backticks than it has in a row."""
+    shown = printable(str(text)).replace("\n", " ")
+    runs = re.findall("`+", shown)
+    fence = "`" * (len(max(runs, default="")) + 1)
+    return f"{fence} {shown} {fence}" if runs else f"{fence}{shown}{fence}"
+
+
+def _format_cell(value: object) -> object:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if isinstance(value, float) else value

@@ -20,9 +20,8 @@ from abag.core.files import write_text
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.store.store import open_store
 from abag.head.prediction.bundle import store_of_run
-from abag.head.report.names import NAMES, PairNames
 from abag.head.report.report import model_card, write_report
-from abag.head.report.results import RunResults, RunSummary
+from abag.head.report.results import NAMES, PairNames, RunResults, RunSummary
 from abag.head.runs.saved_run import NoFinishedRun, SavedRun, read_run
 from abag.head.runs.summary import BASELINES, CARD, REPORT
 from abag.head.splits.splits import KEYS, TEST

@@ -1,9 +1,9 @@
-"""What a run is trained on, and the folder that it is trained in."""
+"""What a run is trained on, how it is split, and the folder that it is trained in."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from abag import cache_dir
 from abag.core.arrays import distinct, hex_keys
 from abag.core.files import (
     FileDamaged,
@@ -20,23 +21,27 @@ from abag.core.files import (
     sweep_partials,
     write_json,
 )
-from abag.core.messages import say
+from abag.core.messages import detail, say
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
+from abag.head.closed_form.registry import CHECKS
 from abag.head.data.label_sense import label_sense
-from abag.head.data.labels import LabelledPairs, label_pairs, report_counts
+from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.model.config import FitConfig, RunMismatch, check_same
 from abag.head.report.summary_file import read_summary
-from abag.head.splits.splits import split_frame
+from abag.head.splits.adapter_leaks import apply_adapter_policy
+from abag.head.splits.groups import PairGroups, with_antibody_clusters, with_antigen_clusters
+from abag.head.splits.split_methods import describe_splits, divide
+from abag.head.splits.splits import TRAIN, Split, split_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from abag.embed.sequences.chains import Kind
     from abag.head.report.results import RunSummary
-    from abag.head.splits.splits import Split
+
 
 RUN_FORMAT = "abag-run 1"
 
@@ -233,3 +238,38 @@ def _is_split(path: Path, frame: pd.DataFrame) -> bool:
         reason = " ".join(str(error).split())
         msg = f"{path}: is damaged ({reason}). Restore it, or start in another folder."
         raise FileDamaged(msg) from error
+
+
+def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[Split]]:
+    """Return the inputs with the clusters of their sequences, and the splits of their pairs.
+
+    Raises
+    ------
+    AbagError
+        If the pairs cannot be split as asked for, or a part cannot be trained on.
+    """
+    groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
+    pairs = with_antigen_clusters(inputs.pairs, groups)
+    pairs = with_antibody_clusters(pairs, groups)
+    splits = apply_adapter_policy(
+        divide(groups),
+        groups,
+        [vectors.folder for vectors in inputs.vectors.values()],
+        adapter_rows=config.adapter_rows,
+        allow_leak=config.allow_adapter_leak,
+    )
+    for split in splits:
+        check_training(pairs, split, config)
+    chosen, *rest = describe_splits(splits)
+    (say if config.split == "auto" else detail)(chosen)
+    for line in rest:
+        detail(line)
+    return replace(inputs, pairs=pairs), splits
+
+
+def check_training(pairs: LabelledPairs, split: Split, config: FitConfig) -> None:
+    """Raise `NothingToLearn` or `DoesNotApply` if the training part does not suit the head."""
+    rows = split.rows(TRAIN)
+    training_labels(pairs, rows)
+    if check := CHECKS.get(str(config.filled().head)):
+        check(pairs.table.antibodies.chains, pairs.antibody[rows])
