@@ -20,8 +20,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from abag.head.evaluation.bootstrap import widening
-from abag.head.evaluation.comparison import compare
+from abag.head.evaluation.comparison import compare, widening
 from abag.head.evaluation.metrics import rmse
 from abag.head.splits.splits import TEST, Split
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.embed.sequences.numbering import WORTH_PROCESSES
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
-from abag.head.closed_form.kernel_search import SEARCH_PAIRS
+from abag.head.closed_form.kernels import SEARCH_PAIRS
 from abag.head.closed_form.registry import stacked_models
 from abag.head.evaluation.baselines import INNER_FOLDS, MAX_COMPARISONS
 from abag.head.model.config import STACK_NETWORKS, FitConfig, HeadName

@@ -2,26 +2,33 @@
 
 Nothing is written before everything has been checked. Every file of the folder is written
 atomically, so the same command resumes the run after an interruption at any point.
+
+Small folds are fitted in one pool of threads. Steps and factorisations release the lock of the
+interpreter most of the time, so threads suffice. They copy nothing, and work in notebooks and
+scripts that a new process could not import. Results do not depend on the number of threads.
 """
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from abag import cache_dir
 from abag.core.arrays import Floats
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.device import resolve_device
 from abag.core.files import FolderBusy, only_writer
-from abag.core.messages import detail, say, stage
+from abag.core.messages import detail, part_of_stage, say, stage
 from abag.core.options import BadOption
 from abag.embed.sequences.numbering import number_antibodies
-from abag.head.closed_form.censored import impute_censored
+from abag.head.closed_form.linear import impute_censored
 from abag.head.closed_form.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.data.labels import NothingToLearn
 from abag.head.evaluation.baselines import (
@@ -45,14 +52,14 @@ from abag.head.runs.run_folder import (
 from abag.head.runs.summary import curve_point, join_logs, split_facts, write_results
 from abag.head.splits.splits import TRAIN, Split, thinned
 from abag.head.training.checkpoint import has_checkpoint, load_newest
-from abag.head.training.fold_groups import folds_per_stack, group_folds
-from abag.head.training.pool import Task, run_tasks
+from abag.head.training.loop import NO_SIGNAL, Stopped, delayed_signals
+from abag.head.training.stack import folds_per_stack, group_folds
 from abag.head.training.torch_settings import matrix_threads, return_freed_memory, torch_settings
 from abag.head.training.train import FoldInputs, TrainingInputs, train
 from abag.head.training.uncertainty import combine, describe_sigma
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -66,13 +73,15 @@ if TYPE_CHECKING:
     from abag.head.runs.run_folder import FoldPaths, RunInputs
     from abag.head.training.train import TrainedHeads
 
-
 HEADS_SHARE, BASELINES_SHARE, REPORT_SHARE = 0.7, 0.1, 0.1
 """Shares of the time of a fit, for the time left that the progress bar shows."""
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""
 NETWORKS_PART, CLOSED_FORMS_PART, BASELINES_PART = 0.7, 0.2, 0.1
 """Parts of the time, for the progress bar."""
+WAIT_S = 0.05
+"""Time after which the main thread looks for signals that another thread received: these do not
+end its wait."""
 
 
 def complete_run(
@@ -410,3 +419,47 @@ def _baseline_inputs(folds: FoldFits, training: Sequence[TrainingRows]) -> list[
         )
         for one, split in zip(training, folds.splits, strict=True)
     ]
+
+
+class Task(NamedTuple):
+    """A part of a fit that needs no other part."""
+
+    run: Callable[[], object]
+    share: float
+    """Of the stage's time, for the progress bar."""
+
+
+def run_tasks(tasks: Sequence[Task], threads: int) -> None:
+    """Run all tasks; after a signal or an error none begins, and trainings save and stop.
+
+    With one thread they run in this one, in their order. With several, each has one core.
+
+    Raises
+    ------
+    Stopped
+        If a signal has stopped the tasks and its handler did not raise an exception.
+    """
+    with delayed_signals() as stop:
+
+        def run(task: Task) -> None:
+            if not stop:
+                with part_of_stage(task.share):
+                    task.run()
+
+        if threads == 1:
+            for task in tasks:
+                run(task)
+        else:
+            with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+                running = [pool.submit(copy_context().run, run, task) for task in tasks]
+                waiting = set(running)
+                while waiting:
+                    ended, waiting = wait(waiting, WAIT_S, FIRST_COMPLETED)
+                    if any(task.exception() is not None for task in ended):
+                        stop.append(NO_SIGNAL)
+            errors = [error for task in running if (error := task.exception()) is not None]
+            for error in errors:
+                if not isinstance(error, Stopped):
+                    raise error
+    if stop:
+        raise Stopped

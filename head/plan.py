@@ -31,8 +31,7 @@ from abag.head.closed_form.pair_model import DoesNotApply
 from abag.head.closed_form.registry import describe_left_out, stacked_models
 from abag.head.closed_form.residue_model import find_reference
 from abag.head.data.label_options import Label, LabelOptions
-from abag.head.data.label_sense import describe_columns, label_sense, suggest_label
-from abag.head.data.label_units import BadLabel
+from abag.head.data.label_units import BadLabel, describe_columns, label_sense, suggest_label
 from abag.head.data.labels import ConflictingReplicates, label_pairs
 from abag.head.evaluation.verdicts import LabelSummary, label_problems, summarize_labels
 from abag.head.fit_cost import DEFAULT_FOLDS, GPU_CORES, FitSize, fit_time

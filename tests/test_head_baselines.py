@@ -16,7 +16,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
 from abag.head.data.one_hot import OneHot
-from abag.head.evaluation import baselines, bootstrap
+from abag.head.evaluation import baselines, comparison
 from abag.head.evaluation import baselines as baselines_module
 from abag.head.evaluation import ridge as module
 from abag.head.evaluation.baselines import (
@@ -55,7 +55,7 @@ def random_split(antibody, antigen, seed):
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch):
-    monkeypatch.setattr(bootstrap, "DRAWS", 100)
+    monkeypatch.setattr(comparison, "DRAWS", 100)
 
 
 def plain_ridge(x_PD, y, penalty):

@@ -9,17 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag.head.closed_form import gaussian_process as module
-from abag.head.closed_form import kernel_search, stacking
+from abag.head.closed_form import kernels
 from abag.head.closed_form.gaussian_process import GaussianProcess, fit_gaussian_process
 from abag.head.closed_form.linear import fit_linear
 from abag.head.closed_form.pair_model import DoesNotApply, PairVectors, TrainingRows
 from abag.head.closed_form.registry import CLOSED_FORM
-from abag.head.closed_form.stacking import cross_stacked_error, stack_weights
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.evaluation import ridge as ridge_module
 from abag.head.evaluation.baselines import inner_folds, standardised
 from abag.head.evaluation.ridge import FeatureBlock, ridge
+from abag.head.prediction import fitted
 from abag.head.prediction.bundle import parse_record
+from abag.head.prediction.fitted import cross_stacked_error, stack_weights
 
 
 class Labels:
@@ -79,7 +80,7 @@ def plain_noise(training, rows, noise=0.05):
 
 def fix_grid(monkeypatch, scale=0.3, product=0.4, noise=0.05):
     for name, value in (("SCALES", scale), ("PRODUCTS", product), ("NOISES", noise)):
-        monkeypatch.setattr(kernel_search, name, (value,))
+        monkeypatch.setattr(kernels, name, (value,))
 
 
 def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
@@ -223,7 +224,7 @@ def test_the_ridge_head_equals_the_baseline_and_its_inner_predictions_refits(
 def test_a_kept_prediction_of_a_fold_comes_from_the_kernel_that_the_other_folds_choose(monkeypatch):
     scales = (0.01, 0.1, 1.0, 10.0)
     fix_grid(monkeypatch)
-    monkeypatch.setattr(kernel_search, "SCALES", scales)
+    monkeypatch.setattr(kernels, "SCALES", scales)
     training = make_training(train=20, seed=3)
     rows, fold = training.rows, training.fold
     inner_SF = np.empty((len(scales), len(rows)))
@@ -245,14 +246,14 @@ def test_a_kept_prediction_of_a_fold_comes_from_the_kernel_that_the_other_folds_
 @pytest.mark.parametrize("train", [40, 90])
 def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, train):
     monkeypatch.setattr(module, "SEARCH_PAIRS", 60)  # all pairs choose the kernel, or only some
-    monkeypatch.setattr(kernel_search, "SEARCH_PAIRS", 60)
-    tried, solve = [], kernel_search.SolvedKernels._solve
+    monkeypatch.setattr(kernels, "SEARCH_PAIRS", 60)
+    tried, solve = [], kernels.SolvedKernels._solve
 
     def counted(solver, chosen, *, with_inner):
         tried.append((len(solver), chosen, with_inner))
         return solve(solver, chosen, with_inner=with_inner)
 
-    monkeypatch.setattr(kernel_search.SolvedKernels, "_solve", counted)
+    monkeypatch.setattr(kernels.SolvedKernels, "_solve", counted)
     together = make_training(pairs=120, train=train)
     for criterion in ("error", "evidence"):
         found = fit_gaussian_process(together, criterion)
@@ -285,7 +286,7 @@ def test_weights_of_a_stack_add_up_to_one_and_no_others_cost_less(seed, models, 
     assert weights.min() >= 0
     assert weights.sum() == pytest.approx(1)
     noise = np.square(error_RK).mean(axis=0).min()
-    pull = stacking.PRIOR_GROUPS / stacking.equal_groups(group) * noise
+    pull = fitted.PRIOR_GROUPS / fitted.equal_groups(group) * noise
 
     def cost(of_K):
         return np.square(error_RK @ of_K).mean() + pull * np.square(of_K - expected).sum()
@@ -313,8 +314,8 @@ def test_a_bad_model_does_not_pull_weight_from_the_best():
 
 
 def test_groups_of_unequal_size_count_as_fewer():
-    assert stacking.equal_groups(np.array([3, 3, 5, 5])) == 2
-    assert stacking.equal_groups(np.array([3] * 97 + [5, 6, 7])) < 1.1
+    assert fitted.equal_groups(np.array([3, 3, 5, 5])) == 2
+    assert fitted.equal_groups(np.array([3] * 97 + [5, 6, 7])) < 1.1
 
 
 def test_without_errors_the_weights_are_those_expected():
@@ -324,7 +325,7 @@ def test_without_errors_the_weights_are_those_expected():
 
 
 def test_the_error_of_a_stack_on_a_fold_uses_weights_of_the_other_folds(monkeypatch):
-    monkeypatch.setattr(stacking, "PRIOR_GROUPS", 0.0)
+    monkeypatch.setattr(fitted, "PRIOR_GROUPS", 0.0)
     error_RK = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
     found = cross_stacked_error(error_RK, np.array([0, 0, 1]), np.arange(3), np.full(2, 0.5))
     np.testing.assert_allclose(found, [1, 1, 1])

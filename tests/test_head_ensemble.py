@@ -16,8 +16,7 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import FitConfig
-from abag.head.model.layers import stacked_layers
-from abag.head.model.optimizer import AdamW
+from abag.head.model.heads import stacked_layers
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training.checkpoint import load
 from abag.head.training.stack import (
@@ -27,7 +26,7 @@ from abag.head.training.stack import (
     draw_bootstrap_sample,
     make_training_sets,
 )
-from abag.head.training.step import step_seed, uses_bf16
+from abag.head.training.step import AdamW, step_seed, uses_bf16
 
 QUICK = {
     "head": "mlp", "report": False, "widths": (16, 8), "epochs": 3, "batch_size": 16,

@@ -13,11 +13,10 @@ from killed_training import stop_after
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import FitConfig
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
-from abag.head.training import fold_groups
+from abag.head.training import stack
 from abag.head.training.checkpoint import load
-from abag.head.training.compile_choice import choose_mode
-from abag.head.training.fold_groups import folds_per_stack, group_folds
-from abag.head.training.step import TrainingStep
+from abag.head.training.stack import folds_per_stack, group_folds
+from abag.head.training.step import TrainingStep, choose_mode
 from abag.head.training.train import FoldInputs, TrainingInputs, train
 
 PAIRS = 90
@@ -145,7 +144,7 @@ def test_a_stack_on_a_cpu_is_as_large_as_its_memory_and_on_a_gpu_as_its_vectors(
     vectors = np.zeros((256, 512), np.float32), np.zeros((512, 256), np.float32)
     config = FitConfig(head="mlp", widths=(320, 128))
     weights = 4 * (769 * 320 + 2 * 320 + 321 * 128 + 2 * 128 + 129)
-    size = fold_groups.MAX_CPU_BYTES // (2**20 + 5 * weights)
+    size = stack.MAX_CPU_BYTES // (2**20 + 5 * weights)
     assert size > 5
     assert folds_per_stack(config, vectors, cpu=True) == size
     assert folds_per_stack(config, vectors, cpu=False) == 2**10

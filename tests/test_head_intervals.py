@@ -7,15 +7,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from abag.head.evaluation import bootstrap, comparison
-from abag.head.evaluation.bootstrap import Interval, widening
+from abag.head.evaluation import comparison
 from abag.head.evaluation.comparison import (
+    Interval,
     _TestRows,
     antigen_groups,
     compare,
     score_interval,
     score_intervals,
     score_rows,
+    widening,
 )
 from abag.head.evaluation.metrics import METRICS, score
 from abag.head.evaluation.ranking import SCOPES, ClusterPairs, spearman_by_group
@@ -29,7 +30,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch):
-    monkeypatch.setattr(bootstrap, "DRAWS", 100)
+    monkeypatch.setattr(comparison, "DRAWS", 100)
 
 
 def drawn(pkd, cluster, antigen=None):
@@ -70,15 +71,15 @@ def test_an_interval_is_that_of_all_samples_drawn_and_scored_in_one_go(monkeypat
     pairs = drawn(rng.normal(8, 1, 1200), cluster)
     a, b = pairs.pkd + rng.normal(size=1200), pairs.pkd + rng.normal(size=1200)
     found = compare(pairs, [all_tested(pairs.antigen)], [a], [b], metric)
-    monkeypatch.setattr(bootstrap, "SAMPLED_AT_ONCE", 300)  # in several threads
-    monkeypatch.setattr(bootstrap, "MOST_KEPT", 0)
+    monkeypatch.setattr(comparison, "SAMPLED_AT_ONCE", 300)  # in several threads
+    monkeypatch.setattr(comparison, "MOST_KEPT", 0)
     in_parts = compare(pairs, [all_tested(pairs.antigen)], [a], [b], metric)
     ends = (found.difference, found.low, found.high)
     assert (in_parts.difference, in_parts.low, in_parts.high) == pytest.approx(ends, rel=1e-12)
     assert found.low < found.difference < found.high
     draws = np.random.default_rng(3).integers(7, size=(100, 7))
     counts = np.array([np.bincount(one, minlength=7) for one in draws])
-    assert np.array_equal(bootstrap._count_draws(3, 100, 7), counts)
+    assert np.array_equal(comparison._count_draws(3, 100, 7), counts)
 
 
 @pytest.mark.parametrize("clusters", [5, 8])

@@ -12,8 +12,7 @@ from abag.embed.sequences.columns import MissingColumn
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
-from abag.head.data.label_sense import label_sense, quantity
-from abag.head.data.label_units import TO_PKD, BadLabel, fitting_units
+from abag.head.data.label_units import TO_PKD, BadLabel, fitting_units, label_sense, quantity
 from abag.head.data.labels import label_pairs
 from abag.head.plan import describe_plan, plan
 

@@ -9,8 +9,7 @@ from abag.core.options import BadOption
 from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.data.labels import LabelledPairs
 from abag.head.model.config import PRESETS, FitConfig, HeadName
-from abag.head.model.heads import HEADS, LowRank, build_head
-from abag.head.model.layers import plain_layers
+from abag.head.model.heads import HEADS, LowRank, build_head, plain_layers
 from abag.head.model.losses import LOSSES, PredictedPairs
 from abag.head.training.stack import PairStandardizer, StackedHeads, make_members
 

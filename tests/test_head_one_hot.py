@@ -11,14 +11,14 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag.embed.store.store import open_store
-from abag.head.closed_form import one_hot_ridge, registry
-from abag.head.closed_form.one_hot_kernel import fit_one_hot_kernel
+from abag.head.closed_form import registry, residue_model
 from abag.head.closed_form.pair_model import (
     DoesNotApply,
     PairVectors,
     SequencesMissing,
     TrainingRows,
 )
+from abag.head.closed_form.residue_model import fit_one_hot_kernel
 from abag.head.data.one_hot import OneHot, common_reference
 from abag.head.evaluation import baselines
 from abag.head.prediction.bundle import load_predictor
@@ -273,7 +273,7 @@ def test_too_many_antibodies_for_a_ridge_are_refused_before_anything_is_written(
 
 
 def test_a_learning_curve_leaves_out_what_a_head_cannot_be_fitted_to(case, monkeypatch):
-    full, said = one_hot_ridge.columns_of, []
+    full, said = residue_model.columns_of, []
 
     def columns_of(chains, of_pair):
         if len(of_pair) < 60:

@@ -15,10 +15,10 @@ from abag.core import messages
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.core.messages import part_of_stage, reporting, stage, whole_bar
 from abag.head import fit_run
-from abag.head.model.layers import _Dropout
+from abag.head.fit_run import Task, run_tasks
+from abag.head.model.heads import _Dropout
 from abag.head.training import torch_settings
 from abag.head.training.loop import Stopped, delayed_signals
-from abag.head.training.pool import Task, run_tasks
 from abag.head.training.torch_settings import matrix_threads
 
 

@@ -18,7 +18,7 @@ from abag.embed.sequences.chains import EmptySequence
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import VectorsMissing
 from abag.head.closed_form.pair_model import PairVectors
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.model.config import FitConfig
 from abag.head.model.heads import build_head
 from abag.head.prediction.bundle import WEIGHTS, PredictorDamaged, load_predictor, record_digest

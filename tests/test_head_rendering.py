@@ -14,7 +14,7 @@ from drawn import add_vectors
 
 import abag
 from abag.cli import main
-from abag.head.evaluation import bootstrap
+from abag.head.evaluation import comparison
 from abag.head.runs.rendering import report
 from abag.head.runs.saved_run import NoFinishedRun
 
@@ -33,7 +33,7 @@ def case(tmp_path_factory):
     frame["antigen_name"] = [f"target {one[:2]}" for one in frame["antigen"]]
     add_vectors(at / "store", frame)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bootstrap, "DRAWS", 20)
+        patch.setattr(comparison, "DRAWS", 20)
         for name, options in {
             "one": {"split": "random", "learning_curve": True},
             "folds": {"split": "antigen", "folds": 3, "repeats": 2},
@@ -44,7 +44,7 @@ def case(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch):
-    monkeypatch.setattr(bootstrap, "DRAWS", 20)
+    monkeypatch.setattr(comparison, "DRAWS", 20)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.evaluation import bootstrap, verdicts
+from abag.head.evaluation import comparison, verdicts
 from abag.head.evaluation.baselines import BaselineInputs, predict_baselines
 from abag.head.evaluation.comparison import score_rows
 from abag.head.model.config import FitConfig
@@ -42,7 +42,7 @@ HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=al
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch):
-    monkeypatch.setattr(bootstrap, "DRAWS", 20)
+    monkeypatch.setattr(comparison, "DRAWS", 20)
 
 
 def table(rows=120, antigens=8):

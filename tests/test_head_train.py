@@ -31,7 +31,7 @@ from abag.head import fit as fit_module
 from abag.head.data.label_units import BadLabel
 from abag.head.data.labels import NothingToLearn
 from abag.head.model.config import FitConfig, RunMismatch, is_used
-from abag.head.training import fold_groups
+from abag.head.training import stack
 from abag.head.training.checkpoint import load
 from abag.head.training.loop import LossNotFinite
 from abag.head.training.step import (
@@ -362,16 +362,16 @@ def test_a_run_cannot_be_shortened(case):
 @pytest.mark.parametrize(("began", "goes_on"), [(1, 1), (0, 0), (1, 0)])
 def test_a_resumed_cross_validation_equals_an_uninterrupted_one(case, monkeypatch, began, goes_on):
     options = {"folds": 3, "epochs": 2, "save_every": 3}
-    room = fold_groups.MAX_CPU_BYTES
+    room = stack.MAX_CPU_BYTES
     # without room all folds train one by one
-    monkeypatch.setattr(fold_groups, "MAX_CPU_BYTES", began * room)
+    monkeypatch.setattr(stack, "MAX_CPU_BYTES", began * room)
     whole, _ = quick_fit(case, "whole", **options)
     stop_after(monkeypatch, whole["steps"] // (6 if began else 2))
     with pytest.raises(KeyboardInterrupt):
         quick_fit(case, "broken", **options)
     monkeypatch.undo()
     # a stack that was begun stays one, as where a run begins on a GPU and goes on without
-    monkeypatch.setattr(fold_groups, "MAX_CPU_BYTES", goes_on * room)
+    monkeypatch.setattr(stack, "MAX_CPU_BYTES", goes_on * room)
     resumed, _ = quick_fit(case, "broken", **options)
     assert without_times(resumed) == without_times(whole)
     weights = [case.at / name / "predictor/weights.safetensors" for name in ("whole", "broken")]

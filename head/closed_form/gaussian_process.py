@@ -26,19 +26,22 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from abag.core.arrays import Floats
-from abag.head.closed_form.kernel_search import (
+from abag.head.closed_form.kernels import (
+    BLOCK,
     SEARCH_PAIRS,
     Chosen,
     Criterion,
+    PairKernel,
+    PairSet,
+    Side,
     SolvedKernels,
     blas_threads,
     choose_kernel,
     factorise,
     solve_triangle,
 )
-from abag.head.closed_form.kernels import BLOCK, PairKernel, PairSet, Side
 from abag.head.closed_form.pair_model import Arrays, ClosedFormFit, PairVectors, TrainingRows
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

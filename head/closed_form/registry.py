@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from abag.head.closed_form.gaussian_process import INNER_PAIRS, fit_gaussian_process
 from abag.head.closed_form.linear import fit_linear
-from abag.head.closed_form.one_hot_kernel import fit_one_hot_kernel
-from abag.head.closed_form.one_hot_ridge import columns_of, fit_one_hot_ridge
 from abag.head.closed_form.pair_model import Fit
-from abag.head.closed_form.residue_model import find_reference
+from abag.head.closed_form.residue_model import (
+    columns_of,
+    find_reference,
+    fit_one_hot_kernel,
+    fit_one_hot_ridge,
+)
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains

@@ -13,7 +13,6 @@ from abag import AbagError
 from abag.core.messages import say
 from abag.embed.sequences.columns import MissingColumn
 from abag.head.data.label_options import Floor, LabelOptions, Replicates
-from abag.head.data.label_sense import suggest_label
 from abag.head.data.label_units import (
     POSITIVE,
     TO_PKD,
@@ -21,6 +20,7 @@ from abag.head.data.label_units import (
     read_bounds,
     read_censored,
     refuse_other_units,
+    suggest_label,
 )
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from abag.embed.sequences.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.store.store import open_store
 from abag.head.closed_form.gaussian_process import GaussianProcess
 from abag.head.closed_form.kernels import BLOCK
-from abag.head.closed_form.one_hot_kernel import OneHotKernel
 from abag.head.closed_form.pair_model import Index, PairVectors
+from abag.head.closed_form.residue_model import OneHotKernel
 from abag.head.design.sites import Mutant, Parent, name_mutant
 from abag.head.prediction.inputs import Scorer, row_bar
 from abag.head.prediction.predictor import encode_new, existing_store

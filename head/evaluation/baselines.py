@@ -21,7 +21,7 @@ from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.head.clustering.clusters import distance_to_parent
 from abag.head.data.one_hot import ENCODED, OneHot, common_reference
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.evaluation.ridge import FeatureBlock, ridge, ridges
 from abag.head.splits.splits import TRAIN, Split, grouped_folds
 

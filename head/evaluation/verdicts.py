@@ -14,7 +14,7 @@ import pandas as pd
 from abag.core.arrays import Floats, Ints
 from abag.head.data.label_units import DOUBLE_LOG, USUAL_PKD, outside
 from abag.head.data.labels import CONFLICT_PKD, FLOOR_SHARE
-from abag.head.evaluation.bootstrap import Interval
+from abag.head.evaluation.comparison import Interval
 from abag.head.evaluation.metrics import (
     METRICS,
     Scores,

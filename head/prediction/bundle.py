@@ -37,9 +37,13 @@ from abag.core.options import BadOption
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
 from abag.head.closed_form.linear import LinearModel, LinearSettings
-from abag.head.closed_form.one_hot_kernel import OneHotKernel, OneHotSettings
-from abag.head.closed_form.one_hot_ridge import OneHotRidge, OneHotRidgeSettings
 from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, PairVectors
+from abag.head.closed_form.residue_model import (
+    OneHotKernel,
+    OneHotRidge,
+    OneHotRidgeSettings,
+    OneHotSettings,
+)
 from abag.head.prediction.antigen_changes import FILE as ANTIGENS
 from abag.head.prediction.antigen_changes import load_antigens, measure_antigens, save_antigens
 from abag.head.prediction.applicability import Applicability, measure_applicability

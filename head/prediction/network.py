@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from abag.core.arrays import Floats
 from abag.embed.sequences.chains import KINDS
 from abag.head.closed_form.pair_model import Arrays, PairVectors
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.model.config import FitConfig, is_used
 from abag.head.model.heads import LowRank, Mlp, Notebook, build_head
 

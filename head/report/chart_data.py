@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.evaluation import metrics
 from abag.head.evaluation.comparison import antigen_groups
 from abag.head.evaluation.ranking import spearman_by_group

@@ -27,7 +27,7 @@ from abag.core.files import write_text
 from abag.core.messages import printable
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
-from abag.head.evaluation import bootstrap
+from abag.head.evaluation import comparison
 from abag.head.evaluation.metrics import METRICS, metric_label, table_metrics
 from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN
 from abag.head.evaluation.verdicts import format_difference, rank_metric, relation
@@ -73,7 +73,7 @@ def render(results: RunResults, summary: RunSummary, date: str) -> str:
         digest=r.facts["pairs_digest"],
         command=_command(r, summary["run"]),
         folds=len(r.splits),
-        draws=bootstrap.DRAWS,
+        draws=comparison.DRAWS,
         verdict=summary["verdict"],
         verdicts=summary["verdicts"],
         warnings=summary["warnings"],

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, distinct, hex_keys
 from abag.core.messages import printable
-from abag.head.evaluation.bootstrap import Interval, MeasuredPairs
-from abag.head.evaluation.comparison import ScoreInterval, compare
+from abag.head.evaluation.comparison import Interval, MeasuredPairs, ScoreInterval, compare
 from abag.head.evaluation.metrics import FoldAverage, Scores
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import Store, open_store
 from abag.head.closed_form.registry import CHECKS
-from abag.head.data.label_sense import label_sense
+from abag.head.data.label_units import label_sense
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.model.config import FitConfig, RunMismatch, check_same

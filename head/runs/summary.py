@@ -12,10 +12,9 @@ from threadpoolctl import threadpool_limits
 from abag.core.arrays import Floats, distinct
 from abag.core.files import replacing, write_json, write_text
 from abag.embed.sequences.chains import KINDS
-from abag.head.data.label_sense import quantity
+from abag.head.data.label_units import quantity
 from abag.head.evaluation import metrics
-from abag.head.evaluation.bootstrap import MeasuredPairs
-from abag.head.evaluation.comparison import rows_to_score, score_intervals
+from abag.head.evaluation.comparison import MeasuredPairs, rows_to_score, score_intervals
 from abag.head.evaluation.verdicts import plain_verdict, verdicts, warnings
 from abag.head.report.report import model_card, write_report
 from abag.head.report.results import CurvePoint, ModelScores, RunResults, RunSummary

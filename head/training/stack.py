@@ -9,12 +9,14 @@ each batch is gathered once for all of them.
 
 The folds of a cross-validation have statistics of their own, so the same pair has other inputs and
 another target in each. The tables hold all pairs once per fold: pair p of fold f is row p + f P.
+Folds whose steps have the same shapes train together, see `group_folds`.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,23 +25,25 @@ import torch
 from abag.core.messages import detail
 from abag.head.closed_form.gaussian_process import INNER_PAIRS
 from abag.head.data.labels import training_labels
-from abag.head.data.scaling import Standardizer
+from abag.head.data.vectors import Standardizer
 from abag.head.evaluation.baselines import INNER_FOLDS, inner_folds
 from abag.head.model.config import STACK_NETWORKS
-from abag.head.model.heads import build_stacked_heads
-from abag.head.model.vector_tables import TrainingPairs, VectorTables, predict_rows
+from abag.head.model.heads import build_head, build_stacked_heads
 from abag.head.splits.splits import TRAIN
-from abag.head.training.compile_choice import choose_mode
 from abag.head.training.step import (
+    TrainingPairs,
     TrainingStep,
+    VectorTables,
+    choose_mode,
     cosine_rates,
     make_epoch_batches,
+    predict_rows,
     steps_per_epoch,
     uses_bf16,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -49,6 +53,11 @@ if TYPE_CHECKING:
     from abag.head.training.step import EpochBatches
 
 INITIAL, BOOTSTRAP = 3, 5  # streams of the seed, beside those of step.py and train.py
+MAX_TABLE_BYTES = 2**30
+"""Largest size of the vectors of a stack, which holds them once per fold."""
+MAX_CPU_BYTES = 2**26
+"""Largest size, on a CPU, of all that a stack holds: vectors, weights, gradients, two moments and
+best weights. Larger stacks are not faster there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,3 +340,76 @@ def _place_tables(
         detail(f"vectors: {needed / 2**20:.0f} MiB on the {place}")
     host_shape = shape_AB if place == "host" else None
     return VectorTables(antibody_ND, antigen_ME, pairs, device, host_shape)
+
+
+def folds_per_stack(
+    config: FitConfig, vectors: tuple[NDArray[np.float32], NDArray[np.float32]], cpu: bool
+) -> int:
+    """Return how many folds train in one step at most.
+
+    Parameters
+    ----------
+    vectors : (NDArray, NDArray), shape=(N, D) and (M, E), dtype=float32
+        Of the antibodies and antigens of one fold.
+    cpu : bool
+        Whether they train on a CPU. Stacks of a GPU are as large as possible, because its steps are
+        bound by kernel launches.
+    """
+    table_bytes = sum(x_ND.nbytes for x_ND in vectors)
+    if not cpu:
+        return max(1, MAX_TABLE_BYTES // table_bytes)
+    with torch.device("meta"):
+        head = build_head(config, *(x_ND.shape[1] for x_ND in vectors))
+    heads = STACK_NETWORKS if config.stacks else 1
+    weight_bytes = heads * sum(parameter.nbytes for parameter in head.parameters())
+    return max(1, MAX_CPU_BYTES // (table_bytes + 5 * weight_bytes))
+
+
+def group_folds(
+    splits: Sequence[Split],
+    config: FitConfig,
+    size: int,
+    alone: Collection[int] = (),
+    begun: Mapping[int, int] | None = None,
+) -> list[list[int]]:
+    """Group the folds whose steps have the same shapes.
+
+    Groups that were begun stay as they are when a run is resumed. Folds with several heads
+    are stacks already, and early stopping ends each fold at its own step: both train one by one.
+
+    Parameters
+    ----------
+    size : int
+        Most folds of a group, see `folds_per_stack`; they are divided evenly.
+    alone : collection of int
+        Folds that were begun one by one.
+    begun : mapping, optional
+        How many folds a group has that was begun, by its first one.
+
+    Returns
+    -------
+    list of list of int
+        Every fold once.
+    """
+    one_by_one = config.members > 1 or config.patience > 0
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for fold, split in enumerate(splits):
+        n_pairs = len(split.rows(TRAIN))
+        batch = config.fitting_batch(n_pairs)
+        sets = leaves_folds_out(config, n_pairs)
+        steps = steps_per_epoch(pairs_per_epoch(config, n_pairs), *batch)
+        shape = (*batch, steps, sets)
+        groups.setdefault((fold,) if one_by_one or fold in alone else shape, []).append(fold)
+    return [stack for group in groups.values() for stack in _divide(group, size, begun or {})]
+
+
+def _divide(group: list[int], size: int, begun: Mapping[int, int]) -> list[list[int]]:
+    """Divide a group evenly, but for the parts that were begun."""
+    stacks = []
+    while group:
+        if (count := begun.get(group[0])) is None:
+            fresh = len(list(takewhile(lambda fold: fold not in begun, group)))
+            count = -(-fresh // -(-fresh // size))
+        stacks.append(group[:count])
+        group = group[count:]
+    return stacks

@@ -9,30 +9,238 @@ The step reads its rows, weights and learning rate at a cursor on the device, wr
 and advances the cursor. Every step is therefore the same sequence of kernels on the same addresses:
 eager on a CPU, one CUDA graph on a GPU. Inputs and outputs are buffers allocated before the
 capture, so a replay cannot overwrite a tensor that is still in use.
+
+N antibodies with vectors of width D, M antigens with vectors of width E, on the device or in host
+memory next to it; both give the same numbers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
+from torch.nn.functional import embedding
+from torch.optim.adamw import adamw
 
-from abag.head.model.layers import supports_bf16, use_generator
+from abag.head.model.heads import supports_bf16, use_generator
 from abag.head.model.losses import LOSSES, PredictedPairs
-from abag.head.model.optimizer import AdamW
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from abag.head.model.config import FitConfig
-    from abag.head.model.vector_tables import TrainingPairs, VectorTables
-    from abag.head.training.compile_choice import CompiledMode
+    from abag.head.model.config import Compile, FitConfig
+
+CompiledMode = Literal["off", "graph", "full"]
+COMPILE_S = 20.0
+"""Time that torch.compile adds to the first step: 16 to 30 s with an empty cache."""
+SAVED_S = 6.5e-5
+"""Time that a compiled step of one head saves beside a CUDA graph: 0.272 instead of 0.337 ms with
+the default preset on an H200 (benchmarks/results/fit_nvidia-h200_2026-11-21.md). The work of a
+stack that the compiler fuses grows with its heads."""
+PREDICTION_BATCH, CPU_PREDICTION_BATCH = 16384, 2048
+"""Pairs per forward pass of a prediction, on a GPU and a CPU: 150 and 19 MB of inputs at the usual
+widths, and as much for each layer."""
+NORM_EPS = 1e-6
+"""As in `torch.nn.utils.clip_grad_norm_`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPairs:
+    """The pairs on the device; every tensor has shape (P,)."""
+
+    antibody_P: Tensor
+    """Index of the antibody, int64."""
+    antigen_P: Tensor
+    """Index of the antigen, int64."""
+    target_P: Tensor
+    """Standardized label, float32."""
+    censored_P: Tensor
+    """int8: -1 if the true value is below the label, +1 if above, 0 if exact."""
+
+
+class VectorTables:
+    """The vectors of all sequences, and the two that form each pair.
+
+    Parameters
+    ----------
+    host_shape : tuple of int, optional
+        Keep the tables in host memory, and room on the device for the pairs of one step: (A, B) or
+        (A, G, B). By default the tables are on the device.
+    """
+
+    def __init__(
+        self,
+        antibody_ND: Tensor,
+        antigen_ME: Tensor,
+        pairs: TrainingPairs,
+        device: torch.device,
+        host_shape: tuple[int, ...] | None = None,
+    ) -> None:
+        self.device, place = device, device if host_shape is None else torch.device("cpu")
+        self.tables = antibody_ND.to(place), antigen_ME.to(place)
+        self.index = pairs.antibody_P.to(place), pairs.antigen_P.to(place)
+        self.rows_SAB = torch.empty(0, dtype=torch.int64)
+        self.of_step: list[Tensor] | None = None
+        if host_shape is not None:
+            self.of_step = [
+                torch.empty(*host_shape, t.shape[1], device=device) for t in self.tables
+            ]
+
+    def begin_epoch(self, rows_SAB: NDArray[np.int64]) -> None:
+        """Set the pairs of the next epoch, shape (S, A, B) or (S, A, G, B)."""
+        self.rows_SAB = torch.from_numpy(rows_SAB)
+
+    def prepare_step(self, step: int) -> None:
+        """Copy the vectors of a step to the device if the tables are in host memory."""
+        if self.of_step is not None:
+            for target, source in zip(self.of_step, self._gather(self.rows_SAB[step]), strict=True):
+                target.copy_(source)
+
+    def batch_vectors(self, batch: int) -> tuple[Tensor, Tensor] | None:
+        """Return the prepared vectors, (B, D) and (B, E); None if `read` can gather them."""
+        return None if self.of_step is None else (self.of_step[0][batch], self.of_step[1][batch])
+
+    def read(self, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Gather the vectors of pairs, shapes (B, D) and (B, E), on the device."""
+        if self.of_step is not None:
+            rows_B = rows_B.cpu()
+        antibody_BD, antigen_BE = self._gather(rows_B)
+        return antibody_BD.to(self.device), antigen_BE.to(self.device)
+
+    def _gather(self, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+        (antibody_ND, antigen_ME), (antibody_P, antigen_P) = self.tables, self.index
+        return embedding(antibody_P[rows_B], antibody_ND), embedding(antigen_P[rows_B], antigen_ME)
+
+
+@torch.no_grad()
+def predict_rows(
+    model: nn.Module,
+    tables: VectorTables,
+    rows: NDArray[np.int64],
+    device: torch.device,
+    members: int,
+) -> NDArray[np.float32]:
+    """Predict pairs in batches, without dropout.
+
+    Parameters
+    ----------
+    model : nn.Module
+        One head, or `members` stacked heads.
+    rows : NDArray, shape=(R,), dtype=int64
+        For stacked heads (G, R): the pairs of each training set's members.
+
+    Returns
+    -------
+    NDArray, shape=(members, R), dtype=float32
+        In standard deviations of the training labels.
+    """
+    training = model.training
+    model.eval()
+    batch = PREDICTION_BATCH if device.type == "cuda" else CPU_PREDICTION_BATCH
+    size = max(1, batch // members)
+    parts = [
+        model(*tables.read(torch.from_numpy(rows[..., at : at + size]).to(device)))
+        for at in range(0, max(1, rows.shape[-1]), size)
+    ]
+    model.train(training)
+    scores: NDArray[np.float32] = torch.cat(parts, -1).cpu().numpy()  # GPU sync
+    return scores.reshape(members, -1)
+
+
+class AdamW:
+    """AdamW with torch's fused kernel.
+
+    The state is allocated at once and its addresses never change, as a CUDA graph requires. The
+    class in ``torch.optim`` does the same, but imports torch._dynamo, which takes 1.3 s.
+
+    Parameters
+    ----------
+    model : nn.Module
+        One head, or M stacked heads.
+    decay_M : sequence of float
+        Decoupled weight decay of each member, of matrices, not of biases and norms.
+    lr : Tensor, shape=() or (M,)
+        Holds the learning rate of the current step; shape (M,) for stacked heads.
+    clip : float
+        Largest norm of a member's gradient; 0: no clipping.
+    alike : bool
+        Whether all members have the same learning rate and weight decay, so that one call of the
+        kernel updates them all.
+    """
+
+    def __init__(
+        self, model: nn.Module, decay_M: Sequence[float], lr: Tensor, clip: float, *, alike: bool
+    ) -> None:
+        self.lr, self.clip, self.stacked = lr, clip, lr.ndim == 1
+        self.named = dict(model.named_parameters())
+        self.state = {
+            f"{name}.{key}": torch.zeros(shape, device=p.device)
+            for name, p in self.named.items()
+            for key, shape in (("mean", p.shape), ("square", p.shape), ("step", lr.shape))
+        }
+        self.whole = not self.stacked or alike
+        """Whether one call updates all members."""
+        matrices = [name for name, p in self.named.items() if p.ndim - lr.ndim >= 2]
+        rest = [name for name in self.named if name not in matrices]
+        self.groups = [
+            (member, names, decay if names is matrices else 0.0)
+            for member, decay in enumerate(decay_M[:1] if self.whole else decay_M)
+            for names in (matrices, rest)
+        ]
+
+    def clear(self) -> None:
+        """Delete all gradients."""
+        for p in self.named.values():
+            p.grad = None
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Clip and apply the gradients."""
+        if self.clip and self.stacked:
+            clip_members([p.grad for p in self.named.values() if p.grad is not None], self.clip)
+        elif self.clip:
+            nn.utils.clip_grad_norm_(self.named.values(), self.clip)
+        for member, names, decay in self.groups:
+            steps = [self.state[f"{name}.step"] for name in names]
+            adamw(
+                self._of_member(member, (self.named[name] for name in names)),
+                self._of_member(member, (self.named[name].grad for name in names)),
+                self._of_member(member, (self.state[f"{name}.mean"] for name in names)),
+                self._of_member(member, (self.state[f"{name}.square"] for name in names)),
+                [],
+                [step[member] for step in steps] if self.stacked else steps,
+                fused=True,
+                capturable=self.lr.is_cuda,
+                amsgrad=False,
+                maximize=False,
+                lr=self.lr[member] if self.stacked else self.lr,
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=decay,
+                eps=1e-8,
+            )
+            if self.stacked and self.whole:  # the kernel counts one member's steps
+                for step in steps:
+                    step[1:] = step[0]
+
+    def _of_member(self, member: int, tensors: Iterable[Tensor | None]) -> list[Tensor]:
+        return [t if self.whole else t[member] for t in tensors if t is not None]
+
+
+def clip_members(gradients: Sequence[Tensor], clip: float) -> None:
+    """Clip each member's gradients, of shape (M, ...), in place by their norm."""
+    norms = [vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
+    scale_M = (clip / (vector_norm(torch.stack(norms), dim=0) + NORM_EPS)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(scale_M.view(-1, *[1] * (gradient.ndim - 1)))
+
 
 ORDER, DROPOUT = 1, 2  # streams of the seed
 
@@ -173,7 +381,7 @@ class TrainingStep:
             use_generator(model, generator)
         self.optimizer = AdamW(model, decay_M, self.lr, config.clip, alike=alike)
         self.mode: CompiledMode = "off"
-        """Set before the first step; see `compile_choice.choose_mode`."""
+        """Set before the first step; see `choose_mode`."""
         self._prepared = False
         # An eager step is a method, which would keep this object in memory if it were kept here.
         self._compiled_loss: Callable[..., Tensor] | None = None
@@ -284,6 +492,31 @@ def uses_bf16(config: FitConfig, device: torch.device, *, stacked: bool) -> bool
     if config.precision != "auto":
         return config.precision == "bf16"
     return stacked and supports_bf16(device)
+
+
+def choose_mode(
+    requested: Compile, device: torch.device, steps: int, heads: int, before: str | None = None
+) -> tuple[CompiledMode, str]:
+    """Choose how the remaining steps of a training run, and say why.
+
+    Parameters
+    ----------
+    requested : {"auto", "off", "graph", "full"}
+        The option ``--compile``.
+    steps, heads : int
+        Optimizer steps that are left, and heads that they train.
+    before : str, optional
+        What the checkpoint says: on a GPU a resumed training keeps it, for the same rounding.
+    """
+    if requested != "auto":
+        return requested, "as requested"
+    if device.type == "cpu":
+        return "off", "on a CPU compiling takes longer than it saves"
+    if before in ("graph", "full"):
+        return ("graph" if before == "graph" else "full"), "as before the interruption"
+    saved_s = steps * heads * SAVED_S
+    found = f"it would save about {saved_s:.1f} s and take {COMPILE_S:.0f} s"
+    return ("full" if saved_s > COMPILE_S else "graph"), found
 
 
 def load_tensors(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
