@@ -10,9 +10,6 @@ names are imported on first use, so that ``import abag`` does not import torch.
 
 from __future__ import annotations
 
-import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,6 +167,7 @@ _OTHERS = {
     "ShareOptions": "abag.head.sharing.options",
     "Store": "abag.embed.store.store",
     "SweepOptions": "abag.head.search.options",
+    "cache_dir": "abag.core.cache",
     "open_store": "abag.embed.store.store",
 }
 
@@ -179,20 +177,6 @@ class AbagError(Exception):
 
     The message says where the problem is, what is wrong, what was expected and what to do.
     """
-
-
-def cache_dir() -> Path:
-    """Return the folder of files that can be recomputed, such as clusters; create it if needed.
-
-    Without a home, or if others may write to that folder, it is a temporary one of this user.
-    """
-    from abag.core.cache import ensure_private, temporary_cache_dir
-
-    with suppress(OSError, RuntimeError):  # no home
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "abag"
-        if ensure_private(folder):
-            return folder
-    return temporary_cache_dir(tempfile.gettempdir())
 
 
 def __getattr__(name: str) -> object:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
 
     from abag.adapt.config import AdaptConfig as AdaptConfig
     from abag.adapt.folder import AdaptSummary
+    from abag.core.cache import cache_dir as cache_dir
     from abag.embed.pipeline.options import EmbedOptions as EmbedOptions
     from abag.embed.pipeline.run import EmbedSummary
     from abag.embed.sequences.chains import Kind
@@ -79,7 +80,6 @@ __all__ = [
 
 class AbagError(Exception): ...
 
-def cache_dir() -> Path: ...
 def encode_like_store(
     store: Path, table: pd.DataFrame, folders: Mapping[Kind, EncoderFolder]
 ) -> None: ...

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,7 +16,6 @@ from abag.core.command_line import (
     GroupedOption,
     OptionsCommand,
     UserPath,
-    click_options,
     outline,
 )
 from abag.core.messages import beside, printable, reporting, wrapped
@@ -70,15 +68,14 @@ def main() -> None:
 
 
 def _command(
-    *classes: str, group: click.Group = main, name: str | None = None
+    *classes: str,
+    group: click.Group = main,
+    name: str | None = None,
+    **settings: Any,  # noqa: ANN401 - those of OptionsCommand
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Register a command with the options of classes, named ``module:Class``."""
-
-    def make_options() -> list[click.Option]:
-        found = (resolve_name(f"abag.{name}") for name in classes)
-        return [one for cls in found for one in click_options(cls, path=_PATH)]
-
-    return group.command(name, cls=OptionsCommand, make_options=make_options)
+    places = [f"abag.{place}" for place in classes]
+    return group.command(name, cls=OptionsCommand, classes=places, **settings)
 
 
 def _print(result: T, as_json: bool, describe: Callable[[T], str]) -> None:
@@ -230,21 +227,18 @@ def adapt(table: Path, out: Path, as_json: bool, **options: Any) -> None:  # noq
     _print(adapt_encoders(table, out, progress=True, **options), as_json, describe_adapter)
 
 
-def _sweep_options() -> list[click.Option]:
-    from abag.head.model.config import FitConfig
-    from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
-
-    not_searched = click_options(FitConfig, path=_PATH, without=CHOSEN_BY_SWEEP)
-    return [*click_options(SweepOptions, path=_PATH), *not_searched]
-
-
 def _refuse_in_sweep(flag: str) -> str:
     from abag.head.search.options import refusal
 
     return refusal(flag)
 
 
-@main.command(cls=OptionsCommand, make_options=_sweep_options, refuse=_refuse_in_sweep)
+@_command(
+    "head.search.options:SweepOptions",
+    "head.model.config:FitConfig",
+    without="abag.head.search.options:CHOSEN_BY_SWEEP",
+    refuse=_refuse_in_sweep,
+)
 @_TABLE
 @_STORE
 @click.option("--sweep", "folder", type=_PATH, required=True, help="Folder of the sweep.")

@@ -41,13 +41,13 @@ from abag.embed.weights.adapters import ADAPTER_FORMAT, adapter_digest, read_ada
 from abag.head.data.labels import label_pairs, training_labels
 from abag.head.evaluation import metrics
 from abag.head.model.losses import one_sided_errors
-from abag.head.training.loop import (
+from abag.head.training.step import cosine_rates, steps_per_epoch
+from abag.head.training.train import (
     LossNotFinite,
     ResumableTraining,
     TrainingProgress,
     training_digest,
 )
-from abag.head.training.step import cosine_rates, steps_per_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -21,7 +21,6 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from abag import cache_dir
 from abag.core.files import make_folder, remove_quietly, sweep_partials, write_bytes, write_json
 from abag.core.messages import detail, say
 
@@ -59,7 +58,19 @@ def ensure_private(folder: Path) -> bool:
     return True
 
 
-def temporary_cache_dir(parent: str) -> Path:
+def cache_dir() -> Path:
+    """Return the folder of files that can be recomputed, such as clusters; create it if needed.
+
+    Without a home, or if others may write to that folder, it is a temporary one of this user.
+    """
+    with suppress(OSError, RuntimeError):  # no home
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "abag"
+        if ensure_private(folder):
+            return folder
+    return _temporary_folder(tempfile.gettempdir())
+
+
+def _temporary_folder(parent: str) -> Path:
     """Return this user's folder in the temporary folder `parent`, or a new one if others own it."""
     folder = Path(parent) / f"abag-{os.getuid()}"
     return folder if ensure_private(folder) else _new_folder(parent)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NoReturn, get_args, get_origin
 
 import click
@@ -212,20 +213,22 @@ HEADINGS = (
 class OptionsCommand(click.Command):
     """A command with options that are made when first needed and passed on only if given.
 
-    `make_options` returns the options that follow those of the decorators. It may import modules
-    that are too slow for a list of commands. `refuse` returns what to say of an option that the
-    command does not have, given its flag; empty: what click says.
+    `classes` are the option classes, as ``module:Class``, whose options follow those of the
+    decorators: importing them may be too slow for a list of commands. `without` is the place of a
+    set of fields of the second and further classes that are left out. `refuse` returns what to say
+    of an option that the command does not have, given its flag; empty: what click says.
     """
 
     def __init__(
         self,
         *args: Any,  # noqa: ANN401 - click's own arguments
-        make_options: Callable[[], Sequence[click.Parameter]] = tuple,
+        classes: Sequence[str] = (),
+        without: str = "",
         refuse: Callable[[str], str] = lambda _flag: "",
         **settings: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **settings)
-        self._make_options, self._refuse = make_options, refuse
+        self._classes, self._without, self._refuse = classes, without, refuse
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line."""
@@ -238,8 +241,10 @@ class OptionsCommand(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return all parameters."""
-        self.params += self._make_options()
-        self._make_options = tuple
+        without = resolve_name(self._without) if self._without else ()
+        for number, place in enumerate(self._classes):
+            self.params += click_options(resolve_name(place), without if number else ())
+        self._classes = ()
         rare = [HELP_ALL] if any(getattr(one, "rare", False) for one in self.params) else []
         return [*super().get_params(ctx), *rare]
 
@@ -268,18 +273,16 @@ class OptionsCommand(click.Command):
         return super().invoke(ctx)
 
 
-def click_options(
-    cls: type[Options], *, path: click.Path, without: Container[str] = ()
-) -> list[click.Option]:
+def click_options(cls: type[Options], without: Container[str] = ()) -> list[click.Option]:
     """Make the command-line options of a class, except the fields named in `without`."""
     return [
-        _click_option(one, path)
+        _click_option(one)
         for one in schema(cls)
         if one.name not in without and not one.declaration.get("python_only")
     ]
 
 
-def _click_option(one: OptionSchema, path: click.Path) -> click.Option:
+def _click_option(one: OptionSchema) -> click.Option:
     text = one.declaration["help"] + ("" if _fits(one) else f" One of {', '.join(one.choices)}.")
     notes = [f"default: {one.default_text}"] if one.default_text else []
     notes += [str(one.bounds)] if str(one.bounds) else []
@@ -291,7 +294,7 @@ def _click_option(one: OptionSchema, path: click.Path) -> click.Option:
         name += f"/--no-{name[2:]}" if one.default else ""
         settings["is_flag"] = True
     else:
-        settings |= _reading(one, path)
+        settings |= _reading(one)
     settings |= {"group": one.group, "rare": one.declaration.get("rare", False), "schema": one}
     return GroupedOption([name, one.name], **(settings | dict(one.declaration.get("click", {}))))
 
@@ -301,7 +304,7 @@ def _fits(one: OptionSchema) -> bool:
     return len("|".join(one.choices)) <= LONGEST_CHOICES
 
 
-def _reading(one: OptionSchema, path: click.Path) -> dict[str, Any]:
+def _reading(one: OptionSchema) -> dict[str, Any]:
     """Choose how a value is read; its range and choices are for `Options` to check."""
     types = one.type if isinstance(one.type, tuple) else (one.type,)
     metavar = one.declaration.get("metavar")
@@ -311,7 +314,7 @@ def _reading(one: OptionSchema, path: click.Path) -> dict[str, Any]:
     if isinstance(one.default, dict):
         return settings | {"multiple": True, "callback": _read_roles}
     if Path in types:
-        return settings | {"type": path}
+        return settings | {"type": UserPath()}
     if get_origin(one.type) is tuple:
         return settings | {"type": _read_numbers if int in get_args(one.type) else _read_names}
     if len(types) > 1:

@@ -229,9 +229,13 @@ class Options:
         """Return the names of the options that may differ when a run is resumed."""
         return frozenset(one.name for one in schema(cls) if one.declaration.get("may_change"))
 
+    def filled_in(self) -> dict[str, Any]:
+        """Return values of the JSON in place of those that were left out."""
+        return {}
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        values = asdict(self)
+        values = asdict(self) | self.filled_in()
         return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
 
 

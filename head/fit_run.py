@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from abag import cache_dir
 from abag.core.arrays import Floats
+from abag.core.cache import cache_dir
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.device import resolve_device
 from abag.core.files import FolderBusy, only_writer
@@ -52,10 +52,16 @@ from abag.head.runs.run_folder import (
 from abag.head.runs.summary import curve_point, join_logs, split_facts, write_results
 from abag.head.splits.splits import TRAIN, Split, thinned
 from abag.head.training.checkpoint import has_checkpoint, load_newest
-from abag.head.training.loop import NO_SIGNAL, Stopped, delayed_signals
 from abag.head.training.stack import folds_per_stack, group_folds
 from abag.head.training.torch_settings import matrix_threads, return_freed_memory, torch_settings
-from abag.head.training.train import FoldInputs, TrainingInputs, train
+from abag.head.training.train import (
+    NO_SIGNAL,
+    FoldInputs,
+    Stopped,
+    TrainingInputs,
+    delayed_signals,
+    train,
+)
 from abag.head.training.uncertainty import combine, describe_sigma
 
 if TYPE_CHECKING:

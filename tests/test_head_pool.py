@@ -18,8 +18,8 @@ from abag.head import fit_run
 from abag.head.fit_run import Task, run_tasks
 from abag.head.model.heads import _Dropout
 from abag.head.training import torch_settings
-from abag.head.training.loop import Stopped, delayed_signals
 from abag.head.training.torch_settings import matrix_threads
+from abag.head.training.train import Stopped, delayed_signals
 
 
 def wait(event):

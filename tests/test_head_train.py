@@ -33,7 +33,6 @@ from abag.head.data.labels import NothingToLearn
 from abag.head.model.config import FitConfig, RunMismatch, is_used
 from abag.head.training import stack
 from abag.head.training.checkpoint import load
-from abag.head.training.loop import LossNotFinite
 from abag.head.training.step import (
     TrainingStep,
     cosine_rates,
@@ -41,7 +40,7 @@ from abag.head.training.step import (
     make_epoch_batches,
 )
 from abag.head.training.step_log import LogDamaged
-from abag.head.training.train import MIN_SHRINKAGE, fit_shrinkage
+from abag.head.training.train import MIN_SHRINKAGE, LossNotFinite, fit_shrinkage
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 QUICK = {

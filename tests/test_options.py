@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from abag.adapt.config import AdaptConfig
 from abag.cli import main
-from abag.core.command_line import OptionsCommand, click_options
+from abag.core.command_line import OptionsCommand
 from abag.core.options import BadOption, EncoderOptions, Options, option, schema
 from abag.embed.doctor.doctor import DoctorOptions
 from abag.embed.pipeline.options import EmbedOptions
@@ -134,7 +134,7 @@ def paint(*arguments):
     command = OptionsCommand(
         "paint",
         callback=lambda **options: given.append(options),
-        make_options=lambda: click_options(Small, path=click.Path()),
+        classes=["test_options:Small"],
     )
     result = CliRunner().invoke(command, [str(a) for a in arguments])
     return result, given[0] if given else None

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from abag import cache_dir
+from abag.core.cache import cache_dir
 from abag.core.files import write_bytes
 from abag.core.messages import first_line
 from abag.core.options import user_path

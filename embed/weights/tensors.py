@@ -17,8 +17,7 @@ from zipfile import is_zipfile
 from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 
-from abag import cache_dir
-from abag.core.cache import keep, kept
+from abag.core.cache import cache_dir, keep, kept
 from abag.core.messages import first_line
 from abag.embed.weights.checkpoints import BadCheckpoint, EncoderCheckpoint, Stored
 

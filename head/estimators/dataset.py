@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abag import cache_dir
 from abag.core.arrays import hex_keys
+from abag.core.cache import cache_dir
 from abag.core.messages import reporting
 from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.options import TableOptions

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 import abag
-from abag import cache_dir
+from abag.core.cache import cache_dir
 from abag.core.messages import reporting
 from abag.core.options import BadOption, OptionSchema, schema, unknown_option
 from abag.core.python_surface import naming_keywords

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from sklearn.model_selection import BaseCrossValidator
 
-from abag import cache_dir
+from abag.core.cache import cache_dir
 from abag.core.options import Declaration, OptionSchema, schema
 from abag.core.python_surface import naming_keywords
 from abag.head.estimators.sequence_frame import labelled, pair_of_row, read_frame

@@ -310,11 +310,9 @@ class FitConfig(
         """Return the peak learning rate, scaled linearly if ``scale_lr`` is set."""
         return self.filled().lr * (pairs_per_step / NOTEBOOK_BATCH if self.scale_lr else 1.0)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields, those of the preset filled in, as JSON values."""
-        filled = asdict(self.filled())
-        filled["widths"] = list(filled["widths"])
-        return super().to_json() | filled | {"split_seed": self.effective_split_seed}
+    def filled_in(self) -> dict[str, Any]:
+        """Return the fields of the preset, and the seed of the split."""
+        return asdict(self.filled()) | {"split_seed": self.effective_split_seed}
 
 
 MAY_CHANGE = FitConfig.changeable() | {"format", "store", "store_from_run"}

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag import AbagError, cache_dir
+from abag import AbagError
 from abag.core.arrays import Floats, hex_keys, keys_from_hex
+from abag.core.cache import cache_dir
 from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS, PLURAL, Kind
 from abag.embed.store.store import open_store

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from abag import cache_dir
 from abag.core.arrays import distinct, hex_keys
+from abag.core.cache import cache_dir
 from abag.core.files import (
     FileDamaged,
     is_partial,

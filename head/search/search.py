@@ -65,7 +65,7 @@ BATCH_PARAMETERS = ("shape", "loss", *POOLINGS)
 RUNGS = 8
 """Number of times a trial is scored, evenly over its epochs; it can be stopped at all but the
 last."""
-FOLD_SUBSET = 6  # stream of the seed, beside those of step.py, loop.py and ensemble.py
+FOLD_SUBSET = 6  # stream of the seed, beside those of step.py, stack.py and train.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abag import AbagError, cache_dir
+from abag import AbagError
 from abag.core.arrays import distinct
+from abag.core.cache import cache_dir
 from abag.core.device import resolve_device
 from abag.core.files import is_partial, make_folder, read_json, sweep_partials, write_json
 from abag.core.messages import reporting, say

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 from urllib.parse import quote
 
-from abag import cache_dir
+from abag.core.cache import cache_dir
 from abag.core.files import adopt, json_bytes, make_folder, scratch_folder, write_text
 from abag.core.hub import (
     COMMIT,
