@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 _FIT, _EMBED = "abag.head.model.config:FitConfig", "abag.embed.pipeline.options:EmbedOptions"
-_SCORES = "abag.head.report.score_table:describe_briefly"
+_SCORES = "abag.head.report.report:describe_briefly"
 _FUNCTIONS = {
     "adapt_encoders": {
         "place": "abag.adapt.train:adapt_encoders",

@@ -152,7 +152,7 @@ def fit(table: Path, store: Path, run: Path, as_json: bool, no_compile: bool,
       abag fit pairs.csv --store store --run runs/first
     """
     from abag.head.fit import fit as fit_head
-    from abag.head.report.score_table import describe_fit, describe_scores
+    from abag.head.report.report import describe_fit, describe_scores
 
     if no_compile:
         options["compile"] = "off"
@@ -177,7 +177,7 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     Example:
       abag evaluate --run runs/first --predictions theirs.csv
     """
-    from abag.head.report.score_table import describe_scores
+    from abag.head.report.report import describe_scores
     from abag.head.runs.evaluate import evaluate as evaluate_run
 
     _print(evaluate_run(run, **options), as_json, describe_scores)
@@ -253,7 +253,7 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
     Example:
       abag sweep pairs.csv --store store --sweep sweeps/first
     """
-    from abag.head.report.score_table import describe_scores
+    from abag.head.report.report import describe_scores
     from abag.head.search.study import describe_trials
     from abag.head.search.sweep import sweep as search
 
@@ -435,7 +435,7 @@ def demo(folder: Path, force: bool) -> None:
     from abag.embed.pipeline.run import describe_embedding, embed_table
     from abag.head.data.demo import planted_ceiling, write_demo_table
     from abag.head.fit import fit as fit_head
-    from abag.head.report.score_table import describe_fit
+    from abag.head.report.report import describe_fit
 
     pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
     folder.mkdir(parents=True, exist_ok=True)

@@ -28,8 +28,12 @@ from abag.core.files import FolderBusy, only_writer
 from abag.core.messages import detail, part_of_stage, say, stage
 from abag.core.options import BadOption
 from abag.embed.sequences.numbering import number_antibodies
-from abag.head.closed_form.linear import impute_censored
-from abag.head.closed_form.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.closed_form.pair_model import (
+    DoesNotApply,
+    PairVectors,
+    TrainingRows,
+    impute_censored,
+)
 from abag.head.data.labels import NothingToLearn
 from abag.head.evaluation.baselines import (
     BaselineInputs,

@@ -14,8 +14,12 @@ from scipy.stats import truncnorm
 import abag
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.closed_form.linear import expected_labels, impute_censored
-from abag.head.closed_form.pair_model import PairVectors, TrainingRows
+from abag.head.closed_form.pair_model import (
+    PairVectors,
+    TrainingRows,
+    expected_labels,
+    impute_censored,
+)
 from abag.head.evaluation.baselines import inner_folds
 from abag.head.prediction.fitted import _Unseen
 from abag.head.training.uncertainty import coverage, fit_sigma

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from abag.head.closed_form import gaussian_process as module
 from abag.head.closed_form import kernels
 from abag.head.closed_form.gaussian_process import GaussianProcess, fit_gaussian_process
-from abag.head.closed_form.linear import fit_linear
-from abag.head.closed_form.pair_model import DoesNotApply, PairVectors, TrainingRows
+from abag.head.closed_form.pair_model import DoesNotApply, PairVectors, TrainingRows, fit_linear
 from abag.head.closed_form.registry import CLOSED_FORM
 from abag.head.data.vectors import Standardizer
 from abag.head.evaluation import ridge as ridge_module

@@ -8,7 +8,7 @@ import pytest
 import abag
 from abag.core.files import FileDamaged
 from abag.head.data.demo import demo_table
-from abag.head.report.summary_file import read_summary
+from abag.head.report.results import read_summary
 from abag.head.runs.saved_run import NoFinishedRun
 
 QUICK = {

@@ -15,7 +15,7 @@ from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.evaluation import metrics, ranking
 from abag.head.evaluation.baselines import BASELINES
-from abag.head.report.score_table import describe_scores
+from abag.head.report.report import describe_scores
 from abag.head.runs.evaluate import NothingToEvaluate, PredictionsMismatch, evaluate
 from abag.head.runs.saved_run import NoFinishedRun
 from abag.head.splits import groups

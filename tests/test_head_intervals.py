@@ -21,7 +21,7 @@ from abag.head.evaluation.comparison import (
 from abag.head.evaluation.metrics import METRICS, score
 from abag.head.evaluation.ranking import SCOPES, ClusterPairs, spearman_by_group
 from abag.head.evaluation.verdicts import format_difference, relation, verdict, verdicts
-from abag.head.report.score_table import describe_test_rows
+from abag.head.report.report import describe_test_rows
 from abag.head.runs.summary import score_parts
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION, Split
 

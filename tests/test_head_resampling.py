@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from abag.head.evaluation.resampling import (
+from abag.head.evaluation.comparison import (
     OF_MEAN_ERROR,
     VECTORISED,
     mean_errors,

@@ -5,7 +5,7 @@ import pytest
 from abag.head.evaluation.comparison import Interval
 from abag.head.evaluation.metrics import table_metrics
 from abag.head.evaluation.verdicts import plain_verdict
-from abag.head.report.score_table import WIDTH, describe_briefly, describe_fit
+from abag.head.report.report import WIDTH, describe_briefly, describe_fit
 
 
 def scores(rmse):

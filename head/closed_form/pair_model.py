@@ -1,19 +1,35 @@
 """What a model of pairs offers, so that predictors can average and store any of them.
 
-P pairs, N antibodies, M antigens; D and E are the widths of their vectors.
+The simplest ones are here: the training mean, and ridges on vectors, which as heads are the
+baselines of the same names, kept as weights. A ridge also gives the expected labels of censored
+training pairs. Models in closed form minimise squared errors, which a bound does not have.
+Expectation maximisation alternates between a ridge on both vectors and the mean of a normal
+distribution that is cut off at the bound, around the ridge's prediction from the other inner folds.
+All models and baselines of a split then learn from these labels as from exact ones.
+
+P pairs, N antibodies, M antigens; D and E are the widths of their vectors; F training pairs, R
+pairs.
+
+References
+----------
+Tobin: Estimation of relationships for limited dependent variables, Econometrica 26, 1958.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import erfcx
 
 from abag import AbagError
 from abag.core.arrays import Floats, Ints
+from abag.embed.sequences.chains import KINDS
+from abag.head.data.vectors import Standardizer
+from abag.head.evaluation.ridge import FeatureBlock, fit_ridges
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +39,9 @@ if TYPE_CHECKING:
 
 Index: TypeAlias = NDArray[np.integer]
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+ROUNDS, CLOSE = 20, 0.01
+"""Most ridges that are fitted, and the change of all labels in pKd at which no more are."""
+LEAST_SIGMA = 1e-6
 
 
 class SequencesMissing(AbagError):
@@ -151,3 +170,120 @@ class ClosedFormFit:
 
 
 Fit: TypeAlias = Callable[[TrainingRows], ClosedFormFit]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSettings:
+    """The part of a `LinearModel` that is no array."""
+
+    intercept: float
+    """Prediction in pKd where both standardised vectors are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearModel:
+    """A sum of a linear function of each standardised vector and an intercept."""
+
+    settings: LinearSettings
+    antibody: Standardizer
+    antigen: Standardizer
+    antibody_D: Floats
+    """Weights of the standardised antibody vector, in pKd."""
+    antigen_E: Floats
+
+    def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,); see `PairModel`."""
+        left_N = self.antibody.project(vectors.antibody_ND, self.antibody_D)
+        right_M = self.antigen.project(vectors.antigen_ME, self.antigen_E)
+        return np.asarray(
+            self.settings.intercept + left_N[vectors.antibody] + right_M[vectors.antigen]
+        )
+
+    def variance(self, vectors: PairVectors) -> None:
+        """Return None: not computed."""
+
+    def arrays(self) -> Arrays:
+        """Return what `load` needs as named arrays."""
+        return {
+            **self.antibody.arrays("antibody"),
+            **self.antigen.arrays("antigen"),
+            "antibody.weight": self.antibody_D,
+            "antigen.weight": self.antigen_E,
+        }
+
+    @classmethod
+    def load(cls, arrays: Arrays, settings: LinearSettings) -> LinearModel:
+        """Restore a model from `arrays` and `settings`."""
+        return cls(
+            settings,
+            Standardizer.load(arrays, "antibody"),
+            Standardizer.load(arrays, "antigen"),
+            arrays["antibody.weight"],
+            arrays["antigen.weight"],
+        )
+
+
+def fit_linear(training: TrainingRows, sides: Sequence[int] = (0, 1)) -> ClosedFormFit:
+    """Fit a ridge to the exact training pairs; the inner folds choose its strength.
+
+    `sides` are those with weights: 0 for the antibody, 1 for the antigen.
+    """
+    vectors, rows = training.vectors, training.rows
+    antibody = Standardizer.of(vectors.antibody_ND, vectors.antibody[rows])
+    antigen = Standardizer.of(vectors.antigen_ME, vectors.antigen[rows])
+    blocks = [
+        FeatureBlock(antibody.apply(vectors.antibody_ND), vectors.antibody.astype(np.int64)),
+        FeatureBlock(antigen.apply(vectors.antigen_ME), vectors.antigen.astype(np.int64)),
+    ]
+    pkd, device = training.pairs.pkd, training.device
+    used = [blocks[side] for side in sides]
+    fit = fit_ridges(used, pkd, rows, training.fold, [range(len(used))], device)[0]
+    weights = [np.zeros(block.table_ND.shape[1]) for block in blocks]
+    ends = np.cumsum([len(weights[side]) for side in sides])[:-1]
+    for side, weight_D in zip(sides, np.split(fit.weight_D, ends), strict=True):
+        weights[side] = weight_D
+    model = LinearModel(LinearSettings(fit.intercept), antibody, antigen, *weights)
+    names = " and ".join(KINDS[side] for side in sides)
+    return ClosedFormFit(model, fit.inner, None, f"ridge on the vectors of {names}")
+
+
+def expected_labels(
+    label: Floats, censored: NDArray[np.int8], mean: Floats, sigma: Floats | float
+) -> tuple[Floats, Floats]:
+    """Return mean and variance of the hidden labels, (R,) each; exact ones have no variance.
+
+    Parameters
+    ----------
+    label : NDArray, shape=(R,), dtype=float64
+        Label, or the bound of a censored one.
+    censored : NDArray, shape=(R,), dtype=int8
+        -1: the hidden label is below the bound; +1: above; 0: exact.
+    mean, sigma : NDArray, shape=(R,), dtype=float64
+        Normal distribution of the hidden label if no bound were known.
+    """
+    allowed = censored * (mean - label) / sigma  # sigmas from the bound, above 0 if it is satisfied
+    ratio = np.sqrt(2 / np.pi) / erfcx(-allowed / np.sqrt(2))  # normal density / probability
+    expected = np.where(censored == 0, label, mean + censored * sigma * ratio)
+    left = np.clip(1 - ratio * (allowed + ratio), 0, 1)  # share of the variance
+    return expected, np.where(censored == 0, 0.0, np.square(sigma) * left)
+
+
+def impute_censored(training: TrainingRows) -> TrainingRows:
+    """Replace the bounds of censored training pairs by expected labels, and mark these as exact."""
+    pairs, rows, bound = training.pairs, training.rows, training.pkd
+    censored = pairs.censored[rows]
+    if not censored.any():
+        return training
+    pkd, side = pairs.pkd.copy(), pairs.censored.copy()
+    side[rows] = 0
+    training = replace(training, pairs=replace(pairs, pkd=pkd, censored=side))
+    sigma = float(bound.std())
+    for _ in range(ROUNDS):
+        mean = fit_linear(training).inner
+        label, variance = expected_labels(bound, censored, mean, max(sigma, LEAST_SIGMA))
+        sigma = float(np.sqrt(np.mean(np.square(label - mean) + variance)))
+        moved = np.abs(label - pkd[rows]).max()
+        pkd[rows] = label
+        if moved < CLOSE:
+            break
+    return training

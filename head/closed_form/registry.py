@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from abag.head.closed_form.gaussian_process import INNER_PAIRS, fit_gaussian_process
-from abag.head.closed_form.linear import fit_linear
-from abag.head.closed_form.pair_model import Fit
+from abag.head.closed_form.pair_model import Fit, fit_linear
 from abag.head.closed_form.residue_model import (
     columns_of,
     find_reference,

@@ -19,11 +19,12 @@ from abag.head.closed_form.gaussian_process import (
     ProcessSettings,
     fit_gaussian_process,
 )
-from abag.head.closed_form.linear import LinearModel, LinearSettings
 from abag.head.closed_form.pair_model import (
     Arrays,
     ClosedFormFit,
     DoesNotApply,
+    LinearModel,
+    LinearSettings,
     PairVectors,
     TrainingRows,
 )

@@ -36,8 +36,13 @@ from abag.core.files import (
 from abag.core.options import BadOption
 from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
 from abag.head.closed_form.gaussian_process import GaussianProcess, ProcessSettings
-from abag.head.closed_form.linear import LinearModel, LinearSettings
-from abag.head.closed_form.pair_model import ConstantModel, ConstantSettings, PairVectors
+from abag.head.closed_form.pair_model import (
+    ConstantModel,
+    ConstantSettings,
+    LinearModel,
+    LinearSettings,
+    PairVectors,
+)
 from abag.head.closed_form.residue_model import (
     OneHotKernel,
     OneHotRidge,

@@ -1,14 +1,15 @@
-"""The pages that people read: ``report.html`` of a run and the model card of its predictor.
+"""What people read of a run: ``report.html``, the model card of its predictor, scores as text.
 
-Both are rendered from the files in ``templates``. The report is one page that loads nothing; its
-tables are HTML and its charts are drawn by a script. The card is not dated: the same run gives the
-same card.
+The pages are rendered from the files in ``templates``. The report is one page that loads nothing;
+its tables are HTML and its charts are drawn by a script. The card is not dated: the same run gives
+the same card.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -24,17 +25,16 @@ from markupsafe import Markup
 from abag import __version__
 from abag.core.arrays import distinct
 from abag.core.files import write_text
-from abag.core.messages import printable
+from abag.core.messages import counted, printable
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
 from abag.head.evaluation import comparison
 from abag.head.evaluation.metrics import METRICS, metric_label, table_metrics
 from abag.head.evaluation.ranking import MIN_ROWS_PER_ANTIGEN
-from abag.head.evaluation.verdicts import format_difference, rank_metric, relation
+from abag.head.evaluation.verdicts import best_baseline, format_difference, rank_metric, relation
 from abag.head.model.config import FitConfig
 from abag.head.report.chart_data import chart_data
 from abag.head.report.results import ModelScores, RunResults, RunSummary
-from abag.head.report.score_table import describe_test_rows
 from abag.head.splits.splits import PART_NAMES, TEST
 from abag.head.training.uncertainty import describe_sigma
 
@@ -44,6 +44,8 @@ MAX_FOLDS = 20
 """Folds listed in the table of parts."""
 LICENCES = {name: alias.licence for name, alias in ALIASES.items()}
 """Licences of the encoders that abag knows by name."""
+WIDTH = 80
+"""Columns of the text of a fit."""
 
 
 def write_report(path: Path, results: RunResults, summary: RunSummary) -> None:
@@ -297,3 +299,102 @@ def _format_cell(value: object) -> object:
     if value is None:
         return "–"
     return f"{value:.3f}" if isinstance(value, float) else value
+
+
+def describe_scores(summary: Mapping[str, Any]) -> str:
+    """Lay out the scores in a summary of `fit` or `evaluate`: on test, then on another table."""
+    rows = {"head": summary["metrics"]["test"]}
+    if "predictions" in summary:
+        rows[summary["predictions"]["source"]] = summary["predictions"]["test"]
+    rows |= {name: s["test"] for name, s in summary["baselines"].items() if "test" in s}
+    text = _lay_out("test rows", rows)
+    if explained := describe_test_rows(int(rows["head"]["n"] or 0), summary["split"]):
+        text += f"\n{explained}"
+    text += _describe_intervals(summary["intervals"])
+    text += "".join(f"\n{line}" for line in textwrap.wrap(describe_sigma(summary["sigma"]), WIDTH))
+    if "table" not in summary:
+        return text
+    parts = ("table", "table_new_antibodies", "table_new_antigens")
+    found = {name.replace("table", "head", 1): summary["metrics"][name] for name in parts}
+    found |= {name: scores.get("table") for name, scores in summary["baselines"].items()}
+    known = {name: scores for name, scores in found.items() if scores}
+    below = [_lay_out("table rows", known), *summary["table"]["verdicts"]]
+    intervals = _describe_intervals(summary["table"]["intervals"])
+    return text + "\n\n" + "\n".join(below) + intervals
+
+
+def _describe_intervals(intervals: Mapping[str, Any]) -> str:
+    """List the scores of the head that have an interval, on lines of `WIDTH`."""
+    shown = ", ".join(
+        f"{metric} {one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}]"
+        for metric, one in intervals.items()
+        if one["low"] is not None
+    )
+    lines = textwrap.wrap(f"head, 95 % intervals: {shown}", WIDTH) if shown else []
+    return "".join(f"\n{line}" for line in lines)
+
+
+def describe_test_rows(n: int, split: Mapping[str, Any]) -> str:
+    """Explain why there are more test rows than tested pairs; empty if there are not.
+
+    `n` is summed over folds; `split` is that of a summary.
+    """
+    pairs = split["test_pairs"]
+    if pairs == n:
+        return ""
+    times = f"each tested in {n // pairs} of" if n % pairs == 0 else "some tested in several of"
+    return f"{n:,} test rows: {pairs:,} pairs, {times} {split['folds']} folds"
+
+
+def describe_fit(summary: Mapping[str, Any]) -> str:
+    """Describe a finished fit in at most twelve lines of 80 columns."""
+    lines = [*_describe_data(summary), *_main_scores(summary).splitlines()]
+    test = int(summary["metrics"]["test"]["n"] or 0)
+    if explained := describe_test_rows(test, summary["split"]):
+        lines.append(explained)
+    lines += textwrap.wrap(summary["verdict"], WIDTH)
+    run = Path(summary["run"])
+    places = {"report": run / "report.html", "predictor": run / "predictor"}
+    return "\n".join(lines + [f"{n:10} {path}" for n, path in places.items() if path.exists()])
+
+
+def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
+    """Describe a finished fit in four lines."""
+    shown = {n: summary["metrics"]["test"][n] for n in table_metrics()}
+    scores = ", ".join(f"{n} {value:.3f}" for n, value in shown.items() if value is not None)
+    return [*_describe_data(summary), f"test: {scores}", summary["verdict"]]
+
+
+def _describe_data(summary: Mapping[str, Any]) -> list[str]:
+    split, data = summary["split"], summary["data"]
+    rows = ", ".join(f"{n:,} {part}" for part, n in split["rows"].items() if n)
+    return [
+        f"{summary['run']}: {counted(data['pairs'], 'pair')} of "
+        f"{counted(data['antibodies'], 'antibody')} and {counted(data['antigens'], 'antigen')}",
+        f"split {split['name']}: "
+        + (f"{split['folds']} folds" if split["folds"] > 1 else f"{rows} pairs"),
+    ]
+
+
+def _main_scores(summary: Mapping[str, Any]) -> str:
+    """Lay out the scores of the head, of the strongest baseline and of the training mean."""
+    of_all = {"head": summary["metrics"], **summary["baselines"]}
+    best = best_baseline(of_all, "rmse")
+    names = dict.fromkeys(n for n in (best, "train_mean") if n in summary["baselines"])
+    rows = {"head": summary["metrics"]["test"]}
+    return _lay_out("test rows", rows | {str(n): of_all[str(n)]["test"] for n in names})
+
+
+def _lay_out(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
+    headings = {metric: metric.removeprefix("spearman_") for metric in table_metrics()}
+    widths = {metric: max(8, len(heading) + 2) for metric, heading in headings.items()}
+    titles = f"{title}: {rows['head']['n']:,}"
+    first = max(map(len, (titles, *(name[:24] for name in rows))))
+    lines = [f"{titles:{first}}" + "".join(f"{h:>{widths[m]}}" for m, h in headings.items())]
+    for name, scores in rows.items():
+        values = {metric: scores.get(metric) for metric in widths}
+        cells = {metric: "-" if x is None else f"{x:.3f}" for metric, x in values.items()}
+        lines.append(
+            f"{name:{first}.{first}}" + "".join(f"{cells[m]:>{w}}" for m, w in widths.items())
+        )
+    return "\n".join(lines)

@@ -30,7 +30,7 @@ from abag.head.data.label_units import label_sense
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.model.config import FitConfig, RunMismatch, check_same
-from abag.head.report.summary_file import read_summary
+from abag.head.report.results import read_summary
 from abag.head.splits.adapter_leaks import apply_adapter_policy
 from abag.head.splits.groups import PairGroups, with_antibody_clusters, with_antigen_clusters
 from abag.head.splits.split_methods import describe_splits, divide

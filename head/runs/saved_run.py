@@ -23,7 +23,7 @@ from abag.core.arrays import Floats
 from abag.core.files import FileDamaged, why_unreadable
 from abag.embed.sequences.chains import KINDS
 from abag.head.evaluation.metrics import is_better
-from abag.head.report.summary_file import read_summary
+from abag.head.report.results import read_summary
 from abag.head.runs.run_folder import read_config
 from abag.head.splits.splits import PART_NAMES, Split
 from abag.head.training.step_log import parse_line

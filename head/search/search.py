@@ -18,8 +18,7 @@ import numpy as np
 from abag.core.arrays import distinct
 from abag.core.messages import reporting
 from abag.embed.sequences.chains import KINDS
-from abag.head.closed_form.linear import impute_censored
-from abag.head.closed_form.pair_model import PairVectors, TrainingRows
+from abag.head.closed_form.pair_model import PairVectors, TrainingRows, impute_censored
 from abag.head.closed_form.registry import CLOSED_FORM, ON_VECTORS
 from abag.head.data.labels import LabelledPairs
 from abag.head.evaluation.baselines import inner_folds as pairs_inner_folds

@@ -17,8 +17,8 @@ from abag import AbagError
 from abag.core.files import FileDamaged, is_process_alive, naming_errors, replacing
 from abag.core.messages import align, bar
 from abag.head.evaluation.metrics import METRICS
+from abag.head.report.report import WIDTH
 from abag.head.report.results import RunSummary
-from abag.head.report.score_table import WIDTH
 from abag.head.search.search import (
     BATCH_PARAMETERS,
     LOGARITHMIC,

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from abag.core.arrays import distinct
-from abag.head.closed_form.linear import expected_labels
+from abag.head.closed_form.pair_model import expected_labels
 from abag.head.evaluation.metrics import average_folds
 from abag.head.evaluation.ranking import spearman
 from abag.head.splits.splits import TEST, TRAIN, VALIDATION
