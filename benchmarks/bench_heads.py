@@ -97,7 +97,7 @@ def keep_parts(path):
         kept["fold"] = split.fold
         return PREDICT_UNSEEN(pairs, training, split, *rest)
 
-    def combine_of(training, config, fits, trained, models, unseen, shares):
+    def combine_of(training, config, models, trained, unseen, shares):
         fold = kept["fold"]
         kept["names"] = np.array(list(unseen.error))
         kept[f"{fold}.error"] = np.stack(list(unseen.error.values()), axis=1)
@@ -105,7 +105,7 @@ def keep_parts(path):
         kept[f"{fold}.predicted"] = np.stack(
             [models.predicted[name].astype(np.float32) for name in unseen.error]
         )
-        head = COMBINE(training, config, fits, trained, models, unseen, shares)
+        head = COMBINE(training, config, models, trained, unseen, shares)
         kept[f"{fold}.variance"] = head.variance
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(path, **kept)

@@ -326,7 +326,7 @@ def fit_heads(
         with matrix_threads(n_training):
             closed[i] = fit_closed_forms(training[i], config, names[i])
             if with_baselines:  # some are models of the head, too
-                known = closed[i].models.predicted
+                known = closed[i].predicted
                 baselines[i] = predict_baselines(replace(inputs[i], known=known))
         return_freed_memory()
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -121,21 +121,15 @@ class FittedHead:
     """Wall time of training and fitting."""
 
 
-class Models(NamedTuple):
-    """Predictions of all pairs by each model."""
-
-    predicted: dict[str, Floats]
-    """pKd, (P,) each."""
-    variance: dict[str, Floats]
-    """Of the models that have one, (P,) each in pKd^2."""
-
-
 @dataclass(frozen=True, slots=True)
 class ClosedForms:
-    """The models in closed form of a split."""
+    """The models in closed form of a split, and their predictions of all pairs."""
 
     fits: Mapping[str, ClosedFormFit]
-    models: Models
+    predicted: dict[str, Floats]
+    """pKd, (P,) each; in the end also those of the networks and of the training mean."""
+    variance: dict[str, Floats]
+    """Of the models that have one, (P,) each in pKd^2."""
     seconds: float
 
 
@@ -167,7 +161,7 @@ def fit_closed_forms(training: TrainingRows, config: FitConfig, name: str) -> Cl
     predicted = {one: fit.model.predict(training.vectors) for one, fit in fits.items()}
     variance = {one: fit.model.variance(training.vectors) for one, fit in fits.items()}
     known = {one: found for one, found in variance.items() if found is not None}
-    return ClosedForms(fits, Models(predicted, known), time.monotonic() - start)
+    return ClosedForms(fits, predicted, known, time.monotonic() - start)
 
 
 def fit_head(
@@ -200,20 +194,20 @@ def fit_head(
             trained=trained,
             seconds=trained.progress.seconds,
         )
-    fits, predicted = closed.fits, dict(closed.models.predicted)
+    predicted = dict(closed.predicted)
     if trained is not None:
         predicted[NETWORK] = trained.predicted
     if config.stacks:
         predicted[MEAN] = np.full(len(training.pairs), training.pkd.mean())
-    models = Models(predicted, closed.models.variance)
-    unseen = _predict_unseen(pairs, training, split, fits, trained, models)
+    models = replace(closed, predicted=predicted)
+    unseen = _predict_unseen(pairs, training, split, models, trained)
     shares = dict.fromkeys(unseen.error, 1.0)
     if config.stacks:
         shares = (_choose_best if chosen == "auto" else _stack)(unseen.one_sided())
         used = ", ".join(f"{one} {share:.2f}" for one, share in shares.items() if share)
         rows = f"{unseen.complete.sum():,} {unseen.source}"
         detail(f"{name}: {chosen}: {used}, by the errors on {rows}")
-    fitted = _combine(training, config, fits, trained, models, unseen, shares)
+    fitted = _combine(training, config, models, trained, unseen, shares)
     seconds = fitted.seconds + closed.seconds + time.monotonic() - start
     return replace(fitted, seconds=seconds)
 
@@ -303,12 +297,12 @@ def _predict_unseen(
     pairs: LabelledPairs,
     training: TrainingRows,
     split: Split,
-    fits: Mapping[str, ClosedFormFit],
+    models: ClosedForms,
     trained: TrainedHeads | None,
-    models: Models,
 ) -> _Unseen:
     """Predict the training pairs from the other inner folds, or else the validation pairs."""
     rows, fold = training.rows, training.fold
+    fits = models.fits
     columns = {name: fit.inner for name, fit in fits.items()}
     variances = [fit.inner_variance for fit in fits.values() if fit.inner_variance is not None]
     if trained is not None:
@@ -371,16 +365,15 @@ def _choose_best(unseen: _Unseen) -> dict[str, float]:
 def _combine(
     training: TrainingRows,
     config: FitConfig,
-    fits: Mapping[str, ClosedFormFit],
+    models: ClosedForms,
     trained: TrainedHeads | None,
-    models: Models,
     unseen: _Unseen,
     shares: Mapping[str, float],
 ) -> FittedHead:
     """Put the models together; those with a variance are kept even without a share."""
     members = [
         Member(fit.model, shares[name])
-        for name, fit in fits.items()
+        for name, fit in models.fits.items()
         if name in models.variance or shares[name]
     ]
     if trained is not None and (share := shares[NETWORK]):
