@@ -300,47 +300,6 @@ class Resampled:
     """Scores, or differences of two, in D samples, of which (D, R) has the count of each entry."""
 
 
-def resample(
-    pairs: MeasuredPairs,
-    splits: Sequence[Split],
-    draw: Callable[[int, Ints], Resampled],
-    *,
-    antigens_only: bool = False,
-    seed: int = 0,
-) -> Interval | None:
-    """Average a score over the test parts of the splits, with its bootstrap interval.
-
-    Parameters
-    ----------
-    draw : callable
-        Returns what is resampled of a fold, given its number and the cluster of each of its test
-        rows, (R,); see `tested_rows`.
-    antigens_only : bool
-        If both intervals are possible, compute only that of clusters of antigens.
-
-    Returns
-    -------
-    Interval or None
-        None if the score is undefined.
-    """
-    tests, clusters = tested_rows(pairs, splits), antigen_clusters(pairs)
-    n_rows = len(distinct(np.concatenate(tests)))
-    of_split = [split.group[rows] for split, rows in zip(splits, tests, strict=True)]
-    of_antigen = [clusters[rows] for rows in tests]
-    nested = is_nested(np.concatenate(of_antigen), np.concatenate(of_split))
-    several = len(distinct(np.concatenate(of_antigen))) > 1
-
-    def interval(cluster: Sequence[Ints], unit: str) -> Interval | None:
-        return _bootstrap([draw(k, one) for k, one in enumerate(cluster)], seed, n_rows, unit)
-
-    if antigens_only and several and not nested:
-        return interval(of_antigen, "antigen clusters")
-    found = interval(of_split, "clusters")
-    if found is None or nested or not several:
-        return found
-    return replace(found, by_antigen=interval(of_antigen, "antigen clusters"))
-
-
 def tested_rows(pairs: MeasuredPairs, splits: Sequence[Split]) -> list[Ints]:
     """Return the exact test rows of each split, (R,)."""
     return [np.flatnonzero((split.part == TEST) & (pairs.censored == 0)) for split in splits]
@@ -524,15 +483,29 @@ def _resample(
     metric: str,
     seed: int = 0,
 ) -> Interval | None:
-    tests = tested_rows(pairs, splits)
+    """Average a score over the test parts of the splits, with its bootstrap interval.
+
+    None if the score is undefined. `models` are the predictions of one or two models for each
+    split, see `_TestRows`.
+    """
+    tests, clusters = tested_rows(pairs, splits), antigen_clusters(pairs)
     folds = [_TestRows.of(pairs, rows, one) for rows, one in zip(tests, models, strict=True)]
-    return resample(
-        pairs,
-        splits,
-        lambda k, cluster: folds[k].resampled_by(cluster, metric),
-        antigens_only=metric == "spearman_within_antigen",
-        seed=seed,
-    )
+    n_rows = len(distinct(np.concatenate(tests)))
+    of_split = [split.group[rows] for split, rows in zip(splits, tests, strict=True)]
+    of_antigen = [clusters[rows] for rows in tests]
+    nested = is_nested(np.concatenate(of_antigen), np.concatenate(of_split))
+    several = len(distinct(np.concatenate(of_antigen))) > 1
+
+    def interval(cluster: Sequence[Ints], unit: str) -> Interval | None:
+        drawn = [one.resampled_by(rows, metric) for one, rows in zip(folds, cluster, strict=True)]
+        return _bootstrap(drawn, seed, n_rows, unit)
+
+    if metric == "spearman_within_antigen" and several and not nested:
+        return interval(of_antigen, "antigen clusters")
+    found = interval(of_split, "clusters")
+    if found is None or nested or not several:
+        return found
+    return replace(found, by_antigen=interval(of_antigen, "antigen clusters"))
 
 
 def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
